@@ -1,0 +1,10 @@
+// Everything.
+#pragma once
+
+#include "ejk/array.hpp"
+#include "ejk/dtype.hpp"
+#include "ejk/error.hpp"
+#include "ejk/io.hpp"
+#include "ejk/mask.hpp"
+#include "ejk/mask_info.hpp"
+#include "ejk/report.hpp"

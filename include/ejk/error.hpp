@@ -1,0 +1,53 @@
+// Errors: the one exception type of the library.
+//
+// The layer that finds a fault says why ("header promises 96 bytes, the file holds 40"), the layer that knows
+// the name puts it in front with `at`, and only the program turns the kind into an exit status.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace ejk {
+
+class Error : public std::exception {
+ public:
+  enum class Kind {
+    usage,     // the caller asked for something that does not exist or does not fit together
+    input,     // an input is unreadable or invalid
+    output,    // an output cannot be written
+    budget,    // the work would need more memory than allowed
+    internal,  // a broken promise of ejk itself
+  };
+
+  Error(Kind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+
+  /// Adds a way out; shown on a line of its own. A later hint replaces an earlier one.
+  Error&& hint(std::string text) && {
+    hint_ = std::move(text);
+    return std::move(*this);
+  }
+  Error& hint(std::string text) & {
+    hint_ = std::move(text);
+    return *this;
+  }
+
+  /// Puts "name: " in front of the message.
+  Error& at(std::string_view name) {
+    message_.insert(0, std::string(name) + ": ");
+    return *this;
+  }
+
+  Kind kind() const noexcept { return kind_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+  const std::string& message() const noexcept { return message_; }
+  const std::string& hint() const noexcept { return hint_; }
+
+ private:
+  Kind kind_;
+  std::string message_;
+  std::string hint_;
+};
+
+}  // namespace ejk

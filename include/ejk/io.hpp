@@ -1,0 +1,109 @@
+// Arrays in and out of files: references, opening, writing whole or not at all.
+//
+// A reference is one word that names one array:
+//   a.npy            a NumPy file (headers 1.0 to 3.0, C or Fortran order, either byte order)
+//   a.npz:name       a member of an .npz, stored or deflated; ":name" may be left out where there is only one
+//   a.h5:/g/name     an HDF5 dataset (.h5 .hdf5 .hdf .he5); the path may be left out where there is only one
+//   -                an .npy stream: stdin or stdout
+//   REF[0,:,8:64:2]  for inputs, a NumPy basic slice behind any of them: integers (negative from the end),
+//                    start:stop:step with step ≥ 1, "..."; only what it selects is read
+#pragma once
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace ejk {
+
+/// One entry of a slice.
+struct SliceItem {
+  enum class Kind { index, range, ellipsis };
+  Kind kind = Kind::range;
+  std::int64_t index = 0;             // index
+  std::optional<std::int64_t> start;  // range; negative counts from the end
+  std::optional<std::int64_t> stop;
+  std::int64_t step = 1;
+};
+
+/// A reference taken apart; nothing is opened.
+struct ArrayReference {
+  enum class Container { npy, npz, hdf5, stream, directory };
+  Container container = Container::npy;
+  std::string path;              // empty for a stream
+  std::string member;            // name in the .npz or path in the HDF5 file; empty: the only one there is
+  std::vector<SliceItem> slice;  // empty: everything
+  std::string text;              // as it was given
+};
+
+/// Takes a reference apart by its words alone. A path that ends in "/" is a directory (outputs only); any
+/// other that does not look like .npz or HDF5 is an .npy file. Throws Error{usage} for a malformed slice or
+/// an empty word.
+ArrayReference parse_reference(std::string_view text);
+
+/// Splits "A,B" at commas that are outside of [] and (), as in an option that takes two references.
+std::vector<std::string> split_references(std::string_view text);
+
+struct OpenOptions {
+  /// HDF5 external links, external storage, virtual datasets and plug-in filters read other files, or loop.
+  bool allow_external = false;
+  /// Bytes that an array which must be held in memory (a stream) may have; 0: no limit.
+  std::int64_t max_memory = 0;
+};
+
+/// Opens an input: reads and checks its header, nothing else (a stream, which has no second chance, is read
+/// whole). Throws Error{input} whose message begins with the file's name, with a hint where one helps (the
+/// nearest dataset names); Error{budget} for a stream above max_memory.
+///
+/// Contiguous data of .npy files, of stored .npz members where they can be, and of contiguous HDF5 datasets
+/// is mapped, not copied. HDF5 is read in a process of its own, so that a damaged file which upsets the HDF5
+/// library is an Error here.
+std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
+                                              const OpenOptions& options = {});
+std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
+
+/// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
+/// file, one empty name for an .npy file.
+std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
+
+/// An array to be written, and the name it has in a container of several.
+struct NamedArray {
+  std::string name;
+  std::shared_ptr<const ArraySource> source;
+};
+
+struct WriteOptions {
+  /// Replace HDF5 objects that are there already (an .npy or .npz file is always replaced).
+  bool overwrite = false;
+  /// Written into HDF5 files, as string attributes of the group (or file, or dataset) written into.
+  std::map<std::string, std::string> attributes;
+};
+
+/// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if
+/// missing, one NAME.npy each). Files appear whole or not at all; an existing HDF5 file keeps its other
+/// objects; a symbolic link is followed. Throws Error{output}.
+void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
+                  const WriteOptions& options = {});
+
+/// Writes one array to exactly the reference given: an .npy file, stdout ("-"), a dataset ("x.h5:/p"; without
+/// a path under its own name), a member of a new .npz. Throws Error{output}.
+void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options = {});
+
+/// What can be known before any work is done: the folder exists and can be written, the HDF5 file can be read
+/// as such, no object is in the way. `names`: those that write_arrays (or, with one, write_array) will get.
+void check_target(const ArrayReference& target, const std::vector<std::string>& names, bool several,
+                  const WriteOptions& options = {});
+
+/// Writes the array as text that numpy.loadtxt reads: the last axis on a line, a blank line between 2-D
+/// slices, bool as 0 and 1, floats so that they read back exactly. Throws Error{output} when `out` fails.
+void print_array(std::FILE* out, const ArraySource& array);
+
+/// Removes temporary files that are being written at this moment. Safe in a signal handler.
+void remove_temporary_files() noexcept;
+
+}  // namespace ejk

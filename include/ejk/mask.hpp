@@ -1,0 +1,130 @@
+// Attention masks as values: computed from a rule, backed by an array, or composed of others; never stored
+// whole. Element (q, k) is true when query q may attend to key k.
+//
+// A mask answers two questions. Of a block of queries × keys: is it empty, full, partial, or can that not be
+// said without looking at its elements? And: which elements of this rectangle are true? Composition works on
+// the answers to the first question, so that the second is asked only for blocks that stay undecided.
+//
+// Definitions, with 64-bit integers:
+//   full                        true
+//   causal(offset)              q + offset ≥ k
+//   local(left, right, offset)  q + offset - left ≤ k ≤ q + offset + right; a side left out has no bound
+//   chunked(c)                  q / c = k / c and q ≥ k
+//   segments(a, b)              a[q] = b[k] and a[q] > 0 and b[k] > 0
+//   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
+//   array                       the element of an array
+// Source: the mask kinds of JAX's splash attention; segments and documents as in packed attention.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace ejk {
+
+/// What a stored mask's elements say.
+enum class Polarity {
+  keep,      // true or non-zero: attends
+  drop,      // true or non-zero: hidden
+  additive,  // a float bias: 0 attends, -inf or ≤ -1e4 hides, anything else is an error
+};
+
+class MaskNode;  // src/mask/node.hpp
+
+class Mask {
+ public:
+  explicit Mask(std::shared_ptr<const MaskNode> node) : node_(std::move(node)) {}
+
+  std::int64_t q_length() const;
+  std::int64_t kv_length() const;
+
+  /// A single causal, local or chunked mask: a kernel can evaluate it from the indices alone.
+  bool is_computable() const;
+
+  /// The same expression: same kind, parameters and operand order; arrays, segments and documents by content.
+  /// May read arrays.
+  bool same_as(const Mask& other) const;
+
+  /// The mask as an expression, "causal & documents(cu.npy)".
+  std::string text() const;
+
+  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end) to `out` as bools in C order.
+  void read(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,
+            bool* out) const;
+
+  const MaskNode& node() const { return *node_; }
+  const std::shared_ptr<const MaskNode>& shared_node() const { return node_; }
+
+ private:
+  std::shared_ptr<const MaskNode> node_;
+};
+
+Mask full_mask(std::int64_t q_length, std::int64_t kv_length);
+Mask causal_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset = 0);
+/// Errors: a negative count.
+Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
+                std::optional<std::int64_t> right, std::int64_t offset = 0);
+/// Errors: chunk < 1.
+Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk);
+
+/// The elements of a bool array (q_length, kv_length). Errors: another rank or dtype.
+Mask array_mask(std::shared_ptr<const ArraySource> array);
+/// The same for a bool or integer array of declared polarity, or a float one that is additive.
+Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
+
+/// One id a query and one a key, 1-D integer arrays; an id ≤ 0 is padding.
+Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids);
+
+/// Block diagonal over the sequences of cu_seqlens (1-D integers: begins with 0, never decreases); both
+/// lengths are its last element.
+Mask documents_mask(const ArraySource& cu_seqlens);
+
+/// Errors: unequal shapes.
+Mask operator&(const Mask& a, const Mask& b);
+Mask operator|(const Mask& a, const Mask& b);
+Mask operator~(const Mask& a);
+
+/// The slice `index` of an array's first axis as an array of its own.
+std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index);
+
+/// Opens the array that a reference inside a mask expression names.
+using OpenArray = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
+
+/// A mask expression taken apart by its words alone:
+///
+///   union  := inter ('|' inter)*
+///   inter  := unary ('&' unary)*
+///   unary  := '~' unary | '(' union ')' | kind [ '(' arguments ')' ]
+///   kind   := full | causal(offset=0 or align=bottom-right) | local(left=, right=, offset=0) | chunked(C)
+///           | segments(REF[, REF]) | documents(REF) | file(REF)
+///
+/// Arguments may be named or, in the order above, not. A reference with special characters goes in double
+/// quotes.
+class MaskExpression {
+ public:
+  /// Throws Error{usage} that says where the text stops making sense, with the nearest kind as a hint.
+  static MaskExpression parse(std::string_view text);
+
+  /// Heads, queries and keys as far as the arrays in the expression fix them (heads 1 when only shared ones
+  /// do). Throws Error{input} when they disagree.
+  std::optional<Shape> shape(const OpenArray& open) const;
+
+  /// The mask of head `head` of `heads`; file(REF) of shape (H, Q, K) gives slice `head`, or its only one.
+  Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
+
+  const std::string& text() const { return text_; }
+
+  struct Node;
+
+ private:
+  std::string text_;
+  std::shared_ptr<const Node> root_;
+};
+
+}  // namespace ejk

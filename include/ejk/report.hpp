@@ -1,0 +1,119 @@
+// Reports: one value that holds what a command has to say, and its renderers. The text is for people and may
+// change; the JSON is for programs: its keys stay, its numbers are unrounded.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ejk {
+
+/// What a number counts. It decides the text ("1.5 GiB", "12.3 %") and the end of the JSON key ("_bytes",
+/// "_s",
+/// "_flop"; the others have none).
+enum class Unit {
+  none,
+  count,
+  blocks,
+  rows,
+  keys,
+  elements,
+  tokens,
+  bytes,
+  share,
+  seconds,
+  flop,
+  bytes_per_second
+};
+
+/// Null, a truth value, a number, a text, or a list of numbers (a shape).
+using ReportValue =
+    std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+
+struct Field {
+  std::string key;    // in JSON: lower_case
+  std::string label;  // in text
+  ReportValue value;
+  Unit unit = Unit::none;
+};
+
+struct TableColumn {
+  std::string key;
+  std::string label;
+  Unit unit = Unit::none;
+};
+
+/// In text: columns side by side, at most `text_rows` rows and a line that counts the rest. In JSON: a list
+/// of objects, all rows.
+struct Table {
+  std::string key;
+  std::string title;
+  std::vector<TableColumn> columns;
+  std::vector<std::vector<ReportValue>> rows;
+  std::int64_t text_rows = 32;
+};
+
+/// A grid of block states (0 empty, 1 partial, 2 full). In text it is drawn at the window's width: a cell
+/// that stands for several blocks is empty or full only if all of them are, partial if all are, else mixed;
+/// the scale is stated and no row or column is left out. In JSON: rows of letters of at most 64 cells.
+struct BlockPicture {
+  std::string key;
+  std::string title;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::shared_ptr<const std::vector<std::uint8_t>> states;  // rows × columns
+};
+
+struct Report;
+
+/// A part with a title of its own; an object in JSON.
+struct Section {
+  std::string key;
+  std::string title;
+  std::shared_ptr<Report> content;
+};
+
+/// A sentence for people; not in the JSON.
+struct Remark {
+  std::string text;
+};
+
+struct Report {
+  using Item = std::variant<Field, Table, BlockPicture, Section, Remark>;
+
+  std::vector<Item> items;
+  std::vector<std::string> warnings;  // in text on stderr, in JSON under "warnings"
+
+  Report& add(std::string key, std::string label, ReportValue value, Unit unit = Unit::none) {
+    items.emplace_back(Field{std::move(key), std::move(label), std::move(value), unit});
+    return *this;
+  }
+  Report& add(Item item) { return items.push_back(std::move(item)), *this; }
+};
+
+struct TextStyle {
+  int width = 80;
+  bool color = false;
+  bool unicode = true;  // block characters in pictures, else letters
+};
+
+/// Lines of at most `width` columns where the content allows, ending in a newline.
+std::string to_text(const Report& report, const TextStyle& style = {});
+
+/// What surrounds a report in JSON.
+struct JsonEnvelope {
+  std::string command;
+  std::vector<std::pair<std::string, std::string>> inputs;  // role ("mask") and reference or value
+};
+
+/// {"schema", "ejk_version", "command", "inputs", "result", "warnings"}, one object on one line and a
+/// newline. NaN and infinities are null.
+std::string to_json(const Report& report, const JsonEnvelope& envelope);
+
+/// "0.1.0".
+const char* version();
+
+}  // namespace ejk

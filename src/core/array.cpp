@@ -1,0 +1,203 @@
+// tests: tests/core/test_array.cpp
+#include "ejk/array.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/checked.hpp"
+
+namespace ejk {
+
+std::int64_t element_count(std::span<const std::int64_t> shape) {
+  std::int64_t n = 1;
+  bool overflow = false;
+  for (const std::int64_t length : shape) {
+    if (length < 0)
+      throw Error(Error::Kind::input, fmt::format("the shape {} has a negative length", to_string(shape)));
+    if (const auto product = core::checked_mul(n, length))
+      n = *product;
+    else
+      overflow = true;
+  }
+  // A zero anywhere makes the array empty, but only if the other lengths could exist.
+  if (overflow)
+    throw Error(Error::Kind::input,
+                fmt::format("the shape {} has more elements than 64 bits can count", to_string(shape)));
+  return n;
+}
+
+std::int64_t byte_count(std::span<const std::int64_t> shape, DType dtype) {
+  if (const auto bytes = core::checked_mul(element_count(shape), size_of(dtype))) return *bytes;
+  throw Error(Error::Kind::input, fmt::format("the shape {} of {} has more bytes than 64 bits can count",
+                                              to_string(shape), name_of(dtype)));
+}
+
+std::string to_string(std::span<const std::int64_t> shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
+Shape c_strides(std::span<const std::int64_t> shape, DType dtype) {
+  Shape strides(shape.size());
+  std::int64_t step = size_of(dtype);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<std::int64_t>(shape[d], 1);
+  }
+  return strides;
+}
+
+bool ArrayView::is_c_contiguous() const {
+  std::int64_t step = size_of(dtype);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (shape[d] == 0) return true;
+    if (shape[d] != 1 && strides[d] != step) return false;
+    step *= shape[d];
+  }
+  return true;
+}
+
+ArrayView ArrayView::operator[](std::int64_t index) const {
+  return {data + index * strides[0], dtype, Shape(shape.begin() + 1, shape.end()),
+          Shape(strides.begin() + 1, strides.end())};
+}
+
+namespace {
+
+template <std::size_t Size>
+void copy_strided(const std::byte* from, std::int64_t stride, std::int64_t n, std::byte* to) {
+  for (std::int64_t i = 0; i < n; ++i)
+    std::memcpy(to + i * static_cast<std::int64_t>(Size), from + i * stride, Size);
+}
+
+// The last axis runs fastest in `to`. Axes from `axis` on; returns the end of what was written.
+std::byte* copy_axes(const ArrayView& v, std::size_t axis, const std::byte* from, std::byte* to) {
+  const std::int64_t size = size_of(v.dtype);
+  if (axis == v.shape.size()) {
+    std::memcpy(to, from, static_cast<std::size_t>(size));
+    return to + size;
+  }
+  const std::int64_t n = v.shape[axis], stride = v.strides[axis];
+  if (axis + 1 < v.shape.size()) {
+    for (std::int64_t i = 0; i < n; ++i) to = copy_axes(v, axis + 1, from + i * stride, to);
+    return to;
+  }
+  if (stride == size)
+    std::memcpy(to, from, static_cast<std::size_t>(n * size));
+  else if (size == 1)
+    copy_strided<1>(from, stride, n, to);
+  else if (size == 2)
+    copy_strided<2>(from, stride, n, to);
+  else if (size == 4)
+    copy_strided<4>(from, stride, n, to);
+  else
+    copy_strided<8>(from, stride, n, to);
+  return to + n * size;
+}
+
+}  // namespace
+
+void copy_elements(const ArrayView& from, void* out) {
+  const std::int64_t bytes = byte_count(from.shape, from.dtype);
+  if (bytes == 0) return;
+  if (from.is_c_contiguous())
+    std::memcpy(out, from.data, static_cast<std::size_t>(bytes));
+  else
+    copy_axes(from, 0, from.data, static_cast<std::byte*>(out));
+}
+
+void Array::Release::operator()(std::byte* p) const {
+  if (mapped_bytes > 0)
+    munmap(p, static_cast<std::size_t>(mapped_bytes));
+  else
+    std::free(p);  // NOLINT(cppcoreguidelines-no-malloc): zeroed memory from calloc is lazy
+}
+
+Array::Array(DType dtype, Shape shape)
+    : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+  const std::int64_t bytes = byte_count(shape_, dtype_);
+  const auto refuse = [&] {
+    throw Error(Error::Kind::budget, fmt::format("no memory for an array of shape {} and dtype {} ({} bytes)",
+                                                 to_string(shape_), name_of(dtype_), bytes));
+  };
+  if (bytes < 2 * kHugePage) {
+    void* p = std::calloc(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), 1);
+    if (p == nullptr) refuse();
+    data_ = {static_cast<std::byte*>(p), Release{0}};
+    return;
+  }
+  if (bytes > INT64_MAX - kHugePage) refuse();
+  void* p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) refuse();
+  madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  data_ = {static_cast<std::byte*>(p), Release{bytes}};
+}
+
+Array Array::copy_of(const ArrayView& view) {
+  Array a(view.dtype, view.shape);
+  copy_elements(view, a.data());
+  return a;
+}
+
+Array Array::reshaped(Shape shape) && {
+  if (element_count(shape) != size_)
+    throw Error(Error::Kind::internal,
+                fmt::format("{} elements cannot take the shape {}", size_, to_string(shape)));
+  shape_ = std::move(shape);
+  return std::move(*this);
+}
+
+namespace {
+
+// Elements in memory; `owner_` is empty when they are somebody else's.
+class MemorySource final : public ArraySource {
+ public:
+  MemorySource(Array owner, std::string name)
+      : owner_(std::move(owner)), view_(owner_.view()), name_(std::move(name)) {}
+  MemorySource(const ArrayView& view, std::string name) : view_(view), name_(std::move(name)) {}
+
+  DType dtype() const override { return view_.dtype; }
+  const Shape& shape() const override { return view_.shape; }
+  const std::string& name() const override { return name_; }
+  std::optional<ArrayView> mapped() const override { return view_; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    ArrayView part = view_;
+    for (std::size_t d = 0; d < part.shape.size(); ++d) {
+      part.data += start[d] * part.strides[d];
+      part.shape[d] = count[d];
+    }
+    copy_elements(part, out);
+  }
+
+ private:
+  Array owner_;
+  ArrayView view_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> make_source(Array array, std::string name) {
+  return std::make_shared<MemorySource>(std::move(array), std::move(name));
+}
+
+std::shared_ptr<const ArraySource> make_source(const ArrayView& view, std::string name) {
+  return std::make_shared<MemorySource>(view, std::move(name));
+}
+
+Array read_all(const ArraySource& source) {
+  Array all(source.dtype(), source.shape());
+  if (all.size() > 0) source.read(Shape(source.shape().size(), 0), source.shape(), all.data());
+  return all;
+}
+
+}  // namespace ejk

@@ -1,0 +1,67 @@
+// Parallel loops. Work is cut by the problem, so the result is the same for any number of threads; how many
+// run is OpenMP's setting (OMP_NUM_THREADS, or what the program set).
+#pragma once
+
+#include <omp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+
+namespace ejk::core {
+
+/// Keeps the first exception of a parallel region, since none may leave it.
+class FirstError {
+ public:
+  template <class F>
+  void run(F&& f) noexcept {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    try {
+      f();
+    } catch (...) {
+#pragma omp critical(ejk_first_error)
+      if (!failed_.load(std::memory_order_relaxed)) {
+        error_ = std::current_exception();
+        failed_.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
+/// f(i) for 0 ≤ i < n, in any order, on all threads.
+template <class F>
+void parallel_for(std::int64_t n, F&& f) {
+  FirstError error;
+#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+  for (std::int64_t i = 0; i < n; ++i) error.run([&] { f(i); });
+  error.rethrow();
+}
+
+/// For 0 ≤ i < n: work(scratch, i) on all threads, then merge(scratch, i) by one thread at a time in the
+/// order of i. Each thread has one scratch, made by make_scratch(). At most as many results as threads wait
+/// at once.
+template <class MakeScratch, class Work, class Merge>
+void parallel_ordered(std::int64_t n, int threads, MakeScratch&& make_scratch, Work&& work, Merge&& merge) {
+  FirstError error;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    decltype(make_scratch()) scratch{};
+    error.run([&] { scratch = make_scratch(); });
+#pragma omp for ordered schedule(dynamic, 1)
+    for (std::int64_t i = 0; i < n; ++i) {
+      error.run([&] { work(scratch, i); });
+#pragma omp ordered
+      error.run([&] { merge(scratch, i); });
+    }
+  }
+  error.rethrow();
+}
+
+}  // namespace ejk::core

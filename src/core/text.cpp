@@ -1,0 +1,143 @@
+// tests: tests/core/test_text.cpp
+#include "core/text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace ejk::core {
+
+namespace {
+
+// Optimal string alignment distance: edits, and swaps of two neighbours, no part edited twice.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = a[i - 1] == b[j - 1];
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    before.swap(last);
+    last.swap(row);
+  }
+  return last[b.size()];
+}
+
+// Length of the valid UTF-8 sequence at the front of `s`, 0 when there is none.
+std::size_t utf8_length(std::string_view s) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
+  const unsigned char c = byte(0);
+  const std::size_t n = c < 0x80                ? 1
+                        : c >= 0xC2 && c < 0xE0 ? 2
+                        : c >= 0xE0 && c < 0xF0 ? 3
+                        : c >= 0xF0 && c < 0xF5 ? 4
+                                                : 0;
+  if (n == 0 || n > s.size()) return 0;
+  for (std::size_t i = 1; i < n; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  if ((c == 0xE0 && byte(1) < 0xA0) || (c == 0xED && byte(1) > 0x9F)) return 0;
+  if ((c == 0xF0 && byte(1) < 0x90) || (c == 0xF4 && byte(1) > 0x8F)) return 0;
+  return n;
+}
+
+}  // namespace
+
+std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates) {
+  constexpr std::size_t kFarthest = 3;
+  std::optional<std::string> best;
+  std::size_t best_distance = std::min(kFarthest + 1, std::max<std::size_t>(word.size(), 1));
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() > word.size() + kFarthest || word.size() > candidate.size() + kFarthest) continue;
+    const std::size_t d = edit_distance(word, candidate);
+    if (d < best_distance) best_distance = d, best = candidate;
+  }
+  return best;
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  constexpr std::array units{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (value /= 1024; value >= 1023.95 && unit + 1 < units.size(); ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+std::string format_count(std::int64_t value) {
+  const std::string digits = fmt::format("{}", value);
+  std::string out;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const std::size_t left = digits.size() - i;
+    if (left % 3 == 0 && !out.empty() && out != "-") out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+std::optional<std::int64_t> parse_size(std::string_view text) {
+  double number = 0;
+  const auto [end, failed] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (failed != std::errc{} || !(number >= 0)) return std::nullopt;
+  std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (!unit.empty() && (unit.back() == 'B' || unit.back() == 'b')) unit.remove_suffix(1);
+  const bool binary = unit.size() == 2 && unit[1] == 'i';
+  if (binary) unit.remove_suffix(1);
+  if (unit.size() > 1 || (binary && unit.empty())) return std::nullopt;
+  int power = 0;
+  if (!unit.empty()) {
+    constexpr std::string_view letters = "kKmMgGtT";
+    const auto at = letters.find(unit[0]);
+    if (at == std::string_view::npos) return std::nullopt;
+    power = static_cast<int>(at / 2) + 1;
+  }
+  // Whole numbers are kept exactly; only "1.5G" goes through a double.
+  std::int64_t whole = 0;
+  const auto [whole_end, whole_failed] = std::from_chars(text.data(), text.data() + text.size(), whole);
+  const std::int64_t base = binary ? 1024 : 1000;
+  if (whole_failed == std::errc{} && whole_end == end) {
+    for (; power > 0; --power)
+      if (__builtin_mul_overflow(whole, base, &whole)) return std::nullopt;
+    return whole;
+  }
+  number *= std::pow(static_cast<double>(base), power);
+  if (!(number < 9.2e18)) return std::nullopt;
+  return static_cast<std::int64_t>(std::llround(number));
+}
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  std::int64_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string printable(std::string_view text, std::size_t limit) {
+  std::string out;
+  for (std::size_t i = 0, characters = 0; i < text.size(); ++characters) {
+    if (characters == limit) return out + "...";
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::size_t n = utf8_length(text.substr(i));
+    // C1 controls (U+0080..U+009F) steer terminals too.
+    const bool c1 = n == 2 && c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (n == 0 || c < 0x20 || c == 0x7F || c1) {
+      for (std::size_t k = 0; k < std::max<std::size_t>(n, 1); ++k)
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i + k]));
+    } else {
+      out.append(text, i, n);
+    }
+    i += std::max<std::size_t>(n, 1);
+  }
+  return out;
+}
+
+}  // namespace ejk::core

@@ -1,0 +1,52 @@
+// Nearest names, sizes and foreign text in messages.
+#include "core/text.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace ejk::core;
+
+TEST_CASE("the nearest name is offered up to three edits away") {
+  const std::vector<std::string> names{"causal", "chunked", "documents", "local"};
+  CHECK(nearest_name("casual", names) == "causal");
+  CHECK(nearest_name("document", names) == "documents");
+  CHECK(nearest_name("lcoal", names) == "local");
+  CHECK_FALSE(nearest_name("segments", names));
+  CHECK_FALSE(nearest_name("x", names));
+  CHECK_FALSE(nearest_name("", names));
+}
+
+TEST_CASE("sizes are read with decimal and binary units, and never wrap around") {
+  CHECK(parse_size("123") == 123);
+  CHECK(parse_size("64k") == 64000);
+  CHECK(parse_size("4GiB") == std::int64_t{4} << 30);
+  CHECK(parse_size("4Gi") == std::int64_t{4} << 30);
+  CHECK(parse_size("2MB") == 2'000'000);
+  CHECK(parse_size("1.5KiB") == 1536);
+  CHECK(parse_size("9223372036854775807") == INT64_MAX);
+  for (const char* bad :
+       {"", "x", "-1", "4 GiB", "4iB", "4GX", "9223372036854775808", "99999999TiB", "nan", "inf"})
+    CHECK_MESSAGE(!parse_size(bad), bad);
+}
+
+TEST_CASE("counts and sizes are written for people") {
+  CHECK(format_bytes(17) == "17 B");
+  CHECK(format_bytes(1024) == "1.0 KiB");
+  CHECK(format_bytes((1 << 20) - 1) == "1.0 MiB");
+  CHECK(format_bytes(INT64_MAX) == "8.0 EiB");
+  CHECK(format_count(0) == "0");
+  CHECK(format_count(999) == "999");
+  CHECK(format_count(1000) == "1,000");
+  CHECK(format_count(-123456) == "-123,456");
+  CHECK(format_count(-1234567) == "-1,234,567");
+}
+
+TEST_CASE("control characters and broken UTF-8 cannot reach the terminal") {
+  CHECK(printable("a\x1b[31m\n") == "a\\x1b[31m\\x0a");
+  CHECK(printable("\xc3\xa9") == "\xc3\xa9");
+  CHECK(printable("\xc3") == "\\xc3");
+  CHECK(printable("\xc2\x9b") == "\\xc2\\x9b");
+  CHECK(printable(std::string(300, 'x')) == std::string(200, 'x') + "...");
+}
