@@ -44,22 +44,20 @@ void parallel_for(std::int64_t n, F&& f) {
   error.rethrow();
 }
 
-/// For 0 ≤ i < n: work(scratch, i) on all threads, then merge(scratch, i) by one thread at a time in the
-/// order of i. Each thread has one scratch, made by make_scratch(). At most as many results as threads wait
-/// at once.
-template <class MakeScratch, class Work, class Merge>
-void parallel_ordered(std::int64_t n, int threads, MakeScratch&& make_scratch, Work&& work, Merge&& merge) {
+/// work(part, i) for 0 ≤ i < n in any order on `threads` threads, each with a part of its own, made by
+/// make_part(); then join(part) for every part, one at a time in any order. join must not depend on which i a
+/// part has seen.
+template <class MakePart, class Work, class Join>
+void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
   FirstError error;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    decltype(make_scratch()) scratch{};
-    error.run([&] { scratch = make_scratch(); });
-#pragma omp for ordered schedule(dynamic, 1)
-    for (std::int64_t i = 0; i < n; ++i) {
-      error.run([&] { work(scratch, i); });
-#pragma omp ordered
-      error.run([&] { merge(scratch, i); });
-    }
+    decltype(make_part()) part{};
+    error.run([&] { part = make_part(); });
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t i = 0; i < n; ++i) error.run([&] { work(part, i); });
+#pragma omp critical(ejk_parallel_reduce)
+    error.run([&] { join(part); });
   }
   error.rethrow();
 }

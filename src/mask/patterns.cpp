@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
@@ -31,31 +32,84 @@ std::uint64_t hash_words(const Word* words, std::int64_t n) {
 PatternTable::PatternTable(BlockShape block, std::int64_t max_bytes, Hash function)
     : block_(block),
       row_words_(words_for(block.kv)),
-      pattern_words_(block.q * row_words_),
-      per_chunk_(std::max<std::int64_t>(1, (std::int64_t{1} << 17) / pattern_words_)),
       max_bytes_(max_bytes),
-      hash_(function) {}
+      hash_(function),
+      used_bytes_(std::make_shared<std::atomic<std::int64_t>>(0)) {}
 
-std::int32_t PatternTable::find_or_add(std::uint64_t key, const Word* pattern) {
-  const auto bytes = static_cast<std::size_t>(pattern_words_) * sizeof(Word);
-  const auto [begin, end] = index_.equal_range(key);
-  for (auto it = begin; it != end; ++it)
-    if (std::memcmp(bits(it->second), pattern, bytes) == 0) return it->second;
-  if (size_ % per_chunk_ == 0) {
-    const std::int64_t held = static_cast<std::int64_t>(chunks_.size() + 1) * per_chunk_ * pattern_words_ * 8;
-    if (max_bytes_ > 0 && held > max_bytes_ && size_ > 0)
-      throw Error(Error::Kind::budget,
-                  fmt::format("the partial blocks need more than {} of memory: {} different ones so far",
-                              core::format_bytes(max_bytes_), core::format_count(size_)))
-          .hint("larger blocks have fewer partial ones; --max-memory sets the limit");
-    if (size_ >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
-    chunks_.push_back(
-        std::make_unique_for_overwrite<Word[]>(static_cast<std::size_t>(per_chunk_ * pattern_words_)));
+PatternTable PatternTable::part() const {
+  PatternTable table(block_, max_bytes_, hash_);
+  table.used_bytes_ = used_bytes_;
+  return table;
+}
+
+// Chunks grow, so that few patterns cost little and many lie on huge pages.
+Word* PatternTable::room_for_pattern() {
+  constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
+  const std::int64_t bytes = pattern_words() * static_cast<std::int64_t>(sizeof(Word));
+  const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (max_bytes_ > 0 && used > max_bytes_)
+    throw Error(Error::Kind::budget, fmt::format("the different partial blocks need more than {} of memory",
+                                                 core::format_bytes(max_bytes_)))
+        .hint("larger blocks have fewer partial ones; --max-memory sets the limit");
+  if (chunks_.empty() || chunks_.back().size() - chunk_used_ < pattern_words()) {
+    const std::int64_t next =
+        chunks_.empty() ? kFirstChunk : std::min(kLargestChunk, 8 * chunks_.back().size());
+    chunks_.emplace_back(DType::uint64, Shape{std::max(next, pattern_words())});
+    chunk_used_ = 0;
   }
-  const auto id = static_cast<std::int32_t>(size_++);
-  std::memcpy(chunks_.back().get() + id % per_chunk_ * pattern_words_, pattern, bytes);
-  index_.emplace(key, id);
-  return id;
+  Word* room = chunks_.back().elements<Word>().data() + chunk_used_;
+  chunk_used_ += pattern_words();
+  return room;
+}
+
+std::optional<std::int32_t> PatternTable::find(std::uint64_t hash, const Word* pattern) const {
+  const auto bytes = static_cast<std::size_t>(pattern_words()) * sizeof(Word);
+  const auto [begin, end] = index_.equal_range(hash);
+  for (auto it = begin; it != end; ++it)
+    if (std::memcmp(entries_[static_cast<std::size_t>(it->second)].bits, pattern, bytes) == 0)
+      return it->second;
+  return std::nullopt;
+}
+
+std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
+  if (size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
+  const auto slot = static_cast<std::int32_t>(size());
+  entries_.push_back({kept, hash, kNoId});
+  index_.emplace(hash, slot);
+  return slot;
+}
+
+std::int32_t PatternTable::find_or_add(const Word* pattern) {
+  const std::uint64_t hash = hash_(pattern, pattern_words());
+  if (const auto slot = find(hash, pattern)) return *slot;
+  Word* kept = room_for_pattern();
+  std::copy_n(pattern, pattern_words(), kept);
+  return enter(hash, kept);
+}
+
+std::vector<std::int32_t> PatternTable::join(PatternTable part) {
+  std::vector<std::int32_t> slots;
+  slots.reserve(part.entries_.size());
+  for (const Entry& e : part.entries_) {
+    const auto slot = find(e.hash, e.bits);
+    slots.push_back(slot ? *slot : enter(e.hash, e.bits));
+  }
+  // The part's chunks go before the one that is being filled.
+  std::move(part.chunks_.begin(), part.chunks_.end(), std::inserter(chunks_, chunks_.begin()));
+  return slots;
+}
+
+void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks) {
+  constexpr std::uint8_t kPartial = 1;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    if (states[b] != kPartial) continue;
+    std::int32_t& id = entries_[static_cast<std::size_t>(blocks[b])].id;
+    if (id == kNoId) {
+      id = static_cast<std::int32_t>(slot_of_.size());
+      slot_of_.push_back(blocks[b]);
+    }
+    blocks[b] = id;
+  }
 }
 
 void expand_block(const Word* bits, std::int64_t row_words, BlockShape block, Direction direction,

@@ -1,4 +1,5 @@
-// Rows of blocks are worked on in parallel and merged in order, so ids and bytes do not depend on threads.
+// Rows of blocks are worked on in parallel and in any order. What threads find is joined by sums and unions,
+// and partial blocks are numbered afterwards by where they stand, so ids and bytes do not depend on threads.
 //
 // A row's undecided and partial blocks are filled in panels: runs of neighbouring blocks whose bits fit the
 // second-level cache, wide enough that a stored mask is read in long pieces. From the panel each block's bits
@@ -9,7 +10,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
+#include <mutex>
+#include <optional>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -20,8 +22,9 @@ namespace ejk::mask {
 
 namespace {
 
-constexpr std::int64_t kPanelBits = std::int64_t{1} << 23;        // 1 MiB of bits
-constexpr std::int64_t kReleaseElements = std::int64_t{1} << 22;  // of a stored mask, given back at a time
+constexpr std::int64_t kPanelBits = std::int64_t{1} << 23;  // 1 MiB of bits
+constexpr std::int64_t kTaskElements = std::int64_t{1}
+                                       << 21;  // rows of blocks are handed out in at least so much
 
 // Copies block columns [column, column + width) of the panel to `out`, row_words words a row.
 void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::int64_t row_words,
@@ -49,21 +52,18 @@ void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::
   }
 }
 
-struct PartialBlock {
-  std::int64_t column;  // of the block in its row
-  std::uint64_t hash;
-  std::size_t words_at;  // where its bits begin in RowResult::words
-};
-
-// What one row of blocks gives, and the memory it is worked out in.
-struct RowResult {
-  std::vector<BlockState> states;
-  std::vector<PartialBlock> partial;
-  std::vector<Word> words;      // bits of the row's distinct partial blocks
-  std::vector<Word> seen_keys;  // of partial blocks: row_words words each, the keys that some query sees
-  std::vector<Word> rows_seen;  // the queries that see a key
+// What one thread has found in the rows of blocks it worked on, and the memory it works in.
+struct Part {
+  std::int64_t empty_blocks = 0;
+  std::int64_t partial_blocks = 0;
+  std::int64_t full_blocks = 0;
   std::int64_t true_elements = 0;
-  std::unordered_multimap<std::uint64_t, std::size_t> known;  // hash to words_at
+  std::vector<Word> rows_seen;     // all queries: those that see a key
+  std::vector<Word> keys_seen;     // all keys: those of partial blocks that some query sees
+  std::vector<char> full_columns;  // columns of blocks that hold a full block
+  std::optional<PatternTable> patterns;
+  std::vector<std::int64_t> partial;  // where in the grid partial blocks stand
+
   BitBuffer panel;
   std::vector<Word> block;
 };
@@ -85,35 +85,43 @@ class Scanner {
     s.kv_length = mask.kv_length();
     s.states = Array(DType::uint8, {q_blocks_, kv_blocks_});
     if (table_ != nullptr) scan_.pattern_ids = Array(DType::int32, {q_blocks_, kv_blocks_});
-    seen_keys_.resize(static_cast<std::size_t>(words_for(kv_blocks_ * block.kv) + 1));
-    full_columns_.resize(static_cast<std::size_t>(kv_blocks_));
   }
 
   Scan run(const std::function<void(std::int64_t)>& done) {
     const int threads = node_.random_access() ? omp_get_max_threads() : 1;
-    core::parallel_ordered(
-        q_blocks_, threads, [] { return RowResult{}; }, [&](RowResult& row, std::int64_t i) { work(row, i); },
-        [&](RowResult& row, std::int64_t i) {
-          merge(row, i);
-          if (done) done(kv_blocks_);
-        });
+    const std::int64_t rows_at_once =
+        std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, block_.q * mask_.kv_length()));
+    std::mutex done_mutex;
+    core::parallel_reduce(
+        core::ceil_div(q_blocks_, rows_at_once), threads, [&] { return make_part(); },
+        [&](Part& part, std::int64_t task) {
+          const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
+          for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);
+          node_.release(begin * block_.q, std::min(end * block_.q, mask_.q_length()));
+          if (done) {
+            const std::scoped_lock lock(done_mutex);
+            done((end - begin) * kv_blocks_);
+          }
+        },
+        [&](Part& part) { join(part); });
     finish();
     return std::move(scan_);
   }
 
  private:
-  void work(RowResult& row, std::int64_t i) const {
-    row.states.resize(static_cast<std::size_t>(kv_blocks_));
-    row.partial.clear();
-    row.words.clear();
-    row.seen_keys.clear();
-    row.known.clear();
-    row.true_elements = 0;
-    row.rows_seen.assign(static_cast<std::size_t>(words_for(block_.q)), 0);
-    row.block.resize(static_cast<std::size_t>(pattern_words_));
+  Part make_part() const {
+    Part part;
+    part.rows_seen.resize(static_cast<std::size_t>(words_for(q_blocks_ * block_.q) + 1));
+    part.keys_seen.resize(static_cast<std::size_t>(words_for(kv_blocks_ * block_.kv) + 1));
+    part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
+    part.block.resize(static_cast<std::size_t>(pattern_words_));
+    if (table_ != nullptr) part.patterns.emplace(table_->part());
+    return part;
+  }
 
+  void scan_row(Part& part, std::int64_t i) {
     const std::int64_t q_begin = i * block_.q, q_end = std::min(q_begin + block_.q, mask_.q_length());
-    BlockState* states = row.states.data();
+    auto* states = reinterpret_cast<BlockState*>(scan_.summary.states.data()) + i * kv_blocks_;
     classifier_->classify(q_begin, q_end, states);
     // A full block that the edge cuts short is partial: what is missing of it is False.
     if (q_end - q_begin < block_.q)
@@ -139,135 +147,112 @@ class Scanner {
         while (end < last && open(end)) ++end;
       }
       const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, mask_.kv_length())};
-      const BitRows panel = row.panel.rows(where.rows(), where.columns());
+      const BitRows panel = part.panel.rows(where.rows(), where.columns());
       node_.fill(where, panel);
       for (std::int64_t b = j; b < end; ++b)
-        if (open(b)) judge(row, panel, b, b * block_.kv - where.k_begin);
+        if (open(b)) states[b] = judge(part, panel, i, b, b * block_.kv - where.k_begin);
       j = end;
     }
-    const std::int64_t columns_cut = kv_blocks_ * block_.kv - mask_.kv_length();
-    for (std::int64_t j = 0; j < kv_blocks_; ++j)
-      if (states[j] == BlockState::full)
-        row.true_elements += (q_end - q_begin) * (block_.kv - (j + 1 == kv_blocks_ ? columns_cut : 0));
-    if (std::find(states, states + kv_blocks_, BlockState::full) != states + kv_blocks_)
-      set_bits(row.rows_seen.data(), 0, q_end - q_begin);
+    std::int64_t full = 0;
+    for (std::int64_t j = 0; j < kv_blocks_; ++j) {
+      part.empty_blocks += states[j] == BlockState::empty;
+      full += states[j] == BlockState::full;
+      part.full_columns[static_cast<std::size_t>(j)] |= states[j] == BlockState::full;
+    }
+    part.full_blocks += full;
+    part.true_elements += full * block_.q * block_.kv;
+    if (full > 0) set_bits(part.rows_seen.data(), q_begin, q_end);
   }
 
-  // Settles the state of block `j`, whose bits begin at `column` of the panel.
-  void judge(RowResult& row, const BitRows& panel, std::int64_t j, std::int64_t column) const {
+  // The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
+  // entered.
+  BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column) {
     const std::int64_t width = std::min(block_.kv, panel.columns - column);
-    Word* bits = row.block.data();
+    Word* bits = part.block.data();
     gather(panel, column, width, row_words_, bits);
     const std::int64_t words = panel.rows * row_words_;
     Word some = 0;
     for (std::int64_t w = 0; w < words; ++w) some |= bits[w];
-    BlockState& state = row.states[static_cast<std::size_t>(j)];
-    if (some == 0) {
-      state = BlockState::empty;
-      return;
-    }
+    if (some == 0) return BlockState::empty;
     const bool whole = panel.rows == block_.q && width == block_.kv;
     if (whole && block_.kv % 64 == 0) {
       Word every = ~Word{0};
       for (std::int64_t w = 0; w < words; ++w) every &= bits[w];
-      if (every == ~Word{0}) {
-        state = BlockState::full;
-        return;
-      }
+      if (every == ~Word{0}) return BlockState::full;
     }
     const std::int64_t count = kernels::active().count_bits(bits, words);
-    if (whole && count == block_.q * block_.kv) {
-      state = BlockState::full;
-      return;
-    }
-    state = BlockState::partial;
-    row.true_elements += count;
-    if (panel.rows < block_.q) std::fill(bits + words, bits + pattern_words_, Word{0});
+    if (whole && count == block_.q * block_.kv) return BlockState::full;
 
-    const std::size_t keys_at = row.seen_keys.size();
-    row.seen_keys.resize(keys_at + static_cast<std::size_t>(row_words_));
-    Word* keys = row.seen_keys.data() + keys_at;
-    for (std::int64_t r = 0; r < panel.rows; ++r) {
+    ++part.partial_blocks;
+    part.true_elements += count;
+    std::fill(bits + words, bits + pattern_words_, Word{0});
+    mark_seen(part, bits, panel.rows, i * block_.q, j * block_.kv);
+    if (part.patterns) {
+      const std::int64_t at = i * kv_blocks_ + j;
+      pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
+      part.partial.push_back(at);
+    }
+    return BlockState::partial;
+  }
+
+  // Notes which queries and keys of a partial block at (q, k) have something to see.
+  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q, std::int64_t k) const {
+    for (std::int64_t r = 0; r < rows; ++r) {
       Word any = 0;
-      for (std::int64_t w = 0; w < row_words_; ++w)
-        any |= bits[r * row_words_ + w], keys[w] |= bits[r * row_words_ + w];
-      row.rows_seen[static_cast<std::size_t>(r / 64)] |= static_cast<Word>(any != 0) << (r % 64);
+      for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
+      part.rows_seen[static_cast<std::size_t>((q + r) / 64)] |= static_cast<Word>(any != 0) << ((q + r) % 64);
     }
-    keep(row, j, bits);
+    const std::int64_t shift = k % 64;
+    Word* to = part.keys_seen.data() + k / 64;
+    for (std::int64_t w = 0; w < row_words_; ++w) {
+      Word keys = 0;
+      for (std::int64_t r = 0; r < rows; ++r) keys |= bits[r * row_words_ + w];
+      to[w] |= keys << shift;
+      if (shift != 0 && keys >> (64 - shift) != 0) to[w + 1] |= keys >> (64 - shift);
+    }
   }
 
-  // Remembers the bits of a partial block, once for all equal ones of the row.
-  void keep(RowResult& row, std::int64_t j, const Word* bits) const {
-    if (table_ == nullptr) {
-      row.partial.push_back({j, 0, 0});
-      return;
-    }
-    const std::uint64_t hash = table_->hash(bits);
-    const auto [begin, end] = row.known.equal_range(hash);
-    const auto found = std::find_if(begin, end, [&](const auto& entry) {
-      return std::equal(bits, bits + pattern_words_, row.words.data() + entry.second);
-    });
-    std::size_t at = row.words.size();
-    if (found != end) {
-      at = found->second;
-    } else {
-      row.words.insert(row.words.end(), bits, bits + pattern_words_);
-      row.known.emplace(hash, at);
-    }
-    row.partial.push_back({j, hash, at});
-  }
-
-  void merge(const RowResult& row, std::int64_t i) {
+  void join(Part& part) {
     MaskSummary& s = scan_.summary;
-    static_assert(sizeof(BlockState) == 1);
-    std::memcpy(s.states.data() + i * kv_blocks_, row.states.data(), row.states.size());
-    for (std::size_t j = 0; j < row.states.size(); ++j) {
-      s.empty_blocks += row.states[j] == BlockState::empty;
-      s.full_blocks += row.states[j] == BlockState::full;
-      full_columns_[j] |= row.states[j] == BlockState::full;
-    }
-    s.partial_blocks += static_cast<std::int64_t>(row.partial.size());
-    s.true_elements += row.true_elements;
-
-    for (std::size_t p = 0; p < row.partial.size(); ++p) {
-      const PartialBlock& block = row.partial[p];
-      const Word* keys = row.seen_keys.data() + p * static_cast<std::size_t>(row_words_);
-      const std::int64_t at = block.column * block_.kv, shift = at % 64;
-      Word* to = seen_keys_.data() + at / 64;
-      for (std::int64_t w = 0; w < row_words_; ++w) {
-        to[w] |= keys[w] << shift;
-        if (shift != 0 && keys[w] >> (64 - shift) != 0) to[w + 1] |= keys[w] >> (64 - shift);
-      }
-      if (table_ == nullptr) continue;
-      const std::int32_t id = table_->find_or_add(block.hash, row.words.data() + block.words_at);
-      reinterpret_cast<std::int32_t*>(scan_.pattern_ids.data())[i * kv_blocks_ + block.column] = id;
-      if (static_cast<std::size_t>(id) >= own_patterns_.size())
-        own_patterns_.resize(static_cast<std::size_t>(id) + 1);
-      s.distinct_partial_blocks += !own_patterns_[static_cast<std::size_t>(id)];
-      own_patterns_[static_cast<std::size_t>(id)] = true;
-    }
-
-    const std::int64_t q_begin = i * block_.q, q_end = std::min(q_begin + block_.q, mask_.q_length());
-    for_each_run(row.rows_seen, q_end - q_begin, false, [&](std::int64_t begin, std::int64_t end) {
-      auto& ranges = s.rows_without_key;
-      if (!ranges.empty() && ranges.back().end == q_begin + begin)
-        ranges.back().end = q_begin + end;
-      else
-        ranges.push_back({q_begin + begin, q_begin + end});
-    });
-    if ((q_end - released_) * mask_.kv_length() >= kReleaseElements || q_end == mask_.q_length()) {
-      node_.release(released_, q_end);
-      released_ = q_end;
+    s.empty_blocks += part.empty_blocks;
+    s.partial_blocks += part.partial_blocks;
+    s.full_blocks += part.full_blocks;
+    s.true_elements += part.true_elements;
+    if (all_.rows_seen.empty()) all_ = make_part();
+    for (std::size_t w = 0; w < all_.rows_seen.size(); ++w) all_.rows_seen[w] |= part.rows_seen[w];
+    for (std::size_t w = 0; w < all_.keys_seen.size(); ++w) all_.keys_seen[w] |= part.keys_seen[w];
+    for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
+    if (table_ == nullptr) return;
+    const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
+    for (const std::int64_t at : part.partial) {
+      std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
+      slot = slots[static_cast<std::size_t>(slot)];
     }
   }
+
+  std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }
 
   void finish() {
+    MaskSummary& s = scan_.summary;
     for (std::int64_t j = 0; j < kv_blocks_; ++j)
-      if (full_columns_[static_cast<std::size_t>(j)])
-        set_bits(seen_keys_.data(), j * block_.kv, (j + 1) * block_.kv);
-    for_each_run(seen_keys_, mask_.kv_length(), false, [&](std::int64_t begin, std::int64_t end) {
-      scan_.summary.keys_without_row.push_back({begin, end});
+      if (all_.full_columns[static_cast<std::size_t>(j)])
+        set_bits(all_.keys_seen.data(), j * block_.kv, (j + 1) * block_.kv);
+    for_each_run(all_.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
+      s.rows_without_key.push_back({begin, end});
     });
+    for_each_run(all_.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
+      s.keys_without_row.push_back({begin, end});
+    });
+    if (table_ == nullptr) return;
+    const auto states = s.states.elements<std::uint8_t>();
+    const auto ids = pattern_ids();
+    table_->number(states, ids);
+    std::vector<bool> own(static_cast<std::size_t>(table_->size()));
+    for (std::size_t b = 0; b < ids.size(); ++b) {
+      if (states[b] != static_cast<std::uint8_t>(BlockState::partial)) continue;
+      s.distinct_partial_blocks += !own[static_cast<std::size_t>(ids[b])];
+      own[static_cast<std::size_t>(ids[b])] = true;
+    }
   }
 
   const Mask& mask_;
@@ -279,10 +264,7 @@ class Scanner {
   std::unique_ptr<BlockClassifier> classifier_;
 
   Scan scan_;
-  std::vector<Word> seen_keys_;     // of partial blocks, all keys
-  std::vector<char> full_columns_;  // columns of blocks that hold a full block
-  std::vector<bool> own_patterns_;  // patterns of the table that this mask has
-  std::int64_t released_ = 0;
+  Part all_;
 };
 
 }  // namespace

@@ -1,0 +1,65 @@
+#include "bench/limits.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace bench {
+
+namespace {
+
+constexpr std::int64_t kBytes = std::int64_t{256} << 20;
+
+ejk::Array& buffer() {
+  static ejk::Array memory = [] {
+    ejk::Array a(ejk::DType::uint64, {kBytes / 8});
+    std::memset(a.data(), 1, kBytes);
+    return a;
+  }();
+  return memory;
+}
+
+// The median rate of f(first byte, bytes) over equal parts, one a thread.
+template <class F>
+double rate(int passes, F&& f) {
+  std::vector<double> rates;
+  std::byte* data = buffer().data();
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+#pragma omp parallel
+    {
+      const std::int64_t part = kBytes / omp_get_num_threads() / 4096 * 4096;
+      f(data + omp_get_thread_num() * part, part);
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    rates.push_back(static_cast<double>(kBytes) / seconds.count());
+  }
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() / 2];
+}
+
+}  // namespace
+
+double read_bandwidth(int passes) {
+  return rate(passes, [](const std::byte* data, std::int64_t bytes) {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(data);
+    std::uint64_t sums[32] = {};
+    for (std::int64_t i = 0; i < bytes / 8; i += 32)
+      for (std::int64_t j = 0; j < 32; ++j) sums[j] |= words[i + j];
+    for (const std::uint64_t& sum : sums) __asm__ volatile("" ::"r"(sum));
+  });
+}
+
+double fill_bandwidth(int passes) {
+  return rate(passes, [](std::byte* data, std::int64_t bytes) {
+    std::memset(data, 2, static_cast<std::size_t>(bytes));
+    __asm__ volatile("" ::"r"(data) : "memory");
+  });
+}
+
+}  // namespace bench

@@ -1,0 +1,15 @@
+// What this machine can do at most, measured beside the work: the denominators of every ratio.
+#pragma once
+
+#include <cstdint>
+
+namespace bench {
+
+/// Bytes a second that all threads together read from memory (a buffer far larger than the caches): the
+/// median of `passes` over 256 MiB.
+double read_bandwidth(int passes = 5);
+
+/// The same, written to memory that is already there.
+double fill_bandwidth(int passes = 5);
+
+}  // namespace bench
