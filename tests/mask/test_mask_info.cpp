@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <tuple>
 
 #include "support/golden.hpp"
 
@@ -111,4 +112,79 @@ TEST_CASE("process_dynamic_mask_dkv: golden cases") {
   check_family("process_dynamic_mask_dkv", [](const golden::Case& c, BlockShape block) {
     return process_dynamic_mask_dkv(make_source(c.in.at("mask").view()), block, options_of(c.params));
   });
+}
+
+TEST_CASE("masks that the original packages stop at by accident give arrays") {
+  for (const char* family : {"process_mask_ejkernel", "process_mask_dkv_ejkernel"})
+    for (const golden::Case& c : golden::load(family)) {
+      CAPTURE(c.name);
+      const auto& b = c.params.at("block_shape");
+      const bool dkv = std::string(family).find("dkv") != std::string::npos;
+      const auto process =
+          dkv ? static_cast<MaskInfo (*)(const std::vector<Mask>&, BlockShape, const ProcessMaskOptions&)>(
+                    process_mask_dkv)
+              : process_mask;
+      const MaskInfo info = process(heads_of(c), {b[0], b[1]}, options_of(c.params));
+      for (const std::int64_t length : info.block_mask.shape()) CHECK(length >= 1);
+      CHECK(info.data_next.shape() == info.block_mask.shape());
+    }
+}
+
+TEST_CASE("indices are narrowed by value in static masks and by bound in dynamic ones") {
+  // data_next reaches KB - 1 in a full mask; a dynamic mask is narrowed by KB itself.
+  for (const auto& [blocks, fixed, dynamic] :
+       {std::tuple{127, DType::int8, DType::int8}, std::tuple{128, DType::int8, DType::int16},
+        std::tuple{129, DType::int16, DType::int16}, std::tuple{32767, DType::int16, DType::int16},
+        std::tuple{32768, DType::int16, DType::int32}, std::tuple{32769, DType::int32, DType::int32}}) {
+    CAPTURE(blocks);
+    const std::vector<Mask> heads{full_mask(1, blocks)};
+    CHECK(process_mask(heads, {1, 1}).data_next.dtype() == fixed);
+    CHECK(process_mask(heads, {1, 1}).block_mask.dtype() == DType::int8);
+    CHECK(process_dynamic_mask(heads, {1, 1}).data_next.dtype() == dynamic);
+    CHECK(process_dynamic_mask(heads, {1, 1}).mask_next->dtype() == dynamic);
+    CHECK(process_dynamic_mask(heads, {1, 1}).block_mask.dtype() == DType::int8);
+    CHECK(process_dynamic_mask_dkv(heads, {1, 1}).data_next.dtype() == DType::int8);
+    ProcessMaskOptions wide;
+    wide.downcast = false;
+    CHECK(process_mask(heads, {1, 1}, wide).data_next.dtype() == DType::int32);
+    CHECK(process_dynamic_mask(heads, {1, 1}, wide).block_mask.dtype() == DType::int32);
+  }
+}
+
+TEST_CASE("one hole in sixteen million elements makes a block partial") {
+  Array dense(DType::boolean, {4096, 4096});
+  std::fill(dense.elements<bool>().begin(), dense.elements<bool>().end(), true);
+  dense.elements<bool>()[12345678] = false;
+  const MaskInfo info = process_mask({array_mask(make_source(dense.view()))}, {4096, 4096});
+  CHECK(info.summaries[0].partial_blocks == 1);
+  CHECK(info.summaries[0].true_elements == 4096 * 4096 - 1);
+}
+
+TEST_CASE("full and block-diagonal masks go with any number of query shards") {
+  const std::vector<std::int32_t> cu{0, 16, 32, 48, 64};
+  const auto source = make_source(Array::from<std::int32_t>({5}, cu));
+  for (const std::int64_t shards : {1, 2, 4})
+    for (const Mask& m : {full_mask(64, 64), documents_mask(*source)}) {
+      ProcessMaskOptions options;
+      options.q_seq_shards = shards;
+      CHECK_FALSE(process_mask({m}, {16, 16}, options).mask_next);
+      CHECK_FALSE(process_mask_dkv({m}, {16, 16}, options).mask_next);
+      CHECK(process_mask({m}, {16, 16}, options).summaries[0].partial_blocks == 0);
+    }
+}
+
+TEST_CASE("a computable mask that is padded is no longer computable") {
+  ProcessMaskOptions options;
+  options.pad = true;
+  const MaskInfo info = process_mask({causal_mask(10, 10)}, {4, 4}, options);
+  CHECK_FALSE(info.mask_function);
+  CHECK_FALSE(info.q_sequence);
+  CHECK(info.partial_mask_blocks);
+  CHECK_THROWS_AS(process_mask({causal_mask(10, 10)}, {4, 4}), Error);
+  try {
+    process_mask({causal_mask(10, 10)}, {4, 5});
+  } catch (const Error& e) {
+    CHECK(e.message() == "10 query rows do not divide into blocks of 4");
+    CHECK(e.hint().find("--pad") != std::string::npos);
+  }
 }

@@ -1,0 +1,148 @@
+// The language of mask expressions: what it reads, and how it says where it cannot.
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "ejk/mask.hpp"
+#include "support/plain_mask.hpp"
+
+using namespace ejk;
+
+namespace {
+
+std::shared_ptr<const ArraySource> open_test_array(const std::string& reference) {
+  if (reference == "cu.npy")
+    return make_source(Array::from<std::int32_t>({3}, std::vector<std::int32_t>{0, 3, 8}), reference);
+  if (reference == "ids[0,:]" || reference == "a,b.npy")
+    return make_source(Array::from<std::int32_t>({8}, std::vector<std::int32_t>{1, 1, 1, 2, 2, 2, 2, 2}),
+                       reference);
+  if (reference == "heads.npy") {
+    Array a(DType::boolean, {2, 8, 8});
+    for (std::size_t i = 0; i < 64; ++i) a.elements<bool>()[64 + i] = true;
+    return make_source(std::move(a), reference);
+  }
+  throw Error(Error::Kind::input, reference + ": no such file");
+}
+
+std::vector<std::uint8_t> elements(const std::string& text, std::int64_t head = 0, std::int64_t heads = 1) {
+  const Mask m = MaskExpression::parse(text).resolve({heads, 8, 8}, head, Polarity::keep, open_test_array);
+  std::vector<std::uint8_t> out(64);
+  m.read(0, 8, 0, 8, reinterpret_cast<bool*>(out.data()));
+  return out;
+}
+
+std::string failure(const std::string& text) {
+  try {
+    elements(text);
+  } catch (const Error& e) {
+    return e.message() + (e.hint().empty() ? "" : " | " + e.hint());
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("operators bind ~ before & before |, left to right") {
+  CHECK(elements("full") == plain::table(8, 8, [](auto, auto) { return true; }));
+  CHECK(elements("causal()") == elements("causal"));
+  CHECK(elements("~causal & local(1,1) | chunked(4)") ==
+        elements("((~causal) & local(left=1,right=1)) | chunked(size=4)"));
+  CHECK(elements("causal | full & ~full") == elements("causal"));
+  CHECK(elements("~~causal") == elements("causal"));
+  CHECK(elements("~(causal|full)") == elements("~full"));
+  CHECK(elements(" causal ( offset = -2 ) ") ==
+        plain::table(8, 8, [](auto i, auto j) { return i - 2 >= j; }));
+  CHECK(elements("local(none,2,1)") == plain::table(8, 8, [](auto i, auto j) { return j <= i + 3; }));
+  CHECK(elements("local(left=2)") == plain::table(8, 8, [](auto i, auto j) { return j >= i - 2; }));
+}
+
+TEST_CASE("references keep their brackets, and quotes keep anything") {
+  const auto documents = plain::table(8, 8, [](auto i, auto j) { return (i < 3) == (j < 3); });
+  CHECK(elements("documents(cu.npy)") == documents);
+  CHECK(elements("segments(ids[0,:])") == documents);
+  CHECK(elements("segments(ids[0,:],ids[0,:])") == documents);
+  CHECK(elements("segments(\"a,b.npy\")") == documents);
+  CHECK(elements("causal & documents( cu.npy )") ==
+        plain::table(8, 8, [&](auto i, auto j) { return i >= j && (i < 3) == (j < 3); }));
+  CHECK(elements("file(heads.npy)", 0, 2) == elements("~full"));
+  CHECK(elements("file(heads.npy)", 1, 2) == elements("full"));
+}
+
+TEST_CASE("align=bottom-right moves the diagonal by kv - q") {
+  const Mask m = MaskExpression::parse("causal(align=bottom-right)")
+                     .resolve({1, 3, 8}, 0, Polarity::keep, open_test_array);
+  CHECK(m.same_as(causal_mask(3, 8, 5)));
+}
+
+TEST_CASE("arrays fix the shape, and disagreement is an error") {
+  CHECK(MaskExpression::parse("causal & documents(cu.npy)").shape(open_test_array) == Shape{1, 8, 8});
+  CHECK(MaskExpression::parse("documents(cu.npy) | file(heads.npy)").shape(open_test_array) ==
+        Shape{2, 8, 8});
+  CHECK_FALSE(MaskExpression::parse("causal").shape(open_test_array));
+  CHECK_THROWS_AS(
+      MaskExpression::parse("documents(cu.npy)").resolve({1, 8, 9}, 0, Polarity::keep, open_test_array),
+      Error);
+  CHECK_THROWS_AS(
+      MaskExpression::parse("file(heads.npy)").resolve({3, 8, 8}, 0, Polarity::keep, open_test_array), Error);
+}
+
+TEST_CASE("the text of a mask is an expression that gives it again") {
+  plain::Random random(5);
+  for (int n = 0; n < 300; ++n) {
+    Mask m = causal_mask(8, 8);
+    for (int k = 0; k < 6; ++k) {
+      const std::int64_t x = plain::between(random, 0, 9);
+      const Mask leaf = x < 3   ? causal_mask(8, 8, x - 1)
+                        : x < 6 ? local_mask(8, 8, x, std::nullopt, x - 4)
+                                : chunked_mask(8, 8, x);
+      switch (plain::between(random, 0, 4)) {
+        case 0:
+          m = ~m;
+          break;
+        case 1:
+          m = m & leaf;
+          break;
+        case 2:
+          m = leaf & m;
+          break;
+        case 3:
+          m = m | leaf;
+          break;
+        default:
+          m = leaf | m;
+          break;
+      }
+    }
+    CHECK_MESSAGE(
+        MaskExpression::parse(m.text()).resolve({1, 8, 8}, 0, Polarity::keep, open_test_array).same_as(m),
+        m.text());
+  }
+}
+
+TEST_CASE("what is no expression is refused where it stops making sense") {
+  CHECK(failure("casual") ==
+        "mask expression 'casual': at \"casual\": 'casual' is no kind of mask | did you mean 'causal'?");
+  CHECK(failure("") ==
+        "mask expression '': at its end: expected a kind of mask | the kinds are full, causal, local, "
+        "chunked, segments, documents, file");
+  CHECK(failure("causal &").find("at its end: expected a kind") != std::string::npos);
+  CHECK(failure("(causal").find("expected ')'") != std::string::npos);
+  CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);
+  CHECK(failure("causal causal").find("expected '&', '|' or the end") != std::string::npos);
+  CHECK(failure("causal(ofset=1)").find("causal has no argument 'ofset'") != std::string::npos);
+  CHECK(failure("causal(offset=x)").find("offset=x is no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=none)").find("no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=99999999999999999999)").find("no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=1,offset=2)").find("offset is given twice") != std::string::npos);
+  CHECK(failure("causal(offset=1,align=bottom-right)").find("exclude each other") != std::string::npos);
+  CHECK(failure("chunked").find("chunked needs its size") != std::string::npos);
+  CHECK(failure("chunked(0)").find("the chunk size 0 is not positive") != std::string::npos);
+  CHECK(failure("chunked(4").find("'(' is not closed") != std::string::npos);
+  CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
+  CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);
+  CHECK(failure("file(\"x").find("is not closed") != std::string::npos);
+  CHECK(failure("file(gone.npy)") == "gone.npy: no such file");
+  CHECK(failure(std::string(100000, '(')).find("nested more than") != std::string::npos);
+  CHECK(failure(std::string(100000, '~') + "causal").find("nested more than") != std::string::npos);
+  CHECK(failure("\x1b[2Jcausal").find('\x1b') == std::string::npos);
+}

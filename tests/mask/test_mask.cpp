@@ -1,0 +1,219 @@
+// Lazy evaluation of masks equals evaluation element by element: all sizes 1 to 70 against blocks 1 to 40,
+// random expressions over every kind.
+#include "ejk/mask.hpp"
+
+#include <doctest/doctest.h>
+
+#include "ejk/mask_info.hpp"
+#include "mask/node.hpp"
+#include "support/plain_mask.hpp"
+
+using namespace ejk;
+
+namespace {
+
+// What the elements of each block say, the missing part of a cut block being False.
+struct PlainBlocks {
+  std::int64_t q_blocks, kv_blocks;
+  std::vector<int> states;
+  std::vector<std::vector<std::uint8_t>> blocks;  // (bq, bk) each
+};
+
+PlainBlocks plain_blocks(const std::vector<std::uint8_t>& elements, std::int64_t q, std::int64_t kv,
+                         BlockShape b) {
+  PlainBlocks result{(q + b.q - 1) / b.q, (kv + b.kv - 1) / b.kv, {}, {}};
+  for (std::int64_t i = 0; i < result.q_blocks; ++i)
+    for (std::int64_t j = 0; j < result.kv_blocks; ++j) {
+      std::vector<std::uint8_t> block;
+      std::int64_t ones = 0;
+      for (std::int64_t r = i * b.q; r < (i + 1) * b.q; ++r)
+        for (std::int64_t c = j * b.kv; c < (j + 1) * b.kv; ++c) {
+          block.push_back(r < q && c < kv ? elements[static_cast<std::size_t>(r * kv + c)] : 0);
+          ones += block.back();
+        }
+      result.states.push_back(ones == 0 ? 0 : ones == b.q * b.kv ? 2 : 1);
+      result.blocks.push_back(std::move(block));
+    }
+  return result;
+}
+
+std::vector<std::int64_t> integers(const Array& a) {
+  std::vector<std::int64_t> values;
+  dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>)
+      for (const T v : a.elements<T>()) values.push_back(static_cast<std::int64_t>(v));
+  });
+  return values;
+}
+
+std::vector<IndexRange> runs_of_zero(const std::vector<std::int64_t>& counts) {
+  std::vector<IndexRange> runs;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(counts.size()); ++i) {
+    if (counts[static_cast<std::size_t>(i)] != 0) continue;
+    if (!runs.empty() && runs.back().end == i)
+      runs.back().end = i + 1;
+    else
+      runs.push_back({i, i + 1});
+  }
+  return runs;
+}
+
+bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const IndexRange& x, const IndexRange& y) {
+    return x.begin == y.begin && x.end == y.end;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("lazy evaluation gives the states, partial blocks and counts of a plain evaluation") {
+  plain::Random random(11);
+  for (std::int64_t n = 0; n < 2800; ++n) {
+    // Every size meets every block over the run: 70 · 40 pairs, the other axis at random.
+    const std::int64_t q = n / 40 + 1, kv = plain::between(random, 1, 70);
+    const BlockShape block{n % 40 + 1, plain::between(random, 1, 40)};
+    const plain::Pair pair = plain::random_mask(random, q, kv, 3);
+    CAPTURE(pair.mask.text());
+    CAPTURE(q);
+    CAPTURE(kv);
+    CAPTURE(block.q);
+    CAPTURE(block.kv);
+
+    std::vector<std::uint8_t> read(pair.elements.size());
+    pair.mask.read(0, q, 0, kv, reinterpret_cast<bool*>(read.data()));
+    REQUIRE(read == pair.elements);
+
+    ProcessMaskOptions options;
+    options.pad = true;
+    options.shrink_grid = false;
+    const bool dkv = n % 2 == 1;
+    const MaskInfo info =
+        dkv ? process_mask_dkv({pair.mask}, block, options) : process_mask({pair.mask}, block, options);
+    const PlainBlocks expected = plain_blocks(pair.elements, q, kv, block);
+    const auto states = integers(info.block_mask);
+    REQUIRE(std::equal(states.begin(), states.end(), expected.states.begin(), expected.states.end()));
+
+    // Each partial block is found where mask_next says, and ids count first appearances.
+    const Array patterns = info.partial_mask_blocks ? read_all(*info.partial_mask_blocks) : Array();
+    const auto next = info.mask_next ? integers(*info.mask_next) : std::vector<std::int64_t>();
+    std::int64_t distinct = 0;
+    for (std::size_t b = 0; b < states.size() && info.partial_mask_blocks; ++b) {
+      if (states[b] != 1) continue;
+      REQUIRE(next[b] <= distinct);
+      distinct = std::max(distinct, next[b] + 1);
+      const auto* pattern =
+          reinterpret_cast<const std::uint8_t*>(patterns.data()) + next[b] * block.q * block.kv;
+      bool equal = true;
+      for (std::int64_t r = 0; r < block.q; ++r)
+        for (std::int64_t c = 0; c < block.kv; ++c)
+          equal = equal && pattern[dkv ? c * block.q + r : r * block.kv + c] ==
+                               expected.blocks[b][static_cast<std::size_t>(r * block.kv + c)];
+      REQUIRE(equal);
+    }
+    if (info.partial_mask_blocks) CHECK(patterns.shape()[0] == distinct);
+
+    std::vector<std::int64_t> keys_of_row(static_cast<std::size_t>(q)),
+        rows_of_key(static_cast<std::size_t>(kv));
+    std::int64_t ones = 0;
+    for (std::int64_t i = 0; i < q; ++i)
+      for (std::int64_t j = 0; j < kv; ++j) {
+        const std::int64_t e = pair.elements[static_cast<std::size_t>(i * kv + j)];
+        keys_of_row[static_cast<std::size_t>(i)] += e;
+        rows_of_key[static_cast<std::size_t>(j)] += e;
+        ones += e;
+      }
+    const MaskSummary& s = info.summaries[0];
+    CHECK(s.true_elements == ones);
+    CHECK(s.empty_blocks == std::count(expected.states.begin(), expected.states.end(), 0));
+    CHECK(s.partial_blocks == std::count(expected.states.begin(), expected.states.end(), 1));
+    CHECK(s.full_blocks == std::count(expected.states.begin(), expected.states.end(), 2));
+    CHECK(same_ranges(s.rows_without_key, runs_of_zero(keys_of_row)));
+    CHECK(same_ranges(s.keys_without_row, runs_of_zero(rows_of_key)));
+  }
+}
+
+TEST_CASE("what a classifier says of a block without looking is true") {
+  plain::Random random(12);
+  for (int n = 0; n < 1500; ++n) {
+    const std::int64_t q = plain::between(random, 1, 70), kv = plain::between(random, 1, 70);
+    const BlockShape block{plain::between(random, 1, 40), plain::between(random, 1, 40)};
+    const plain::Pair pair = plain::random_mask(random, q, kv, 3);
+    CAPTURE(pair.mask.text());
+    const auto classifier = pair.mask.node().classifier(block.q, block.kv);
+    for (std::int64_t begin = 0; begin < q; begin += block.q) {
+      const std::int64_t end = std::min(q, begin + block.q), columns = (kv + block.kv - 1) / block.kv;
+      std::vector<mask::BlockState> states(static_cast<std::size_t>(columns));
+      classifier->classify(begin, end, states.data());
+      for (std::int64_t j = 0; j < columns; ++j) {
+        bool some = false, every = true;
+        for (std::int64_t r = begin; r < end; ++r)
+          for (std::int64_t c = j * block.kv; c < std::min(kv, (j + 1) * block.kv); ++c) {
+            const bool e = pair.elements[static_cast<std::size_t>(r * kv + c)] != 0;
+            some = some || e, every = every && e;
+          }
+        const auto truth = !some   ? mask::BlockState::empty
+                           : every ? mask::BlockState::full
+                                   : mask::BlockState::partial;
+        const auto said = states[static_cast<std::size_t>(j)];
+        CHECK((said == mask::BlockState::undecided || said == truth));
+      }
+    }
+  }
+}
+
+TEST_CASE("positional kinds never leave a block undecided, whatever the offset") {
+  for (const std::int64_t offset :
+       {std::int64_t{0}, INT64_MIN, INT64_MAX, std::int64_t{-5}, std::int64_t{64}}) {
+    for (const Mask& m : {causal_mask(64, 48, offset), local_mask(64, 48, INT64_MAX, 3, offset),
+                          chunked_mask(64, 48, INT64_MAX)}) {
+      const auto classifier = m.node().classifier(16, 16);
+      mask::BlockState states[3];
+      for (std::int64_t q = 0; q < 64; q += 16) {
+        classifier->classify(q, q + 16, states);
+        for (const auto s : states) CHECK(s != mask::BlockState::undecided);
+      }
+    }
+  }
+  // Nothing overflows: everything is seen, or nothing is.
+  CHECK(process_mask({causal_mask(64, 48, INT64_MAX)}, {16, 16}).summaries[0].full_blocks == 12);
+  CHECK(process_mask({causal_mask(64, 48, INT64_MIN)}, {16, 16}).summaries[0].empty_blocks == 12);
+}
+
+TEST_CASE("masks are the same when kind, parameters, operands and contents are") {
+  const auto array = [](std::uint8_t last) {
+    return array_mask(make_source(plain::array_of(2, 2, {1, 0, 1, last})));
+  };
+  CHECK(array(1).same_as(array(1)));
+  CHECK_FALSE(array(1).same_as(array(0)));
+  CHECK(causal_mask(2, 2).same_as(causal_mask(2, 2)));
+  CHECK_FALSE(causal_mask(2, 2).same_as(causal_mask(2, 2, 1)));
+  CHECK_FALSE(causal_mask(2, 2).same_as(array(1)));
+  CHECK_FALSE(causal_mask(2, 2).same_as(local_mask(2, 2, std::nullopt, 0)));
+  CHECK((causal_mask(2, 2) & array(1)).same_as(causal_mask(2, 2) & array(1)));
+  CHECK_FALSE((causal_mask(2, 2) & array(1)).same_as(array(1) & causal_mask(2, 2)));
+  CHECK_FALSE((causal_mask(2, 2) & array(1)).same_as(causal_mask(2, 2) | array(1)));
+  CHECK((~array(0)).same_as(~array(0)));
+}
+
+TEST_CASE("documents: cu_seqlens that is none is refused with the index at fault") {
+  const auto documents = [](std::vector<std::int32_t> cu) {
+    return documents_mask(
+        *make_source(Array::from<std::int32_t>({static_cast<std::int64_t>(cu.size())}, cu), "cu.npy"));
+  };
+  CHECK(documents({0, 3, 3, 5}).q_length() == 5);
+  CHECK_THROWS_WITH_AS(documents({1, 3}), "cu.npy: cu_seqlens begins with 1, not 0", Error);
+  CHECK_THROWS_WITH_AS(documents({0, 3, 2}), "cu.npy: cu_seqlens decreases at index 2: 2 after 3", Error);
+  CHECK_THROWS_AS(documents({}), Error);
+  CHECK_THROWS_AS(documents({0}), Error);
+}
+
+TEST_CASE("segment ids of 64 bits keep their identity") {
+  const std::vector<std::int64_t> ids{1, std::int64_t{1} << 32, (std::int64_t{1} << 32) + 1, -7,
+                                      0, std::int64_t{1} << 32};
+  const auto source = make_source(Array::from<std::int64_t>({6}, ids), "ids");
+  const Mask m = segments_mask(*source, *source);
+  bool elements[36];
+  m.read(0, 6, 0, 6, elements);
+  for (std::size_t i = 0; i < 6; ++i)
+    for (std::size_t j = 0; j < 6; ++j) CHECK(elements[6 * i + j] == (ids[i] == ids[j] && ids[i] > 0));
+}

@@ -1,0 +1,114 @@
+// Masks written out element by element from their definitions: what lazy evaluation is compared with.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ejk/mask.hpp"
+
+namespace plain {
+
+/// A mask of the library and the same mask as a table.
+struct Pair {
+  ejk::Mask mask;
+  std::vector<std::uint8_t> elements;  // (q, kv)
+};
+
+using Random = std::mt19937_64;
+
+inline std::int64_t between(Random& random, std::int64_t low, std::int64_t high) {
+  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+template <class F>
+std::vector<std::uint8_t> table(std::int64_t q, std::int64_t kv, F&& f) {
+  std::vector<std::uint8_t> elements;
+  for (std::int64_t i = 0; i < q; ++i)
+    for (std::int64_t j = 0; j < kv; ++j) elements.push_back(f(i, j) ? 1 : 0);
+  return elements;
+}
+
+inline ejk::Array array_of(std::int64_t q, std::int64_t kv, const std::vector<std::uint8_t>& elements) {
+  ejk::Array a(ejk::DType::boolean, {q, kv});
+  std::copy(elements.begin(), elements.end(), reinterpret_cast<std::uint8_t*>(a.data()));
+  return a;
+}
+
+inline std::vector<std::int64_t> random_ids(Random& random, std::int64_t n) {
+  std::vector<std::int64_t> ids;
+  const std::int64_t kinds = between(random, 1, 5);
+  const bool sorted = between(random, 0, 1) == 1;
+  while (static_cast<std::int64_t>(ids.size()) < n) {
+    const std::int64_t id = sorted ? (ids.empty() ? 1 : ids.back() + 1) : between(random, -1, kinds);
+    for (std::int64_t run = between(random, 1, 20); run > 0 && static_cast<std::int64_t>(ids.size()) < n;
+         --run)
+      ids.push_back(id);
+  }
+  return ids;
+}
+
+/// A random expression of at most `depth` operators.
+inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int depth) {
+  using namespace ejk;
+  switch (between(random, 0, depth > 0 ? 9 : 6)) {
+    case 0:
+      return {full_mask(q, kv), table(q, kv, [](auto, auto) { return true; })};
+    case 1: {
+      const std::int64_t offset = between(random, -kv - 2, kv + 2);
+      return {causal_mask(q, kv, offset), table(q, kv, [&](auto i, auto j) { return i + offset >= j; })};
+    }
+    case 2: {
+      const std::int64_t left = between(random, 0, 20), right = between(random, 0, 20),
+                         offset = between(random, -30, 30);
+      const bool no_left = between(random, 0, 3) == 0, no_right = between(random, 0, 3) == 0;
+      return {local_mask(q, kv, no_left ? std::nullopt : std::optional(left),
+                         no_right ? std::nullopt : std::optional(right), offset),
+              table(q, kv, [&](auto i, auto j) {
+                return (no_left || i + offset - left <= j) && (no_right || j <= i + offset + right);
+              })};
+    }
+    case 3: {
+      const std::int64_t chunk = between(random, 1, 40);
+      return {chunked_mask(q, kv, chunk),
+              table(q, kv, [&](auto i, auto j) { return i / chunk == j / chunk && i >= j; })};
+    }
+    case 4: {
+      const auto a = random_ids(random, q), b = random_ids(random, kv);
+      const auto qs = make_source(Array::from<std::int64_t>({q}, a), "q"),
+                 ks = make_source(Array::from<std::int64_t>({kv}, b), "k");
+      return {segments_mask(*qs, *ks), table(q, kv, [&](auto i, auto j) {
+                const auto x = a[static_cast<std::size_t>(i)], y = b[static_cast<std::size_t>(j)];
+                return x == y && x > 0;
+              })};
+    }
+    case 5:
+    case 6: {
+      // Blocky elements, so that empty and full blocks occur.
+      const std::int64_t cell = between(random, 1, 30);
+      std::vector<std::uint8_t> cells(static_cast<std::size_t>(80 * 80));
+      for (auto& c : cells) c = static_cast<std::uint8_t>(between(random, 0, 1));
+      auto elements = table(q, kv, [&](auto i, auto j) {
+        return cells[static_cast<std::size_t>(i / cell * 80 + j / cell)] != 0;
+      });
+      return {array_mask(make_source(array_of(q, kv, elements))), elements};
+    }
+    case 7: {
+      Pair a = random_mask(random, q, kv, depth - 1);
+      for (auto& e : a.elements) e ^= 1;
+      return {~a.mask, a.elements};
+    }
+    default: {
+      Pair a = random_mask(random, q, kv, depth - 1);
+      const Pair b = random_mask(random, q, kv, depth - 1);
+      const bool both = between(random, 0, 1) == 1;
+      for (std::size_t i = 0; i < a.elements.size(); ++i)
+        a.elements[i] = both ? a.elements[i] & b.elements[i] : a.elements[i] | b.elements[i];
+      return {both ? a.mask & b.mask : a.mask | b.mask, a.elements};
+    }
+  }
+}
+
+}  // namespace plain
