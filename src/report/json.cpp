@@ -57,8 +57,7 @@ void put(Json& object, const BlockPicture& picture) {
   Json rows = Json::array();
   for (std::int64_t r = 0; r < grid.rows; ++r) {
     std::string row;
-    for (std::int64_t c = 0; c < grid.columns; ++c)
-      row += "EPFM"[static_cast<std::size_t>(grid.at(r, c))];
+    for (std::int64_t c = 0; c < grid.columns; ++c) row += "EPFM"[static_cast<std::size_t>(grid.at(r, c))];
     rows.push_back(std::move(row));
   }
   object[picture.key] = {

@@ -89,8 +89,8 @@ class TextWriter {
 
   void title(std::size_t indent, std::string_view text) {
     if (text.empty()) return;
-    line(indent, style_.color ? fmt::format("{}{}{}", kBold, core::printable(text), kPlain)
-                              : core::printable(text));
+    line(indent,
+         style_.color ? fmt::format("{}{}{}", kBold, core::printable(text), kPlain) : core::printable(text));
   }
 
   std::size_t space(std::size_t indent) const {
@@ -170,9 +170,9 @@ class TextWriter {
       for (std::size_t c = 0; c < columns; ++c)
         if (is_text[c] && (widest == columns || widths[c] > widths[widest])) widest = c;
       if (widest != columns)
-        widths[widest] = std::max<std::size_t>(
-            widths[widest] - std::min(total - space(indent), widths[widest]),
-            std::max<std::size_t>(width_of(table.columns[widest].label), 8));
+        widths[widest] =
+            std::max<std::size_t>(widths[widest] - std::min(total - space(indent), widths[widest]),
+                                  std::max<std::size_t>(width_of(table.columns[widest].label), 8));
     }
 
     const auto row = [&](const auto& text_of) {
@@ -188,8 +188,8 @@ class TextWriter {
     line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
     for (std::size_t r = 0; r < shown; ++r) line(indent, row([&](std::size_t c) { return cells[r][c]; }));
     if (table.rows.size() > shown)
-      line(indent, fmt::format("... and {} more", core::format_count(static_cast<std::int64_t>(
-                                                      table.rows.size() - shown))));
+      line(indent, fmt::format("... and {} more",
+                               core::format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
   }
 
   struct Glyph {
