@@ -17,9 +17,8 @@ namespace {
 constexpr std::size_t kWidth = 80;
 
 constexpr std::string_view kReferences =
-    "REF, INPUT, OUTPUT   one word that names an array: a.npy, a.npz:name,\n"
-    "                     a.h5:/group/name, or - for an .npy stream; an input may end in\n"
-    "                     a slice as in NumPy, a.npy[0,:,128:256]\n";
+    "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
+    "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";
 
 // Words of `text` in lines of at most kWidth columns, all but the first indented by `indent`; `column` is
 // where the first one begins. Line breaks in the text stay.
@@ -97,8 +96,9 @@ std::string program_help() {
 
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length) {
   const bool all = length == HelpLength::all;
-  std::string out = fmt::format("ejk {}: {}\n\n", command.name, command.summary);
-  if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
+  std::string out;
+  if (all) out += fmt::format("Example: {}\n\n", command.example);
+  out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
   out += usage_line(command, app) + "\n";
 
   // Options under their headings, in the order in which they were declared.
@@ -135,9 +135,7 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
 
   if (!command.outputs.empty())
     out += "\nArrays written\n  " + wrapped(fmt::format("{}", fmt::join(command.outputs, ", ")), 2, 2) + "\n";
-  out += fmt::format("\nWhere an array is named\n  ");
-  for (const char c : kReferences) out += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  while (out.ends_with(' ')) out.pop_back();
+  out += "\nWhere an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
   out +=
       "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or invalid;\n"

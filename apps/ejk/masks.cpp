@@ -86,7 +86,7 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
                throw;
              }
          },
-         "a mask by a rule, such as 'causal & documents(cu.npy)'\n"
+         "a rule, such as 'causal & documents(cu.npy)'\n"
          "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.")
       ->allow_extra_args(false)
       ->type_name("EXPR")
@@ -197,12 +197,11 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   return masks;
 }
 
-const char* const kMaskHelp = R"(
-Mask expressions (--mask)
+const char* const kMaskHelp = R"(Mask expressions (--mask)
   full, causal, causal(offset=K), causal(align=bottom-right)
                             query i sees key j where j <= i + K
   local(left=L, right=R, offset=K)
-                            L keys before and R after, inclusive; either may be none
+                            L keys before and R after, inclusive; or none
   chunked(C)                causal within chunks of C
   segments(REF[, REF])      equal ids above 0 of queries and keys
   documents(REF)            the sequences of cu_seqlens

@@ -107,7 +107,7 @@ std::string percent(double share) {
   // Enough digits that the distance to 0 % or 100 % shows.
   const double distance = std::min(std::abs(p), std::abs(100 - p));
   int digits = 1;
-  for (double d = distance; d < 1 && digits < 6; d *= 10) ++digits;
+  for (double d = distance; d < 0.9995 && digits < 6; d *= 10) ++digits;
   if (distance < 0.5e-6) return p < 50 ? "< 0.000001 %" : "> 99.999999 %";
   return fmt::format("{:.{}f} %", p, digits);
 }
