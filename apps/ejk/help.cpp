@@ -149,9 +149,11 @@ std::string version_text(bool verbose) {
     out += fmt::format(
         "build            {}\n"
         "libraries        {}\n"
+        "instruction set  {} (of {})\n"
         "cores            {}\n"
         "memory           {}\n",
-        EJK_BUILD, EJK_LIBRARIES, usable_cores(), format_bytes(memory_limit()));
+        EJK_BUILD, EJK_LIBRARIES, instruction_set(), fmt::join(instruction_sets(), ", "), usable_cores(),
+        format_bytes(memory_limit()));
   return out;
 }
 

@@ -31,6 +31,7 @@ Job::Job(const Command& command, const SharedOptions& options) : command_(comman
   envelope_.command = command.name;
   settings_["ejk_version"] = version();
   settings_["ejk_command"] = command.name;
+  instruction_set();  // an EJK_ISA that cannot be is refused before any work
   set_threads(options.threads);
   max_memory_ = options.max_memory > 0 ? options.max_memory : memory_limit() / 10 * 9;
 
@@ -80,17 +81,18 @@ void Job::note_input(const std::string& role, const std::string& value) {
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
 bool Job::plan(Report report, std::int64_t peak_bytes) {
+  if (options_.dry_run) {
+    report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
+    report.add("max_memory", "allowed", max_memory_, Unit::bytes);
+    report.add(Remark{"Dry run: nothing was computed or written."});
+    print(report);
+  }
   if (peak_bytes > max_memory_)
     throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
                                                  format_bytes(peak_bytes), format_bytes(max_memory_)))
         .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
                                       : "--max-memory sets another limit than nine tenths of what there is");
-  if (!options_.dry_run) return false;
-  report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
-  report.add("max_memory", "allowed", max_memory_, Unit::bytes);
-  report.add(Remark{"Dry run: nothing was computed or written."});
-  print(report);
-  return true;
+  return options_.dry_run;
 }
 
 std::function<void(std::int64_t, std::int64_t)> Job::progress() {
@@ -134,6 +136,7 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
   for (const auto& [reference, source] : opened_)
     if (source) bytes_read += bytes_of(*source);
   const double all = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const std::int64_t bytes = bytes_read + bytes_written;
   const double busy = seconds_[0] + seconds_[1] + seconds_[2];
 
   auto stats = std::make_shared<Report>();
@@ -144,7 +147,8 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
       .add("input", "input", bytes_read, Unit::bytes)
       .add("output", "output", bytes_written, Unit::bytes)
       .add("throughput", "throughput",
-           busy > 0 ? static_cast<double>(bytes_read + bytes_written) / busy : 0.0, Unit::bytes_per_second)
+           busy > 0 && bytes > 0 ? ReportValue(static_cast<double>(bytes) / busy) : ReportValue(),
+           Unit::bytes_per_second)
       .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
       .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
   report.add(Section{"stats", "Statistics", stats});

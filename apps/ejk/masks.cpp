@@ -79,12 +79,7 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
   app.add_option_function<std::vector<std::string>>(
          "--mask",
          [&into](const std::vector<std::string>& words) {
-           for (const std::string& word : words) try {
-               into.expressions.push_back(MaskExpression::parse(word));
-             } catch (Error& error) {
-               error.at("--mask");
-               throw;
-             }
+           for (const std::string& word : words) into.expressions.push_back(MaskExpression::parse(word));
          },
          "a rule, such as 'causal & documents(cu.npy)'\n"
          "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.")
@@ -154,7 +149,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   masks.kv_length = claims.front().kv;
   const std::int64_t heads = heads_by ? heads_by->heads : std::max<std::int64_t>(expressions, 1);
   if (expressions > 1 && expressions != heads)
-    throw Error(Error::Kind::input,
+    throw Error(heads_by && heads_by->who == "--shape" ? Error::Kind::usage : Error::Kind::input,
                 fmt::format("{} expressions (--mask) for {} head{} ({})", expressions, heads,
                             heads == 1 ? "" : "s", heads_by ? heads_by->who : "no array has more"))
         .hint("one --mask serves all heads, else each head has its own");

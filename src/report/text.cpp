@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ using report::CellGrid;
 using report::CellState;
 
 constexpr std::int64_t kPictureRows = 32;
+constexpr std::size_t kNarrowest = 8;  // columns that a column of text keeps
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
@@ -53,6 +55,28 @@ std::string cut(const std::string& text, std::size_t width) {
     out += text[i];
   }
   return out + "...";
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    if (end > 0) words.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+// The words in lines of at most `width` columns.
+std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines;
+  for (const std::string& word : words_of(text)) {
+    if (lines.empty() || width_of(lines.back()) + 1 + width_of(word) > width)
+      lines.push_back(word);
+    else
+      lines.back() += " " + word;
+  }
+  return lines;
 }
 
 class TextWriter {
@@ -124,20 +148,8 @@ class TextWriter {
 
   void write_item(const Remark& remark, std::size_t indent) {
     gap();
-    std::string row;
-    std::string_view rest = remark.text;
-    while (!rest.empty()) {
-      const std::size_t end = std::min(rest.find(' '), rest.size());
-      const std::string word = core::printable(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-      if (!row.empty() && width_of(row) + 1 + width_of(word) > space(indent)) {
-        line(indent, row);
-        row.clear();
-      }
-      if (!row.empty()) row += ' ';
-      row += word;
-    }
-    line(indent, row);
+    for (const std::string& row : wrapped(core::printable(remark.text, remark.text.size()), space(indent)))
+      line(indent, row);
   }
 
   void write_item(const Table& table, std::size_t indent) {
@@ -162,17 +174,28 @@ class TextWriter {
           is_text[c] = true;
       }
     }
-    // Too wide: the widest column of text gives way.
-    std::size_t total = columns == 0 ? 0 : 2 * (columns - 1);
-    for (const std::size_t w : widths) total += w;
-    if (total > space(indent)) {
+    // Too wide: labels are broken at spaces, then the widest column of text gives way.
+    const auto total = [&] {
+      return std::accumulate(widths.begin(), widths.end(), columns == 0 ? 0 : 2 * (columns - 1));
+    };
+    std::vector<std::vector<std::string>> labels(columns);
+    const bool wide = total() > space(indent);
+    for (std::size_t c = 0; c < columns; ++c) {
+      if (wide) {
+        widths[c] = 0;
+        for (const std::string& word : words_of(table.columns[c].label))
+          widths[c] = std::max(widths[c], width_of(word));
+        for (std::size_t r = 0; r < shown; ++r) widths[c] = std::max(widths[c], width_of(cells[r][c]));
+      }
+      labels[c] = wrapped(table.columns[c].label, widths[c]);
+    }
+    if (total() > space(indent)) {
       std::size_t widest = columns;
       for (std::size_t c = 0; c < columns; ++c)
         if (is_text[c] && (widest == columns || widths[c] > widths[widest])) widest = c;
       if (widest != columns)
-        widths[widest] =
-            std::max<std::size_t>(widths[widest] - std::min(total - space(indent), widths[widest]),
-                                  std::max<std::size_t>(width_of(table.columns[widest].label), 8));
+        widths[widest] = std::max<std::size_t>(
+            widths[widest] - std::min(total() - space(indent), widths[widest]), kNarrowest);
     }
 
     const auto row = [&](const auto& text_of) {
@@ -184,8 +207,15 @@ class TextWriter {
       while (out.ends_with(' ')) out.pop_back();
       return out;
     };
-    const std::string header = row([&](std::size_t c) { return table.columns[c].label; });
-    line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
+    std::size_t height = 0;
+    for (const auto& label : labels) height = std::max(height, label.size());
+    for (std::size_t h = 0; h < height; ++h) {  // labels stand on the first row of numbers
+      const std::string header = row([&](std::size_t c) {
+        const std::size_t above = height - labels[c].size();
+        return h < above ? std::string() : labels[c][h - above];
+      });
+      line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
+    }
     for (std::size_t r = 0; r < shown; ++r) line(indent, row([&](std::size_t c) { return cells[r][c]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",

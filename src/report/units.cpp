@@ -32,6 +32,8 @@ std::string_view counted(Unit unit) {
 }
 
 std::string seconds(double s) {
+  if (s == 0) return "0 s";
+  if (s < 0.9995e-3) return fmt::format("{:.1g} ms", s * 1e3);
   if (s < 0.9995) return fmt::format("{:.3g} ms", s * 1e3);
   if (s < 59.95) return fmt::format("{:.3g} s", s);
   const auto whole = static_cast<std::int64_t>(std::llround(s));

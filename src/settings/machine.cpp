@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -21,7 +22,9 @@
 #include <string>
 #include <vector>
 
+#include "ejk/error.hpp"
 #include "ejk/text.hpp"
+#include "kernels/kernels.hpp"
 
 namespace ejk {
 
@@ -116,6 +119,28 @@ std::int64_t memory_limit(const std::string& root) {
     least = std::min(least, std::max<std::int64_t>(most - used, 0));
   }
   return least;
+}
+
+std::vector<std::string> instruction_sets() {
+  int count = 0;
+  const kernels::Kernels* const* rows = kernels::all(&count);
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i)
+    if (kernels::supported(*rows[i])) names.emplace_back(rows[i]->name);
+  return names;
+}
+
+std::string instruction_set() {
+  const char* forced = std::getenv("EJK_ISA");
+  if (forced != nullptr && *forced != '\0') {
+    const std::vector<std::string> names = instruction_sets();
+    if (std::find(names.begin(), names.end(), forced) == names.end())
+      throw Error(
+          Error::Kind::usage,
+          fmt::format("EJK_ISA: '{}' is no instruction set of this build and machine", printable(forced)))
+          .hint(fmt::format("there is {}", fmt::join(names, ", ")));
+  }
+  return kernels::active().name;
 }
 
 std::int64_t peak_memory() {

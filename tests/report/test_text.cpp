@@ -84,6 +84,19 @@ TEST_CASE("a table wider than the window gives up text, not numbers") {
         "name                                   n\n" + std::string(28, 'x') + "...  123,456\n");
 }
 
+TEST_CASE("labels are broken where the window is narrow") {
+  Report report;
+  const std::int64_t n = 123456789;
+  report.add(Table{"t",
+                   "",
+                   {{"a", "mask"}, {"b", "blocks in all"}, {"c", "elements to see"}, {"d", "more and more"}},
+                   {{"causal", n, n, n}}});
+  CHECK(to_text(report, {50, false, true}) ==
+        "          blocks in  elements to     more and\n"
+        "mask            all          see         more\n"
+        "causal  123,456,789  123,456,789  123,456,789\n");
+}
+
 TEST_CASE("a percentage shows how far it is from 0 and from 100") {
   CHECK(report::percent(0) == "0 %");
   CHECK(report::percent(1) == "100 %");

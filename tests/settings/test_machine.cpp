@@ -61,3 +61,12 @@ TEST_CASE("memory is the least of what is available and what the group has left,
 }
 
 TEST_CASE("peak memory is that of a living process") { CHECK(ejk::peak_memory() > 100 * 1024); }
+
+TEST_CASE("an instruction set that is not there is refused with those that are") {
+  CHECK(ejk::instruction_sets().back() == "portable");
+  setenv("EJK_ISA", "portabel", 1);
+  CHECK_THROWS_WITH(ejk::instruction_set(),
+                    "EJK_ISA: 'portabel' is no instruction set of this build and machine");
+  unsetenv("EJK_ISA");
+  CHECK_FALSE(ejk::instruction_set().empty());
+}

@@ -51,8 +51,8 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
            byte_count(Shape{heads, masks.q_length, masks.kv_length}, DType::boolean), Unit::bytes);
 
   Table table{"arrays",
-              "Arrays, at most",
-              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"bytes", "bytes", Unit::bytes}},
+              "arrays, at most",
+              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
               {}};
   const auto row = [&](const char* name, Shape shape, const std::string& dtype) {
     const std::int64_t bytes = byte_count(shape, *dtype_named(dtype));
