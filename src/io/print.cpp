@@ -15,10 +15,15 @@ namespace ejk {
 
 namespace {
 
-// The shortest decimal number that rounds to the same 16-bit float; fmt knows it for float and double.
+// The shortest decimal number that rounds to the same 16-bit float (fmt knows it for float and double),
+// except that whole numbers stay what they are: 2048 is not 2.05e+03 to someone who reads it as a wider type.
 template <class Half>
 void append_half(fmt::memory_buffer& out, Half value) {
   const auto exact = static_cast<float>(value);
+  if (std::trunc(exact) == exact && std::abs(exact) < 1e6f) {
+    fmt::format_to(std::back_inserter(out), "{}", exact);
+    return;
+  }
   std::array<char, 32> digits{};
   for (int precision = 1; precision <= 9; ++precision) {
     const auto end = fmt::format_to_n(digits.data(), digits.size() - 1, "{:.{}g}", exact, precision);

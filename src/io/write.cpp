@@ -37,6 +37,7 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
     throw misused(fmt::format("{} holds one array, and there are {}", io::container(target.container).label,
                               arrays.size()))
         .hint("write to out.h5, out.npz or a folder (out/)");
+  if (arrays.empty()) throw misused("there is no array to write");
   if (!several && arrays.size() != 1) throw Error(Error::Kind::internal, "write_array: one array at a time");
 
   io::WriteJob job{target.path, std::move(arrays), "", options};
