@@ -30,15 +30,25 @@ const std::map<std::string, Names> kArrows{
 
 // A public header and the room that it speaks for.
 const std::map<std::string, std::string> kPublic{
-    {"array", "core"},          {"dtype", "core"},
-    {"error", "core"},          {"io", "io"},
-    {"report", "report"},       {"sequence", "sequence"},
-    {"segments", "mask"},       {"mask", "mask"},
-    {"mask_info", "mask"},      {"sparsity", "mask"},
-    {"groups", "matmul"},       {"grouped_matmul", "matmul"},
-    {"attention", "attention"}, {"array_math", "arrays"},
-    {"params", "settings"},     {"hash", "settings"},
-    {"sharding", "settings"},   {"machine", "settings"},
+    {"array", "core"},
+    {"dtype", "core"},
+    {"error", "core"},
+    {"text", "core"},
+    {"io", "io"},
+    {"report", "report"},
+    {"sequence", "sequence"},
+    {"segments", "mask"},
+    {"mask", "mask"},
+    {"mask_info", "mask"},
+    {"sparsity", "mask"},
+    {"groups", "matmul"},
+    {"grouped_matmul", "matmul"},
+    {"attention", "attention"},
+    {"array_math", "arrays"},
+    {"params", "settings"},
+    {"hash", "settings"},
+    {"sharding", "settings"},
+    {"machine", "settings"},
 };
 
 // Libraries that only some places know: how an #include of them begins, and the places.

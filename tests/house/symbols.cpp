@@ -11,7 +11,7 @@
 namespace {
 
 // By its flags, or by its name: a pragma inside can do what flags do.
-const std::regex kWideName(R"(src/kernels/.*_(sse|avx|amx|f16c|neon|sve)[a-z0-9_]*\.cpp)");
+const std::regex kWideName(R"(src/kernels/(.*_)?(sse|avx|amx|f16c|neon|sve)[a-z0-9_]*\.cpp)");
 const std::regex kWideFlag(R"( -m(avx|fma|f16c|bmi|sse4|amx|arch=)[^ ]*)");
 
 // Symbols in `nm -P` form that another object's definition could stand in for.

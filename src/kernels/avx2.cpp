@@ -1,0 +1,96 @@
+// Kernels for AVX2.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/isa.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+__m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+// The zero bytes of 32 as a mask.
+std::uint32_t zero_bytes(__m256i v) {
+  return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256())));
+}
+
+std::uint64_t word_8(const unsigned char* p) {
+  return ~(zero_bytes(load(p)) | static_cast<std::uint64_t>(zero_bytes(load(p + 32))) << 32);
+}
+
+// 32 comparison results of 16 bits (0 or -1) to a mask in order; packing works within halves, the permutation
+// puts the quarters right.
+std::uint32_t mask_of_16(__m256i low, __m256i high) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xD8);
+  return static_cast<std::uint32_t>(_mm256_movemask_epi8(packed));
+}
+
+std::uint64_t word_16(const unsigned char* p) {
+  const __m256i zero = _mm256_setzero_si256();
+  std::uint64_t word = 0;
+  for (int i = 0; i < 2; ++i) {
+    const __m256i low = _mm256_cmpeq_epi16(load(p + 64 * i), zero);
+    const __m256i high = _mm256_cmpeq_epi16(load(p + 64 * i + 32), zero);
+    word |= static_cast<std::uint64_t>(mask_of_16(low, high)) << (32 * i);
+  }
+  return ~word;
+}
+
+std::uint64_t equal_word(const std::int32_t* p, std::int32_t value) {
+  const __m256i wanted = _mm256_set1_epi32(value);
+  std::uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) {
+    const __m256i same = _mm256_cmpeq_epi32(load(p + 8 * i), wanted);
+    const auto mask = static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(same)));
+    word |= static_cast<std::uint64_t>(mask) << (8 * i);
+  }
+  return word;
+}
+
+std::uint64_t word_32(const unsigned char* p) {
+  const __m256i zero = _mm256_setzero_si256();
+  std::uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) {
+    const __m256i same = _mm256_cmpeq_epi32(load(p + 32 * i), zero);
+    const auto mask = static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(same)));
+    word |= static_cast<std::uint64_t>(mask) << (8 * i);
+  }
+  return ~word;
+}
+
+std::uint64_t word_64(const unsigned char* p) {
+  const __m256i zero = _mm256_setzero_si256();
+  std::uint64_t word = 0;
+  for (int i = 0; i < 16; ++i) {
+    const __m256i same = _mm256_cmpeq_epi64(load(p + 32 * i), zero);
+    const auto mask = static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(same)));
+    word |= static_cast<std::uint64_t>(mask) << (4 * i);
+  }
+  return ~word;
+}
+
+void expand_word(std::uint64_t word, std::uint8_t* out) {
+  // Byte b of each half shows the source byte b / 8 of that half; the test picks bit b % 8 of it.
+  const __m256i source = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
+                                          2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+  const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+  for (int i = 0; i < 2; ++i) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(word >> (32 * i)));
+    const __m256i chosen = _mm256_and_si256(_mm256_shuffle_epi8(all, source), bit);
+    const __m256i ones = _mm256_and_si256(_mm256_cmpeq_epi8(chosen, bit), _mm256_set1_epi8(1));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), ones);
+  }
+}
+
+#include "kernels/bits.inl"
+
+}  // namespace
+
+extern const Kernels avx2;
+constinit const Kernels avx2{.name = "avx2", .needs = kAvx2, EJK_BITS_KERNELS};
+
+}  // namespace ejk::kernels

@@ -1,0 +1,63 @@
+// Kernels for AVX-512 F and BW: comparisons give masks, so 64 truth values are one instruction or a few.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/isa.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+std::uint64_t word_8(const unsigned char* p) {
+  const __m512i v = _mm512_loadu_si512(p);
+  return _mm512_test_epi8_mask(v, v);
+}
+
+std::uint64_t word_16(const unsigned char* p) {
+  const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+  return _mm512_test_epi16_mask(a, a) | static_cast<std::uint64_t>(_mm512_test_epi16_mask(b, b)) << 32;
+}
+
+std::uint64_t word_32(const unsigned char* p) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(p + 64 * i);
+    word |= static_cast<std::uint64_t>(_mm512_test_epi32_mask(v, v)) << (16 * i);
+  }
+  return word;
+}
+
+std::uint64_t word_64(const unsigned char* p) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) {
+    const __m512i v = _mm512_loadu_si512(p + 64 * i);
+    word |= static_cast<std::uint64_t>(_mm512_test_epi64_mask(v, v)) << (8 * i);
+  }
+  return word;
+}
+
+std::uint64_t equal_word(const std::int32_t* p, std::int32_t value) {
+  const __m512i wanted = _mm512_set1_epi32(value);
+  std::uint64_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(p + 16 * i);
+    word |= static_cast<std::uint64_t>(_mm512_cmpeq_epi32_mask(v, wanted)) << (16 * i);
+  }
+  return word;
+}
+
+void expand_word(std::uint64_t word, std::uint8_t* out) {
+  _mm512_storeu_si512(out, _mm512_maskz_set1_epi8(word, 1));
+}
+
+#include "kernels/bits.inl"
+
+}  // namespace
+
+extern const Kernels avx512;
+constinit const Kernels avx512{.name = "avx512", .needs = kAvx512f | kAvx512bw, EJK_BITS_KERNELS};
+
+}  // namespace ejk::kernels

@@ -1,0 +1,44 @@
+// Loops over 64 elements at a time, included by each instruction set's file inside its own unnamed namespace.
+// The file defines before: word_8, word_16, word_32, word_64 (the truth of 64 elements of that many bits as
+// one word), equal_word (64 comparisons), expand_word (64 bits to 64 bytes).
+
+using Word = std::uint64_t;
+
+// The last, incomplete word reads from a copy padded with zeros: nothing behind the run is touched.
+#define EJK_NONZERO_BITS(width, bytes)                                    \
+  void nonzero_bits_##width(const void* in, std::int64_t n, Word* out) {  \
+    const auto* p = static_cast<const unsigned char*>(in);                \
+    for (; n >= 64; n -= 64, p += 64 * (bytes)) *out++ = word_##width(p); \
+    if (n > 0) {                                                          \
+      alignas(64) unsigned char tail[64 * (bytes)] = {};                  \
+      std::memcpy(tail, p, static_cast<std::size_t>(n) * (bytes));        \
+      *out = word_##width(tail);                                          \
+    }                                                                     \
+  }
+EJK_NONZERO_BITS(8, 1)
+EJK_NONZERO_BITS(16, 2)
+EJK_NONZERO_BITS(32, 4)
+EJK_NONZERO_BITS(64, 8)
+#undef EJK_NONZERO_BITS
+
+void equal_bits_32(const std::int32_t* in, std::int64_t n, std::int32_t value, Word* out) {
+  for (; n >= 64; n -= 64, in += 64) *out++ = equal_word(in, value);
+  if (n > 0) {
+    alignas(64) std::int32_t tail[64] = {};
+    std::memcpy(tail, in, static_cast<std::size_t>(n) * 4);
+    *out = equal_word(tail, value) & (~Word{0} >> (64 - n));
+  }
+}
+
+void expand_bits(const Word* bits, std::int64_t n, std::uint8_t* out) {
+  for (; n >= 64; n -= 64, out += 64) expand_word(*bits++, out);
+  if (n > 0) {
+    alignas(64) std::uint8_t tail[64];
+    expand_word(*bits, tail);
+    std::memcpy(out, tail, static_cast<std::size_t>(n));
+  }
+}
+
+#define EJK_BITS_KERNELS                                                                                    \
+  .nonzero_bits_8 = nonzero_bits_8, .nonzero_bits_16 = nonzero_bits_16, .nonzero_bits_32 = nonzero_bits_32, \
+  .nonzero_bits_64 = nonzero_bits_64, .equal_bits_32 = equal_bits_32, .expand_bits = expand_bits

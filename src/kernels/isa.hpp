@@ -1,0 +1,31 @@
+// Instruction sets: what the CPU has and what the operating system lets a program use.
+//
+// A CPU's bit alone is not enough: wide registers must also be saved by the system (XCR0), else their use
+// traps.
+#pragma once
+
+#include <cstdint>
+
+namespace ejk::kernels {
+
+enum Feature : std::uint32_t {
+  kAvx2 = 1u << 0,
+  kFma = 1u << 1,
+  kF16c = 1u << 2,
+  kAvx512f = 1u << 3,
+  kAvx512bw = 1u << 4,
+  kAvx512vl = 1u << 5,
+  kAvx512dq = 1u << 6,
+};
+
+/// The words from which features are told; a fake one makes "has the bit, may not use it" a unit test.
+struct CpuWords {
+  std::uint32_t leaf1_ecx = 0;
+  std::uint32_t leaf7_ebx = 0;
+  std::uint64_t xcr0 = 0;  // 0 when the CPU or the system does not support XGETBV
+};
+
+CpuWords read_cpu();
+std::uint32_t features_of(const CpuWords& cpu);
+
+}  // namespace ejk::kernels

@@ -1,0 +1,44 @@
+// Kernels: the inner loops, each compiled for several instruction sets, and the table that holds them.
+//
+// An instruction set is one row: its name, the features it needs, its kernels. Rows stand in order of
+// preference; the portable one is last and runs anywhere. The row is chosen once, by active(), and EJK_ISA
+// forces one by name. Kernels know pointers and sizes only.
+//
+// Truth values are bits here: bit i % 64 of word i / 64 stands for element i, and the bits behind the last
+// element of a run are 0.
+#pragma once
+
+#include <cstdint>
+
+namespace ejk::kernels {
+
+struct Kernels {
+  const char* name;
+  std::uint32_t needs;  // Feature bits
+
+  /// out bit i = (the element i of n is not all zero bits); elements of 1, 2, 4, 8 bytes, no alignment asked.
+  /// Writes ceil(n / 64) words.
+  using NonzeroBits = void(const void* in, std::int64_t n, std::uint64_t* out);
+  NonzeroBits* nonzero_bits_8;
+  NonzeroBits* nonzero_bits_16;
+  NonzeroBits* nonzero_bits_32;
+  NonzeroBits* nonzero_bits_64;
+
+  /// out bit i = (in[i] == value).
+  void (*equal_bits_32)(const std::int32_t* in, std::int64_t n, std::int32_t value, std::uint64_t* out);
+
+  /// out[i] = bit i as 0 or 1, n bytes.
+  void (*expand_bits)(const std::uint64_t* bits, std::int64_t n, std::uint8_t* out);
+};
+
+/// All rows this build has, best first; `count` of them.
+const Kernels* const* all(int* count);
+
+/// This CPU and system can run the row.
+bool supported(const Kernels& row);
+
+/// The row that EJK_ISA names, or the best supported one. When EJK_ISA names none that can run here, the
+/// portable one; the program refuses such a name before it comes to that.
+const Kernels& active();
+
+}  // namespace ejk::kernels

@@ -1,0 +1,65 @@
+// Kernels for any machine, eight elements in a 64-bit word where that helps.
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/kernels.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+// Eight bytes to eight bits: the top bit of each byte is set when the byte is not 0, then one multiplication
+// gathers the top bits in the highest byte (byte i arrives at bit 56 + i; no two products meet).
+std::uint64_t eight_bytes(std::uint64_t v) {
+  constexpr std::uint64_t kLow7 = 0x7F7F7F7F7F7F7F7Full;
+  const std::uint64_t set = (((v & kLow7) + kLow7) | v) >> 7 & 0x0101010101010101ull;
+  return (set * 0x0102040810204080ull) >> 56;
+}
+
+std::uint64_t word_8(const unsigned char* p) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) {
+    std::uint64_t v = 0;
+    std::memcpy(&v, p + 8 * i, 8);
+    word |= eight_bytes(v) << (8 * i);
+  }
+  return word;
+}
+
+template <class T>
+std::uint64_t word_of(const unsigned char* p) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 64; ++i) {
+    T v = 0;
+    std::memcpy(&v, p + static_cast<int>(sizeof(T)) * i, sizeof(T));
+    word |= static_cast<std::uint64_t>(v != 0) << i;
+  }
+  return word;
+}
+std::uint64_t word_16(const unsigned char* p) { return word_of<std::uint16_t>(p); }
+std::uint64_t word_32(const unsigned char* p) { return word_of<std::uint32_t>(p); }
+std::uint64_t word_64(const unsigned char* p) { return word_of<std::uint64_t>(p); }
+
+std::uint64_t equal_word(const std::int32_t* p, std::int32_t value) {
+  std::uint64_t word = 0;
+  for (int i = 0; i < 64; ++i) word |= static_cast<std::uint64_t>(p[i] == value) << i;
+  return word;
+}
+
+// Byte i of the product is the whole byte; the mask keeps bit i of it; adding carries it to the top bit.
+void expand_word(std::uint64_t word, std::uint8_t* out) {
+  for (int i = 0; i < 8; ++i) {
+    const std::uint64_t spread = (word >> (8 * i) & 0xFFu) * 0x0101010101010101ull & 0x8040201008040201ull;
+    const std::uint64_t bytes = (spread + 0x7F7F7F7F7F7F7F7Full) >> 7 & 0x0101010101010101ull;
+    std::memcpy(out + 8 * i, &bytes, 8);
+  }
+}
+
+#include "kernels/bits.inl"
+
+}  // namespace
+
+extern const Kernels portable;
+constinit const Kernels portable{.name = "portable", .needs = 0, EJK_BITS_KERNELS};
+
+}  // namespace ejk::kernels

@@ -1,0 +1,264 @@
+// Masks that are stored: the elements of an array, in a file or in memory.
+//
+// Elements become bits as they are read: a mapped, row-contiguous array goes through the bit kernels at the
+// speed of memory; anything else is first copied, a few rows at a time.
+// tests: tests/mask/test_array_mask.cpp
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitRows;
+using mask::BlockClassifier;
+using mask::BlockState;
+using mask::Rectangle;
+using mask::Word;
+
+// A bias of this and less hides: what frameworks use for "minus infinity" (-1e4 and the dtype's lowest among
+// it).
+constexpr double kHides = -1e4;
+
+// Truth of an additive bias; throws for a value that is neither 0 nor hiding.
+template <class T>
+void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
+                   const std::string& name) {
+  std::fill(out, out + mask::words_for(n), Word{0});
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto v =
+        static_cast<double>(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(in[i]));
+    if (v == 0)
+      out[i / 64] |= Word{1} << (i % 64);
+    else if (!(v <= kHides))
+      throw Error(
+          Error::Kind::input,
+          fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
+                      name, q, k + i, v));
+  }
+}
+
+class ArrayMask final : public MaskNode {
+ public:
+  ArrayMask(std::shared_ptr<const ArraySource> source, Polarity polarity)
+      : MaskNode(source->shape()[0], source->shape()[1]),
+        source_(std::move(source)),
+        polarity_(polarity),
+        dtype_(source_->dtype()),
+        view_(source_->mapped()) {}
+
+  bool random_access() const override { return source_->random_access(); }
+  std::string text() const override {
+    const char* kind = polarity_ == Polarity::drop       ? ", drop"
+                       : polarity_ == Polarity::additive ? ", additive"
+                                                         : "";
+    return fmt::format("file({}{})", source_->name(), kind);
+  }
+
+  bool same_as(const MaskNode& other) const override;
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override;
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    const std::int64_t size = size_of(dtype_);
+    if (view_ && (view_->strides[1] == size || where.columns() == 1)) {
+      for (std::int64_t r = 0; r < out.rows; ++r)
+        row_bits(view_->data + (where.q_begin + r) * view_->strides[0] + where.k_begin * size, out.columns,
+                 out.row(r), where.q_begin + r, where.k_begin);
+      return;
+    }
+    constexpr std::int64_t kBytesAtOnce = std::int64_t{4} << 20;
+    const std::int64_t rows_at_once = std::max<std::int64_t>(1, kBytesAtOnce / (out.columns * size));
+    thread_local std::vector<std::byte> raw;
+    for (std::int64_t r = 0; r < out.rows; r += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, out.rows - r);
+      raw.resize(static_cast<std::size_t>(rows * out.columns * size));
+      copy_rows(where.q_begin + r, rows, where.k_begin, out.columns, raw.data());
+      for (std::int64_t i = 0; i < rows; ++i)
+        row_bits(raw.data() + i * out.columns * size, out.columns, out.row(r + i), where.q_begin + r + i,
+                 where.k_begin);
+    }
+  }
+
+  void release(std::int64_t q_begin, std::int64_t q_end) const override {
+    if (view_ && view_->strides[0] >= view_->strides[1] && view_->strides[1] > 0)
+      source_->release(view_->data + q_begin * view_->strides[0], (q_end - q_begin) * view_->strides[0]);
+  }
+
+ private:
+  void row_bits(const std::byte* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k) const {
+    const kernels::Kernels& kernel = kernels::active();
+    if (polarity_ == Polarity::additive) {
+      dispatch(dtype_, [&]<class T>(std::type_identity<T>) {
+        if constexpr (!std::is_integral_v<T>)
+          additive_bits(reinterpret_cast<const T*>(in), n, out, q, k, source_->name());
+      });
+      return;
+    }
+    switch (size_of(dtype_)) {
+      case 1:
+        kernel.nonzero_bits_8(in, n, out);
+        break;
+      case 2:
+        kernel.nonzero_bits_16(in, n, out);
+        break;
+      case 4:
+        kernel.nonzero_bits_32(in, n, out);
+        break;
+      default:
+        kernel.nonzero_bits_64(in, n, out);
+        break;
+    }
+    if (polarity_ == Polarity::drop) {
+      for (std::int64_t w = 0; w < mask::words_for(n); ++w) out[w] = ~out[w];
+      if (n % 64 != 0) out[n / 64] &= mask::low_bits(n % 64);
+    }
+  }
+
+  void copy_rows(std::int64_t q, std::int64_t rows, std::int64_t k, std::int64_t columns,
+                 std::byte* out) const {
+    if (!view_) {
+      source_->read(Shape{q, k}, Shape{rows, columns}, out);
+      return;
+    }
+    ArrayView part = *view_;
+    part.data += q * part.strides[0] + k * part.strides[1];
+    part.shape = {rows, columns};
+    if (std::abs(part.strides[0]) >= std::abs(part.strides[1])) {
+      copy_elements(part, out);
+      return;
+    }
+    // Keys lie farther apart than queries (Fortran order): walk down the columns, where memory is contiguous.
+    const std::int64_t size = size_of(dtype_);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const std::byte* from = part.data + c * part.strides[1];
+      std::byte* to = out + c * size;
+      for (std::int64_t r = 0; r < rows; ++r)
+        std::memcpy(to + r * columns * size, from + r * part.strides[0], static_cast<std::size_t>(size));
+    }
+  }
+
+  std::shared_ptr<const ArraySource> source_;
+  Polarity polarity_;
+  DType dtype_;
+  std::optional<ArrayView> view_;
+};
+
+class LookClassifier final : public BlockClassifier {
+ public:
+  explicit LookClassifier(std::int64_t blocks) : blocks_(blocks) {}
+  void classify(std::int64_t, std::int64_t, BlockState* out) const override {
+    std::fill(out, out + blocks_, BlockState::undecided);
+  }
+
+ private:
+  std::int64_t blocks_;
+};
+
+std::unique_ptr<BlockClassifier> ArrayMask::classifier(std::int64_t, std::int64_t kv_block) const {
+  return std::make_unique<LookClassifier>(core::ceil_div(kv_length(), kv_block));
+}
+
+bool ArrayMask::same_as(const MaskNode& other) const {
+  const auto& o = static_cast<const ArrayMask&>(other);
+  if (source_ == o.source_ && polarity_ == o.polarity_) return true;
+  if (view_ && o.view_ && view_->data == o.view_->data && view_->strides == o.view_->strides &&
+      dtype_ == o.dtype_ && polarity_ == o.polarity_)
+    return true;
+  constexpr std::int64_t kBitsAtOnce = std::int64_t{1} << 21;
+  const std::int64_t rows_at_once = std::max<std::int64_t>(1, kBitsAtOnce / kv_length());
+  const std::int64_t stripes = core::ceil_div(q_length(), rows_at_once);
+  std::atomic<bool> same{true};
+  const auto compare = [&](std::int64_t s) {
+    if (!same.load(std::memory_order_relaxed)) return;
+    const Rectangle where{s * rows_at_once, std::min(q_length(), (s + 1) * rows_at_once), 0, kv_length()};
+    thread_local mask::BitBuffer mine, theirs;
+    const BitRows a = mine.rows(where.rows(), where.columns()),
+                  b = theirs.rows(where.rows(), where.columns());
+    fill(where, a);
+    o.fill(where, b);
+    release(where.q_begin, where.q_end);
+    o.release(where.q_begin, where.q_end);
+    if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words))
+      same.store(false, std::memory_order_relaxed);
+  };
+  if (random_access() && o.random_access()) {
+    core::parallel_for(stripes, compare);
+  } else {
+    for (std::int64_t s = 0; s < stripes && same; ++s) compare(s);
+  }
+  return same;
+}
+
+// One slice of the first axis of another source.
+class SliceSource final : public ArraySource {
+ public:
+  SliceSource(std::shared_ptr<const ArraySource> base, std::int64_t index)
+      : base_(std::move(base)),
+        index_(index),
+        shape_(base_->shape().begin() + 1, base_->shape().end()),
+        name_(fmt::format("{}[{}]", base_->name(), index)) {}
+
+  DType dtype() const override { return base_->dtype(); }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  std::optional<ArrayView> mapped() const override {
+    auto view = base_->mapped();
+    return view ? std::optional((*view)[index_]) : std::nullopt;
+  }
+  void release(const std::byte* data, std::int64_t bytes) const override { base_->release(data, bytes); }
+  bool random_access() const override { return base_->random_access(); }
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    Shape from{index_}, length{1};
+    from.insert(from.end(), start.begin(), start.end());
+    length.insert(length.end(), count.begin(), count.end());
+    base_->read(from, length, out);
+  }
+
+ private:
+  std::shared_ptr<const ArraySource> base_;
+  std::int64_t index_;
+  Shape shape_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
+  return std::make_shared<SliceSource>(std::move(array), index);
+}
+
+Mask array_mask(std::shared_ptr<const ArraySource> array) {
+  if (array->shape().size() == 2 && array->dtype() != DType::boolean)
+    throw Error(Error::Kind::input,
+                fmt::format("{}: a mask's dtype is bool, not {}", array->name(), name_of(array->dtype())));
+  return array_mask(std::move(array), Polarity::keep);
+}
+
+Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
+  const auto fail = [&](const std::string& why) {
+    return Error(Error::Kind::input, array->name() + ": " + why);
+  };
+  if (array->shape().size() != 2)
+    throw fail(
+        fmt::format("a mask has two axes, queries and keys, not the shape {}", to_string(array->shape())));
+  const DType dtype = array->dtype();
+  if (is_float(dtype) && polarity != Polarity::additive)
+    throw fail(fmt::format("a mask of dtype {} does not say what its numbers mean", name_of(dtype)))
+        .hint("--mask-kind additive: 0 attends, -1e4 and less hides");
+  if (!is_float(dtype) && polarity == Polarity::additive)
+    throw fail(fmt::format("an additive mask is of a float dtype, not {}", name_of(dtype)))
+        .hint("--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides");
+  return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
+}
+
+}  // namespace ejk

@@ -1,0 +1,90 @@
+// Rectangles of truth values as bits: the form in which masks are evaluated, composed, compared and kept.
+//
+// Row r begins at word r · row_words; column c is bit c % 64 of word c / 64 in its row; bits behind the last
+// column are 0.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ejk::mask {
+
+using Word = std::uint64_t;
+
+constexpr std::int64_t words_for(std::int64_t bits) { return (bits + 63) / 64; }
+
+/// The `n` lowest bits, 0 ≤ n ≤ 64.
+constexpr Word low_bits(std::int64_t n) { return n >= 64 ? ~Word{0} : (Word{1} << n) - 1; }
+
+/// Sets bits [begin, end) of a run.
+inline void set_bits(Word* words, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return;
+  const std::int64_t first = begin / 64, last = (end - 1) / 64;
+  const Word head = ~low_bits(begin % 64), tail = low_bits((end - 1) % 64 + 1);
+  if (first == last) {
+    words[first] |= head & tail;
+    return;
+  }
+  words[first] |= head;
+  std::fill(words + first + 1, words + last, ~Word{0});
+  words[last] |= tail;
+}
+
+/// Bits [begin, begin + count) of a run that has no bits behind word `words_end`, count ≤ 64.
+inline Word get_bits(const Word* words, std::int64_t begin, std::int64_t count, const Word* words_end) {
+  const Word* w = words + begin / 64;
+  const std::int64_t shift = begin % 64;
+  Word value = *w >> shift;
+  if (shift != 0 && w + 1 < words_end) value |= w[1] << (64 - shift);
+  return value & low_bits(count);
+}
+
+/// Rows of bits that belong to somebody else.
+struct BitRows {
+  Word* words = nullptr;
+  std::int64_t row_words = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+
+  Word* row(std::int64_t r) const { return words + r * row_words; }
+};
+
+/// Rows of bits in memory that is kept from one use to the next.
+class BitBuffer {
+ public:
+  /// Room for rows × columns; the contents are left as they were.
+  BitRows rows(std::int64_t row_count, std::int64_t columns) {
+    const std::int64_t row_words = words_for(columns);
+    if (static_cast<std::int64_t>(words_.size()) < row_count * row_words)
+      words_.resize(static_cast<std::size_t>(row_count * row_words));
+    return {words_.data(), row_words, row_count, columns};
+  }
+
+ private:
+  std::vector<Word> words_;
+};
+
+/// Calls f(begin, end) for every run of ones (`value` true) or zeros among the first n bits.
+template <class F>
+void for_each_run(std::span<const Word> words, std::int64_t n, bool value, F&& f) {
+  const auto next = [&](std::int64_t from, bool wanted) {
+    while (from < n) {
+      const Word w =
+          wanted ? words[static_cast<std::size_t>(from / 64)] : ~words[static_cast<std::size_t>(from / 64)];
+      const Word rest = w >> (from % 64);
+      if (rest != 0) return std::min(n, from + std::countr_zero(rest));
+      from = (from / 64 + 1) * 64;
+    }
+    return n;
+  };
+  for (std::int64_t begin = next(0, value); begin < n;) {
+    const std::int64_t end = next(begin, !value);
+    f(begin, end);
+    begin = next(end, value);
+  }
+}
+
+}  // namespace ejk::mask

@@ -1,0 +1,158 @@
+// Composition: ~ & | of masks. Block states follow three-valued logic; where one side decides, the other is
+// not looked at. tests: tests/mask/test_mask.cpp
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "core/checked.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitRows;
+using mask::BlockClassifier;
+using mask::BlockState;
+using mask::Rectangle;
+using mask::Word;
+
+BlockState negate(BlockState a) {
+  return a == BlockState::empty ? BlockState::full : a == BlockState::full ? BlockState::empty : a;
+}
+
+// Of two blocks that are both partial, the intersection may be empty; so nothing is known of it.
+BlockState intersect(BlockState a, BlockState b) {
+  if (a == BlockState::empty || b == BlockState::empty) return BlockState::empty;
+  if (a == BlockState::full) return b;
+  if (b == BlockState::full) return a;
+  return BlockState::undecided;
+}
+
+BlockState unite(BlockState a, BlockState b) { return negate(intersect(negate(a), negate(b))); }
+
+std::string in_parentheses(const MaskNode& node, int binding) {
+  return node.binding() < binding ? fmt::format("({})", node.text()) : node.text();
+}
+
+class NotMask final : public MaskNode {
+ public:
+  explicit NotMask(Mask of) : MaskNode(of.q_length(), of.kv_length()), of_(std::move(of)) {}
+
+  std::string text() const override { return "~" + in_parentheses(of_.node(), 3); }
+  bool same_as(const MaskNode& other) const override {
+    return of_.same_as(static_cast<const NotMask&>(other).of_);
+  }
+  bool random_access() const override { return of_.node().random_access(); }
+  void release(std::int64_t q_begin, std::int64_t q_end) const override {
+    of_.node().release(q_begin, q_end);
+  }
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    of_.node().fill(where, out);
+    const Word tail = mask::low_bits((out.columns - 1) % 64 + 1);
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      Word* row = out.row(r);
+      for (std::int64_t w = 0; w < out.row_words; ++w) row[w] = ~row[w];
+      row[out.row_words - 1] &= tail;
+    }
+  }
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override {
+    class Classifier final : public BlockClassifier {
+     public:
+      Classifier(std::unique_ptr<BlockClassifier> of, std::int64_t blocks)
+          : of_(std::move(of)), blocks_(blocks) {}
+      void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+        of_->classify(q_begin, q_end, out);
+        for (std::int64_t j = 0; j < blocks_; ++j) out[j] = negate(out[j]);
+      }
+
+     private:
+      std::unique_ptr<BlockClassifier> of_;
+      std::int64_t blocks_;
+    };
+    return std::make_unique<Classifier>(of_.node().classifier(q_block, kv_block),
+                                        core::ceil_div(kv_length(), kv_block));
+  }
+
+ private:
+  Mask of_;
+};
+
+enum class Join { both, either };
+
+template <Join join>
+class JoinMask final : public MaskNode {
+ public:
+  JoinMask(Mask a, Mask b) : MaskNode(a.q_length(), a.kv_length()), a_(std::move(a)), b_(std::move(b)) {}
+
+  int binding() const override { return join == Join::both ? 2 : 1; }
+  std::string text() const override {
+    // The right operand of an equal join keeps its parentheses: a & (b & c) is another expression.
+    return fmt::format("{} {} {}", in_parentheses(a_.node(), binding()), join == Join::both ? "&" : "|",
+                       in_parentheses(b_.node(), binding() + 1));
+  }
+  bool same_as(const MaskNode& other) const override {
+    const auto& o = static_cast<const JoinMask&>(other);
+    return a_.same_as(o.a_) && b_.same_as(o.b_);
+  }
+  bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
+  void release(std::int64_t q_begin, std::int64_t q_end) const override {
+    a_.node().release(q_begin, q_end);
+    b_.node().release(q_begin, q_end);
+  }
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    a_.node().fill(where, out);
+    mask::BitBuffer buffer;
+    const BitRows other = buffer.rows(out.rows, out.columns);
+    b_.node().fill(where, other);
+    const std::int64_t words = out.rows * out.row_words;
+    for (std::int64_t w = 0; w < words; ++w)
+      out.words[w] = join == Join::both ? out.words[w] & other.words[w] : out.words[w] | other.words[w];
+  }
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override {
+    class Classifier final : public BlockClassifier {
+     public:
+      Classifier(std::unique_ptr<BlockClassifier> a, std::unique_ptr<BlockClassifier> b, std::int64_t blocks)
+          : a_(std::move(a)), b_(std::move(b)), blocks_(static_cast<std::size_t>(blocks)) {}
+      void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+        a_->classify(q_begin, q_end, out);
+        std::vector<BlockState> other(blocks_);
+        b_->classify(q_begin, q_end, other.data());
+        for (std::size_t j = 0; j < blocks_; ++j)
+          out[j] = join == Join::both ? intersect(out[j], other[j]) : unite(out[j], other[j]);
+      }
+
+     private:
+      std::unique_ptr<BlockClassifier> a_, b_;
+      std::size_t blocks_;
+    };
+    return std::make_unique<Classifier>(a_.node().classifier(q_block, kv_block),
+                                        b_.node().classifier(q_block, kv_block),
+                                        core::ceil_div(kv_length(), kv_block));
+  }
+
+ private:
+  Mask a_, b_;
+};
+
+template <Join join>
+Mask joined(const Mask& a, const Mask& b) {
+  if (a.q_length() != b.q_length() || a.kv_length() != b.kv_length())
+    throw Error(
+        Error::Kind::input,
+        fmt::format("{} is {} x {} and {} is {} x {}: masks are joined only when they are of one shape",
+                    a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
+  return Mask(std::make_shared<JoinMask<join>>(a, b));
+}
+
+}  // namespace
+
+Mask operator~(const Mask& a) { return Mask(std::make_shared<NotMask>(a)); }
+Mask operator&(const Mask& a, const Mask& b) { return joined<Join::both>(a, b); }
+Mask operator|(const Mask& a, const Mask& b) { return joined<Join::either>(a, b); }
+
+}  // namespace ejk

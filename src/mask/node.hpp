@@ -1,0 +1,84 @@
+// MaskNode: what every kind of mask must be able to do. A Mask is a shared, immutable node.
+//
+// To add a kind: derive from MaskNode, give it a function in ejk/mask.hpp and a word in expression.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ejk/mask.hpp"
+#include "mask/bits.hpp"
+
+namespace ejk {
+
+namespace mask {
+
+/// What is known of a block. The first three are the values that block_mask holds.
+enum class BlockState : std::uint8_t {
+  empty = 0,
+  partial = 1,
+  full = 2,
+  undecided = 3,  // only its elements can tell
+};
+
+/// Queries [q_begin, q_end) × keys [k_begin, k_end), within the mask.
+struct Rectangle {
+  std::int64_t q_begin = 0;
+  std::int64_t q_end = 0;
+  std::int64_t k_begin = 0;
+  std::int64_t k_end = 0;
+
+  std::int64_t rows() const { return q_end - q_begin; }
+  std::int64_t columns() const { return k_end - k_begin; }
+};
+
+/// Tells the states of the blocks of one mask cut at one size; the last block of a row or column may be cut
+/// short. Made once, asked for every row of blocks, by several threads.
+class BlockClassifier {
+ public:
+  virtual ~BlockClassifier() = default;
+  /// The states of the blocks whose queries are [q_begin, q_end), one of the rows of blocks, for all columns.
+  virtual void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const = 0;
+};
+
+}  // namespace mask
+
+class MaskNode {
+ public:
+  MaskNode(std::int64_t q_length, std::int64_t kv_length);
+  virtual ~MaskNode() = default;
+  MaskNode(const MaskNode&) = delete;
+  MaskNode& operator=(const MaskNode&) = delete;
+
+  std::int64_t q_length() const { return q_length_; }
+  std::int64_t kv_length() const { return kv_length_; }
+
+  virtual bool is_computable() const { return false; }
+
+  /// `other` has the same dynamic type and shape.
+  virtual bool same_as(const MaskNode& other) const = 0;
+
+  virtual std::string text() const = 0;
+  /// How tightly text() binds: 3 an atom or ~, 2 &, 1 |.
+  virtual int binding() const { return 3; }
+
+  virtual std::unique_ptr<mask::BlockClassifier> classifier(std::int64_t q_block,
+                                                            std::int64_t kv_block) const = 0;
+
+  /// Writes the elements of a rectangle; out has its rows and columns.
+  virtual void fill(const mask::Rectangle& where, const mask::BitRows& out) const = 0;
+
+  /// fill() may be called by several threads, in any order. When false: by one thread, cheapest in order of
+  /// rows and for whole rows.
+  virtual bool random_access() const { return true; }
+
+  /// Queries [q_begin, q_end) will not be asked for again soon.
+  virtual void release(std::int64_t q_begin, std::int64_t q_end) const { (void)q_begin, (void)q_end; }
+
+ private:
+  std::int64_t q_length_;
+  std::int64_t kv_length_;
+};
+
+}  // namespace ejk

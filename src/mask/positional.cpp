@@ -1,0 +1,171 @@
+// Masks told from positions alone: full, causal, local, chunked.
+//
+// All are bands: query q sees the keys of one interval [first(q), last(q)] whose ends never go back as q
+// grows, and the intervals of neighbouring queries overlap or touch. So the first and the last query of a
+// block decide: it is full when both see all of its keys, empty when the union of the intervals misses it,
+// else partial. tests: tests/mask/test_mask.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/checked.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitRows;
+using mask::BlockClassifier;
+using mask::BlockState;
+using mask::Rectangle;
+
+// Offsets and counts beyond any length behave alike; bounded, sums with positions cannot overflow.
+constexpr std::int64_t kFar = std::int64_t{1} << 61;
+std::int64_t bounded(std::int64_t x) { return std::clamp(x, -kFar, kFar); }
+
+class BandMask : public MaskNode {
+ public:
+  using MaskNode::MaskNode;
+
+  /// The interval of keys that query q sees, ends included; may reach past the mask.
+  virtual std::int64_t first(std::int64_t q) const = 0;
+  virtual std::int64_t last(std::int64_t q) const = 0;
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      mask::Word* row = out.row(r);
+      std::fill(row, row + out.row_words, mask::Word{0});
+      const std::int64_t begin = std::max(first(where.q_begin + r), where.k_begin);
+      const std::int64_t end = std::min(last(where.q_begin + r) + 1, where.k_end);
+      mask::set_bits(row, begin - where.k_begin, end - where.k_begin);
+    }
+  }
+};
+
+class BandClassifier final : public BlockClassifier {
+ public:
+  BandClassifier(const BandMask& band, std::int64_t kv_block) : band_(band), kv_block_(kv_block) {}
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+    const std::int64_t keys = band_.kv_length(), blocks = core::ceil_div(keys, kv_block_);
+    // Keys that some query of the row sees, [seen, seen_end), and keys that all of them see.
+    const auto cut = [&](std::int64_t k) { return std::clamp<std::int64_t>(k, 0, keys); };
+    const std::int64_t seen = cut(band_.first(q_begin)), seen_end = cut(band_.last(q_end - 1) + 1);
+    const std::int64_t common = cut(band_.first(q_end - 1)), common_end = cut(band_.last(q_begin) + 1);
+    std::fill(out, out + blocks, BlockState::empty);
+    if (seen >= seen_end || band_.first(q_begin) > band_.last(q_begin)) return;
+    std::fill(out + seen / kv_block_, out + core::ceil_div(seen_end, kv_block_), BlockState::partial);
+    const std::int64_t full = core::ceil_div(common, kv_block_);
+    const std::int64_t full_end = common_end == keys ? blocks : common_end / kv_block_;
+    if (full < full_end) std::fill(out + full, out + full_end, BlockState::full);
+  }
+
+ private:
+  const BandMask& band_;
+  std::int64_t kv_block_;
+};
+
+std::unique_ptr<BlockClassifier> BandMask::classifier(std::int64_t, std::int64_t kv_block) const {
+  return std::make_unique<BandClassifier>(*this, kv_block);
+}
+
+class FullMask final : public BandMask {
+ public:
+  using BandMask::BandMask;
+  std::int64_t first(std::int64_t) const override { return 0; }
+  std::int64_t last(std::int64_t) const override { return kFar; }
+  bool same_as(const MaskNode&) const override { return true; }
+  std::string text() const override { return "full"; }
+};
+
+class CausalMask final : public BandMask {
+ public:
+  CausalMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset)
+      : BandMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
+  std::int64_t first(std::int64_t) const override { return -kFar; }
+  std::int64_t last(std::int64_t q) const override { return q + bounded_; }
+  bool is_computable() const override { return true; }
+  bool same_as(const MaskNode& other) const override {
+    return offset_ == static_cast<const CausalMask&>(other).offset_;
+  }
+  std::string text() const override {
+    return offset_ == 0 ? "causal" : fmt::format("causal(offset={})", offset_);
+  }
+
+ private:
+  std::int64_t offset_;
+  std::int64_t bounded_;
+};
+
+class LocalMask final : public BandMask {
+ public:
+  LocalMask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
+            std::optional<std::int64_t> right, std::int64_t offset)
+      : BandMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
+  std::int64_t first(std::int64_t q) const override {
+    return left_ ? q + bounded(offset_) - bounded(*left_) : -2 * kFar;
+  }
+  std::int64_t last(std::int64_t q) const override {
+    return right_ ? q + bounded(offset_) + bounded(*right_) : 2 * kFar;
+  }
+  bool is_computable() const override { return true; }
+  bool same_as(const MaskNode& other) const override {
+    const auto& o = static_cast<const LocalMask&>(other);
+    return left_ == o.left_ && right_ == o.right_ && offset_ == o.offset_;
+  }
+  std::string text() const override {
+    const auto side = [](const std::optional<std::int64_t>& n) { return n ? fmt::format("{}", *n) : "none"; };
+    return fmt::format("local(left={},right={}{})", side(left_), side(right_),
+                       offset_ == 0 ? "" : fmt::format(",offset={}", offset_));
+  }
+
+ private:
+  std::optional<std::int64_t> left_, right_;
+  std::int64_t offset_;
+};
+
+class ChunkedMask final : public BandMask {
+ public:
+  ChunkedMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk)
+      : BandMask(q_length, kv_length), chunk_(chunk) {}
+  std::int64_t first(std::int64_t q) const override { return q / chunk_ * chunk_; }
+  std::int64_t last(std::int64_t q) const override { return q; }
+  bool is_computable() const override { return true; }
+  bool same_as(const MaskNode& other) const override {
+    return chunk_ == static_cast<const ChunkedMask&>(other).chunk_;
+  }
+  std::string text() const override { return fmt::format("chunked({})", chunk_); }
+
+ private:
+  std::int64_t chunk_;
+};
+
+}  // namespace
+
+Mask full_mask(std::int64_t q_length, std::int64_t kv_length) {
+  return Mask(std::make_shared<FullMask>(q_length, kv_length));
+}
+
+Mask causal_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset) {
+  return Mask(std::make_shared<CausalMask>(q_length, kv_length, offset));
+}
+
+Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
+                std::optional<std::int64_t> right, std::int64_t offset) {
+  for (const auto& [side, count] : {std::pair{"left", left}, std::pair{"right", right}})
+    if (count && *count < 0)
+      throw Error(Error::Kind::input, fmt::format("local: {}={} is not a count of neighbours", side, *count))
+          .hint("a window that does not hold the query itself is moved with offset=K");
+  return Mask(std::make_shared<LocalMask>(q_length, kv_length, left, right, offset));
+}
+
+Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk) {
+  if (chunk < 1)
+    throw Error(Error::Kind::input, fmt::format("chunked: the chunk size {} is not positive", chunk));
+  return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk));
+}
+
+}  // namespace ejk

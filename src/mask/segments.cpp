@@ -1,0 +1,201 @@
+// Masks from ids: a query sees the keys that carry its id. Packed documents are the case where ids ascend.
+//
+// A block is told from the ranges of positive ids on its two sides: disjoint ranges make it empty, one and
+// the same id without padding on both sides makes it full. Ranges of the key blocks are found once. tests:
+// tests/mask/test_mask.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/checked.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitRows;
+using mask::BlockClassifier;
+using mask::BlockState;
+using mask::Rectangle;
+using mask::Word;
+
+using Ids = std::vector<std::int32_t>;  // ≤ 0 in the input becomes 0
+
+// The positive ids of a run, and whether it holds padding. No positive id: low > high.
+struct IdRange {
+  std::int32_t low = INT32_MAX;
+  std::int32_t high = 0;
+  bool padding = false;
+
+  void add(const std::int32_t* ids, std::int64_t n) {
+    std::int32_t least = INT32_MAX, most = 0;
+    bool zero = false;
+    for (std::int64_t i = 0; i < n; ++i) {
+      least = std::min(least, ids[i] > 0 ? ids[i] : INT32_MAX);
+      most = std::max(most, ids[i]);
+      zero |= ids[i] == 0;
+    }
+    low = least, high = most, padding = zero;
+  }
+};
+
+class SegmentsMask final : public MaskNode {
+ public:
+  SegmentsMask(std::shared_ptr<const Ids> q_ids, std::shared_ptr<const Ids> kv_ids, std::string text)
+      : MaskNode(static_cast<std::int64_t>(q_ids->size()), static_cast<std::int64_t>(kv_ids->size())),
+        q_ids_(std::move(q_ids)),
+        kv_ids_(std::move(kv_ids)),
+        text_(std::move(text)) {}
+
+  const Ids& q_ids() const { return *q_ids_; }
+  const Ids& kv_ids() const { return *kv_ids_; }
+
+  std::string text() const override { return text_; }
+  bool same_as(const MaskNode& other) const override {
+    const auto& o = static_cast<const SegmentsMask&>(other);
+    return q_ids() == o.q_ids() && kv_ids() == o.kv_ids();
+  }
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    const kernels::Kernels& kernel = kernels::active();
+    const std::int32_t* keys = kv_ids().data() + where.k_begin;
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      const std::int32_t id = q_ids()[static_cast<std::size_t>(where.q_begin + r)];
+      Word* row = out.row(r);
+      if (r > 0 && id == q_ids()[static_cast<std::size_t>(where.q_begin + r - 1)])
+        std::copy(row - out.row_words, row, row);
+      else if (id == 0)
+        std::fill(row, row + out.row_words, Word{0});
+      else
+        kernel.equal_bits_32(keys, out.columns, id, row);
+    }
+  }
+
+ private:
+  std::shared_ptr<const Ids> q_ids_, kv_ids_;
+  std::string text_;
+};
+
+class SegmentsClassifier final : public BlockClassifier {
+ public:
+  SegmentsClassifier(const SegmentsMask& mask, std::int64_t kv_block) : mask_(mask) {
+    const std::int64_t keys = mask.kv_length();
+    ranges_.resize(static_cast<std::size_t>(core::ceil_div(keys, kv_block)));
+    for (std::size_t j = 0; j < ranges_.size(); ++j) {
+      const std::int64_t begin = static_cast<std::int64_t>(j) * kv_block;
+      ranges_[j].add(mask.kv_ids().data() + begin, std::min(kv_block, keys - begin));
+    }
+  }
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+    IdRange q;
+    q.add(mask_.q_ids().data() + q_begin, q_end - q_begin);
+    const bool single = q.low == q.high && !q.padding;
+    for (std::size_t j = 0; j < ranges_.size(); ++j) {
+      const IdRange& k = ranges_[j];
+      out[j] = k.low > q.high || k.high < q.low                            ? BlockState::empty
+               : single && k.low == q.low && k.high == q.low && !k.padding ? BlockState::full
+                                                                           : BlockState::undecided;
+    }
+  }
+
+ private:
+  const SegmentsMask& mask_;
+  std::vector<IdRange> ranges_;
+};
+
+std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int64_t kv_block) const {
+  return std::make_unique<SegmentsClassifier>(*this, kv_block);
+}
+
+// A 1-D integer array as 64-bit integers.
+std::vector<std::int64_t> read_integers(const ArraySource& source, const char* what) {
+  const auto fail = [&](const std::string& why) {
+    return Error(Error::Kind::input, source.name() + ": " + why);
+  };
+  if (source.shape().size() != 1) {
+    auto error = fail(fmt::format("{} are a 1-D array, not of shape {}", what, to_string(source.shape())));
+    if (source.shape().size() == 2)
+      error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
+    throw error;
+  }
+  if (!is_integer(source.dtype()))
+    throw fail(fmt::format("{} are integers, not {}", what, name_of(source.dtype())));
+  const Array raw = read_all(source);
+  std::vector<std::int64_t> values(static_cast<std::size_t>(raw.size()));
+  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const auto from = raw.elements<T>();
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        if (!std::in_range<std::int64_t>(from[i]))
+          throw fail(fmt::format("element [{}] is {}: more than 64 bits with a sign can hold", i, from[i]));
+        values[i] = static_cast<std::int64_t>(from[i]);
+      }
+    }
+  });
+  return values;
+}
+
+// Only equality, order and sign of ids matter: those that do not fit 32 bits are replaced by their rank.
+void to_ids(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv, Ids& q_ids,
+            Ids& kv_ids) {
+  const auto large = [](std::int64_t id) { return id > INT32_MAX; };
+  std::vector<std::int64_t> ranks;
+  if (std::any_of(q.begin(), q.end(), large) || std::any_of(kv.begin(), kv.end(), large)) {
+    std::copy_if(q.begin(), q.end(), std::back_inserter(ranks), [](std::int64_t id) { return id > 0; });
+    std::copy_if(kv.begin(), kv.end(), std::back_inserter(ranks), [](std::int64_t id) { return id > 0; });
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    if (ranks.size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different segment ids");
+  }
+  const auto convert = [&](const std::vector<std::int64_t>& from, Ids& to) {
+    to.resize(from.size());
+    for (std::size_t i = 0; i < from.size(); ++i)
+      to[i] = from[i] <= 0 ? 0
+              : ranks.empty()
+                  ? static_cast<std::int32_t>(from[i])
+                  : static_cast<std::int32_t>(std::lower_bound(ranks.begin(), ranks.end(), from[i]) -
+                                              ranks.begin() + 1);
+  };
+  convert(q, q_ids);
+  convert(kv, kv_ids);
+}
+
+}  // namespace
+
+Mask segments_mask(const ArraySource& q_source, const ArraySource& kv_source) {
+  auto q_ids = std::make_shared<Ids>(), kv_ids = std::make_shared<Ids>();
+  to_ids(read_integers(q_source, "segment ids"), read_integers(kv_source, "segment ids"), *q_ids, *kv_ids);
+  if (*q_ids == *kv_ids) kv_ids = q_ids;
+  const std::string text = q_source.name() == kv_source.name()
+                               ? fmt::format("segments({})", q_source.name())
+                               : fmt::format("segments({},{})", q_source.name(), kv_source.name());
+  return Mask(std::make_shared<SegmentsMask>(std::move(q_ids), std::move(kv_ids), text));
+}
+
+Mask documents_mask(const ArraySource& source) {
+  const std::vector<std::int64_t> cu = read_integers(source, "cu_seqlens");
+  const auto fail = [&](const std::string& why) {
+    return Error(Error::Kind::input, source.name() + ": " + why);
+  };
+  if (cu.empty()) throw fail("cu_seqlens has no element: it begins with 0");
+  if (cu[0] != 0) throw fail(fmt::format("cu_seqlens begins with {}, not 0", cu[0]));
+  for (std::size_t i = 1; i < cu.size(); ++i)
+    if (cu[i] < cu[i - 1])
+      throw fail(fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]));
+  if (cu.size() > INT32_MAX) throw fail("more than 2^31 sequences");
+  // One token is four bytes here: a total that no memory could hold is refused before it is asked for.
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
+  if (cu.back() > kMostTokens) throw fail(fmt::format("cu_seqlens ends at {} tokens", cu.back()));
+  auto ids = std::make_shared<Ids>(static_cast<std::size_t>(cu.back()));
+  for (std::size_t i = 1; i < cu.size(); ++i)
+    std::fill(ids->begin() + cu[i - 1], ids->begin() + cu[i], static_cast<std::int32_t>(i));
+  if (ids->empty()) throw fail("cu_seqlens holds no token, so there is no mask");
+  return Mask(std::make_shared<SegmentsMask>(ids, ids, fmt::format("documents({})", source.name())));
+}
+
+}  // namespace ejk

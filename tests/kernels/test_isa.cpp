@@ -1,0 +1,22 @@
+// A CPU that has wide registers under a system that does not save them must not be told to use them.
+#include "kernels/isa.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace ejk::kernels;
+
+TEST_CASE("features need the CPU's bit and the system's consent") {
+  CpuWords cpu{.leaf1_ecx = ~0u, .leaf7_ebx = ~0u, .xcr0 = 0xE7};
+  CHECK((features_of(cpu) & kAvx512bw) != 0);
+  CHECK((features_of(cpu) & kAvx2) != 0);
+  cpu.xcr0 = 0x7;  // YMM only
+  CHECK((features_of(cpu) & kAvx512bw) == 0);
+  CHECK((features_of(cpu) & kAvx2) != 0);
+  cpu.xcr0 = 0x3;  // XMM only
+  CHECK(features_of(cpu) == 0);
+  cpu.xcr0 = 0;
+  CHECK(features_of(cpu) == 0);
+  cpu = {.leaf1_ecx = ~0u, .leaf7_ebx = ~(1u << 30), .xcr0 = 0xE7};
+  CHECK((features_of(cpu) & kAvx512bw) == 0);
+  CHECK((features_of(cpu) & kAvx512f) != 0);
+}
