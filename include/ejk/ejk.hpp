@@ -5,6 +5,8 @@
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
 #include "ejk/io.hpp"
+#include "ejk/machine.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
+#include "ejk/text.hpp"

@@ -14,26 +14,34 @@
 
 namespace ejk {
 
-std::int64_t element_count(std::span<const std::int64_t> shape) {
-  std::int64_t n = 1;
-  bool overflow = false;
+namespace {
+
+// unit × the product of the lengths, an empty axis counted as 1: the lengths of an empty array must be able to
+// exist too, or its strides could not. Nothing when that does not fit.
+std::optional<std::int64_t> span_of(std::span<const std::int64_t> shape, std::int64_t unit) {
+  std::optional<std::int64_t> n = unit;
   for (const std::int64_t length : shape) {
     if (length < 0)
       throw Error(Error::Kind::input, fmt::format("the shape {} has a negative length", to_string(shape)));
-    if (const auto product = core::checked_mul(n, length))
-      n = *product;
-    else
-      overflow = true;
+    if (n) n = core::checked_mul(*n, std::max<std::int64_t>(length, 1));
   }
-  // A zero anywhere makes the array empty, but only if the other lengths could exist.
-  if (overflow)
-    throw Error(Error::Kind::input,
-                fmt::format("the shape {} has more elements than 64 bits can count", to_string(shape)));
   return n;
 }
 
+bool is_empty(std::span<const std::int64_t> shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
+}  // namespace
+
+std::int64_t element_count(std::span<const std::int64_t> shape) {
+  if (const auto count = span_of(shape, 1)) return is_empty(shape) ? 0 : *count;
+  throw Error(Error::Kind::input,
+              fmt::format("the shape {} has more elements than 64 bits can count", to_string(shape)));
+}
+
 std::int64_t byte_count(std::span<const std::int64_t> shape, DType dtype) {
-  if (const auto bytes = core::checked_mul(element_count(shape), size_of(dtype))) return *bytes;
+  if (const auto bytes = span_of(shape, size_of(dtype))) return is_empty(shape) ? 0 : *bytes;
   throw Error(Error::Kind::input, fmt::format("the shape {} of {} has more bytes than 64 bits can count",
                                               to_string(shape), name_of(dtype)));
 }

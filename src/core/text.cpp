@@ -1,5 +1,5 @@
 // tests: tests/core/test_text.cpp
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <vector>
 
-namespace ejk::core {
+namespace ejk {
 
 namespace {
 
@@ -140,4 +140,4 @@ std::string printable(std::string_view text, std::size_t limit) {
   return out;
 }
 
-}  // namespace ejk::core
+}  // namespace ejk

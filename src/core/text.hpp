@@ -1,33 +1,15 @@
-// Text for people: the nearest name for a misspelt one, sizes with units, foreign text made harmless.
+// The text helpers of ejk/text.hpp under this room's name.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
+#include "ejk/text.hpp"
 
 namespace ejk::core {
 
-/// The candidate nearest to `word` (insertions, deletions, replacements and swaps of neighbours), at most 3
-/// away and nearer than the word is long; the first of equals.
-std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates);
-
-/// "1.5 GiB", "12.0 KiB", "17 B".
-std::string format_bytes(std::int64_t bytes);
-
-/// "1,048,576".
-std::string format_count(std::int64_t value);
-
-/// "64k", "4GiB", "123", "1.5MB": k M G T are powers of 1000, Ki Mi Gi Ti (with or without B) of 1024.
-/// Nothing when it is not a size or does not fit.
-std::optional<std::int64_t> parse_size(std::string_view text);
-
-/// A whole number in decimal, with nothing around it.
-std::optional<std::int64_t> parse_integer(std::string_view text);
-
-/// Text from a file or the command line for a message: control characters and invalid UTF-8 are written as
-/// \xNN, more than `limit` characters are cut with "...".
-std::string printable(std::string_view text, std::size_t limit = 200);
+using ejk::format_bytes;
+using ejk::format_count;
+using ejk::nearest_name;
+using ejk::parse_integer;
+using ejk::parse_size;
+using ejk::printable;
 
 }  // namespace ejk::core

@@ -91,6 +91,6 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 }  // namespace
 
 extern const Kernels avx2;
-constinit const Kernels avx2{.name = "avx2", .needs = kAvx2, EJK_BITS_KERNELS};
+constinit const Kernels avx2{.name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS};
 
 }  // namespace ejk::kernels

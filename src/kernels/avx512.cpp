@@ -58,6 +58,6 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 }  // namespace
 
 extern const Kernels avx512;
-constinit const Kernels avx512{.name = "avx512", .needs = kAvx512f | kAvx512bw, EJK_BITS_KERNELS};
+constinit const Kernels avx512{.name = "avx512", .needs = kAvx512f | kAvx512bw | kPopcnt, EJK_BITS_KERNELS};
 
 }  // namespace ejk::kernels

@@ -29,6 +29,7 @@ std::uint32_t features_of(const CpuWords& cpu) {
   constexpr std::uint64_t kZmmState = 0xE6;  // and opmask, ZMM 0-15, ZMM 16-31
   const auto bit = [](std::uint32_t word, int n) { return (word >> n & 1u) != 0; };
   std::uint32_t found = 0;
+  if (bit(cpu.leaf1_ecx, 23)) found |= kPopcnt;
   if ((cpu.xcr0 & kYmmState) == kYmmState && bit(cpu.leaf1_ecx, 28)) {
     if (bit(cpu.leaf7_ebx, 5)) found |= kAvx2;
     if (bit(cpu.leaf1_ecx, 12)) found |= kFma;

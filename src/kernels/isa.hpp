@@ -16,6 +16,7 @@ enum Feature : std::uint32_t {
   kAvx512bw = 1u << 4,
   kAvx512vl = 1u << 5,
   kAvx512dq = 1u << 6,
+  kPopcnt = 1u << 7,
 };
 
 /// The words from which features are told; a fake one makes "has the bit, may not use it" a unit test.

@@ -27,6 +27,9 @@ struct Kernels {
   /// out bit i = (in[i] == value).
   void (*equal_bits_32)(const std::int32_t* in, std::int64_t n, std::int32_t value, std::uint64_t* out);
 
+  /// The number of ones in n words.
+  std::int64_t (*count_bits)(const std::uint64_t* words, std::int64_t n);
+
   /// out[i] = bit i as 0 or 1, n bytes.
   void (*expand_bits)(const std::uint64_t* bits, std::int64_t n, std::uint8_t* out);
 };

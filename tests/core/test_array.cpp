@@ -14,6 +14,9 @@ TEST_CASE("sizes that do not fit 64 bits are errors, empty arrays are not") {
   CHECK_THROWS_AS(element_count(Shape{INT64_MAX, 2}), Error);
   CHECK_THROWS_AS(element_count(Shape{-1, 2}), Error);
   CHECK_THROWS_AS(byte_count(Shape{INT64_MAX / 4}, DType::float64), Error);
+  // Empty, but the strides of its other axes would not fit.
+  CHECK_THROWS_AS(element_count(Shape{0, INT64_MAX, 4}), Error);
+  CHECK_THROWS_AS(byte_count(Shape{0, INT64_MAX / 4}, DType::float64), Error);
 }
 
 TEST_CASE("copies follow any strides, and a large array is as good as a small one") {

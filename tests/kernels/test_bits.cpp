@@ -63,6 +63,9 @@ TEST_CASE("bit kernels equal a plain loop on every instruction set at hand") {
         for (std::size_t i = 0; i < 64 * (bits.size() - 1); ++i)
           right = right && (bits[i / 64] >> (i % 64) & 1) == (i < ids.size() && ids[i] == wanted);
       }
+      std::int64_t ones = 0;
+      for (const auto id : ids) ones += id == 1;
+      CHECK(k->count_bits(bits.data(), (n + 63) / 64) == ones);
       std::vector<std::uint8_t> bytes(static_cast<std::size_t>(n) + 1, 7);
       k->expand_bits(bits.data(), n, bytes.data());
       for (std::size_t i = 0; i < ids.size(); ++i)

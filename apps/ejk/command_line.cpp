@@ -1,0 +1,195 @@
+// The command word is looked up first; then one parser is built for that command alone, so that every message
+// speaks of it. Errors are caught here and nowhere else.
+#include "command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "exit_status.hpp"
+#include "help.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "signals.hpp"
+#include "terminal.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+constexpr std::size_t kLongestMessage = 600;
+
+Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
+
+void say_error(const std::string& program, const Error& error) {
+  const bool color = wants_color(stderr, When::automatic);
+  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "", program, color ? "\x1b[0m" : "",
+             printable(error.message(), kLongestMessage));
+  if (!error.hint().empty())
+    fmt::print(stderr, "{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
+               printable(error.hint(), kLongestMessage));
+}
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+}
+
+const Command& command_named(const std::string& word) {
+  std::vector<std::string> names{"help"};
+  for (const Command& command : commands()) {
+    if (command.name == word) return command;
+    names.push_back(command.name);
+  }
+  Error error = usage(fmt::format("unknown command '{}'", printable(word)));
+  if (word.starts_with("-")) error = usage(fmt::format("unknown option '{}'", printable(word)));
+  if (const auto nearest = nearest_name(word, names))
+    error.hint(fmt::format("did you mean '{}'?", *nearest));
+  else
+    error.hint(word.starts_with("-") ? "options follow the command: ejk COMMAND [options]"
+                                     : "'ejk help' lists the commands");
+  throw error;
+}
+
+// A command's own parser: all options, help flags without CLI11's effects.
+struct Parser {
+  CLI::App app;
+  SharedOptions shared;
+  Run run;
+
+  explicit Parser(const Command& command) {
+    app.set_help_flag("-h", "this help on one screen")->group("");
+    app.set_help_all_flag("--help", "all help")->group("");
+    app.option_defaults()->group("Options");
+    app.allow_extras();
+    run = command.declare(app);
+    declare_shared(app, command, shared);
+  }
+};
+
+// The option that a message of CLI11 begins with, and its type: "--block QxK".
+std::string option_in(const CLI::App& app, const std::string& message) {
+  const std::string name = message.substr(0, message.find(':'));
+  const CLI::Option* option = app.get_option_no_throw(name);
+  return option ? fmt::format("{} {}", name, option->get_type_name()) : name;
+}
+
+// What the parser could not place.
+void refuse_extras(const Command& command, const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  const std::vector<std::string> extras = app.remaining();
+  for (std::string word : extras) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    word = word.substr(0, word.find('='));
+    Error error = usage(fmt::format("unknown option '{}'", printable(word)));
+    if (const auto nearest = nearest_name(word, names))
+      error.hint(fmt::format("did you mean '{}'?", *nearest));
+    else
+      error.hint(fmt::format("'ejk {} -h' lists the options", command.name));
+    throw error;
+  }
+  if (!extras.empty()) throw usage(fmt::format("unexpected argument '{}'", printable(extras.front())));
+}
+
+// What is wrong, in our words.
+Error reworded(const Command& command, const CLI::App& app, const CLI::ParseError& error) {
+  const std::string message = error.what();
+  if (dynamic_cast<const CLI::RequiredError*>(&error))
+    return usage(message).hint(fmt::format("for example: {}", command.example));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    const bool twice = message.find("received") != std::string::npos;
+    return usage(twice ? fmt::format("{} is given more than once", message.substr(0, message.find(':')))
+                       : fmt::format("a value is missing: {}", option_in(app, message)));
+  }
+  return usage(message);
+}
+
+int run_command(const Command& command, std::vector<std::string> words) {
+  Parser parser(command);
+  std::reverse(words.begin(), words.end());  // as CLI11 takes them
+  try {
+    parser.app.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    print(command_help(command, parser.app, HelpLength::screen));
+    return kExitDone;
+  } catch (const CLI::CallForAllHelp&) {
+    print(command_help(command, parser.app, HelpLength::all));
+    return kExitDone;
+  } catch (const CLI::ParseError& error) {
+    refuse_extras(command, parser.app);
+    throw reworded(command, parser.app, error);
+  }
+  refuse_extras(command, parser.app);
+
+  Job job(command, parser.shared);
+  return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
+}
+
+int run_words(std::string& program, const std::vector<std::string>& words) {
+  if (words.empty()) {
+    std::fputs(program_help().c_str(), stderr);
+    return kExitUsage;
+  }
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  const std::string& word = words.front();
+  if (word == "--version") {
+    const bool verbose = !rest.empty() && (rest.front() == "--verbose" || rest.front() == "-v");
+    if (rest.size() > (verbose ? 1 : 0))
+      throw usage(fmt::format("unexpected argument '{}'", printable(rest.back())));
+    return print(version_text(verbose)), kExitDone;
+  }
+  if (word == "-h" || word == "--help" || word == "help") {
+    if (rest.empty()) return print(program_help()), kExitDone;
+    const Command& command = command_named(rest.front());
+    return print(command_help(command, Parser(command).app, HelpLength::all)), kExitDone;
+  }
+  const Command& command = command_named(word);
+  program = "ejk " + command.name;
+  handle_signals(program);
+  return run_command(command, rest);
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& words) {
+  std::string program = "ejk";
+  secure_standard_streams();
+  handle_signals(program);
+
+  const auto guarded = [&](auto&& work) -> int {
+    try {
+      return work();
+    } catch (const Error& error) {
+      say_error(program, error);
+      return exit_status(error.kind());
+    } catch (const std::bad_alloc&) {
+      say_error(program, Error(Error::Kind::budget, "out of memory")
+                             .hint("--dry-run says how much is needed, --max-memory sets a limit"));
+      return kExitBudget;
+    } catch (const std::exception& error) {
+      say_error(program, Error(Error::Kind::internal, fmt::format("a bug in ejk: {}", error.what())));
+      return kExitBug;
+    }
+  };
+  const int status = guarded([&] { return run_words(program, words); });
+  // A full disk shows when the last bytes leave.
+  const int closing = guarded([&] {
+    const bool failed = std::ferror(stdout) != 0;
+    errno = 0;
+    if (std::fclose(stdout) != 0 || (failed && status == kExitDone))
+      throw Error(Error::Kind::output, fmt::format("cannot write to stdout{}",
+                                                   errno ? fmt::format(": {}", std::strerror(errno)) : ""));
+    return kExitDone;
+  });
+  return status != kExitDone && status != kExitNo ? status : closing != kExitDone ? closing : status;
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,43 @@
+// The table of commands. Adding one takes a file in commands/, which declares its options and returns what to
+// do, and a row in commands.cpp.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace ejk::app {
+
+class Job;
+
+/// What a command that was done answers; "no" is an exit status of its own.
+enum class Answer { yes, no };
+
+/// What is left to do when the words are known.
+using Run = std::function<Answer(Job&)>;
+
+struct Command {
+  std::string name;
+  std::string group;    // its heading in `ejk help`
+  std::string summary;  // one line
+  std::string example;
+  /// The arrays that it makes, under the names they have in a file of several.
+  std::vector<std::string> outputs;
+  /// Declares the options. Each option's help is one line, and what follows a line break is for --help
+  /// alone; the app's footer too.
+  Run (*declare)(CLI::App& app);
+};
+
+std::span<const Command> commands();
+
+// commands/*.cpp
+Run mask(CLI::App& app);
+Run mask_info(CLI::App& app);
+
+}  // namespace ejk::app

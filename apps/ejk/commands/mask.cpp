@@ -1,0 +1,72 @@
+// ejk mask: a mask written out as bools, made while it is written.
+//
+// tests: tests/cli/mask/
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "masks.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+// The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
+class MaskElements : public ArraySource {
+ public:
+  MaskElements(Masks masks, std::function<void(std::int64_t, std::int64_t)> progress)
+      : masks_(std::move(masks)), progress_(std::move(progress)) {
+    if (masks_.has_head_axis) shape_.push_back(masks_.head_count());
+    shape_.insert(shape_.end(), {masks_.q_length, masks_.kv_length});
+  }
+
+  DType dtype() const override { return DType::boolean; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return masks_.name; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::size_t q = shape_.size() - 2, k = q + 1;
+    const std::int64_t head = q == 1 ? start[0] : 0;
+    const std::int64_t heads = q == 1 ? count[0] : 1;
+    bool* to = static_cast<bool*>(out);
+    for (std::int64_t h = head; h < head + heads; ++h, to += count[q] * count[k])
+      masks_.heads[static_cast<std::size_t>(h)].read(start[q], start[q] + count[q], start[k],
+                                                     start[k] + count[k], to);
+    progress_((head + heads - 1) * masks_.q_length + start[q] + count[q],
+              masks_.head_count() * masks_.q_length);
+  }
+
+ private:
+  Masks masks_;
+  Shape shape_;
+  std::function<void(std::int64_t, std::int64_t)> progress_;
+};
+
+Answer run(const MaskOptions& options, Job& job) {
+  Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options, job); });
+  Report report;
+  const auto elements = std::make_shared<MaskElements>(masks, job.progress());
+  report.add("shape", "shape", elements->shape())
+      .add("dtype", "dtype", std::string("bool"))
+      .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
+  if (job.plan(report, 0)) return Answer::yes;
+  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  job.deliver(std::move(report), {{"mask", elements, {}}});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run mask(CLI::App& app) {
+  const auto options = std::make_shared<MaskOptions>();
+  declare_masks(app, *options);
+  app.footer(kMaskHelp);
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

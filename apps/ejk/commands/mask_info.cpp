@@ -1,0 +1,174 @@
+// ejk mask-info: the MaskInfo arrays of masks, and a report of how sparse they are.
+//
+// tests: tests/cli/mask-info/
+#include "ejk/mask_info.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "commands.hpp"
+#include "masks.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct MaskInfoOptions {
+  MaskOptions masks;
+  BlockShape block;
+  bool dkv = false;
+  bool dynamic = false;
+  std::int64_t head_shards = 1;
+  std::int64_t q_seq_shards = 1;
+  bool no_shrink_grid = false;
+  bool no_downcast = false;
+  bool pad = false;
+};
+
+std::int64_t whole_blocks(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+
+// Bytes of the narrowest of int8, int16, int32 that holds `largest`.
+const char* narrowest(std::int64_t largest, bool downcast) {
+  return !downcast || largest > 32767 ? "int32" : largest > 127 ? "int16" : "int8";
+}
+
+// What --dry-run says: bounds, since how many partial blocks differ is known only afterwards.
+Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
+  const std::int64_t heads = masks.head_count();
+  const std::int64_t q_blocks = whole_blocks(masks.q_length, options.block.q);
+  const std::int64_t kv_blocks = whole_blocks(masks.kv_length, options.block.kv);
+  const std::int64_t blocks = heads * q_blocks * kv_blocks;
+  const bool computable = heads == 1 && masks.heads.front().is_computable() && !options.dynamic;
+
+  Report report;
+  report.add("heads", "heads", heads)
+      .add("queries", "queries", masks.q_length, Unit::rows)
+      .add("keys", "keys", masks.kv_length, Unit::keys)
+      .add("block", "block", Shape{options.block.q, options.block.kv}, Unit::count)
+      .add("grid", "grid", Shape{heads, q_blocks, kv_blocks}, Unit::blocks)
+      .add("dense_mask", "dense mask as bools",
+           byte_count(Shape{heads, masks.q_length, masks.kv_length}, DType::boolean), Unit::bytes);
+
+  Table table{"arrays",
+              "Arrays, at most",
+              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"bytes", "bytes", Unit::bytes}},
+              {}};
+  const auto row = [&](const char* name, Shape shape, const std::string& dtype) {
+    const std::int64_t bytes = byte_count(shape, *dtype_named(dtype));
+    table.rows.push_back({name, std::move(shape), dtype, bytes});
+  };
+  const Shape grid{heads, q_blocks, kv_blocks};
+  const bool downcast = !options.no_downcast;
+  row("data_next", grid, narrowest(std::max(q_blocks, kv_blocks) - 1, downcast));
+  if (!computable) row("mask_next", grid, narrowest(blocks - 1, downcast));
+  row("block_mask", grid, narrowest(2, downcast));
+  if (options.dynamic)
+    row("partial_mask_blocks", {heads, q_blocks, kv_blocks, options.block.q, options.block.kv}, "bool");
+  else if (!computable)
+    row("partial_mask_blocks", {blocks, options.block.q, options.block.kv}, "bool");
+  if (computable) row("q_sequence", {masks.q_length}, "int32");
+  report.add(std::move(table));
+  return report;
+}
+
+MaskInfo compute(const MaskInfoOptions& options, const Masks& masks, const ProcessMaskOptions& how) {
+  if (options.dynamic)
+    return options.dkv ? process_dynamic_mask_dkv(masks.heads, options.block, how)
+                       : process_dynamic_mask(masks.heads, options.block, how);
+  return options.dkv ? process_mask_dkv(masks.heads, options.block, how)
+                     : process_mask(masks.heads, options.block, how);
+}
+
+Answer run(const MaskInfoOptions& options, Job& job) {
+  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
+  job.note_setting("block", fmt::format("{}x{}", options.block.q, options.block.kv));
+  job.note_setting("dkv", yes_no(options.dkv));
+  job.note_setting("dynamic", yes_no(options.dynamic));
+  job.note_setting("head_shards", fmt::format("{}", options.head_shards));
+  job.note_setting("q_seq_shards", fmt::format("{}", options.q_seq_shards));
+  job.note_setting("shrink_grid", yes_no(!options.no_shrink_grid));
+  job.note_setting("downcast", yes_no(!options.no_downcast));
+  job.note_setting("pad", yes_no(options.pad));
+
+  const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
+  const std::int64_t index_bytes =
+      mask_info_bytes(masks.head_count(), masks.q_length, masks.kv_length, options.block);
+  if (job.plan(describe_plan(options, masks), index_bytes)) return Answer::yes;
+
+  ProcessMaskOptions how;
+  how.head_shards = options.head_shards;
+  how.q_seq_shards = options.q_seq_shards;
+  how.shrink_grid = !options.no_shrink_grid;
+  how.downcast = !options.no_downcast;
+  how.pad = options.pad;
+  how.max_pattern_bytes = std::max<std::int64_t>(job.max_memory() - index_bytes, 1);
+  how.progress = job.progress();
+  MaskInfo info = job.phase(Job::Phase::compute, [&] {
+    try {
+      return compute(options, masks, how);
+    } catch (Error& error) {
+      const bool ragged = masks.q_length % options.block.q != 0 || masks.kv_length % options.block.kv != 0;
+      if (error.kind() == Error::Kind::input) {
+        error.at(masks.name);
+        if (ragged && !options.pad) error.hint("--pad fills the mask up with False to whole blocks");
+      }
+      throw;
+    }
+  });
+
+  Report report;
+  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  Report sparsity = describe(info);
+  report.warnings = std::move(sparsity.warnings);
+  for (Report::Item& item : sparsity.items) report.add(std::move(item));
+
+  const std::string no_partial = info.mask_function
+                                     ? "a kernel evaluates a single causal, local or chunked mask itself"
+                                     : "no block is partial";
+  Array dynamic(DType::boolean, {});
+  dynamic.elements<bool>()[0] = info.is_dynamic_mask;
+  const auto of = [](const Array& array) { return make_source(array.view()); };
+  job.deliver(std::move(report), {{"data_next", of(info.data_next), {}},
+                                  {"mask_next", info.mask_next ? of(*info.mask_next) : nullptr, no_partial},
+                                  {"block_mask", of(info.block_mask), {}},
+                                  {"partial_mask_blocks", info.partial_mask_blocks, no_partial},
+                                  {"q_sequence", info.q_sequence ? of(*info.q_sequence) : nullptr,
+                                   "only a single causal, local or chunked mask has one"},
+                                  {"is_dynamic_mask", of(dynamic), {}}});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run mask_info(CLI::App& app) {
+  const auto options = std::make_shared<MaskInfoOptions>();
+  declare_masks(app, options->masks);
+  add_word(
+      app, "--block", options->block,
+      [](const std::string& word) {
+        const Shape lengths = read_lengths(word, 2, 2, "QxK");
+        return BlockShape{lengths[0], lengths[1]};
+      },
+      "QxK", "queries and keys of a block, such as 128x128")
+      ->required();
+  app.add_flag("--dkv", options->dkv,
+               "for the backward pass of keys and values\n"
+               "data_next then names query blocks, and partial blocks are transposed.");
+  app.add_flag(
+      "--dynamic", options->dynamic,
+      "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.");
+  const auto at_least_one = [](const std::string& word) { return read_integer(word, 1); };
+  add_word(app, "--head-shards", options->head_shards, at_least_one, "N", "devices that share the heads");
+  add_word(app, "--q-seq-shards", options->q_seq_shards, at_least_one, "N", "devices that share the queries");
+  app.add_flag("--no-shrink-grid", options->no_shrink_grid,
+               "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.");
+  app.add_flag("--no-downcast", options->no_downcast,
+               "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.");
+  app.add_flag("--pad", options->pad,
+               "fill up lengths that blocks do not divide with False\nDensities count the true area alone.");
+  app.footer(kMaskHelp);
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,158 @@
+#include "help.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "ejk/machine.hpp"
+#include "ejk/report.hpp"
+#include "ejk/text.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+constexpr std::size_t kWidth = 80;
+
+constexpr std::string_view kReferences =
+    "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
+    "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";
+
+// Words of `text` in lines of at most kWidth columns, all but the first indented by `indent`; `column` is
+// where the first one begins. Line breaks in the text stay.
+std::string wrapped(std::string_view text, std::size_t column, std::size_t indent) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of(" \n"), text.size());
+    const std::string_view word = text.substr(0, end);
+    if (column > indent && column + 1 + word.size() > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    if (end < text.size() && text[end] == '\n') {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+// "-o, --output OUTPUT", "--dkv", "MASK".
+std::string option_name(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_name(true);
+  std::string name;
+  for (const std::string& s : option.get_snames()) name += (name.empty() ? "-" : ", -") + s;
+  for (const std::string& l : option.get_lnames()) name += (name.empty() ? "--" : ", --") + l;
+  if (option.get_type_size_max() > 0) name += " " + option.get_type_name();
+  if (option.get_required()) name += " (required)";
+  return name;
+}
+
+// What a command's own options are called in the usage line.
+std::string usage_line(const Command& command, const CLI::App& app) {
+  std::string line = "Usage: ejk " + command.name;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;
+    const std::string word = option->get_positional() ? option->get_name(true) : option_name(*option);
+    if (option->get_positional())
+      line += option->get_required() ? " " + word : " [" + word + "]";
+    else if (option->get_required())
+      line += fmt::format(" --{} {}", option->get_lnames().front(), option->get_type_name());
+  }
+  line += " [options]";
+  if (!command.outputs.empty()) line += " [-o OUTPUT]";
+  return line;
+}
+
+}  // namespace
+
+std::string program_help() {
+  std::string out =
+      "ejk: masks, segments, groups and reference results for attention and MoE kernels\n\n"
+      "Usage: ejk COMMAND INPUT... [options] [-o OUTPUT]\n";
+  std::size_t width = 0;
+  for (const Command& command : commands()) width = std::max(width, command.name.size());
+  std::string group;
+  for (const Command& command : commands()) {
+    if (command.group != group) out += fmt::format("\n{}\n", group = command.group);
+    out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
+  }
+  out += "\nArrays\n  ";
+  for (const char c : kReferences) out += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  while (out.ends_with(' ')) out.pop_back();
+  out +=
+      "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one screen,\n"
+      "'ejk --version --verbose' what this program was built with.\n";
+  return out;
+}
+
+std::string command_help(const Command& command, const CLI::App& app, HelpLength length) {
+  const bool all = length == HelpLength::all;
+  std::string out;
+  if (all) out += fmt::format("Example: {}\n\n", command.example);
+  out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
+  out += usage_line(command, app) + "\n";
+
+  // Options under their headings, in the order in which they were declared.
+  std::vector<std::string> groups;
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_group().empty() &&
+        std::find(groups.begin(), groups.end(), option->get_group()) == groups.end())
+      groups.push_back(option->get_group());
+  constexpr std::size_t most = 26;
+  for (const std::string& group : groups) {
+    if (!all && group == kSharedGroup) {
+      std::string names;
+      for (const CLI::Option* option : app.get_options())
+        if (option->get_group() == group)
+          names += (names.empty() ? "" : " ") + option->get_name().substr(0, option->get_name().find(','));
+      out += "\n" + group + " (--help explains them)\n  " + wrapped(names, 2, 2) + "\n";
+      continue;
+    }
+    out += fmt::format("\n{}\n", group);
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->get_group() != group) continue;
+      const std::string name = option_name(*option);
+      std::string_view text = option->get_description();
+      if (!all) text = text.substr(0, text.find('\n'));
+      out += "  " + name;
+      if (name.size() + 2 > most)
+        out += "\n" + std::string(most + 2, ' ');
+      else
+        out += std::string(most - name.size(), ' ');
+      out += wrapped(text, most + 2, most + 2) + "\n";
+    }
+  }
+  if (!all) return out;
+
+  if (!command.outputs.empty())
+    out += "\nArrays written\n  " + wrapped(fmt::format("{}", fmt::join(command.outputs, ", ")), 2, 2) + "\n";
+  out += "\nWhere an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
+  if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
+  out +=
+      "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or invalid;\n"
+      "  4 an output cannot be written; 5 over the memory budget; 70 a bug in ejk\n";
+  return out;
+}
+
+std::string version_text(bool verbose) {
+  std::string out = fmt::format("ejk {}\n", version());
+  if (verbose)
+    out += fmt::format(
+        "build            {}\n"
+        "libraries        {}\n"
+        "cores            {}\n"
+        "memory           {}\n",
+        EJK_BUILD, EJK_LIBRARIES, usable_cores(), format_bytes(memory_limit()));
+  return out;
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,176 @@
+#include "job.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "ejk/machine.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Container = ArrayReference::Container;
+
+void set_threads(std::int64_t asked) {
+  if (asked > 0) return omp_set_num_threads(static_cast<int>(std::min<std::int64_t>(asked, 4096)));
+  const char* openmp = std::getenv("OMP_NUM_THREADS");
+  if (openmp == nullptr || *openmp == '\0') omp_set_num_threads(usable_cores());
+}
+
+std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
+
+}  // namespace
+
+Job::Job(const Command& command, const SharedOptions& options) : command_(command), options_(options) {
+  envelope_.command = command.name;
+  settings_["ejk_version"] = version();
+  settings_["ejk_command"] = command.name;
+  set_threads(options.threads);
+  max_memory_ = options.max_memory > 0 ? options.max_memory : memory_limit() / 10 * 9;
+
+  chosen_ = command.outputs;
+  several_ = chosen_.size() > 1 && options.field.empty();
+  if (!options.field.empty()) {
+    if (std::find(chosen_.begin(), chosen_.end(), options.field) == chosen_.end()) {
+      Error error(Error::Kind::usage,
+                  fmt::format("--field: there is no array '{}'", printable(options.field)));
+      const auto nearest = nearest_name(options.field, chosen_);
+      error.hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
+                         : fmt::format("the arrays are {}", fmt::join(chosen_, ", ")));
+      throw error;
+    }
+    chosen_ = {options.field};
+  }
+  if (options.output.empty()) return;
+
+  target_ = parse_reference(options.output);
+  if (!target_->slice.empty())
+    throw Error(Error::Kind::usage,
+                fmt::format("{}: an output cannot have a slice", printable(options.output)));
+  if (several_ && (target_->container == Container::npy || target_->container == Container::stream))
+    throw Error(Error::Kind::usage,
+                fmt::format("{} holds one array, and {} makes {}",
+                            target_->container == Container::stream ? "stdout" : printable(options.output),
+                            command.name, chosen_.size()))
+        .hint(fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
+                          fmt::join(chosen_, ", ")));
+  many_ = several_ || target_->container == Container::directory;
+  check_target(*target_, chosen_, many_, {options.overwrite, settings_});
+}
+
+std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
+  auto& source = opened_[reference];
+  if (!source) {
+    source = open_array(reference, OpenOptions{options_.allow_external, max_memory_});
+    note_input(role, reference);
+  }
+  return source;
+}
+
+void Job::note_input(const std::string& role, const std::string& value) {
+  envelope_.inputs.emplace_back(role, value);
+}
+
+void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
+
+bool Job::plan(Report report, std::int64_t peak_bytes) {
+  if (peak_bytes > max_memory_)
+    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
+                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
+        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
+                                      : "--max-memory sets another limit than nine tenths of what there is");
+  if (!options_.dry_run) return false;
+  report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
+  report.add("max_memory", "allowed", max_memory_, Unit::bytes);
+  report.add(Remark{"Dry run: nothing was computed or written."});
+  print(report);
+  return true;
+}
+
+std::function<void(std::int64_t, std::int64_t)> Job::progress() {
+  bar_ = std::make_shared<ProgressBar>(
+      options_.quiet && options_.progress == When::automatic ? When::never : options_.progress);
+  return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
+}
+
+// A single array is printed when nobody says where to write it; several are not.
+bool Job::arrays_to_stdout() const {
+  if (options_.dry_run || chosen_.empty()) return false;
+  return target_ ? target_->container == Container::stream : !several_;
+}
+
+std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
+  std::vector<NamedArray> arrays;
+  std::int64_t bytes = 0;
+  for (const Output& output : outputs) {
+    if (std::find(chosen_.begin(), chosen_.end(), output.name) == chosen_.end()) continue;
+    if (output.source) {
+      arrays.push_back({output.name, output.source});
+      bytes += bytes_of(*output.source);
+    } else if (!several_) {
+      throw Error(Error::Kind::input, fmt::format("there is no {}: {}", output.name, output.absent_because));
+    }
+  }
+  if (arrays.empty() || (!target_ && several_)) return 0;
+
+  const WriteOptions write{options_.overwrite, settings_};
+  if (target_ && many_)
+    write_arrays(*target_, arrays, write);
+  else if (target_)
+    write_array(*target_, arrays.front(), write);
+  else
+    print_array(stdout, *arrays.front().source);
+  return bytes;
+}
+
+void Job::add_stats(Report& report, std::int64_t bytes_written) const {
+  std::int64_t bytes_read = 0;
+  for (const auto& [reference, source] : opened_)
+    if (source) bytes_read += bytes_of(*source);
+  const double all = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const double busy = seconds_[0] + seconds_[1] + seconds_[2];
+
+  auto stats = std::make_shared<Report>();
+  stats->add("read", "reading", seconds_[0], Unit::seconds)
+      .add("compute", "computing", seconds_[1], Unit::seconds)
+      .add("write", "writing", seconds_[2], Unit::seconds)
+      .add("elapsed", "in all", all, Unit::seconds)
+      .add("input", "input", bytes_read, Unit::bytes)
+      .add("output", "output", bytes_written, Unit::bytes)
+      .add("throughput", "throughput",
+           busy > 0 ? static_cast<double>(bytes_read + bytes_written) / busy : 0.0, Unit::bytes_per_second)
+      .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
+      .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
+  report.add(Section{"stats", "Statistics", stats});
+}
+
+void Job::print(const Report& report) {
+  std::FILE* stream = arrays_to_stdout() ? stderr : stdout;
+  if (!options_.json)
+    for (const std::string& warning : report.warnings)
+      fmt::print(stderr, "ejk {}: warning: {}\n", command_.name, printable(warning));
+  if (options_.quiet) return;
+  const std::string text =
+      options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
+  if (std::fwrite(text.data(), 1, text.size(), stream) != text.size() || std::fflush(stream) != 0)
+    if (stream == stdout)
+      throw Error(Error::Kind::output,
+                  fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
+}
+
+void Job::deliver(Report report, const std::vector<Output>& outputs) {
+  const std::int64_t bytes = phase(Phase::write, [&] { return write_outputs(outputs); });
+  if (bar_) bar_->clear();
+  if (arrays_to_stdout() && std::fflush(stdout) != 0)
+    throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+  if (options_.stats) add_stats(report, bytes);
+  print(report);
+}
+
+}  // namespace ejk::app

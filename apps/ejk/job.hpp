@@ -1,0 +1,97 @@
+// One run of a command: the inputs it opens, the memory it may take, its phases, and where its results go.
+//
+// A command's Run calls, in this order: open() for its inputs; plan(), and stops there when that says so;
+// its work inside phase(); deliver().
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands.hpp"
+#include "ejk/array.hpp"
+#include "ejk/io.hpp"
+#include "ejk/report.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+
+namespace ejk::app {
+
+/// An array that a command made, or the reason why there is none.
+struct Output {
+  std::string name;
+  std::shared_ptr<const ArraySource> source;
+  std::string absent_because;
+};
+
+class Job {
+ public:
+  /// Sets the threads, and checks what can be known of the output before anything is read.
+  Job(const Command& command, const SharedOptions& options);
+
+  /// An input by its reference; each is opened once, and noted in the report as `role`.
+  std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
+
+  /// Notes an input that is not an array, such as a mask expression.
+  void note_input(const std::string& role, const std::string& value);
+
+  /// An effective option: an attribute of the HDF5 files written. No time, host or path.
+  void note_setting(const std::string& name, const std::string& value);
+
+  /// Bytes that the work may take.
+  std::int64_t max_memory() const { return max_memory_; }
+
+  /// Says what is about to be done, before it is: throws Error{budget} when `peak_bytes` are too many. With
+  /// --dry-run that is all, and the answer is true: stop.
+  bool plan(Report report, std::int64_t peak_bytes);
+
+  enum class Phase { read, compute, write };
+
+  /// Runs f() and adds its time to a phase.
+  template <class F>
+  auto phase(Phase phase, F&& f) {
+    const Stopwatch watch(seconds_[static_cast<std::size_t>(phase)]);
+    return f();
+  }
+
+  /// A progress bar, drawn when the work takes long.
+  std::function<void(std::int64_t, std::int64_t)> progress();
+
+  /// Writes the arrays where -o and --field say, then the report.
+  void deliver(Report report, const std::vector<Output>& outputs);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Stopwatch {
+    explicit Stopwatch(double& seconds) : into(seconds) {}
+    ~Stopwatch() { into += std::chrono::duration<double>(Clock::now() - begin).count(); }
+    double& into;
+    Clock::time_point begin = Clock::now();
+  };
+
+  bool arrays_to_stdout() const;
+  std::int64_t write_outputs(const std::vector<Output>& outputs);
+  void add_stats(Report& report, std::int64_t bytes_written) const;
+  void print(const Report& report);
+
+  const Command& command_;
+  const SharedOptions& options_;
+  std::optional<ArrayReference> target_;
+  std::vector<std::string> chosen_;  // names of the outputs asked for
+  bool several_ = false;             // more than one
+  bool many_ = false;                // the target is a place for several, whether there are or not
+  std::int64_t max_memory_ = 0;
+  std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
+  std::map<std::string, std::string> settings_;
+  JsonEnvelope envelope_;
+  double seconds_[3] = {};
+  Clock::time_point begin_ = Clock::now();
+  std::shared_ptr<ProgressBar> bar_;
+};
+
+}  // namespace ejk::app

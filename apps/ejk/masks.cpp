@@ -1,0 +1,211 @@
+#include "masks.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "ejk/text.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
+
+Polarity read_polarity(const std::string& word) {
+  constexpr Polarity values[] = {Polarity::keep, Polarity::drop, Polarity::additive};
+  return values[read_choice(word, {"keep", "drop", "additive"})];
+}
+
+const char* name_of(Polarity polarity) {
+  return polarity == Polarity::keep ? "keep" : polarity == Polarity::drop ? "drop" : "additive";
+}
+
+// "causal & file(a/b.npy)" → "causal & file(...)": what a written file may say of an expression.
+std::string without_references(const std::string& text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    out += text[i++];
+    const bool opens = out.ends_with("file(") || out.ends_with("segments(") || out.ends_with("documents(");
+    if (!opens) continue;
+    bool quoted = false;
+    for (int depth = 1; i < text.size(); ++i) {
+      if (text[i] == '"') quoted = !quoted;
+      if (quoted) continue;
+      if (text[i] == '(') ++depth;
+      if (text[i] == ')' && --depth == 0) break;
+    }
+    out += "...";
+  }
+  return out;
+}
+
+// One source of lengths: --shape, MASK or an expression. Heads 0: it says nothing of them.
+struct Claim {
+  std::string who;
+  std::int64_t heads;
+  std::int64_t q;
+  std::int64_t kv;
+  bool is_broadcast;  // one head may serve all
+};
+
+std::string text_of(const Claim& claim) {
+  const std::string lengths = fmt::format("{} x {}", claim.q, claim.kv);
+  return claim.heads > 0 ? fmt::format("{} head{} of {}", claim.heads, claim.heads == 1 ? "" : "s", lengths)
+                         : lengths;
+}
+
+std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, Job& job) {
+  auto array = job.open("mask", reference);
+  const auto rank = array->shape().size();
+  if (rank == 2 || rank == 3) return array;
+  Error error(Error::Kind::input, fmt::format("{}: shape {} is neither (Q, K) nor (H, Q, K)",
+                                              printable(reference), to_string(array->shape())));
+  if (rank == 4) error.hint(fmt::format("a slice picks one batch entry: '{}[0]'", printable(reference)));
+  throw error;
+}
+
+}  // namespace
+
+void declare_masks(CLI::App& app, MaskOptions& into) {
+  app.add_option(
+         "MASK", into.array,
+         "an array (Q, K) or (H, Q, K), bool or integer\n"
+         "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
+         "batch needs a slice: mask.npy[0].")
+      ->type_name("MASK")
+      ->group("Masks");
+  app.add_option_function<std::vector<std::string>>(
+         "--mask",
+         [&into](const std::vector<std::string>& words) {
+           for (const std::string& word : words) try {
+               into.expressions.push_back(MaskExpression::parse(word));
+             } catch (Error& error) {
+               error.at("--mask");
+               throw;
+             }
+         },
+         "a rule, such as 'causal & documents(cu.npy)'\n"
+         "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.")
+      ->allow_extra_args(false)
+      ->type_name("EXPR")
+      ->group("Masks");
+  add_word(
+      app, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
+      "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
+      ->group("Masks");
+  add_word(
+      app, "--mask-kind", into.polarity, read_polarity, "KIND",
+      "what stored elements mean: keep, drop or additive\n"
+      "keep (default): non-zero attends. drop: non-zero is hidden. additive: a bias, 0 attends, -1e4 and "
+      "less or -inf hides, anything else is an error.")
+      ->group("Masks");
+}
+
+Masks resolve_masks(const MaskOptions& options, Job& job) {
+  if (options.array.empty() && options.expressions.empty())
+    throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
+
+  const OpenArray open = [&job](const std::string& reference) { return job.open("mask_array", reference); };
+  Masks masks;
+  std::vector<Claim> claims;
+
+  if (!options.shape.empty()) {
+    const bool three = options.shape.size() == 3;
+    claims.push_back({"--shape", three ? options.shape[0] : 1, options.shape[three ? 1 : 0],
+                      options.shape[three ? 2 : 1], false});
+    masks.has_head_axis = three;
+  }
+  std::shared_ptr<const ArraySource> array;
+  if (!options.array.empty()) {
+    array = open_mask_array(options.array, job);
+    const Shape& shape = array->shape();
+    const bool three = shape.size() == 3;
+    claims.push_back({printable(options.array), three ? shape[0] : 0, shape[three ? 1 : 0],
+                      shape[three ? 2 : 1], three && shape[0] == 1});
+    if (options.shape.empty()) masks.has_head_axis = three;
+  }
+  for (const MaskExpression& expression : options.expressions) {
+    job.note_input("mask_expression", expression.text());
+    if (const auto shape = expression.shape(open); shape && shape->size() == 3)
+      claims.push_back({fmt::format("--mask '{}'", printable(expression.text())),
+                        (*shape)[0] == 1 ? 0 : (*shape)[0], (*shape)[1], (*shape)[2], false});
+  }
+  if (claims.empty())
+    throw usage("--shape is required: no array says how many queries and keys there are")
+        .hint("for example --shape 8x4096x4096 for 8 heads");
+
+  // All must agree; a count of 1 that is not --shape's serves all heads.
+  const auto expressions = static_cast<std::int64_t>(options.expressions.size());
+  const Claim* heads_by = nullptr;
+  for (const Claim& claim : claims) {
+    const Claim& first = claims.front();
+    if (claim.q != first.q || claim.kv != first.kv)
+      throw Error(Error::Kind::input, fmt::format("{} has {} queries x {} keys, {} has {} x {}", claim.who,
+                                                  claim.q, claim.kv, first.who, first.q, first.kv));
+    if (claim.heads == 0 || claim.is_broadcast) continue;
+    if (heads_by && heads_by->heads != claim.heads)
+      throw Error(Error::Kind::input, fmt::format("{} has {}, {} has {}", claim.who, text_of(claim),
+                                                  heads_by->who, text_of(*heads_by)));
+    if (!heads_by) heads_by = &claim;
+  }
+  masks.q_length = claims.front().q;
+  masks.kv_length = claims.front().kv;
+  const std::int64_t heads = heads_by ? heads_by->heads : std::max<std::int64_t>(expressions, 1);
+  if (expressions > 1 && expressions != heads)
+    throw Error(Error::Kind::input,
+                fmt::format("{} expressions (--mask) for {} head{} ({})", expressions, heads,
+                            heads == 1 ? "" : "s", heads_by ? heads_by->who : "no array has more"))
+        .hint("one --mask serves all heads, else each head has its own");
+  if (heads > 1) masks.has_head_axis = true;
+
+  const std::int64_t array_heads = array && array->shape().size() == 3 ? array->shape()[0] : 0;
+  if (array && heads > 1 && array_heads <= 1)
+    masks.remarks.push_back(fmt::format("{} of shape {} serves all {} heads.", printable(options.array),
+                                        to_string(array->shape()), heads));
+  if (expressions == 1 && heads > 1)
+    masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
+                                        printable(options.expressions.front().text()), heads));
+  masks.name = array ? printable(options.array)
+                     : fmt::format("--mask '{}'", printable(options.expressions.front().text()));
+
+  const Shape shape{heads, masks.q_length, masks.kv_length};
+  std::optional<Mask> shared_array, shared_expression;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    std::optional<Mask> mask;
+    if (array && array_heads <= 1) {
+      if (!shared_array)
+        shared_array = array_mask(array_heads == 1 ? slice_of(array, 0) : array, options.polarity);
+      mask = shared_array;
+    } else if (array) {
+      mask = array_mask(slice_of(array, head), options.polarity);
+    }
+    if (expressions > 0) {
+      const auto which = static_cast<std::size_t>(expressions == 1 ? 0 : head);
+      const Mask rule = options.expressions[which].resolve(shape, head, options.polarity, open);
+      mask = mask ? *mask & rule : rule;
+    }
+    masks.heads.push_back(*mask);
+  }
+
+  std::string rules;
+  for (const MaskExpression& expression : options.expressions)
+    rules += (rules.empty() ? "" : "; ") + without_references(expression.text());
+  if (!rules.empty()) job.note_setting("mask", rules);
+  job.note_setting("mask_kind", name_of(options.polarity));
+  return masks;
+}
+
+const char* const kMaskHelp = R"(Mask expressions (--mask)
+  full, causal, causal(offset=K), causal(align=bottom-right)
+                            query i sees key j where j <= i + K
+  local(left=L, right=R, offset=K)
+                            L keys before and R after, inclusive; or none
+  chunked(C)                causal within chunks of C
+  segments(REF[, REF])      equal ids above 0 of queries and keys
+  documents(REF)            the sequences of cu_seqlens
+  file(REF)                 a stored mask
+  ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
+
+}  // namespace ejk::app

@@ -1,0 +1,42 @@
+// The masks of a command: MASK, --mask, --shape and --mask-kind, and what they come to.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "ejk/mask.hpp"
+#include "ejk/report.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+struct MaskOptions {
+  std::string array;  // MASK; empty: none
+  std::vector<MaskExpression> expressions;
+  Shape shape;  // --shape: (Q, K), (H, Q, K), or empty
+  Polarity polarity = Polarity::keep;
+};
+
+void declare_masks(CLI::App& app, MaskOptions& into);
+
+/// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).
+struct Masks {
+  std::vector<Mask> heads;
+  std::int64_t q_length = 0;
+  std::int64_t kv_length = 0;
+  bool has_head_axis = false;        // the shape was given or found with an axis of heads
+  std::string name;                  // what to call them in a message
+  std::vector<std::string> remarks;  // broadcasts
+
+  std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
+};
+
+/// Opens what the options name. Throws Error{usage} when they do not say enough, Error{input} when they or
+/// the arrays disagree.
+Masks resolve_masks(const MaskOptions& options, Job& job);
+
+/// The last paragraphs of the help of a command that takes masks.
+extern const char* const kMaskHelp;
+
+}  // namespace ejk::app

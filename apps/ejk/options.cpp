@@ -1,0 +1,116 @@
+#include "options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ejk/text.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
+
+When read_when(const std::string& word) {
+  constexpr When values[] = {When::automatic, When::always, When::never};
+  return values[read_choice(word, {"auto", "always", "never"})];
+}
+
+}  // namespace
+
+void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) {
+  const auto shared = [&](CLI::Option* option) { return option->group(kSharedGroup); };
+  const bool several = command.outputs.size() > 1;
+  if (!command.outputs.empty()) {
+    shared(app.add_option("-o,--output", into.output,
+                          several
+                              ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
+                                "A folder is made if missing and gets one NAME.npy for each. With --field "
+                                "also an .npy file, or - for stdout. Without -o the report is all."
+                              : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
+                                "Without -o it is printed as text that numpy.loadtxt reads."))
+        ->type_name("OUTPUT");
+    if (several)
+      shared(
+          app.add_option("--field", into.field,
+                         fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed "
+                                     "as text that numpy.loadtxt reads.",
+                                     fmt::join(command.outputs, ", "))))
+          ->type_name("NAME");
+    shared(app.add_flag("--overwrite", into.overwrite,
+                        "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
+  }
+  shared(app.add_flag(
+      "--dry-run", into.dry_run,
+      "check the inputs, say what would be done, write nothing\nReads headers only. Says shapes, "
+      "bytes and peak memory."));
+  shared(
+      add_word(app, "--max-memory", into.max_memory, read_size, "SIZE",
+               "stop before needing more, such as 4GiB\nDefault: nine tenths of what this process may use, a "
+               "container's limit included. k M G are powers of 1000, Ki Mi Gi of 1024."));
+  shared(add_word(
+      app, "--threads", into.threads, [](const std::string& w) { return read_integer(w, 1); }, "N",
+      "threads to use\nDefault: OMP_NUM_THREADS, else the cores this process may use. The results are the "
+      "same "
+      "for every number."));
+  shared(
+      app.add_flag("--stats", into.stats,
+                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
+                   "writing. An input that is mapped is read while computing."));
+  shared(app.add_flag("--json", into.json,
+                      "the report as one JSON object\nKeys: schema, ejk_version, command, inputs, result, "
+                      "warnings. Numbers are unrounded; units end the keys (_bytes, _s)."));
+  shared(app.add_flag("-q,--quiet", into.quiet, "no report and no progress"));
+  shared(add_word(app, "--progress", into.progress, read_when, "WHEN",
+                  "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
+                  "terminal."));
+  shared(add_word(app, "--color", into.color, read_when, "WHEN",
+                  "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
+  shared(
+      app.add_flag("--allow-external", into.allow_external,
+                   "let HDF5 files refer to other files\nExternal links, external storage, virtual datasets "
+                   "and plug-in filters are refused otherwise."));
+}
+
+Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
+                   const std::string& form) {
+  Shape lengths;
+  bool good = true;
+  std::string_view rest = word;
+  for (bool more = true; more && good;) {
+    const std::size_t end = rest.find('x');
+    const auto length = parse_integer(rest.substr(0, end));
+    good = length && *length >= 1;
+    if (good) lengths.push_back(*length);
+    more = end != std::string_view::npos;
+    if (more) rest.remove_prefix(end + 1);
+  }
+  if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
+    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form));
+  return lengths;
+}
+
+std::int64_t read_integer(const std::string& word, std::int64_t least) {
+  const auto value = parse_integer(word);
+  if (!value) throw usage(fmt::format("'{}' is not a whole number", printable(word)));
+  if (*value < least) throw usage(fmt::format("{} is less than {}", *value, least));
+  return *value;
+}
+
+std::int64_t read_size(const std::string& word) {
+  const auto size = parse_size(word);
+  if (!size || *size < 1)
+    throw usage(fmt::format("'{}' is not a size, such as 64k or 4GiB", printable(word)));
+  return *size;
+}
+
+std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {
+  const auto found = std::find(choices.begin(), choices.end(), word);
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  Error error = usage(fmt::format("'{}' is none of {}", printable(word), fmt::join(choices, ", ")));
+  if (const auto nearest = nearest_name(word, choices)) error.hint(fmt::format("did you mean {}?", *nearest));
+  throw error;
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,70 @@
+// Options that many commands share, and options whose word is turned into a value.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "commands.hpp"
+#include "ejk/array.hpp"
+#include "ejk/error.hpp"
+#include "terminal.hpp"
+
+namespace ejk::app {
+
+/// What was typed; nothing is opened or measured yet.
+struct SharedOptions {
+  std::string output;
+  std::string field;
+  bool overwrite = false;
+  std::int64_t threads = 0;     // 0: OMP_NUM_THREADS, else the cores there are
+  std::int64_t max_memory = 0;  // 0: nine tenths of what there is
+  bool dry_run = false;
+  bool stats = false;
+  bool allow_external = false;
+  bool json = false;
+  bool quiet = false;
+  When progress = When::automatic;
+  When color = When::automatic;
+};
+
+/// Heading of the shared options in help; those of a command have headings of their own or none.
+inline constexpr const char* kSharedGroup = "Common options";
+
+void declare_shared(CLI::App& app, const Command& command, SharedOptions& into);
+
+/// An option (or, without dashes, a positional argument) whose word `read` turns into a value. What `read`
+/// throws gets the option's name in front.
+template <class T, class Read>
+CLI::Option* add_word(CLI::App& app, const std::string& names, T& into, Read read, const std::string& type,
+                      const std::string& help) {
+  const std::string name = names.substr(names.rfind(',') + 1);
+  return app
+      .add_option_function<std::string>(
+          names,
+          [&into, read, name](const std::string& word) {
+            try {
+              into = read(word);
+            } catch (Error& error) {
+              error.at(name);
+              throw;
+            }
+          },
+          help)
+      ->type_name(type);
+}
+
+/// "128x64" → {128, 64}: positive lengths, as many as one of the two ranks says.
+Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
+                   const std::string& form);
+
+/// A whole number of at least `least`.
+std::int64_t read_integer(const std::string& word, std::int64_t least);
+
+/// Bytes: "64k", "4GiB".
+std::int64_t read_size(const std::string& word);
+
+/// One of a few words; the nearest is the hint of the error.
+std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
+
+}  // namespace ejk::app

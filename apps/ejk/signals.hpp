@@ -1,0 +1,13 @@
+// Signals: none leaves a temporary file behind.
+#pragma once
+
+#include <string>
+
+namespace ejk::app {
+
+/// From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE remove temporary files before they end the program as they
+/// would have, and SIGBUS (a mapped input got shorter) is an input error with a message that begins with
+/// `program`.
+void handle_signals(const std::string& program);
+
+}  // namespace ejk::app

@@ -1,0 +1,24 @@
+// What the windows behind stdout and stderr can show.
+#pragma once
+
+#include <cstdio>
+
+#include "ejk/report.hpp"
+
+namespace ejk::app {
+
+enum class When { automatic, always, never };
+
+bool is_terminal(std::FILE* stream);
+
+/// Colour on this stream: as asked, else on a terminal that is not dumb, unless NO_COLOR is set.
+bool wants_color(std::FILE* stream, When when);
+
+/// Width, colour and characters for a report on this stream.
+TextStyle text_style(std::FILE* stream, When color);
+
+/// Gives the three standard streams a file descriptor each if they were closed: else the first file that is
+/// opened would be taken for stdout.
+void secure_standard_streams();
+
+}  // namespace ejk::app

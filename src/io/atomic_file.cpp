@@ -1,0 +1,279 @@
+// tests: tests/io/test_atomic_file.cpp
+#include "io/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include "core/text.hpp"
+#include "ejk/io.hpp"
+
+namespace ejk::io {
+
+namespace fs = std::filesystem;
+
+// A list that a signal handler can walk at any moment: slots are added at its head and used again, never
+// freed.
+struct TemporaryPath::Slot {
+  enum State { unused, claimed, live };
+  std::atomic<State> state{claimed};
+  Kind kind = Kind::file;
+  std::string path;
+  Slot* next = nullptr;
+};
+
+class Registry {
+ public:
+  using Slot = TemporaryPath::Slot;
+
+  static Slot* add(std::string path, TemporaryPath::Kind kind) {
+    Slot* slot = head_.load();
+    for (; slot != nullptr; slot = slot->next) {
+      auto expected = Slot::unused;
+      if (slot->state.compare_exchange_strong(expected, Slot::claimed)) break;
+    }
+    if (slot == nullptr) {
+      slot = new Slot;
+      slot->next = head_.load();
+      while (!head_.compare_exchange_weak(slot->next, slot)) {
+      }
+    }
+    slot->path = std::move(path);
+    slot->kind = kind;
+    slot->state = Slot::live;
+    return slot;
+  }
+
+  static void remove_all() noexcept {
+    for (const auto kind : {TemporaryPath::Kind::file, TemporaryPath::Kind::folder})
+      for (Slot* slot = head_.load(); slot != nullptr; slot = slot->next)
+        if (slot->state == Slot::live && slot->kind == kind) remove(*slot);
+  }
+
+  static void remove(const Slot& slot) noexcept {
+    if (slot.kind == TemporaryPath::Kind::file)
+      unlink(slot.path.c_str());
+    else
+      rmdir(slot.path.c_str());
+  }
+
+ private:
+  static std::atomic<Slot*> head_;
+};
+
+std::atomic<TemporaryPath::Slot*> Registry::head_ = nullptr;
+
+TemporaryPath::TemporaryPath(std::string path, Kind kind) : slot_(Registry::add(std::move(path), kind)) {}
+
+TemporaryPath::TemporaryPath(TemporaryPath&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
+
+TemporaryPath& TemporaryPath::operator=(TemporaryPath&& other) noexcept {
+  std::swap(slot_, other.slot_);
+  return *this;
+}
+
+TemporaryPath::~TemporaryPath() {
+  if (slot_ == nullptr) return;
+  Registry::remove(*slot_);
+  keep();
+}
+
+const std::string& TemporaryPath::path() const { return slot_->path; }
+
+void TemporaryPath::keep() {
+  if (slot_ != nullptr) std::exchange(slot_, nullptr)->state = Slot::unused;
+}
+
+namespace {
+
+std::atomic<int> holds_under_way = 0;
+
+// While one lives, no signal that ends the program comes between two steps that belong together (make and
+// register, rename and forget): this thread gets none, and a handler on another thread waits in
+// remove_temporary_files.
+class SignalsHeld {
+ public:
+  SignalsHeld() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+    ++holds_under_way;
+  }
+  ~SignalsHeld() {
+    --holds_under_way;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+Error output_error(const std::string& name, int code) {
+  return system_error(Error::Kind::output, name, code);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+std::string temporary_name(const std::string& target) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::array<unsigned char, 6> random{};
+  if (getrandom(random.data(), random.size(), GRND_NONBLOCK) < 0) {
+    const auto ticks = static_cast<unsigned long>(std::clock()) + static_cast<unsigned long>(getpid());
+    for (std::size_t i = 0; i < random.size(); ++i) random[i] = static_cast<unsigned char>(ticks >> (5 * i));
+  }
+  std::string name = fs::path(target).filename();
+  name.resize(std::min<std::size_t>(name.size(), NAME_MAX - 16));
+  name = "." + name + ".ejk-";
+  for (const unsigned char r : random) name += kLetters[r % kLetters.size()];
+  return folder_of(target) + "/" + name;
+}
+
+// What is there already, links followed.
+struct Existing {
+  enum class Kind { nothing, file, other } kind = Kind::nothing;
+  mode_t mode = 0;
+};
+
+Existing look_at(const std::string& path, const std::string& name) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return {};
+    throw output_error(name, errno);
+  }
+  if (S_ISDIR(status.st_mode)) throw output_error(name, EISDIR);
+  // A file that may not be written is not replaced either, though its folder would allow it.
+  if (access(path.c_str(), W_OK) != 0) throw output_error(name, errno);
+  return {S_ISREG(status.st_mode) ? Existing::Kind::file : Existing::Kind::other, status.st_mode & 07777u};
+}
+
+}  // namespace
+
+std::string follow_links(const std::string& path) {
+  std::error_code failed;
+  if (const fs::path real = fs::canonical(path, failed); !failed) return real;
+  fs::path at = path;  // it does not exist: only the last part can still be a link
+  for (int links = 0; links < 40; ++links) {
+    const fs::path to = fs::read_symlink(at, failed);
+    if (failed) break;
+    at = to.is_absolute() ? to : at.parent_path() / to;
+  }
+  return at;
+}
+
+void check_can_write(const std::string& path) {
+  const std::string name = core::printable(path);
+  if (look_at(path, name).kind == Existing::Kind::other) return;
+  const std::string folder = folder_of(follow_links(path));
+  struct stat status {};
+  if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
+    throw Error(Error::Kind::output, name + ": the folder " + core::printable(folder) + " does not exist");
+  if (access(folder.c_str(), W_OK | X_OK) != 0) throw output_error(name, errno);
+}
+
+AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target)), target_(target) {
+  const Existing existing = look_at(target, name_);
+  if (existing.kind == Existing::Kind::other) {
+    file_ = File(open(target.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+    if (!file_.is_open()) throw output_error(name_, errno);
+    return;
+  }
+  check_can_write(target);
+  target_ = follow_links(target);
+  replaces_ = existing.kind == Existing::Kind::file;
+  // Never open to more readers than the file it replaces; the umask applies to a new one only.
+  const mode_t mode = replaces_ ? existing.mode & 0777u : 0666u;
+  for (int attempt = 0; attempt < 100 && !file_.is_open(); ++attempt) {
+    const std::string path = temporary_name(target_);
+    const SignalsHeld together;
+    file_ = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode | S_IWUSR | S_IRUSR));
+    if (file_.is_open())
+      temporary_ = TemporaryPath(path, TemporaryPath::Kind::file);
+    else if (errno != EEXIST)
+      throw output_error(name_, errno);
+  }
+  if (!file_.is_open()) throw output_error(name_, EEXIST);
+  if (replaces_ && fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
+}
+
+void AtomicFile::close() {
+  if (const int code = file_.close(); code != 0) throw output_error(name_, code);
+}
+
+void AtomicFile::commit() {
+  close();
+  if (temporary_.empty()) return;
+  const SignalsHeld whole;
+  if (rename(temporary_.path().c_str(), target_.c_str()) != 0) throw output_error(name_, errno);
+  temporary_.keep();
+}
+
+void commit_all(std::vector<AtomicFile>& files) {
+  for (AtomicFile& file : files) file.close();
+  const SignalsHeld whole;
+  std::size_t done = 0;
+  std::vector<bool> exchanged(files.size());
+  for (; done < files.size(); ++done) {
+    const AtomicFile& file = files[done];
+    if (!file.is_temporary()) continue;
+    const char* from = file.path().c_str();
+    const char* to = file.target().c_str();
+    // Exchanged, the old file waits under the temporary name until all are in place.
+    exchanged[done] = file.replaces() && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0;
+    if (!exchanged[done] && rename(from, to) != 0) break;
+  }
+  if (done == files.size()) {
+    for (std::size_t i = 0; i < files.size(); ++i)
+      if (!exchanged[i]) files[i].temporary_.keep();  // the others' temporary names hold what was replaced
+    return;
+  }
+  const Error error = output_error(files[done].name(), errno);
+  while (done-- > 0) {
+    if (exchanged[done])
+      rename(files[done].path().c_str(), files[done].target().c_str());
+    else if (files[done].is_temporary() && !files[done].replaces())
+      unlink(files[done].target().c_str());
+  }
+  throw error;
+}
+
+TemporaryPath make_folder(const std::string& path) {
+  const SignalsHeld together;
+  if (mkdir(path.c_str(), 0777) == 0) return {path, TemporaryPath::Kind::folder};
+  struct stat status {};
+  const int code = errno;
+  if (code == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
+  throw output_error(core::printable(path), code == EEXIST ? ENOTDIR : code);
+}
+
+}  // namespace ejk::io
+
+namespace ejk {
+
+void remove_temporary_files() noexcept {
+  // They last microseconds; one that never ends must not hold the signal for ever.
+  for (int i = 0; i < 5000 && io::holds_under_way > 0; ++i) {
+    const timespec millisecond{0, 1000000};
+    nanosleep(&millisecond, nullptr);
+  }
+  io::Registry::remove_all();
+}
+
+}  // namespace ejk

@@ -1,0 +1,83 @@
+// Files that appear whole or not at all: written beside the target under a temporary name, renamed on commit,
+// removed when anything goes wrong before. The names in use are known to remove_temporary_files(), for
+// signals. tests: tests/io/test_atomic_file.cpp
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "io/file.hpp"
+
+namespace ejk::io {
+
+/// A path that a signal, or leaving the scope without `keep`, removes: a file, or a folder (if empty by
+/// then).
+class TemporaryPath {
+ public:
+  enum class Kind { file, folder };
+  TemporaryPath() = default;
+  TemporaryPath(std::string path, Kind kind);
+  TemporaryPath(TemporaryPath&& other) noexcept;
+  TemporaryPath& operator=(TemporaryPath&& other) noexcept;
+  ~TemporaryPath();
+
+  bool empty() const { return slot_ == nullptr; }
+  const std::string& path() const;
+  /// It is no longer temporary.
+  void keep();
+
+ private:
+  struct Slot;
+  friend class Registry;
+  Slot* slot_ = nullptr;
+};
+
+/// The file at `target` in the making. A symbolic link is followed; the mode of an existing file is kept.
+/// What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and begin
+/// with the target's name.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& target);
+  AtomicFile(AtomicFile&&) noexcept = default;
+  AtomicFile& operator=(AtomicFile&&) noexcept = default;
+
+  int fd() const { return file_.fd(); }
+  /// Where its bytes are for now.
+  const std::string& path() const { return temporary_.empty() ? target_ : temporary_.path(); }
+  bool is_temporary() const { return !temporary_.empty(); }
+  /// Something was under the final name before.
+  bool replaces() const { return replaces_; }
+  /// The final name, links followed.
+  const std::string& target() const { return target_; }
+  /// The target for messages.
+  const std::string& name() const { return name_; }
+
+  void write(const void* data, std::int64_t bytes) { write_all(file_.fd(), data, bytes, name_); }
+  /// No more will be written. Errors that the system kept until now come out here.
+  void close();
+  /// Closes, and puts it under its final name in one step.
+  void commit();
+
+ private:
+  friend void commit_all(std::vector<AtomicFile>& files);
+  std::string name_;
+  std::string target_;
+  bool replaces_ = false;
+  TemporaryPath temporary_;
+  File file_;
+};
+
+/// Commits all files or, when one cannot be, none: those that were renamed are undone. (Where the file system
+/// cannot exchange two names, a replaced file does not come back.)
+void commit_all(std::vector<AtomicFile>& files);
+
+/// Makes a folder, which is temporary until kept; empty if it is there already. Its parents are not made.
+TemporaryPath make_folder(const std::string& path);
+
+/// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists.
+std::string follow_links(const std::string& path);
+
+/// Whether a file could be made or replaced at `path`; Error{output} if not. Nothing is touched.
+void check_can_write(const std::string& path);
+
+}  // namespace ejk::io

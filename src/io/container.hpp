@@ -1,0 +1,40 @@
+// The kinds of places that arrays are read from and written to: one row each.
+// tests: tests/io/test_references.cpp, test_write.cpp
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejk/io.hpp"
+
+namespace ejk::io {
+
+/// What is to be written where: the target taken apart, each array under the name it will have in there.
+struct WriteJob {
+  std::string path;
+  std::vector<NamedArray> arrays;  // for HDF5 full paths ("/g/x"); sources may be empty when only checking
+  std::string attributes_at;       // HDF5 object that gets the attributes
+  WriteOptions options;
+};
+
+struct Container {
+  ArrayReference::Container kind;
+  std::string_view label;
+  std::span<const std::string_view>
+      suffixes;  // how a path of this kind ends; none: it is recognised otherwise
+  bool holds_several;
+
+  std::shared_ptr<const ArraySource> (*open)(const ArrayReference&, const OpenOptions&);
+  std::vector<std::string> (*names)(const std::string& path, const OpenOptions&);
+  void (*write)(const WriteJob&);
+  /// Throws what `write` would, as far as it can be known before; touches nothing.
+  void (*check)(const WriteJob&);
+};
+
+std::span<const Container> containers();
+const Container& container(ArrayReference::Container kind);
+
+}  // namespace ejk::io

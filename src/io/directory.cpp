@@ -1,0 +1,77 @@
+// tests: tests/io/test_write.cpp
+#include "io/directory.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/text.hpp"
+#include "io/atomic_file.hpp"
+#include "io/npy.hpp"
+
+namespace ejk::io {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+// A name must be one file in this very folder.
+std::string file_of(const WriteJob& job, const std::string& name) {
+  if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
+    throw Error(Error::Kind::output, fmt::format("{}: the array name '{}' cannot be a file's name",
+                                                 core::printable(job.path), core::printable(name)))
+        .hint("an .npz or HDF5 file can hold it");
+  return (fs::path(job.path) / (name + ".npy")).string();
+}
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
+                                                  const OpenOptions& options) {
+  Error error(Error::Kind::input, core::printable(reference.path) + ": is a folder, not an array");
+  if (const auto names = directory_names(reference.path, options); !names.empty())
+    error.hint("name a file in it, such as " + core::printable(reference.path + names[0]) + ".npy");
+  throw error;
+}
+
+std::vector<std::string> directory_names(const std::string& path, const OpenOptions&) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(path, failed))
+    if (entry.path().extension() == ".npy" && entry.path().filename() != ".npy")
+      names.push_back(entry.path().stem());
+  if (failed) throw system_error(Error::Kind::input, core::printable(path), failed.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void write_directory(const WriteJob& job) {
+  for (const NamedArray& array : job.arrays) file_of(job, array.name);
+  TemporaryPath made = make_folder(without_slashes(job.path));
+  std::vector<AtomicFile> files;
+  for (const NamedArray& array : job.arrays) {
+    AtomicFile& file = files.emplace_back(file_of(job, array.name));
+    write_npy(*array.source, [&](const void* data, std::int64_t n) { file.write(data, n); });
+    file.close();
+  }
+  commit_all(files);
+  made.keep();
+}
+
+void check_directory(const WriteJob& job) {
+  const bool exists = fs::is_directory(job.path);
+  if (!exists) check_can_write(without_slashes(job.path));
+  for (const NamedArray& array : job.arrays) {
+    const std::string file = file_of(job, array.name);
+    if (exists) check_can_write(file);
+  }
+}
+
+}  // namespace ejk::io

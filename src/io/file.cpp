@@ -1,0 +1,142 @@
+// tests: tests/io/test_file.cpp
+#include "io/file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/text.hpp"
+
+namespace ejk::io {
+
+Error system_error(Error::Kind kind, std::string_view name, int code) {
+  return std::move(Error(kind, std::generic_category().message(code)).at(name));
+}
+
+File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+File::~File() { close(); }
+
+int File::close() {
+  const int fd = std::exchange(fd_, -1);
+  return fd >= 0 && ::close(fd) != 0 && errno != EINTR ? errno : 0;
+}
+
+File open_for_reading(const std::string& path, std::string_view name) {
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) throw system_error(Error::Kind::input, name, errno);
+  struct stat status {};
+  if (fstat(file.fd(), &status) != 0) throw system_error(Error::Kind::input, name, errno);
+  if (S_ISDIR(status.st_mode)) throw system_error(Error::Kind::input, name, EISDIR);
+  return file;
+}
+
+bool is_regular(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+std::int64_t size_of_file(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 ? status.st_size : 0;
+}
+
+std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name) {
+  std::size_t done = 0;
+  while (done < n) {
+    const ssize_t got = ::read(fd, static_cast<std::byte*>(to) + done, n - done);
+    if (got == 0) break;
+    if (got > 0)
+      done += static_cast<std::size_t>(got);
+    else if (errno != EINTR)
+      throw system_error(Error::Kind::input, name, errno);
+  }
+  return done;
+}
+
+void write_all(int fd, const void* data, std::int64_t n, std::string_view name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call writes at most 2 GiB
+  const auto* from = static_cast<const std::byte*>(data);
+  while (n > 0) {
+    const ssize_t wrote = ::write(fd, from, static_cast<std::size_t>(std::min(n, kMost)));
+    if (wrote >= 0)
+      from += wrote, n -= wrote;
+    else if (errno != EINTR)
+      throw system_error(Error::Kind::output, name, errno);
+  }
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      is_file_(other.is_file_) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(is_file_, other.is_file_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
+}
+
+Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
+  Mapping m;
+  void* p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) throw system_error(Error::Kind::input, name, errno);
+  m.data_ = static_cast<std::byte*>(p);
+  m.bytes_ = bytes;
+  m.is_file_ = true;
+  return m;
+}
+
+namespace {
+
+[[noreturn]] void no_memory(std::int64_t bytes) {
+  throw Error(Error::Kind::budget, "no memory for " + core::format_bytes(bytes));
+}
+
+}  // namespace
+
+Mapping Mapping::of_memory(std::int64_t bytes, Sharing sharing) {
+  Mapping m;
+  const int flags = sharing == Sharing::own ? MAP_PRIVATE : MAP_SHARED;
+  void* p =
+      mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) no_memory(bytes);
+  m.data_ = static_cast<std::byte*>(p);
+  m.bytes_ = bytes;
+  return m;
+}
+
+void Mapping::grow(std::int64_t bytes) {
+  void* p = mremap(data_, static_cast<std::size_t>(bytes_), static_cast<std::size_t>(bytes), MREMAP_MAYMOVE);
+  if (p == MAP_FAILED) no_memory(bytes);
+  data_ = static_cast<std::byte*>(p);
+  bytes_ = bytes;
+}
+
+void Mapping::release(const std::byte* from, std::int64_t bytes) const {
+  if (!is_file_ || bytes <= 0) return;
+  static const std::int64_t page = sysconf(_SC_PAGESIZE);
+  // Offsets from the mapping's start, which lies on a page boundary.
+  const std::int64_t begin = (from - data_ + page - 1) / page * page;
+  const std::int64_t end = (from - data_ + bytes) / page * page;
+  if (begin >= 0 && begin < end && end <= bytes_)
+    madvise(data_ + begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
+}
+
+}  // namespace ejk::io

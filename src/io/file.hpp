@@ -1,0 +1,78 @@
+// Files: an owner for a descriptor, an owner for mapped memory, and reads and writes that are whole or an
+// Error. tests: tests/io/test_file.cpp
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ejk/error.hpp"
+
+namespace ejk::io {
+
+/// "NAME: No such file or directory", for an errno value.
+Error system_error(Error::Kind kind, std::string_view name, int code);
+
+/// An open file descriptor, closed at the end. Movable.
+class File {
+ public:
+  File() = default;
+  explicit File(int fd) : fd_(fd) {}
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  /// Closes; returns 0 or the errno, since a full disk may be reported only here.
+  int close();
+
+ private:
+  int fd_ = -1;
+};
+
+/// Opens for reading. Throws Error{input} "NAME: why" where it cannot be, or is a directory.
+File open_for_reading(const std::string& path, std::string_view name);
+
+bool is_regular(int fd);
+std::int64_t size_of_file(int fd);
+
+/// Reads up to `n` bytes from where the descriptor stands; fewer only at the end. Throws Error{input}.
+std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name);
+
+/// Writes all `n` bytes. Throws Error{output}.
+void write_all(int fd, const void* data, std::int64_t n, std::string_view name);
+
+/// Memory from mmap, unmapped at the end. Movable.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+
+  /// The first `bytes` bytes of a file, read-only.
+  static Mapping of_file(int fd, std::int64_t bytes, std::string_view name);
+  /// Zeroed memory; `shared` with processes forked later. Throws Error{budget}.
+  enum class Sharing { own, with_children };
+  static Mapping of_memory(std::int64_t bytes, Sharing sharing);
+
+  /// Makes memory of its own larger (it may move). Throws Error{budget}.
+  void grow(std::int64_t bytes);
+
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+  /// Gives back the whole pages within the range when they are a file's, which can be read again.
+  void release(const std::byte* from, std::int64_t bytes) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  bool is_file_ = false;
+};
+
+}  // namespace ejk::io

@@ -1,0 +1,66 @@
+// tests: tests/io/test_npy.cpp
+#include "io/mapped_source.hpp"
+
+#include <algorithm>
+
+#include "io/byte_order.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+class MappedSource final : public ArraySource {
+ public:
+  MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name)
+      : mapping_(std::move(mapping)), byte_order_(layout.byte_order), name_(std::move(name)) {
+    view_ = {mapping_.data() + layout.offset, layout.dtype, layout.shape, {}};
+    if (layout.element_order == ElementOrder::c) {
+      view_.strides = c_strides(layout.shape, layout.dtype);
+    } else {
+      view_.strides = c_strides(Shape(layout.shape.rbegin(), layout.shape.rend()), layout.dtype);
+      std::reverse(view_.strides.begin(), view_.strides.end());
+    }
+    usable_in_place_ =
+        byte_order_ == ByteOrder::native &&
+        reinterpret_cast<std::uintptr_t>(view_.data) % static_cast<std::uintptr_t>(size_of(layout.dtype)) ==
+            0;
+  }
+
+  DType dtype() const override { return view_.dtype; }
+  const Shape& shape() const override { return view_.shape; }
+  const std::string& name() const override { return name_; }
+  bool random_access() const override { return true; }
+
+  std::optional<ArrayView> mapped() const override {
+    return usable_in_place_ ? std::optional(view_) : std::nullopt;
+  }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    ArrayView box = view_;
+    for (std::size_t d = 0; d < box.shape.size(); ++d) {
+      box.data += start[d] * box.strides[d];
+      box.shape[d] = count[d];
+    }
+    copy_elements(box, out);
+    if (byte_order_ == ByteOrder::swapped) swap_bytes(out, element_count(box.shape), size_of(box.dtype));
+  }
+
+  void release(const std::byte* data, std::int64_t bytes) const override { mapping_.release(data, bytes); }
+
+ private:
+  Mapping mapping_;
+  ByteOrder byte_order_;
+  std::string name_;
+  ArrayView view_;
+  bool usable_in_place_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
+                                                      std::string name) {
+  return std::make_shared<MappedSource>(std::move(mapping), layout, std::move(name));
+}
+
+}  // namespace ejk::io

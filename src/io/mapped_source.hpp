@@ -1,0 +1,30 @@
+// An array that lies, whole and unfiltered, in mapped memory: a file's, or a stream's that was read.
+// tests: tests/io/test_npy.cpp
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ejk/array.hpp"
+#include "io/file.hpp"
+
+namespace ejk::io {
+
+enum class ByteOrder { native, swapped };
+enum class ElementOrder { c, fortran };
+
+/// What a file says of an array: enough to find each element.
+struct ArrayLayout {
+  DType dtype = DType::boolean;
+  ByteOrder byte_order = ByteOrder::native;
+  ElementOrder element_order = ElementOrder::c;
+  Shape shape;
+  std::int64_t offset = 0;  // of the first element, in bytes
+};
+
+/// The array that `layout` describes, which lies within the mapping. It shows itself (`mapped()`) when its
+/// elements can be used in place: the machine's byte order, aligned. Otherwise `read` copies them.
+std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
+                                                      std::string name);
+
+}  // namespace ejk::io

@@ -1,0 +1,330 @@
+// tests: tests/io/test_npy.cpp
+#include "io/npy.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+
+#include "core/text.hpp"
+#include "io/atomic_file.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+[[noreturn]] void refuse(std::string why) { throw Error(Error::Kind::input, std::move(why)); }
+
+struct TypeCode {
+  std::string_view code;  // without the byte order
+  DType dtype;
+};
+
+// bfloat16 has no code of its own: ml_dtypes writes it as two raw bytes.
+constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
+                                               {"i1", DType::int8},
+                                               {"i2", DType::int16},
+                                               {"i4", DType::int32},
+                                               {"i8", DType::int64},
+                                               {"u1", DType::uint8},
+                                               {"u2", DType::uint16},
+                                               {"u4", DType::uint32},
+                                               {"u8", DType::uint64},
+                                               {"f2", DType::float16},
+                                               {"V2", DType::bfloat16},
+                                               {"f4", DType::float32},
+                                               {"f8", DType::float64}}};
+
+std::string_view kind_of_refused(char letter) {
+  switch (letter) {
+    case 'O':
+      return "Python objects";
+    case 'S':
+    case 'a':
+      return "byte strings";
+    case 'U':
+      return "strings";
+    case 'c':
+      return "complex numbers";
+    case 'M':
+      return "datetimes";
+    case 'm':
+      return "time differences";
+    case 'V':
+      return "raw bytes";
+    default:
+      return "an unsupported type";
+  }
+}
+
+void parse_descr(std::string_view descr, ArrayLayout& layout) {
+  std::string_view code = descr;
+  char order = '|';
+  if (!code.empty() && std::string_view("<>|=").find(code[0]) != std::string_view::npos) {
+    order = code[0];
+    code.remove_prefix(1);
+  }
+  for (const TypeCode& type : kTypeCodes) {
+    if (type.code != code) continue;
+    layout.dtype = type.dtype;
+    constexpr char kOther = std::endian::native == std::endian::little ? '>' : '<';
+    if (order == kOther && size_of(type.dtype) > 1) layout.byte_order = ByteOrder::swapped;
+    return;
+  }
+  refuse(fmt::format("the elements have dtype '{}' ({}), which is not supported", core::printable(descr, 40),
+                     kind_of_refused(code.empty() ? ' ' : code[0])));
+}
+
+// The header's text, a Python literal of which just so much is understood:
+//   header := '{' [pair {',' pair} [',']] '}' blanks
+//   pair   := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
+class HeaderParser {
+ public:
+  explicit HeaderParser(std::string_view text) : text_(text) {}
+
+  void parse(ArrayLayout& layout) {
+    bool descr = false, order = false, shape = false;
+    const auto once = [](bool& seen, std::string_view key) {
+      if (seen) refuse(fmt::format("the header has the key '{}' twice", key));
+      seen = true;
+    };
+    expect('{');
+    while (!accept('}')) {
+      const std::string_view key = string();
+      expect(':');
+      if (key == "descr") {
+        once(descr, key);
+        if (peek() == '[')
+          refuse("the elements are structured (a dtype with fields), which is not supported");
+        if (peek() == '(') refuse("the elements are small arrays (a subarray dtype), which is not supported");
+        parse_descr(string(), layout);
+      } else if (key == "fortran_order") {
+        once(order, key);
+        layout.element_order = boolean() ? ElementOrder::fortran : ElementOrder::c;
+      } else if (key == "shape") {
+        once(shape, key);
+        layout.shape = tuple();
+      } else {
+        refuse(fmt::format("the header has an unknown key '{}'", core::printable(key, 40)));
+      }
+      if (!accept(',') && peek() != '}') malformed();
+    }
+    if (peek() != '\0' || at_ != text_.size()) malformed();
+    if (!descr || !order || !shape)
+      refuse(fmt::format("the header lacks '{}'", !descr ? "descr" : !order ? "fortran_order" : "shape"));
+  }
+
+ private:
+  [[noreturn]] void malformed() const {
+    refuse(fmt::format("the header is malformed at byte {}: '{}'", at_,
+                       core::printable(text_.substr(std::min(at_, text_.size())), 20)));
+  }
+  // The next character that is no blank; NUL at the end.
+  char peek() {
+    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos)
+      ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool accept(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    if (!accept(c)) malformed();
+  }
+  std::string_view string() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') malformed();
+    const std::size_t end = text_.find(quote, at_ + 1);
+    if (end == std::string_view::npos) malformed();
+    const std::string_view s = text_.substr(at_ + 1, end - at_ - 1);
+    if (s.find('\\') != std::string_view::npos) malformed();
+    at_ = end + 1;
+    return s;
+  }
+  bool boolean() {
+    peek();
+    for (const std::string_view word : {"True", "False"}) {
+      if (!text_.substr(at_).starts_with(word)) continue;
+      at_ += word.size();
+      return word == "True";
+    }
+    malformed();
+  }
+  std::int64_t length() {
+    peek();
+    std::int64_t value = 0;
+    const auto [end, failed] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (failed == std::errc::result_out_of_range) refuse("the shape has a length that does not fit 64 bits");
+    if (failed != std::errc{}) malformed();
+    at_ = static_cast<std::size_t>(end - text_.data());
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote 3L
+    if (value < 0) refuse(fmt::format("the shape has a negative length, {}", value));
+    return value;
+  }
+  Shape tuple() {
+    Shape shape;
+    expect('(');
+    while (!accept(')')) {
+      shape.push_back(length());
+      const bool comma = accept(',');
+      if (!comma && (peek() != ')' || shape.size() == 1)) malformed();  // (3) is a number, (3,) a tuple
+    }
+    if (shape.size() > kMaxRank)
+      refuse(fmt::format("the shape has {} axes, more than NumPy's {}", shape.size(), kMaxRank));
+    return shape;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+// What the file is instead, by its first bytes.
+std::string_view looks_like(std::string_view bytes) {
+  if (bytes.starts_with("PK\x03\x04") || bytes.starts_with("PK\x05\x06")) return "; it begins like an .npz";
+  if (bytes.starts_with("\x89HDF\r\n")) return "; it begins like an HDF5 file";
+  return "";
+}
+
+// For data whose end is known: the promise must be kept to the byte.
+void check_size(const ArrayLayout& layout, std::int64_t held) {
+  const std::int64_t promised = byte_count(layout.shape, layout.dtype);
+  if (promised != held)
+    refuse(fmt::format("header promises {} bytes of data, the file holds {}", promised, held));
+}
+
+}  // namespace
+
+ArrayLayout read_npy_header(const ReadBytes& read) {
+  std::array<char, 8> start{};
+  const std::size_t got = read(start.data(), start.size());
+  const std::string_view bytes(start.data(), got);
+  if (got == 0) refuse("the file is empty");
+  if (!bytes.starts_with(kNpyMagic.substr(0, std::min(got, kNpyMagic.size()))))
+    refuse(fmt::format("not a NumPy file (no NumPy magic at its start{})", looks_like(bytes)));
+  if (got < start.size()) refuse("the file ends within its header");
+  const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
+  if (major < 1 || major > 3 || minor != 0)
+    refuse(fmt::format("header version {}.{} is unknown (1.0, 2.0 and 3.0 are)", major, minor));
+
+  const std::size_t width = major == 1 ? 2 : 4;
+  std::array<unsigned char, 4> length_bytes{};
+  if (read(length_bytes.data(), width) != width) refuse("the file ends within its header");
+  std::size_t length = 0;
+  for (std::size_t i = width; i-- > 0;) length = length << 8 | length_bytes[i];
+  if (length > kMaxNpyHeader)
+    refuse(fmt::format("the header claims {} bytes, more than the {} allowed", length, kMaxNpyHeader));
+  std::string text(length, '\0');
+  if (const std::size_t held = read(text.data(), length); held != length)
+    refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, held));
+
+  ArrayLayout layout;
+  HeaderParser(text).parse(layout);
+  byte_count(layout.shape, layout.dtype);  // an Error when the product does not fit
+  layout.offset = static_cast<std::int64_t>(start.size() + width + length);
+  return layout;
+}
+
+std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
+  std::string_view code;
+  for (const TypeCode& type : kTypeCodes)
+    if (type.dtype == dtype) code = type.code;
+  const char order = size_of(dtype) == 1 ? '|' : std::endian::native == std::endian::little ? '<' : '>';
+  std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': {}, }}", order, code,
+                                 to_string(shape));
+  // NumPy leaves room for the first length to grow to 21 digits, then fills up to a multiple of 64.
+  if (!shape.empty()) text.append(21 - fmt::formatted_size("{}", shape[0]), ' ');
+  constexpr std::size_t kBefore = 10, kAlign = 64;
+  text.append(kAlign - (kBefore + text.size() + 1) % kAlign, ' ');
+  text += '\n';
+  std::string header(kNpyMagic);
+  header += '\1';
+  header += '\0';
+  header += static_cast<char>(text.size() & 0xFF);
+  header += static_cast<char>(text.size() >> 8);
+  return header + text;
+}
+
+void write_npy(const ArraySource& source, const Sink& sink) {
+  const std::string header = npy_header(source.dtype(), source.shape());
+  sink(header.data(), static_cast<std::int64_t>(header.size()));
+  stream_elements(source, sink);
+}
+
+void write_npy_file(const WriteJob& job) {
+  AtomicFile file(job.path);
+  write_npy(*job.arrays[0].source, [&](const void* data, std::int64_t n) { file.write(data, n); });
+  file.commit();
+}
+
+void check_npy_file(const WriteJob& job) { check_can_write(job.path); }
+
+void write_stdout(const WriteJob& job) {
+  if (std::fflush(stdout) != 0) throw system_error(Error::Kind::output, "standard output", errno);
+  write_npy(*job.arrays[0].source,
+            [](const void* data, std::int64_t n) { write_all(STDOUT_FILENO, data, n, "standard output"); });
+}
+
+void check_stdout(const WriteJob&) {}
+
+std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options) {
+  const std::string name = core::printable(reference.path);
+  const File file = open_for_reading(reference.path, name);
+  if (!is_regular(file.fd())) return read_npy_stream(file.fd(), name, options.max_memory);
+  try {
+    const ArrayLayout layout = read_npy_header(
+        [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });
+    const std::int64_t size = size_of_file(file.fd());
+    check_size(layout, size - layout.offset);
+    return make_mapped_source(Mapping::of_file(file.fd(), size, "mapping"), layout, name);
+  } catch (Error& e) {
+    e.at(name);
+    throw;
+  }
+}
+
+std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory) {
+  try {
+    const auto read = [&](void* to, std::size_t n) { return read_some(fd, to, n, "reading"); };
+    ArrayLayout layout = read_npy_header(read);
+    layout.offset = 0;
+    const std::int64_t promised = byte_count(layout.shape, layout.dtype);
+    if (max_memory > 0 && promised > max_memory)
+      throw Error(Error::Kind::budget,
+                  fmt::format("a stream is held in memory, and its {} are more than the {} allowed",
+                              core::format_bytes(promised), core::format_bytes(max_memory)));
+    // Twice as much room whenever it is full, so that a header alone can claim nothing.
+    constexpr std::int64_t kFirst = std::int64_t{1} << 20;
+    Mapping data =
+        Mapping::of_memory(std::max<std::int64_t>(1, std::min(promised, kFirst)), Mapping::Sharing::own);
+    std::int64_t held = 0;
+    while (held < promised) {
+      if (held == data.bytes()) data.grow(held <= promised / 2 ? 2 * held : promised);
+      const std::int64_t room = std::min(data.bytes(), promised) - held;
+      const auto got = static_cast<std::int64_t>(read(data.data() + held, static_cast<std::size_t>(room)));
+      held += got;
+      if (got < room) check_size(layout, held);
+    }
+    char extra = 0;
+    if (read(&extra, 1) != 0)
+      refuse(fmt::format("more follows the {} bytes that the header promises", promised));
+    return make_mapped_source(std::move(data), layout, name);
+  } catch (Error& e) {
+    e.at(name);
+    throw;
+  }
+}
+
+std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+  static std::atomic<bool> taken = false;
+  if (taken.exchange(true)) throw Error(Error::Kind::usage, "-: standard input can be read only once");
+  return read_npy_stream(STDIN_FILENO, "-", options.max_memory);
+}
+
+}  // namespace ejk::io

@@ -1,0 +1,53 @@
+// NumPy's .npy format: a magic, a header that is a Python dictionary in text, then the bare elements.
+// The definition: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// Reading maps the file and looks at the header only; writing is one pass.
+// tests: tests/io/test_npy.cpp
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "io/container.hpp"
+#include "io/mapped_source.hpp"
+#include "io/pieces.hpp"
+
+namespace ejk::io {
+
+inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
+
+/// Longer headers are refused, as NumPy does, before anything is allocated for them.
+inline constexpr std::size_t kMaxNpyHeader = 10000;
+
+/// NumPy's limit on the number of axes.
+inline constexpr std::size_t kMaxRank = 64;
+
+/// Copies the next n bytes to `to`; returns how many there were.
+using ReadBytes = std::function<std::size_t(void* to, std::size_t n)>;
+
+/// Reads magic, version and header; `layout.offset` is where the elements begin. Errors say why, not where.
+ArrayLayout read_npy_header(const ReadBytes& read);
+
+/// What NumPy (1.23 and later) writes in front of a C-ordered array.
+std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
+
+/// The bytes of a whole file: header and elements.
+void write_npy(const ArraySource& source, const Sink& sink);
+
+/// The one array of the job, to a file or to standard output.
+void write_npy_file(const WriteJob& job);
+void check_npy_file(const WriteJob& job);
+void write_stdout(const WriteJob& job);
+void check_stdout(const WriteJob& job);
+
+/// An .npy file (a pipe under a file's name is read whole).
+std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options);
+
+/// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
+std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory);
+
+/// Standard input, once.
+std::shared_ptr<const ArraySource> open_stdin(const ArrayReference& reference, const OpenOptions& options);
+
+}  // namespace ejk::io

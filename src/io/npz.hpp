@@ -1,0 +1,22 @@
+// .npz files: zip archives of .npy members, read and written through libzip.
+//
+// A member is decompressed forward, as it is read; a read that goes back starts the member again (a stored
+// one is sought in). Its checksum is verified whenever it was read from beginning to end. Nothing is mapped,
+// so that a damaged member is noticed. Writing stores the members, one pass, with fixed timestamps. tests:
+// tests/io/test_npz.cpp
+#pragma once
+
+#include "io/container.hpp"
+
+namespace ejk::io {
+
+std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, const OpenOptions& options);
+
+/// Names of the .npy members without that suffix, in the archive's order.
+std::vector<std::string> npz_names(const std::string& path, const OpenOptions& options);
+
+/// A new archive of all arrays of the job.
+void write_npz(const WriteJob& job);
+void check_npz(const WriteJob& job);
+
+}  // namespace ejk::io

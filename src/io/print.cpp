@@ -1,0 +1,81 @@
+// Arrays as text, the way numpy.loadtxt reads it. One pass, piece by piece.
+// tests: tests/io/test_print.cpp
+#include <fmt/format.h>
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+
+#include "ejk/io.hpp"
+#include "io/file.hpp"
+#include "io/pieces.hpp"
+
+namespace ejk {
+
+namespace {
+
+// The shortest decimal number that rounds to the same 16-bit float; fmt knows it for float and double.
+template <class Half>
+void append_half(fmt::memory_buffer& out, Half value) {
+  const auto exact = static_cast<float>(value);
+  std::array<char, 32> digits{};
+  for (int precision = 1; precision <= 9; ++precision) {
+    const auto end = fmt::format_to_n(digits.data(), digits.size() - 1, "{:.{}g}", exact, precision);
+    *end.out = '\0';
+    if (Half(std::strtof(digits.data(), nullptr)).bits == value.bits) break;
+  }
+  fmt::format_to(std::back_inserter(out), "{}", digits.data());
+}
+
+template <class T>
+void append(fmt::memory_buffer& out, const std::byte* element) {
+  if constexpr (std::is_same_v<T, bool>) {
+    out.push_back(*element != std::byte{0} ? '1' : '0');  // any byte may stand in a file
+  } else {
+    T value;
+    std::memcpy(&value, element, sizeof value);
+    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+      if (!std::isfinite(static_cast<float>(value)))
+        append<float>(out, reinterpret_cast<const std::byte*>(std::array{static_cast<float>(value)}.data()));
+      else
+        append_half(out, value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      fmt::format_to(std::back_inserter(out), "{}", std::isnan(value) ? std::abs(value) : value);
+    } else {
+      fmt::format_to(std::back_inserter(out), "{}", value);
+    }
+  }
+}
+
+}  // namespace
+
+void print_array(std::FILE* out, const ArraySource& array) {
+  const auto failed = [] { return io::system_error(Error::Kind::output, "standard output", errno); };
+  const Shape& shape = array.shape();
+  const std::int64_t line = shape.empty() ? 1 : shape.back();
+  const std::int64_t slice = shape.size() < 3 ? 0 : line * shape[shape.size() - 2];  // 0: no blank lines
+  std::int64_t printed = 0;
+  fmt::memory_buffer text;
+  const auto flush = [&] {
+    if (std::fwrite(text.data(), 1, text.size(), out) != text.size()) throw failed();
+    text.clear();
+  };
+  const std::int64_t size = size_of(array.dtype());
+  io::stream_elements(array, [&](const void* data, std::int64_t bytes) {
+    dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
+      for (std::int64_t i = 0; i < bytes; i += size) {
+        if (printed > 0) {
+          if (slice > 0 && printed % slice == 0) text.push_back('\n');
+        }
+        append<T>(text, static_cast<const std::byte*>(data) + i);
+        text.push_back(++printed % line == 0 ? '\n' : ' ');
+        if (text.size() > (std::size_t{1} << 16)) flush();
+      }
+    });
+  });
+  flush();
+  if (std::fflush(out) != 0) throw failed();
+}
+
+}  // namespace ejk

@@ -1,0 +1,154 @@
+// Array references taken apart by their words alone.
+//   reference := ('-' | path '.npy' | path '.npz' [':' member] | path '.h5' [':' path] | folder '/') [slice]
+//   slice     := '[' entry {',' entry} [','] ']'
+//   entry     := integer | [integer] ':' [integer] [':' [integer]] | '...'
+// tests: tests/io/test_references.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/text.hpp"
+#include "ejk/io.hpp"
+#include "io/container.hpp"
+
+namespace ejk {
+
+namespace {
+
+using Item = SliceItem;
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
+  while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
+  return s;
+}
+
+[[noreturn]] void malformed(std::string_view text, std::string_view why) {
+  throw Error(Error::Kind::usage, fmt::format("{}: {}", core::printable(text), why))
+      .hint("a slice is like [0,:,-8:,::2] or [...,0]");
+}
+
+Item parse_entry(std::string_view text, std::string_view entry) {
+  entry = trimmed(entry);
+  Item item;
+  if (entry == "...") {
+    item.kind = Item::Kind::ellipsis;
+    return item;
+  }
+  const auto integer = [&](std::string_view word) {
+    const auto value = core::parse_integer(trimmed(word));
+    if (!value)
+      malformed(text, fmt::format("'{}' in the slice is not an integer", core::printable(word, 40)));
+    return *value;
+  };
+  if (entry.empty()) malformed(text, "the slice has an empty entry");
+  const std::size_t first = entry.find(':');
+  if (first == std::string_view::npos) {
+    item.kind = Item::Kind::index;
+    item.index = integer(entry);
+    return item;
+  }
+  const std::size_t second = std::min(entry.find(':', first + 1), entry.size());
+  const std::string_view start = trimmed(entry.substr(0, first));
+  const std::string_view stop = trimmed(entry.substr(first + 1, second - first - 1));
+  const std::string_view step = trimmed(entry.substr(std::min(second + 1, entry.size())));
+  if (!start.empty()) item.start = integer(start);
+  if (!stop.empty()) item.stop = integer(stop);
+  if (!step.empty()) item.step = integer(step);
+  if (item.step < 1)
+    malformed(text, fmt::format("a slice's step must be 1 or more, this one is {}", item.step));
+  return item;
+}
+
+// `inside` is what stands between the brackets.
+std::vector<Item> parse_slice(std::string_view text, std::string_view inside) {
+  std::vector<Item> items;
+  if (trimmed(inside).empty()) malformed(text, "the slice is empty");
+  while (!trimmed(inside).empty() || items.empty()) {
+    const std::size_t comma = inside.find(',');
+    items.push_back(parse_entry(text, inside.substr(0, comma)));
+    inside.remove_prefix(comma == std::string_view::npos ? inside.size() : comma + 1);
+  }
+  if (std::count_if(items.begin(), items.end(),
+                    [](const Item& i) { return i.kind == Item::Kind::ellipsis; }) > 1)
+    malformed(text, "the slice has '...' more than once");
+  return items;
+}
+
+// Where a container's suffix ends that is followed by nothing, a member or a slice: the earliest in the word.
+struct Suffix {
+  std::size_t end = std::string_view::npos;
+  const io::Container* container = nullptr;
+};
+
+Suffix find_suffix(std::string_view word) {
+  Suffix found;
+  for (const io::Container& container : io::containers()) {
+    for (const std::string_view suffix : container.suffixes) {
+      for (std::size_t at = word.find(suffix); at != std::string_view::npos; at = word.find(suffix, at + 1)) {
+        const std::size_t end = at + suffix.size();
+        const char next = end < word.size() ? word[end] : '\0';
+        const bool ends = next == '\0' || next == '[' || (next == ':' && container.holds_several);
+        if (at > 0 && ends && end < found.end) found = {end, &container};
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+ArrayReference parse_reference(std::string_view text) {
+  using Kind = ArrayReference::Container;
+  if (text.empty()) throw Error(Error::Kind::usage, "an array reference is empty");
+  if (text.find('\0') != std::string_view::npos) malformed(text, "a path has no NUL in it");
+  ArrayReference reference;
+  reference.text = text;
+
+  const bool stream = text == "-" || text.starts_with("-[");
+  const Suffix suffix = find_suffix(text);
+  // The slice: right behind the container's suffix, else (a path of any name, or a member) the last brackets.
+  std::size_t bracket = stream ? 1 : suffix.end;
+  const bool closed = text.ends_with(']');
+  if (bracket >= text.size() || text[bracket] != '[')
+    bracket = closed ? text.rfind('[') : std::string_view::npos;
+  std::string_view word = text;
+  if (bracket < text.size()) {
+    if (!closed) malformed(text, "the slice is not closed with ']'");
+    const std::string_view inside = text.substr(bracket + 1, text.size() - bracket - 2);
+    word = text.substr(0, bracket);
+    if (inside.find(']') != std::string_view::npos || word.ends_with(']'))
+      malformed(text, "more than one slice; write a[0,1] for a[0][1]");
+    reference.slice = parse_slice(text, inside);
+  }
+
+  if (word.empty()) malformed(text, "the slice has no file before it");
+  if (stream) {
+    reference.container = Kind::stream;
+  } else if (suffix.container != nullptr) {
+    reference.container = suffix.container->kind;
+    reference.path = word.substr(0, suffix.end);
+    if (suffix.end < word.size()) reference.member = word.substr(suffix.end + 1);
+  } else {
+    reference.container = word.ends_with('/') ? Kind::directory : Kind::npy;
+    reference.path = word;
+  }
+  return reference;
+}
+
+std::vector<std::string> split_references(std::string_view text) {
+  std::vector<std::string> words(1);
+  int depth = 0;
+  for (const char c : text) {
+    if (c == ',' && depth == 0) {
+      words.emplace_back();
+      continue;
+    }
+    if (c == '[' || c == '(') ++depth;
+    if ((c == ']' || c == ')') && depth > 0) --depth;
+    words.back() += c;
+  }
+  return words;
+}
+
+}  // namespace ejk

@@ -1,0 +1,238 @@
+// The sparsity report of a MaskInfo: what a block-sparse kernel will do with the masks.
+// tests: tests/mask/test_describe.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/text.hpp"
+#include "ejk/mask_info.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+namespace {
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// "0-3, 7": the heads that have mask `u`.
+std::string heads_with(const MaskInfo& info, std::int64_t u) {
+  std::string text;
+  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
+  for (std::int64_t h = 0; h < heads;) {
+    std::int64_t end = h;
+    while (end < heads && info.head_mask[static_cast<std::size_t>(end)] == u) ++end;
+    if (end > h)
+      text += fmt::format("{}{}", text.empty() ? "" : ", ",
+                          end - h == 1 ? fmt::format("{}", h) : fmt::format("{}-{}", h, end - 1));
+    h = std::max(end, h + 1);
+  }
+  return text;
+}
+
+std::int64_t length_of(const std::vector<IndexRange>& ranges) {
+  return std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
+                         [](std::int64_t n, const IndexRange& r) { return n + r.end - r.begin; });
+}
+
+// Where queries without keys, or keys without queries, are.
+void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
+                std::vector<IndexRange> MaskSummary::*ranges) {
+  constexpr std::size_t kMost = 10'000;  // ranges that a report lists
+  Table table{
+      key, title, {{"mask", "mask"}, {"begin", "first"}, {"end", "end"}, {"count", "count", unit}}, {}, 8};
+  std::size_t all = 0;
+  for (std::size_t u = 0; u < info.summaries.size(); ++u) {
+    const auto& found = info.summaries[u].*ranges;
+    all += found.size();
+    for (const IndexRange& r : found)
+      if (table.rows.size() < kMost)
+        table.rows.push_back({static_cast<std::int64_t>(u), r.begin, r.end, r.end - r.begin});
+  }
+  if (all > kMost)
+    report.warnings.push_back(fmt::format("{}: {} ranges, the first {} are listed", title, all, kMost));
+  if (all > 0) report.add(std::move(table));
+}
+
+void add_rows_of_blocks(Report& report, const MaskInfo& info) {
+  Table table{"rows_of_blocks",
+              "heaviest and lightest rows of blocks",
+              {{"mask", "mask"},
+               {"rank", ""},
+               {"row", "row"},
+               {"q_begin", "first query"},
+               {"blocks", "blocks to compute", Unit::blocks},
+               {"share", "of the row", Unit::share}},
+              {}};
+  for (std::size_t u = 0; u < info.summaries.size(); ++u) {
+    const Array& states = info.summaries[u].states;
+    const std::int64_t rows = states.shape()[0], columns = states.shape()[1];
+    std::vector<std::int64_t> load(static_cast<std::size_t>(rows)), order(load.size());
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        load[static_cast<std::size_t>(i)] +=
+            states.elements<std::uint8_t>()[static_cast<std::size_t>(i * columns + j)] != 0;
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      return load[static_cast<std::size_t>(a)] > load[static_cast<std::size_t>(b)];
+    });
+    const auto listed = std::min<std::size_t>(3, order.size());
+    const auto add = [&](std::int64_t row, const char* rank) {
+      const std::int64_t blocks = load[static_cast<std::size_t>(row)];
+      table.rows.push_back({static_cast<std::int64_t>(u), std::string(rank), row, row * info.block.q, blocks,
+                            share(blocks, columns)});
+    };
+    for (std::size_t n = 0; n < listed; ++n) add(order[n], "heaviest");
+    for (std::size_t n = std::max(listed, order.size() - listed); n < order.size(); ++n)
+      add(order[n], "lightest");
+  }
+  table.text_rows = 12;
+  report.add(std::move(table));
+}
+
+void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) {
+  Table table{"arrays",
+              "arrays",
+              {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
+              {}};
+  std::int64_t bytes = 0;
+  const auto add = [&](const char* name, DType dtype, const Shape& shape) {
+    const std::int64_t size = byte_count(shape, dtype);
+    bytes += size;
+    table.rows.push_back({std::string(name), std::string(name_of(dtype)), shape, size});
+  };
+  add("data_next", info.data_next.dtype(), info.data_next.shape());
+  if (info.mask_next) add("mask_next", info.mask_next->dtype(), info.mask_next->shape());
+  add("block_mask", info.block_mask.dtype(), info.block_mask.shape());
+  if (info.partial_mask_blocks)
+    add("partial_mask_blocks", info.partial_mask_blocks->dtype(), info.partial_mask_blocks->shape());
+  if (info.q_sequence) add("q_sequence", info.q_sequence->dtype(), info.q_sequence->shape());
+  report.add(std::move(table));
+  report.add("arrays", "all arrays", bytes, Unit::bytes);
+  report.add("dense_mask", "the dense mask", dense_bytes, Unit::bytes);
+  report.add("arrays_of_dense", "arrays of dense mask", share(bytes, dense_bytes), Unit::share);
+}
+
+// Keys that the middle query sees: what a window's counts come to.
+std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
+  if (!m.node().random_access()) return std::nullopt;
+  mask::BitBuffer buffer;
+  const mask::BitRows row = buffer.rows(1, m.kv_length());
+  const std::int64_t q = m.q_length() / 2;
+  m.node().fill({q, q + 1, 0, m.kv_length()}, row);
+  std::int64_t keys = 0;
+  for (std::int64_t w = 0; w < row.row_words; ++w) keys += std::popcount(row.words[w]);
+  return keys;
+}
+
+}  // namespace
+
+Report describe(const MaskInfo& info) {
+  Report report;
+  const MaskSummary& first = info.summaries.front();
+  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
+  const std::int64_t q = first.q_length, kv = first.kv_length;
+  const std::int64_t q_blocks = first.states.shape()[0], kv_blocks = first.states.shape()[1];
+  const bool padded = q_blocks * info.block.q != q || kv_blocks * info.block.kv != kv;
+
+  report.add("direction", "walk", std::string(info.direction == Direction::forward ? "forward" : "dkv"));
+  report.add("kind", "kind",
+             std::string(info.is_dynamic_mask ? "dynamic"
+                         : info.mask_function ? "static, computable"
+                                              : "static"));
+  report.add("shape", "heads, queries, keys", Shape{heads, q, kv});
+  report.add("block", "block", Shape{info.block.q, info.block.kv});
+  if (padded)
+    report.add("padded_shape", "padded with False to",
+               Shape{heads, q_blocks * info.block.q, kv_blocks * info.block.kv});
+  if (info.options.head_shards > 1) report.add("head_shards", "head shards", info.options.head_shards);
+  if (info.options.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.options.q_seq_shards);
+  if (q != kv)
+    for (const Mask& m : info.masks)
+      if (m.text().find("causal") != std::string::npos) {
+        report.add(
+            "causal_alignment", "causal means",
+            std::string(
+                "query i sees keys up to i + offset: aligned at the top left unless an offset moves it"));
+        break;
+      }
+
+  // Sums over heads, not over distinct masks.
+  std::int64_t empty = 0, partial = 0, full = 0, elements = 0, blind_rows = 0, unseen_keys = 0;
+  for (const std::int64_t u : info.head_mask) {
+    const MaskSummary& s = info.summaries[static_cast<std::size_t>(u)];
+    empty += s.empty_blocks, partial += s.partial_blocks, full += s.full_blocks, elements += s.true_elements;
+    blind_rows += length_of(s.rows_without_key), unseen_keys += length_of(s.keys_without_row);
+  }
+  const std::int64_t blocks = empty + partial + full, dense = heads * q * kv;
+
+  Table masks{"masks",
+              "masks",
+              {{"mask", "mask"},
+               {"heads", "heads"},
+               {"expression", "is"},
+               {"empty_blocks", "empty", Unit::blocks},
+               {"partial_blocks", "partial", Unit::blocks},
+               {"full_blocks", "full", Unit::blocks},
+               {"block_sparsity", "empty blocks", Unit::share},
+               {"element_sparsity", "False", Unit::share},
+               {"distinct_partial_blocks", "distinct", Unit::blocks},
+               {"mean_keys_per_query", "keys/query"},
+               {"keys_of_middle_query", "middle query"}},
+              {}};
+  for (std::size_t u = 0; u < info.summaries.size(); ++u) {
+    const MaskSummary& s = info.summaries[u];
+    const std::int64_t grid = s.states.size();
+    const auto middle = keys_of_middle_query(info.masks[u]);
+    masks.rows.push_back({static_cast<std::int64_t>(u), heads_with(info, static_cast<std::int64_t>(u)),
+                          core::printable(info.masks[u].text(), 60), s.empty_blocks, s.partial_blocks,
+                          s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
+                          info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),
+                          share(s.true_elements, q), middle ? ReportValue(*middle) : ReportValue()});
+  }
+  report.add(std::move(masks));
+
+  Report in_all;
+  in_all.add("blocks", "blocks", blocks, Unit::blocks);
+  in_all.add("empty_blocks", "empty", empty, Unit::blocks);
+  in_all.add("partial_blocks", "partial", partial, Unit::blocks);
+  in_all.add("full_blocks", "full", full, Unit::blocks);
+  in_all.add("block_sparsity", "blocks skipped", share(empty, blocks), Unit::share);
+  in_all.add("work_left", "matmul work left", share(partial + full, blocks), Unit::share);
+  in_all.add("element_sparsity", "elements False", 1 - share(elements, dense), Unit::share);
+  in_all.add("true_elements", "elements True", elements, Unit::elements);
+  if (!info.is_dynamic_mask)
+    in_all.add("distinct_partial_blocks", "distinct partial blocks", info.distinct_partial_blocks,
+               Unit::blocks);
+  in_all.add("rows_without_key", "queries without a key", blind_rows, Unit::rows);
+  in_all.add("keys_without_row", "keys without a query", unseen_keys, Unit::keys);
+  in_all.add("grid", "grid before shrinking", info.unshrunk_grid);
+  in_all.add("shrunk_grid", "grid of the arrays", info.block_mask.shape());
+  report.add(Section{"total", heads == 1 ? "in all" : "over all heads",
+                     std::make_shared<Report>(std::move(in_all))});
+
+  add_ranges(report, info, "rows_without_key", "queries without a key", Unit::rows,
+             &MaskSummary::rows_without_key);
+  add_ranges(report, info, "keys_without_row", "keys without a query", Unit::keys,
+             &MaskSummary::keys_without_row);
+  add_arrays(report, info, dense);
+  add_rows_of_blocks(report, info);
+
+  constexpr std::size_t kPictures = 4;  // of distinct masks; each is a screen
+  for (std::size_t u = 0; u < std::min(kPictures, info.summaries.size()); ++u) {
+    const Array& states = info.summaries[u].states;
+    const auto from = states.elements<std::uint8_t>();
+    report.add(BlockPicture{fmt::format("picture_{}", u),
+                            fmt::format("blocks of mask {} (queries down, keys across)", u),
+                            states.shape()[0], states.shape()[1],
+                            std::make_shared<const std::vector<std::uint8_t>>(from.begin(), from.end())});
+  }
+  if (blind_rows > 0)
+    report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",
+                                          core::format_count(blind_rows), core::format_count(heads * q)));
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,411 @@
+// The language of mask expressions: one function a line of the grammar in ejk/mask.hpp.
+//
+// Parsing looks at words only and gives a tree; resolving the tree opens arrays and makes masks of one shape.
+// tests: tests/mask/test_expression.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/text.hpp"
+#include "mask/node.hpp"
+
+namespace ejk {
+
+using core::printable;
+
+namespace {
+
+struct Argument {
+  std::string name;  // empty when by position
+  std::string value;
+};
+
+struct Parameter {
+  std::string name;
+  bool required = false;
+};
+
+// A kind of mask in the language: its word and what it takes.
+struct Kind {
+  std::string word;
+  std::vector<Parameter> parameters;
+};
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> table{
+      {"full", {}},
+      {"causal", {{"offset"}, {"align"}}},
+      {"local", {{"left"}, {"right"}, {"offset"}}},
+      {"chunked", {{"size", true}}},
+      {"segments", {{"q", true}, {"kv"}}},
+      {"documents", {{"cu_seqlens", true}}},
+      {"file", {{"array", true}}},
+  };
+  return table;
+}
+
+}  // namespace
+
+struct MaskExpression::Node {
+  enum class Op { kind, negate, both, either };
+  Op op = Op::kind;
+  std::shared_ptr<const Node> left, right;
+
+  std::string kind;
+  std::map<std::string, std::string> arguments;
+
+  const std::string* argument(const std::string& name) const {
+    const auto found = arguments.find(name);
+    return found == arguments.end() ? nullptr : &found->second;
+  }
+  // An integer argument; "none" and a missing one are nothing.
+  std::optional<std::int64_t> integer(const std::string& name) const {
+    const std::string* text = argument(name);
+    if (text == nullptr || *text == "none") return std::nullopt;
+    return core::parse_integer(*text);
+  }
+};
+
+namespace {
+
+using Node = MaskExpression::Node;
+using NodePtr = std::shared_ptr<const Node>;
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  NodePtr parse() {
+    NodePtr tree = parse_union();
+    if (at_ < text_.size())
+      throw fail(text_[at_] == ')' ? "')' closes nothing" : "expected '&', '|' or the end");
+    return tree;
+  }
+
+ private:
+  // Deeper nesting than this is no mask, and would exhaust the stack.
+  static constexpr int kDeepest = 200;
+
+  Error fail(const std::string& why) const {
+    std::string where =
+        at_ < text_.size() ? fmt::format("at \"{}\"", printable(text_.substr(at_), 30)) : "at its end";
+    return Error(Error::Kind::usage,
+                 fmt::format("mask expression '{}': {}: {}", printable(text_), where, why));
+  }
+
+  void skip_spaces() {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
+  }
+  bool take(char c) {
+    skip_spaces();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    skip_spaces();
+    return true;
+  }
+
+  NodePtr parse_union() {
+    NodePtr left = parse_inter();
+    while (take('|')) left = join(Node::Op::either, left, parse_inter());
+    return left;
+  }
+
+  NodePtr parse_inter() {
+    NodePtr left = parse_unary();
+    while (take('&')) left = join(Node::Op::both, left, parse_unary());
+    return left;
+  }
+
+  NodePtr parse_unary() {
+    if (++depth_ > kDeepest) throw fail(fmt::format("nested more than {} deep", kDeepest));
+    NodePtr result;
+    if (take('~')) {
+      result = join(Node::Op::negate, parse_unary(), nullptr);
+    } else if (take('(')) {
+      result = parse_union();
+      if (!take(')')) throw fail("expected ')'");
+    } else {
+      result = parse_kind();
+    }
+    --depth_;
+    return result;
+  }
+
+  static NodePtr join(Node::Op op, NodePtr left, NodePtr right) {
+    auto node = std::make_shared<Node>();
+    node->op = op;
+    node->left = std::move(left);
+    node->right = std::move(right);
+    return node;
+  }
+
+  NodePtr parse_kind() {
+    skip_spaces();
+    const std::size_t begin = at_;
+    const auto is_letter = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
+    };
+    std::size_t end = begin;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
+    if (end == begin) throw fail("expected a kind of mask").hint("the kinds are " + words());
+    const std::string word(text_.substr(begin, end - begin));
+    const auto kind =
+        std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.word == word; });
+    if (kind == kinds().end()) throw unknown(word);
+    at_ = end;
+    auto node = std::make_shared<Node>();
+    node->kind = word;
+    skip_spaces();
+    if (at_ < text_.size() && text_[at_] == '(') parse_arguments(*kind, *node);
+    for (const Parameter& p : kind->parameters)
+      if (p.required && node->argument(p.name) == nullptr)
+        throw fail(fmt::format("{} needs its {}", word, p.name)).hint(usage(*kind));
+    check(*kind, *node);
+    return node;
+  }
+
+  static std::string words() {
+    std::string all;
+    for (const Kind& k : kinds()) all += (all.empty() ? "" : ", ") + k.word;
+    return all;
+  }
+
+  Error unknown(const std::string& word) const {
+    std::vector<std::string> names;
+    for (const Kind& k : kinds()) names.push_back(k.word);
+    const auto nearest = core::nearest_name(word, names);
+    return fail(fmt::format("'{}' is no kind of mask", printable(word, 40)))
+        .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "the kinds are " + words());
+  }
+
+  static std::string usage(const Kind& kind) {
+    if (kind.word == "full") return "full";
+    if (kind.word == "causal") return "causal, causal(offset=K) or causal(align=bottom-right)";
+    if (kind.word == "local") return "local(left=L,right=R,offset=K), either side a count or none";
+    if (kind.word == "chunked") return "chunked(SIZE)";
+    if (kind.word == "segments") return "segments(REF) or segments(Q_REF,KV_REF)";
+    if (kind.word == "documents") return "documents(CU_SEQLENS_REF)";
+    return "file(REF)";
+  }
+
+  // An argument ends at a comma or the closing parenthesis; those inside of [], () and "" belong to it.
+  std::string parse_value() {
+    std::string value;
+    if (at_ < text_.size() && text_[at_] == '"') {
+      for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_) value += text_[at_];
+      if (at_ >= text_.size()) throw fail("the quote '\"' is not closed");
+      ++at_;
+      skip_spaces();
+      return value;
+    }
+    int square = 0, round = 0;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (square == 0 && round == 0 && (c == ',' || c == ')')) break;
+      square += (c == '[') - (c == ']' && square > 0);
+      round += (c == '(') - (c == ')');
+      value += c;
+    }
+    while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.pop_back();
+    return value;
+  }
+
+  void parse_arguments(const Kind& kind, Node& node) {
+    const std::size_t open = at_;
+    take('(');
+    if (take(')')) return;
+    std::size_t position = 0;
+    for (;;) {
+      skip_spaces();
+      std::string name;
+      for (const Parameter& p : kind.parameters) {
+        std::size_t after = at_ + p.name.size();
+        if (text_.substr(at_, p.name.size()) != p.name) continue;
+        while (after < text_.size() && text_[after] == ' ') ++after;
+        if (after >= text_.size() || text_[after] != '=') continue;
+        name = p.name;
+        at_ = after + 1;
+        skip_spaces();
+        break;
+      }
+      const std::size_t value_at = at_;
+      const std::string value = parse_value();
+      if (value.empty()) throw fail(fmt::format("an argument of {} is empty", kind.word)).hint(usage(kind));
+      if (name.empty()) {
+        // A misspelt name is no value: only references may hold '='.
+        const auto equals = value.find('=');
+        if (takes_numbers(kind) && equals != std::string::npos) {
+          at_ = value_at;
+          throw fail(
+              fmt::format("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40)))
+              .hint(usage(kind));
+        }
+        if (position >= kind.parameters.size()) {
+          at_ = value_at;
+          throw fail(fmt::format("{} takes no such argument", kind.word)).hint(usage(kind));
+        }
+        name = kind.parameters[position++].name;
+      }
+      if (!node.arguments.emplace(name, value).second)
+        throw fail(fmt::format("{} is given twice", name)).hint(usage(kind));
+      if (take(',')) continue;
+      if (take(')')) return;
+      at_ = open;
+      throw fail("'(' is not closed");
+    }
+  }
+
+  static bool takes_numbers(const Kind& kind) {
+    return kind.word == "causal" || kind.word == "local" || kind.word == "chunked" || kind.word == "full";
+  }
+
+  void check(const Kind& kind, const Node& node) const {
+    if (!takes_numbers(kind)) return;
+    for (const auto& [name, value] : node.arguments) {
+      const bool side = kind.word == "local" && (name == "left" || name == "right");
+      if (name == "align") {
+        if (value != "top-left" && value != "bottom-right")
+          throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
+        if (node.argument("offset") != nullptr)
+          throw fail("align and offset exclude each other").hint(usage(kind));
+      } else if (!(side && value == "none") && !core::parse_integer(value)) {
+        throw fail(
+            fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))
+            .hint(usage(kind));
+      }
+    }
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int depth_ = 0;
+};
+
+std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open) {
+  auto array = open(*node.argument("array"));
+  const std::size_t rank = array->shape().size();
+  if (rank == 2 || rank == 3) return array;
+  Error error(Error::Kind::input,
+              fmt::format("{}: a mask is (queries, keys) or (heads, queries, keys), not of shape {}",
+                          array->name(), to_string(array->shape())));
+  if (rank == 4) error.hint(fmt::format("take one batch entry with a slice: \"{}[0]\"", array->name()));
+  throw error;
+}
+
+// Joins what is known of a shape with what another array says; 0 is not known.
+void agree(Shape& known, const Shape& more, const std::string& name) {
+  for (std::size_t d = 0; d < 3; ++d) {
+    const bool broadcast = d == 0 && (known[d] == 1 || more[d] == 1);
+    if (more[d] == 0) continue;
+    if (known[d] == 0 || broadcast)
+      known[d] = std::max(known[d], more[d]);
+    else if (known[d] != more[d])
+      throw Error(Error::Kind::input,
+                  fmt::format("{} makes a mask of {} x {} x {} (heads x queries x keys), the arrays before "
+                              "it one of {} x {} x {}",
+                              name, more[0], more[1], more[2], known[0], known[1], known[2]));
+  }
+}
+
+void find_shape(const Node& node, const OpenArray& open, Shape& known) {
+  if (node.op != Node::Op::kind) {
+    find_shape(*node.left, open, known);
+    if (node.right) find_shape(*node.right, open, known);
+  } else if (node.kind == "file") {
+    const auto array = open_dense(node, open);
+    Shape shape = array->shape();
+    if (shape.size() == 2) shape.insert(shape.begin(), 1);
+    agree(known, shape, array->name());
+  } else if (node.kind == "segments") {
+    const auto q = open(*node.argument("q"));
+    const auto kv = node.argument("kv") == nullptr ? q : open(*node.argument("kv"));
+    if (q->shape().size() == 1 && kv->shape().size() == 1)
+      agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
+    else
+      segments_mask(*q, *kv);  // says what is wrong with them
+  } else if (node.kind == "documents") {
+    const auto cu = open(*node.argument("cu_seqlens"));
+    const Mask mask = documents_mask(*cu);
+    agree(known, {1, mask.q_length(), mask.kv_length()}, cu->name());
+  }
+}
+
+Mask checked_shape(Mask mask, const Shape& shape, const std::string& name) {
+  if (mask.q_length() == shape[1] && mask.kv_length() == shape[2]) return mask;
+  Error error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)", name,
+                                              mask.q_length(), mask.kv_length(), shape[1], shape[2]));
+  if (mask.q_length() == shape[2] && mask.kv_length() == shape[1] && shape[1] != shape[2])
+    error.hint("it looks transposed: queries are the first axis");
+  throw error;
+}
+
+Mask make(const Node& node, const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) {
+  const std::int64_t q = shape[1], kv = shape[2];
+  switch (node.op) {
+    case Node::Op::negate:
+      return ~make(*node.left, shape, head, polarity, open);
+    case Node::Op::both:
+      return make(*node.left, shape, head, polarity, open) & make(*node.right, shape, head, polarity, open);
+    case Node::Op::either:
+      return make(*node.left, shape, head, polarity, open) | make(*node.right, shape, head, polarity, open);
+    case Node::Op::kind:
+      break;
+  }
+  if (node.kind == "full") return full_mask(q, kv);
+  if (node.kind == "causal") {
+    const std::string* align = node.argument("align");
+    return causal_mask(
+        q, kv, align != nullptr && *align == "bottom-right" ? kv - q : node.integer("offset").value_or(0));
+  }
+  if (node.kind == "local")
+    return local_mask(q, kv, node.integer("left"), node.integer("right"), node.integer("offset").value_or(0));
+  if (node.kind == "chunked") return chunked_mask(q, kv, *node.integer("size"));
+  if (node.kind == "segments") {
+    const auto ids = open(*node.argument("q"));
+    const auto kv_ids = node.argument("kv") == nullptr ? ids : open(*node.argument("kv"));
+    return checked_shape(segments_mask(*ids, *kv_ids), shape, ids->name());
+  }
+  if (node.kind == "documents") {
+    const auto cu = open(*node.argument("cu_seqlens"));
+    const Mask mask = documents_mask(*cu);
+    if (mask.q_length() != q || mask.kv_length() != kv)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)",
+                              cu->name(), mask.q_length(), q, kv));
+    return mask;
+  }
+  auto array = open_dense(node, open);
+  if (array->shape().size() == 3) {
+    const std::int64_t heads = array->shape()[0];
+    if (heads != 1 && heads != shape[0])
+      throw Error(Error::Kind::input,
+                  fmt::format("{} has {} heads, the mask has {}", array->name(), heads, shape[0]));
+    array = slice_of(array, heads == 1 ? 0 : head);
+  }
+  const std::string name = array->name();
+  return checked_shape(array_mask(std::move(array), polarity), shape, name);
+}
+
+}  // namespace
+
+MaskExpression MaskExpression::parse(std::string_view text) {
+  MaskExpression expression;
+  expression.text_ = text;
+  expression.root_ = Parser(text).parse();
+  return expression;
+}
+
+std::optional<Shape> MaskExpression::shape(const OpenArray& open) const {
+  Shape known{0, 0, 0};
+  find_shape(*root_, open, known);
+  if (known[1] == 0 || known[2] == 0) return std::nullopt;
+  return known;
+}
+
+Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
+                             const OpenArray& open) const {
+  return make(*root_, shape, head, polarity, open);
+}
+
+}  // namespace ejk

@@ -1,0 +1,53 @@
+// The index arrays of a MaskInfo, made from the states of blocks: look-ahead, shrinking, downcasting.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/mask_info.hpp"
+
+namespace ejk::mask {
+
+/// How heads and queries are cut up. A slab is the rows of one head shard × one query shard.
+struct Layout {
+  Direction direction = Direction::forward;
+  std::int64_t head_shards = 1;
+  std::int64_t q_shards = 1;
+  std::int64_t rows = 1;  // of the index arrays: one a head, or one a head shard
+  std::int64_t q_blocks = 1;
+  std::int64_t kv_blocks = 1;
+
+  std::int64_t rows_per_shard() const { return rows / head_shards; }
+  std::int64_t q_blocks_per_shard() const { return q_blocks / q_shards; }
+  std::int64_t grid() const { return q_blocks * kv_blocks; }
+};
+
+/// What a row of the index arrays is made from: states (uint8) and pattern ids (int32), (q blocks, kv
+/// blocks).
+struct RowGrid {
+  const std::uint8_t* states;
+  const std::int32_t* patterns;  // null when there are no partial blocks
+};
+
+/// The three arrays, (rows, height, width) int32, mask_next empty when there are no partial blocks.
+struct IndexArrays {
+  Array data_next;
+  Array mask_next;
+  Array block_mask;
+};
+
+/// Steps 5 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in each
+/// slab.
+IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows);
+
+/// Step 6: leaves out the empty blocks of each row (forward) or column (dkv) of blocks; the same for all
+/// rows.
+IndexArrays shrunk(const Layout& layout, const IndexArrays& arrays);
+
+/// An int32 array in the narrowest of int8, int16 and int32 that holds values up to `largest`.
+Array downcast(const Array& array, std::int64_t largest);
+
+/// The largest value of an int32 array, at least 0.
+std::int64_t largest_value(const Array& array);
+
+}  // namespace ejk::mask

@@ -1,0 +1,32 @@
+// A grid of block states drawn with fewer cells than it has blocks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/report.hpp"
+
+namespace ejk::report {
+
+/// What a cell's blocks have in common.
+enum class CellState : std::uint8_t { empty, partial, full, mixed };
+
+/// The picture at a scale: every cell stands for `rows_per_cell` × `columns_per_cell` blocks, those of the
+/// last row and column for what is left.
+struct CellGrid {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t rows_per_cell = 1;
+  std::int64_t columns_per_cell = 1;
+  std::vector<CellState> cells;  // rows × columns
+
+  CellState at(std::int64_t row, std::int64_t column) const {
+    return cells[static_cast<std::size_t>(row * columns + column)];
+  }
+};
+
+/// The finest grid of at most `max_rows` × `max_columns` cells. A cell is empty, partial or full only if all
+/// its blocks are, else mixed.
+CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t max_columns);
+
+}  // namespace ejk::report

@@ -1,0 +1,142 @@
+// tests: tests/report/test_text.cpp
+#include "report/units.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "core/text.hpp"
+
+namespace ejk::report {
+
+namespace {
+
+// What a counting unit counts, in the plural; empty for the units that are measures.
+std::string_view counted(Unit unit) {
+  switch (unit) {
+    case Unit::blocks:
+      return "blocks";
+    case Unit::rows:
+      return "rows";
+    case Unit::keys:
+      return "keys";
+    case Unit::elements:
+      return "elements";
+    case Unit::tokens:
+      return "tokens";
+    default:
+      return "";
+  }
+}
+
+std::string seconds(double s) {
+  if (s < 0.9995) return fmt::format("{:.3g} ms", s * 1e3);
+  if (s < 59.95) return fmt::format("{:.3g} s", s);
+  const auto whole = static_cast<std::int64_t>(std::llround(s));
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+std::string scaled(double value, double base, std::span<const char* const> units) {
+  std::size_t unit = 0;
+  while (std::abs(value) >= base && unit + 1 < units.size()) value /= base, ++unit;
+  return unit == 0 ? fmt::format("{:.4g} {}", value, units[0]) : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+std::string bytes(double value) {
+  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  return scaled(value, 1024, units);
+}
+
+std::string flop(double value) {
+  constexpr std::array units{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"};
+  return scaled(value, 1000, units);
+}
+
+std::string measure(double value, Unit unit) {
+  if (!std::isfinite(value)) return fmt::format("{}", value);
+  switch (unit) {
+    case Unit::bytes:
+      return bytes(value);
+    case Unit::share:
+      return percent(value);
+    case Unit::seconds:
+      return seconds(value);
+    case Unit::flop:
+      return flop(value);
+    case Unit::bytes_per_second:
+      return bytes(value) + "/s";
+    default:
+      return fmt::format("{:.6g}", value);
+  }
+}
+
+bool is_measure(Unit unit) {
+  return unit == Unit::bytes || unit == Unit::share || unit == Unit::seconds || unit == Unit::flop ||
+         unit == Unit::bytes_per_second;
+}
+
+std::string number(const ReportValue& value, Unit unit) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+    if (unit == Unit::bytes) return core::format_bytes(*whole);
+    return is_measure(unit) ? measure(static_cast<double>(*whole), unit) : core::format_count(*whole);
+  }
+  if (const auto* real = std::get_if<double>(&value)) return measure(*real, unit);
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
+  if (const auto* text = std::get_if<std::string>(&value)) return core::printable(*text);
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+    std::string out;
+    if (unit == Unit::none) {  // a shape, as NumPy writes it
+      for (const std::int64_t n : *list) out += fmt::format("{}{}", out.empty() ? "" : ", ", n);
+      return fmt::format("({}{})", out, list->size() == 1 ? "," : "");
+    }
+    for (const std::int64_t n : *list) out += (out.empty() ? "" : " x ") + number(n, unit);
+    return out;
+  }
+  return "-";
+}
+
+}  // namespace
+
+std::string percent(double share) {
+  const double p = 100 * share;
+  if (!std::isfinite(p)) return fmt::format("{}", p);
+  if (p == std::round(p) && std::abs(p) <= 100) return fmt::format("{:.0f} %", p);
+  // Enough digits that the distance to 0 % or 100 % shows.
+  const double distance = std::min(std::abs(p), std::abs(100 - p));
+  int digits = 1;
+  for (double d = distance; d < 0.9995 && digits < 6; d *= 10) ++digits;
+  if (distance < 0.5e-6) return p < 50 ? "< 0.000001 %" : "> 99.999999 %";
+  return fmt::format("{:.{}f} %", p, digits);
+}
+
+std::string with_unit(const ReportValue& value, Unit unit) {
+  std::string text = number(value, unit);
+  std::string_view word = counted(unit);
+  if (word.empty() || std::holds_alternative<std::string>(value) ||
+      std::holds_alternative<std::monostate>(value))
+    return text;
+  if (const auto* whole = std::get_if<std::int64_t>(&value); whole && *whole == 1) word.remove_suffix(1);
+  return fmt::format("{} {}", text, word);
+}
+
+std::string cell(const ReportValue& value, Unit unit) { return number(value, unit); }
+
+std::string_view key_ending(Unit unit) {
+  switch (unit) {
+    case Unit::bytes:
+      return "_bytes";
+    case Unit::seconds:
+      return "_s";
+    case Unit::flop:
+      return "_flop";
+    case Unit::bytes_per_second:
+      return "_bytes_per_s";
+    default:
+      return "";
+  }
+}
+
+}  // namespace ejk::report

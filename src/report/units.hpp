@@ -1,0 +1,23 @@
+// How each unit is written: for people ("12.3 %", "1.5 GiB") and at the end of a JSON key ("_bytes").
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ejk/report.hpp"
+
+namespace ejk::report {
+
+/// A number with its unit as in "1,024 blocks".
+std::string with_unit(const ReportValue& value, Unit unit);
+
+/// The same for a table's cell, where the column's label already says what is counted.
+std::string cell(const ReportValue& value, Unit unit);
+
+/// A share in percent with as many digits as tell it from 0 % and 100 %.
+std::string percent(double share);
+
+/// "_bytes" for Unit::bytes; empty for most.
+std::string_view key_ending(Unit unit);
+
+}  // namespace ejk::report

@@ -1,0 +1,127 @@
+// What this process may use: /proc and /sys/fs/cgroup say it.
+//
+// A control group (version 2) lies at /sys/fs/cgroup/<path>, version 1 at /sys/fs/cgroup/<controller>/<path>;
+// the path is in /proc/self/cgroup. Every group on the way up limits those below it. Inside a container the
+// path may name a place that only the host sees: then the root of what is mounted is the container's group,
+// which the way up ends at.
+//
+// tests: tests/settings/test_machine.cpp
+#include "ejk/machine.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ejk/text.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "12345" → 12345; "max" and whatever else is no number → nothing.
+std::optional<std::int64_t> number_in(const std::string& path) { return parse_integer(first_line(path)); }
+
+// The number behind `key` in a file of lines "key number" or "key: number kB".
+std::optional<std::int64_t> number_behind(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::int64_t value = 0;
+    if (words >> name >> value && (name == key || name == key + ":")) return value;
+  }
+  return std::nullopt;
+}
+
+// The folders of this process's control group for `controller` ("" is version 2) and of all groups above.
+std::vector<std::string> control_groups(const std::string& root, const std::string& controller) {
+  std::vector<std::string> folders;
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {  // id:controller,controller:/path
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (fmt::format(",{},", controllers).find(fmt::format(",{},", controller)) == std::string::npos) continue;
+    const std::string base =
+        fmt::format("{}/sys/fs/cgroup{}{}", root, controllers.empty() ? "" : "/", controllers);
+    for (std::string path = line.substr(second + 1);; path.erase(path.rfind('/'))) {
+      folders.push_back(base + path);
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return folders;
+}
+
+}  // namespace
+
+int usable_cores(const std::string& root) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::int64_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  if (cores < 1) cores = std::max<std::int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1);
+
+  const auto limit_to = [&](std::int64_t quota, std::int64_t period) {
+    if (quota > 0 && period > 0) cores = std::min(cores, (quota - 1) / period + 1);
+  };
+  for (const std::string& folder : control_groups(root, "")) {
+    std::istringstream words(first_line(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
+    std::int64_t quota = 0, period = 0;
+    if (words >> quota >> period) limit_to(quota, period);
+  }
+  for (const std::string& folder : control_groups(root, "cpu"))
+    limit_to(number_in(folder + "/cpu.cfs_quota_us").value_or(-1),
+             number_in(folder + "/cpu.cfs_period_us").value_or(-1));
+  return static_cast<int>(cores);
+}
+
+std::int64_t memory_limit(const std::string& root) {
+  std::int64_t least = kUnlimited;
+  if (const auto available = number_behind(root + "/proc/meminfo", "MemAvailable")) least = *available * 1024;
+
+  const auto group = [&](const std::string& folder, const char* limit, const char* use, const char* cache) {
+    const auto most = number_in(folder + limit);
+    if (!most) return;
+    const auto droppable = number_behind(folder + "/memory.stat", cache).value_or(0);
+    const auto used = std::max<std::int64_t>(number_in(folder + use).value_or(0) - droppable, 0);
+    least = std::min(least, std::max<std::int64_t>(*most - used, 0));
+  };
+  for (const std::string& folder : control_groups(root, ""))
+    group(folder, "/memory.max", "/memory.current", "inactive_file");
+  for (const std::string& folder : control_groups(root, "memory"))
+    group(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
+
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+    const auto most = static_cast<std::int64_t>(std::min<rlim_t>(space.rlim_cur, kUnlimited));
+    const auto used = number_behind(root + "/proc/self/status", "VmSize").value_or(0) * 1024;
+    least = std::min(least, std::max<std::int64_t>(most - used, 0));
+  }
+  return least;
+}
+
+std::int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace ejk

@@ -1,0 +1,96 @@
+// References taken apart by their words.
+#include "io/support.hpp"
+
+using namespace ejk;
+using namespace ejk::test;
+using Kind = ArrayReference::Container;
+
+TEST_CASE("a reference is told by the end of its path, and the rest is member and slice") {
+  struct Row {
+    const char* text;
+    Kind container;
+    const char* path;
+    const char* member;
+    std::size_t entries;
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {"a.npy", Kind::npy, "a.npy", "", 0},
+           {"a.npy[0,:,-8:]", Kind::npy, "a.npy", "", 3},
+           {"dir.npz/a.npy", Kind::npy, "dir.npz/a.npy", "", 0},
+           {"plain", Kind::npy, "plain", "", 0},
+           {"plain[1]", Kind::npy, "plain", "", 1},
+           {"run[3].npy", Kind::npy, "run[3].npy", "", 0},
+           {"run[3].npy[4]", Kind::npy, "run[3].npy", "", 1},
+           {"10:30.npy", Kind::npy, "10:30.npy", "", 0},
+           {"a.npz", Kind::npz, "a.npz", "", 0},
+           {"a.npz:x", Kind::npz, "a.npz", "x", 0},
+           {"a.npz:x[...]", Kind::npz, "a.npz", "x", 1},
+           {"a.h5", Kind::hdf5, "a.h5", "", 0},
+           {"./a.hdf5:/g/x", Kind::hdf5, "./a.hdf5", "/g/x", 0},
+           {"a.hdf:x", Kind::hdf5, "a.hdf", "x", 0},
+           {"a.he5:/g/b.npz:c", Kind::hdf5, "a.he5", "/g/b.npz:c", 0},
+           {"a.h5:/g[0]", Kind::hdf5, "a.h5", "/g", 1},
+           {"a.h5[2:4]", Kind::hdf5, "a.h5", "", 1},
+           {"out/", Kind::directory, "out/", "", 0},
+           {"-", Kind::stream, "", "", 0},
+           {"-[0]", Kind::stream, "", "", 1},
+           {"-x.npy", Kind::npy, "-x.npy", "", 0},
+       }) {
+    CAPTURE(row.text);
+    const ArrayReference r = parse_reference(row.text);
+    CHECK(r.container == row.container);
+    CHECK(r.path == row.path);
+    CHECK(r.member == row.member);
+    CHECK(r.slice.size() == row.entries);
+    CHECK(r.text == row.text);
+  }
+}
+
+TEST_CASE("slices hold integers, ranges and one ellipsis") {
+  const auto slice = parse_reference("a.npy[ -1 , : , 2:-3:4, 5: ,...,::2,]").slice;
+  REQUIRE(slice.size() == 6);
+  CHECK(slice[0].kind == SliceItem::Kind::index);
+  CHECK(slice[0].index == -1);
+  CHECK(!slice[1].start.has_value());
+  CHECK(!slice[1].stop.has_value());
+  CHECK(slice[2].start == 2);
+  CHECK(slice[2].stop == -3);
+  CHECK(slice[2].step == 4);
+  CHECK(slice[3].start == 5);
+  CHECK(slice[4].kind == SliceItem::Kind::ellipsis);
+  CHECK(slice[5].step == 2);
+}
+
+TEST_CASE("a malformed reference says what is wrong with it") {
+  const std::pair<const char*, const char*> rows[] = {
+      {"", "empty"},
+      {"a.npy[]", "the slice is empty"},
+      {"a.npy[0", "not closed"},
+      {"a.npy[0]x", "not closed"},
+      {"a.npy[0][1]", "more than one slice"},
+      {"a.npy[0,,1]", "empty entry"},
+      {"a.npy[,]", "empty entry"},
+      {"a.npy[::0]", "step must be 1 or more"},
+      {"a.npy[::-1]", "step must be 1 or more"},
+      {"a.npy[1:2:3:4]", "'3:4' in the slice is not an integer"},
+      {"a.npy[x]", "'x' in the slice is not an integer"},
+      {"a.npy[1.5]", "'1.5' in the slice is not an integer"},
+      {"a.npy[99999999999999999999]", "not an integer"},
+      {"a.npy[...,...]", "more than once"},
+      {"a.npy[None]", "'None'"},
+      {"[0]", "no file before it"},
+      {"a\n.npy[]", "a\\x0a.npy[]"},
+  };
+  for (const auto& [text, part] : rows) {
+    CAPTURE(text);
+    CHECK(contains(error_of(Error::Kind::usage, [&, t = text] { parse_reference(t); }), part));
+  }
+}
+
+TEST_CASE("references split at commas outside of brackets and parentheses") {
+  using Words = std::vector<std::string>;
+  CHECK(split_references("a.npy,b.npy") == Words{"a.npy", "b.npy"});
+  CHECK(split_references("a.npy[0,:],b.h5:/x(1,2)") == Words{"a.npy[0,:]", "b.h5:/x(1,2)"});
+  CHECK(split_references("a") == Words{"a"});
+  CHECK(split_references("a,") == Words{"a", ""});
+}

@@ -1,0 +1,114 @@
+// process_mask and its kin give, to the element and the dtype, the arrays of the original packages.
+#include "ejk/mask_info.hpp"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cstring>
+#include <functional>
+
+#include "support/golden.hpp"
+
+using namespace ejk;
+
+namespace {
+
+std::optional<std::int64_t> optional_integer(const nlohmann::json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<std::int64_t>());
+}
+
+Mask mask_of(const nlohmann::json& spec, std::int64_t q, std::int64_t kv, const golden::Case& c) {
+  const std::string kind = spec.at("kind");
+  if (kind == "full") return full_mask(q, kv);
+  if (kind == "causal") return causal_mask(q, kv, spec.at("offset"));
+  if (kind == "local")
+    return local_mask(q, kv, optional_integer(spec.at("left")), optional_integer(spec.at("right")),
+                      spec.at("offset"));
+  if (kind == "chunked") return chunked_mask(q, kv, spec.at("chunk_size"));
+  if (kind == "array") return array_mask(make_source(c.in.at(spec.at("name").get<std::string>()).view()));
+  const Mask left = mask_of(spec.at("left"), q, kv, c), right = mask_of(spec.at("right"), q, kv, c);
+  if (kind == "and") return left & right;
+  REQUIRE(kind == "or");
+  return left | right;
+}
+
+ProcessMaskOptions options_of(const nlohmann::json& p) {
+  ProcessMaskOptions o;
+  o.head_shards = p.at("head_shards");
+  o.q_seq_shards = p.at("q_seq_shards");
+  o.shrink_grid = p.at("shrink_grid");
+  o.downcast = p.at("downcast_smem_data");
+  return o;
+}
+
+void check_equal(const std::string& name, const Array& got, const golden::Case& c) {
+  REQUIRE_MESSAGE(c.out.count(name) == 1, name);
+  const Array& expected = c.out.at(name);
+  CAPTURE(name);
+  CHECK(name_of(got.dtype()) == name_of(expected.dtype()));
+  REQUIRE(to_string(got.shape()) == to_string(expected.shape()));
+  CHECK(std::memcmp(got.data(), expected.data(), static_cast<std::size_t>(got.bytes())) == 0);
+}
+
+void check_info(const MaskInfo& info, const golden::Case& c) {
+  check_equal("data_next", info.data_next, c);
+  check_equal("block_mask", info.block_mask, c);
+  CHECK(info.mask_next.has_value() == (c.out.count("mask_next") == 1));
+  CHECK((info.partial_mask_blocks != nullptr) == (c.out.count("partial_mask_blocks") == 1));
+  CHECK(info.q_sequence.has_value() == (c.out.count("q_sequence") == 1));
+  if (info.mask_next) check_equal("mask_next", *info.mask_next, c);
+  if (info.partial_mask_blocks) check_equal("partial_mask_blocks", read_all(*info.partial_mask_blocks), c);
+  if (info.q_sequence) check_equal("q_sequence", *info.q_sequence, c);
+  CHECK(info.is_dynamic_mask == c.out.at("is_dynamic_mask").elements<bool>()[0]);
+  CHECK(info.mask_function.has_value() == c.out.at("has_mask_function").elements<bool>()[0]);
+}
+
+void check_family(const std::string& family,
+                  const std::function<MaskInfo(const golden::Case&, BlockShape)>& f) {
+  for (const golden::Case& c : golden::load(family)) {
+    CAPTURE(c.name);
+    const auto& b = c.params.at("block_shape");
+    const BlockShape block{b[0], b[1]};
+    if (c.is_error) {
+      CHECK_THROWS_AS(f(c, block), Error);
+      continue;
+    }
+    for (const int threads : {1, 2, 7}) {
+      omp_set_num_threads(threads);
+      check_info(f(c, block), c);
+    }
+  }
+}
+
+std::vector<Mask> heads_of(const golden::Case& c) {
+  const auto& shape = c.params.at("shape");
+  std::vector<Mask> heads;
+  for (const auto& spec : c.params.at("masks")) heads.push_back(mask_of(spec, shape[1], shape[2], c));
+  return heads;
+}
+
+}  // namespace
+
+TEST_CASE("process_mask: golden cases") {
+  check_family("process_mask", [](const golden::Case& c, BlockShape block) {
+    return process_mask(heads_of(c), block, options_of(c.params));
+  });
+}
+
+TEST_CASE("process_mask_dkv: golden cases") {
+  check_family("process_mask_dkv", [](const golden::Case& c, BlockShape block) {
+    return process_mask_dkv(heads_of(c), block, options_of(c.params));
+  });
+}
+
+TEST_CASE("process_dynamic_mask: golden cases") {
+  check_family("process_dynamic_mask", [](const golden::Case& c, BlockShape block) {
+    return process_dynamic_mask(make_source(c.in.at("mask").view()), block, options_of(c.params));
+  });
+}
+
+TEST_CASE("process_dynamic_mask_dkv: golden cases") {
+  check_family("process_dynamic_mask_dkv", [](const golden::Case& c, BlockShape block) {
+    return process_dynamic_mask_dkv(make_source(c.in.at("mask").view()), block, options_of(c.params));
+  });
+}

@@ -1,0 +1,170 @@
+// Reports as text: a report in, what a person sees out.
+#include "ejk/report.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+#include "report/picture.hpp"
+#include "report/units.hpp"
+
+using namespace ejk;
+
+namespace {
+
+BlockPicture picture(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
+  return {"p", "", rows, columns, std::make_shared<const std::vector<std::uint8_t>>(std::move(states))};
+}
+
+}  // namespace
+
+TEST_CASE("fields that follow each other are aligned, with units in words") {
+  Report report;
+  report.add("heads", "heads", std::int64_t{1}, Unit::blocks)
+      .add("grid", "grid of blocks", Shape{8, 1024, 64}, Unit::blocks)
+      .add("size", "size", std::int64_t{1536}, Unit::bytes)
+      .add("share", "empty", 0.25, Unit::share)
+      .add("yes", "dynamic", true)
+      .add("none", "nothing", ReportValue{});
+  CHECK(to_text(report) ==
+        "heads           1 block\n"
+        "grid of blocks  8 x 1,024 x 64 blocks\n"
+        "size            1.5 KiB\n"
+        "empty           25 %\n"
+        "dynamic         yes\n"
+        "nothing         -\n");
+}
+
+TEST_CASE("sections are titled and indented, with an empty line between them") {
+  Report report;
+  report.add("a", "a", std::int64_t{1});
+  auto inner = std::make_shared<Report>();
+  inner->add("shape", "shape", Shape{3, 4}).add("one", "axis", Shape{3});
+  report.add(Section{"s", "Arrays", inner});
+  report.add(Section{"empty", "Nothing here", std::make_shared<Report>()});
+  report.add(Remark{"The end."});
+  CHECK(to_text(report) ==
+        "a  1\n"
+        "\n"
+        "Arrays\n"
+        "  shape  (3, 4)\n"
+        "  axis   (3,)\n"
+        "\n"
+        "The end.\n");
+}
+
+TEST_CASE("tables have numbers at the right, text at the left, and count what they leave out") {
+  Report report;
+  report.add(Table{
+      "t",
+      "Heads",
+      {{"head", "head"}, {"mask", "mask"}, {"blocks", "blocks", Unit::blocks}, {"d", "full", Unit::share}},
+      {{std::int64_t{0}, "causal", std::int64_t{12345}, 0.5},
+       {std::int64_t{1}, "local(3, 0)", std::int64_t{7}, 0.001},
+       {std::int64_t{2}, "full", std::int64_t{7}, 1.0}},
+      2});
+  CHECK(to_text(report) ==
+        "Heads\n"
+        "  head  mask         blocks    full\n"
+        "     0  causal       12,345    50 %\n"
+        "     1  local(3, 0)       7  0.10 %\n"
+        "  ... and 1 more\n");
+}
+
+TEST_CASE("a table wider than the window gives up text, not numbers") {
+  Report report;
+  report.add(Table{"t", "", {{"name", "name"}, {"n", "n"}}, {{std::string(100, 'x'), std::int64_t{123456}}}});
+  CHECK(to_text(report, {40, false, true}) ==
+        "name                                   n\n" + std::string(28, 'x') + "...  123,456\n");
+}
+
+TEST_CASE("a percentage shows how far it is from 0 and from 100") {
+  CHECK(report::percent(0) == "0 %");
+  CHECK(report::percent(1) == "100 %");
+  CHECK(report::percent(0.123456) == "12.3 %");
+  CHECK(report::percent(0.00123456) == "0.12 %");
+  CHECK(report::percent(0.000012) == "0.0012 %");
+  CHECK(report::percent(0.99999) == "99.9990 %");
+  CHECK(report::percent(1 - 1.0 / (1 << 24)) == "99.999994 %");
+  CHECK(report::percent(1e-12) == "< 0.000001 %");
+  CHECK(report::percent(1 - 1e-12) == "> 99.999999 %");
+}
+
+TEST_CASE("measures get the unit that keeps them short") {
+  CHECK(report::with_unit(0.00123, Unit::seconds) == "1.23 ms");
+  CHECK(report::with_unit(12.345, Unit::seconds) == "12.3 s");
+  CHECK(report::with_unit(125.0, Unit::seconds) == "2 min 05 s");
+  CHECK(report::with_unit(7260.0, Unit::seconds) == "2 h 01 min");
+  CHECK(report::with_unit(2.5e12, Unit::flop) == "2.5 TFLOP");
+  CHECK(report::with_unit(std::int64_t{12}, Unit::flop) == "12 FLOP");
+  CHECK(report::with_unit(3.0 * (1 << 30), Unit::bytes_per_second) == "3.0 GiB/s");
+  CHECK(report::with_unit(std::int64_t{1000000}, Unit::tokens) == "1,000,000 tokens");
+  CHECK(report::with_unit(std::nan(""), Unit::share) == "nan");
+}
+
+TEST_CASE("a small picture shows every block, two characters wide") {
+  Report report;
+  report.add(picture(3, 3, {1, 0, 0, 2, 1, 0, 2, 2, 1}));
+  CHECK(to_text(report) ==
+        "▒▒····\n"
+        "██▒▒··\n"
+        "████▒▒\n"
+        "· empty  ▒ partial  █ full; 1 cell = 1 x 1 block\n");
+  CHECK(to_text(report, {80, false, false}) ==
+        "pp....\n"
+        "FFpp..\n"
+        "FFFFpp\n"
+        ". empty  p partial  F full; 1 cell = 1 x 1 block\n");
+}
+
+TEST_CASE("a cell of unlike blocks is mixed, and what is left over at the edges is drawn") {
+  const BlockPicture p = picture(3, 5,
+                                 {0, 0, 2, 2, 1,  //
+                                  0, 1, 2, 2, 1,  //
+                                  0, 0, 1, 1, 0});
+  const report::CellGrid grid = report::shrink(p, 2, 3);
+  using enum report::CellState;
+  CHECK(grid.rows_per_cell == 2);
+  CHECK(grid.columns_per_cell == 2);
+  CHECK(grid.cells == std::vector{mixed, full, partial, empty, partial, empty});
+}
+
+TEST_CASE("one partial block in a great many full ones makes its cell mixed") {
+  std::vector<std::uint8_t> states(1000 * 1000, 2);
+  states[999 * 1000 + 999] = 1;
+  Report report;
+  report.add(picture(1000, 1000, std::move(states)));
+  const std::string text = to_text(report);
+  CHECK(text.find("░") != std::string::npos);
+  CHECK(text.find("1 cell = 32 x 13 blocks") != std::string::npos);
+  for (std::size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+    end = text.find('\n', begin);
+    std::size_t columns = 0;
+    for (std::size_t i = begin; i < end; ++i) columns += (text[i] & 0xC0) != 0x80;
+    CHECK(columns <= 80);
+  }
+}
+
+TEST_CASE("a picture without blocks says so") {
+  Report report;
+  report.add(picture(0, 0, {}));
+  CHECK(to_text(report) == "(no blocks)\n");
+}
+
+TEST_CASE("foreign text cannot steer the terminal") {
+  Report report;
+  report.add("n", "name", std::string("a\x1b[31m"));
+  CHECK(to_text(report) == "name  a\\x1b[31m\n");
+}
+
+TEST_CASE("remarks are wrapped") {
+  Report report;
+  report.add(Remark{"one two three four five six seven eight nine ten"});
+  CHECK(to_text(report, {40, false, true}) == "one two three four five six seven eight\nnine ten\n");
+}
