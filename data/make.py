@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Makes the arrays in this folder from a text: python3 make.py Isaac.Newton-Opticks.txt
+
+README.md says where the text comes from and what the arrays are. Needs NumPy and h5py; the arrays are checked
+in, so nothing in the build needs this script.
+"""
+
+import hashlib
+import pathlib
+import re
+import sys
+import zipfile
+
+import h5py
+import numpy as np
+
+TEXT_SHA256 = "d4a9ac22462b35e7821a4f2706c211093da678620a8f9997989ee7cf8d507bbd"
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def paragraph_lengths(text):
+    """Tokens in each paragraph, in the order of the text."""
+    body = text[text.index("OPTICKS:") :].replace("_", "")
+    paragraphs = (p for p in re.split(r"\n\s*\n", body) if p.strip())
+    return [len(re.findall(r"\w+|[^\w\s]", p)) for p in paragraphs]
+
+
+def packed(lengths, tokens):
+    """Lengths of the paragraphs that fill one sequence; the last is cut where the sequence ends."""
+    row = []
+    for n in lengths:
+        row.append(min(n, tokens - sum(row)))
+        if sum(row) == tokens:
+            return row
+    raise ValueError("the text is too short")
+
+
+def packed_segment_ids(lengths, rows, tokens):
+    """(rows, tokens): whole paragraphs, numbered from 1 in each row; 0 where the next one did not fit."""
+    ids = np.zeros((rows, tokens), np.int32)
+    row, column, segment = 0, 0, 0
+    for n in lengths:
+        if column + n > tokens:
+            row, column, segment = row + 1, 0, 0
+            if row == rows:
+                return ids
+        segment += 1
+        ids[row, column : column + n] = segment
+        column += n
+    raise ValueError("the text is too short")
+
+
+def padding_mask(lengths, rows, tokens, shortest):
+    """(rows, tokens): a tokenizer's attention mask of one paragraph a row, cut or padded on the right."""
+    chosen = [n for n in lengths if n >= shortest][:rows]
+    return (np.arange(tokens) < np.array(chosen)[:, None]).astype(np.int64)
+
+
+def documents(lengths, tokens):
+    """(tokens, tokens): both tokens are of the same paragraph."""
+    row = packed(lengths, tokens)
+    ids = np.repeat(np.arange(len(row)), row)
+    return ids[:, None] == ids[None, :]
+
+
+def write_npz(path, arrays):
+    """np.savez_compressed without the time of day, so that the same arrays give the same bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy")
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w") as member:
+                np.lib.format.write_array(member, array)
+
+
+def main():
+    raw = pathlib.Path(sys.argv[1]).read_bytes()
+    if hashlib.sha256(raw).hexdigest() != TEXT_SHA256:
+        sys.exit(f"{sys.argv[1]}: not the text that README.md names")
+    lengths = paragraph_lengths(raw.decode("utf-8"))
+
+    lens = np.array(packed(lengths, 16384), np.int32)
+    arrays = {
+        "lens": lens,
+        "cu_seqlens": np.concatenate([[0], np.cumsum(lens)]).astype(np.int32),
+        "segment_ids": packed_segment_ids(lengths, 4, 4096),
+        "padding_mask": padding_mask(lengths, 32, 128, 32),
+    }
+    for name, array in arrays.items():
+        np.save(HERE / f"{name}.npy", array)
+
+    q, k = np.ogrid[:1024, :1024]
+    same = documents(lengths, 1024)
+    causal = q >= k
+    write_npz(
+        HERE / "masks.npz",
+        {"causal_document": same & causal, "prefix": causal | (k < 256), "window": causal & (q - k < 128) & same},
+    )
+
+    with h5py.File(HERE / "text.h5", "w") as file:
+        file["paragraph_lengths"] = np.array(lengths, np.int32)
+        for name, array in arrays.items():
+            small = array.ndim == 1
+            file.create_dataset(name, data=array, **({} if small else {"compression": "gzip", "shuffle": True}))
+        file.create_dataset("attention_mask", data=(same & causal)[None], chunks=(1, 128, 256), compression="gzip")
+
+    print(f"{len(lengths)} paragraphs, {sum(lengths)} tokens; {len(lens)} paragraphs in the packed sequence")
+
+
+if __name__ == "__main__":
+    main()

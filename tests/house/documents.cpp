@@ -1,0 +1,55 @@
+// What README.md shows is what is tested.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "tree.hpp"
+
+namespace {
+
+// What stands between "```language" and "```", block after block.
+std::vector<std::string> blocks_of(const std::string& markdown, const std::string& language) {
+  std::vector<std::string> blocks;
+  const std::string open = "```" + language + "\n";
+  for (auto at = markdown.find(open); at != std::string::npos; at = markdown.find(open, at)) {
+    at += open.size();
+    const auto end = markdown.find("```", at);
+    blocks.push_back(markdown.substr(at, end - at));
+    at = end + 3;
+  }
+  return blocks;
+}
+
+const std::string& readme() {
+  static const std::string text = house::read_file(house::kRoot / "README.md");
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("README's example of the library is the project that a test builds") {
+  const auto blocks = blocks_of(readme(), "cpp");
+  REQUIRE(blocks.size() == 1);
+  CHECK(blocks[0] == house::read_file(house::kRoot / "tests/package/consumer.cpp"));
+  const std::string project = house::read_file(house::kRoot / "tests/package/CMakeLists.txt");
+  const auto cmake = blocks_of(readme(), "cmake");
+  REQUIRE(cmake.size() == 1);
+  for (const std::string& line : house::lines_of(cmake[0]))
+    CHECK_MESSAGE(project.find(line) != std::string::npos, line);
+}
+
+TEST_CASE("README has two commands, and .ci/run calls the second word for word") {
+  const auto commands = blocks_of(readme(), "sh");
+  REQUIRE(commands.size() == 2);
+  for (const std::string& command : commands) CHECK(house::lines_of(command).size() == 1);
+  CHECK(house::read_file(house::kRoot / ".ci/run").find("\n  " + commands[1]) != std::string::npos);
+}
+
+TEST_CASE("README names every package that .ci/install installs for the build and the tests") {
+  const std::string script = house::read_file(house::kRoot / ".ci/install");
+  const auto begin = script.find("packages=\"") + 10;
+  std::string packages = script.substr(begin, script.find('"', begin) - begin) + " doctest ";
+  for (std::size_t at = 0, end = 0; (end = packages.find(' ', at)) != std::string::npos; at = end + 1)
+    CHECK_MESSAGE(readme().find(packages.substr(at, end - at)) != std::string::npos,
+                  packages.substr(at, end - at));
+}

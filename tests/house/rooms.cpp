@@ -1,0 +1,192 @@
+// The rooms of src/ and the arrows between them: who may include what.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "tree.hpp"
+
+namespace {
+
+using Names = std::set<std::string>;
+
+// A room and the rooms that it may know.
+const std::map<std::string, Names> kArrows{
+    {"core", {}},
+    {"io", {"core"}},
+    {"report", {"core"}},
+    {"kernels", {}},
+    {"sequence", {"core", "kernels"}},
+    {"arrays", {"core", "kernels"}},
+    {"settings", {"core", "kernels"}},
+    {"mask", {"core", "kernels"}},
+    {"matmul", {"core", "kernels"}},
+    {"attention", {"core", "kernels", "mask", "matmul"}},
+};
+
+// A public header and the room that it speaks for.
+const std::map<std::string, std::string> kPublic{
+    {"array", "core"},
+    {"dtype", "core"},
+    {"error", "core"},
+    {"text", "core"},
+    {"io", "io"},
+    {"report", "report"},
+    {"sequence", "sequence"},
+    {"segments", "mask"},
+    {"mask", "mask"},
+    {"mask_info", "mask"},
+    {"sparsity", "mask"},
+    {"groups", "matmul"},
+    {"grouped_matmul", "matmul"},
+    {"attention", "attention"},
+    {"array_math", "arrays"},
+    {"params", "settings"},
+    {"hash", "settings"},
+    {"sharding", "settings"},
+    {"machine", "settings"},
+};
+
+// Libraries that only some places know: how an #include of them begins, and the places.
+const std::map<std::string, Names> kLibraries{
+    {"hdf5", {"src/io"}},
+    {"H5", {"src/io"}},
+    {"zip.h", {"src/io"}},
+    {"CLI/", {"apps"}},
+    {"nlohmann/", {"src/report", "src/settings", "src/core", "apps"}},
+    {"doctest/", {}},
+    {"benchmark/", {}},
+};
+
+// Kernels are compiled several times over, for wider and wider instruction sets, and the linker takes one
+// copy of a function that two of them share. So they include what brings no functions along.
+const Names kKernelHeaders{"array",   "bit",         "climits",     "cmath",       "cstddef", "cstdint",
+                           "cstdlib", "cstring",     "cpuid.h",     "immintrin.h", "limits",  "optional",
+                           "span",    "string_view", "type_traits", "arm_neon.h",  "utility", "sys/auxv.h"};
+const std::regex kKernelWords(
+    R"(\b(throw|try|catch|new|delete|malloc|calloc|realloc|free)\b|#\s*pragma\s+omp|\bstd::(vector|string|map|function|unique_ptr|shared_ptr)\b)");
+
+std::string first_part(const std::string& path) { return path.substr(0, path.find('/')); }
+
+bool begins_with_any(const std::string& path, const Names& places) {
+  return std::any_of(places.begin(), places.end(), [&](const auto& p) { return path.starts_with(p + "/"); });
+}
+
+// The room of an #include "...", empty for a neighbour in the same folder; nothing for one that no room has.
+std::optional<std::string> room_of(const std::string& included) {
+  if (included.find('/') == std::string::npos) return "";
+  if (!included.starts_with("ejk/")) {
+    const std::string room = first_part(included);
+    return kArrows.contains(room) ? std::optional(room) : std::nullopt;
+  }
+  const std::string name = included.substr(4, included.rfind(".hpp") - 4);
+  const auto it = kPublic.find(name);
+  return it == kPublic.end() ? std::nullopt : std::optional(it->second);
+}
+
+// What is wrong with `file` including `included`; empty when nothing is.
+std::string fault(const std::string& file, const std::string& included, bool quoted) {
+  if (!quoted) {
+    for (const auto& [library, places] : kLibraries)
+      if (included.starts_with(library) && !begins_with_any(file, places))
+        return "this library is not for this place";
+    if (file.starts_with("src/kernels/") && !kKernelHeaders.contains(included))
+      return "kernels include next to nothing";
+    if (file.starts_with("include/") &&
+        (included.starts_with("fmt/") || included == "omp.h" || included.starts_with("nlohmann/")))
+      return "public headers need only the standard library";
+    return "";
+  }
+  if (file.starts_with("apps/")) {
+    if (included.starts_with("ejk/") && included != "ejk/ejk.hpp" && !room_of(included))
+      return "unknown public header: give it a room in tests/house/rooms.cpp";
+    const bool own = std::filesystem::exists(house::kRoot / "apps/ejk" / included) ||
+                     std::filesystem::exists(house::kRoot / file / ".." / included);
+    return included.starts_with("ejk/") || own ? "" : "apps see public headers only";
+  }
+  if (file == "include/ejk/ejk.hpp") return "";
+  const auto theirs = room_of(included);
+  if (!theirs) return "no room has this file; tests/house/rooms.cpp lists rooms and public headers";
+  if (theirs->empty()) return file.starts_with("src/") ? "" : "public headers are included as \"ejk/...\"";
+  const bool is_public = file.starts_with("include/");
+  const std::string mine = is_public ? room_of(file.substr(8)).value_or("") : first_part(file.substr(4));
+  if (!kArrows.contains(mine)) return "unknown room or public header: give it a row in tests/house/rooms.cpp";
+  if (is_public && !included.starts_with("ejk/")) return "public headers include public headers only";
+  if (mine == "kernels") {
+    return *theirs == "kernels" || included == "ejk/dtype.hpp" ? ""
+                                                               : "kernels know dtype.hpp and nothing else";
+  }
+  if (mine == *theirs || kArrows.at(mine).contains(*theirs)) return "";
+  // The type that describe(result) returns.
+  if (included == "ejk/report.hpp" && mine != "core" && mine != "io") return "";
+  return mine + " must not know " + *theirs;
+}
+
+}  // namespace
+
+TEST_CASE("every #include follows the arrows between the rooms") {
+  static const std::regex include(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
+  int seen = 0;
+  for (const char* folder : {"include", "src", "apps"})
+    for (const std::string& file : house::files_below(folder)) {
+      if (!house::is_code(file)) continue;
+      int number = 0;
+      for (const std::string& line : house::lines_of(house::read_file(house::kRoot / file))) {
+        ++number;
+        std::smatch m;
+        if (!std::regex_search(line, m, include)) continue;
+        ++seen;
+        const std::string why = fault(file, m[2], m[1] == "\"");
+        CHECK_MESSAGE(why.empty(), file, ":", number, ": ", line, ": ", why);
+      }
+    }
+  CHECK(seen > 20);
+}
+
+TEST_CASE("the arrows say no where they should") {
+  CHECK(fault("src/mask/mask.cpp", "ejk/io.hpp", true) == "mask must not know io");
+  CHECK(fault("src/mask/mask.cpp", "io/npy.hpp", true) == "mask must not know io");
+  CHECK(fault("src/matmul/plan.cpp", "attention/plan.hpp", true) == "matmul must not know attention");
+  CHECK(fault("src/report/text.cpp", "ejk/mask_info.hpp", true) == "report must not know mask");
+  CHECK(fault("src/core/text.cpp", "ejk/report.hpp", true) == "core must not know report");
+  CHECK_FALSE(fault("src/mask/mask.cpp", "zip.h", false).empty());
+  CHECK_FALSE(fault("apps/ejk/main.cpp", "core/text.hpp", true).empty());
+  CHECK_FALSE(fault("src/kernels/scan.inl", "vector", false).empty());
+  CHECK_FALSE(fault("src/kernels/scan.inl", "core/text.hpp", true).empty());
+  CHECK_FALSE(fault("include/ejk/mask.hpp", "core/text.hpp", true).empty());
+  CHECK_FALSE(fault("include/ejk/mask.hpp", "ejk/nothing.hpp", true).empty());
+  CHECK(fault("src/mask/mask.cpp", "kernels/kernels.hpp", true).empty());
+  CHECK(fault("src/mask/info.cpp", "ejk/report.hpp", true).empty());
+  CHECK(fault("apps/ejk/main.cpp", "ejk/mask_info.hpp", true).empty());
+}
+
+TEST_CASE("kernels neither throw nor allocate nor start threads") {
+  for (const std::string& file : house::files_below("src/kernels")) {
+    if (!house::is_code(file)) continue;
+    int number = 0;
+    const std::string code = house::without_comments_and_strings(house::read_file(house::kRoot / file));
+    for (const std::string& line : house::lines_of(code)) {
+      ++number;
+      CHECK_MESSAGE(!std::regex_search(line, kKernelWords), file, ": ", line);
+    }
+  }
+  CHECK(std::regex_search("#pragma omp parallel", kKernelWords));
+  CHECK(std::regex_search("auto* p = new int;", kKernelWords));
+  CHECK_FALSE(std::regex_search("int renewed = retry;", kKernelWords));
+}
+
+TEST_CASE("each folder of src is a room of the map, and each room of the map is in src/README.md") {
+  for (const auto& entry : std::filesystem::directory_iterator(house::kRoot / "src"))
+    if (entry.is_directory()) {
+      const std::string room = entry.path().filename();
+      CHECK_MESSAGE(kArrows.contains(room), "src/", room, " has no row in tests/house/rooms.cpp");
+    }
+  const std::string map = house::read_file(house::kRoot / "src/README.md");
+  for (const auto& row : kArrows)
+    CHECK_MESSAGE(map.find("`" + row.first + "`") != std::string::npos, "src/README.md does not name ",
+                  row.first);
+}
