@@ -50,7 +50,7 @@ void parallel_for(std::int64_t n, F&& f) {
 template <class MakePart, class Work, class Join>
 void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
   FirstError error;
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(threads) if (threads > 1 && n > 1)
   {
     decltype(make_part()) part{};
     error.run([&] { part = make_part(); });
