@@ -165,6 +165,8 @@ class Server {
     const std::string path = request.text();
     name_ = request.text();
     allow_external_ = request.integer() != 0;
+    dataset_ = Dataset();
+    file_ = Handle();
     start_library();
     open_existing(path, H5F_ACC_RDONLY);
   }
