@@ -176,11 +176,11 @@ Report describe(const MaskInfo& info) {
                {"empty_blocks", "empty", Unit::blocks},
                {"partial_blocks", "partial", Unit::blocks},
                {"full_blocks", "full", Unit::blocks},
-               {"block_sparsity", "empty blocks", Unit::share},
+               {"block_sparsity", "skipped", Unit::share},
                {"element_sparsity", "False", Unit::share},
                {"distinct_partial_blocks", "distinct", Unit::blocks},
                {"mean_keys_per_query", "keys/query"},
-               {"keys_of_middle_query", "middle query"}},
+               {"keys_of_middle_query", "at the middle"}},
               {}};
   for (std::size_t u = 0; u < info.summaries.size(); ++u) {
     const MaskSummary& s = info.summaries[u];
@@ -195,19 +195,19 @@ Report describe(const MaskInfo& info) {
   report.add(std::move(masks));
 
   Report in_all;
-  in_all.add("blocks", "blocks", blocks, Unit::blocks);
-  in_all.add("empty_blocks", "empty", empty, Unit::blocks);
-  in_all.add("partial_blocks", "partial", partial, Unit::blocks);
-  in_all.add("full_blocks", "full", full, Unit::blocks);
+  in_all.add("blocks", "blocks", blocks, Unit::count);
+  in_all.add("empty_blocks", "empty", empty, Unit::count);
+  in_all.add("partial_blocks", "partial", partial, Unit::count);
+  in_all.add("full_blocks", "full", full, Unit::count);
   in_all.add("block_sparsity", "blocks skipped", share(empty, blocks), Unit::share);
   in_all.add("work_left", "matmul work left", share(partial + full, blocks), Unit::share);
   in_all.add("element_sparsity", "elements False", 1 - share(elements, dense), Unit::share);
-  in_all.add("true_elements", "elements True", elements, Unit::elements);
+  in_all.add("true_elements", "elements True", elements, Unit::count);
   if (!info.is_dynamic_mask)
     in_all.add("distinct_partial_blocks", "distinct partial blocks", info.distinct_partial_blocks,
-               Unit::blocks);
-  in_all.add("rows_without_key", "queries without a key", blind_rows, Unit::rows);
-  in_all.add("keys_without_row", "keys without a query", unseen_keys, Unit::keys);
+               Unit::count);
+  in_all.add("rows_without_key", "queries without a key", blind_rows, Unit::count);
+  in_all.add("keys_without_row", "keys without a query", unseen_keys, Unit::count);
   in_all.add("grid", "grid before shrinking", info.unshrunk_grid);
   in_all.add("shrunk_grid", "grid of the arrays", info.block_mask.shape());
   report.add(Section{"total", heads == 1 ? "in all" : "over all heads",

@@ -46,6 +46,7 @@ class Folder {
   fs::path path_;
 };
 
+/// Writes a file. (Loops remove it first: truncating one that was just written makes some file systems flush.)
 inline void put(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }

@@ -30,6 +30,7 @@ std::string header(std::string_view descr, std::string_view order, std::string_v
 }
 
 Array opened(const Folder& folder, std::string_view bytes) {
+  fs::remove(folder / "a.npy");
   put(folder / "a.npy", bytes);
   return read_all(*open_array(folder / "a.npy"));
 }

@@ -182,6 +182,7 @@ TEST_CASE("whatever byte of an archive changes, the outcome is the array or an E
       for (const char c : {'\0', '\xff', '\x7f'}) {
         std::string bad = good;
         bad[i] = c;
+        fs::remove(path);
         put(path, bad);
         try {
           // Only a damaged name or an unused field may leave the array readable, and then it is right.

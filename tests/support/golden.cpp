@@ -90,8 +90,21 @@ std::map<std::string, Array> read_group(hid_t parent, const char* name) {
 
 }  // namespace
 
+std::string path_of(const std::string& function) {
+  return std::string(EJK_TEST_DIR) + "/golden/" + function + ".h5";
+}
+
+std::map<std::string, ejk::Array> load_file(const std::string& path) {
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  if (file < 0) throw std::runtime_error("cannot open " + path);
+  std::map<std::string, Array> arrays;
+  for (const std::string& name : names_in(file)) arrays.emplace(name, read_dataset(file, name.c_str()));
+  H5Fclose(file);
+  return arrays;
+}
+
 std::vector<Case> load(const std::string& function) {
-  const std::string path = std::string(EJK_TEST_DIR) + "/golden/" + function + ".h5";
+  const std::string path = path_of(function);
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   if (file < 0) throw std::runtime_error("cannot open " + path);
   std::vector<Case> cases;

@@ -22,4 +22,10 @@ struct Case {
 /// All cases of a family, read with the HDF5 library itself and not with the code under test.
 std::vector<Case> load(const std::string& function);
 
+/// The datasets at the top of an HDF5 file, read the same way.
+std::map<std::string, ejk::Array> load_file(const std::string& path);
+
+/// The file of a family.
+std::string path_of(const std::string& function);
+
 }  // namespace golden

@@ -1,0 +1,222 @@
+// tests: tests/io/test_hdf5.cpp
+#include "io/hdf5.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "io/atomic_file.hpp"
+#include "io/byte_order.hpp"
+#include "io/hdf5_worker.hpp"
+#include "io/mapped_source.hpp"
+#include "io/pieces.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+Message request(Hdf5Call call) {
+  Message message;
+  message.put(static_cast<std::int64_t>(call));
+  return message;
+}
+
+// The HDF5 side of a file, in its own process.
+class Session {
+ public:
+  explicit Session(std::string name)
+      : name_(std::move(name)), worker_(make_hdf5_server(), "the HDF5 library") {}
+
+  Message call(const Message& message) {
+    try {
+      return worker_.call(message);
+    } catch (Error& e) {
+      // What the server throws begins with the name; what is thrown when it dies does not.
+      if (!e.message().starts_with(name_)) e.at(name_);
+      throw;
+    }
+  }
+  std::byte* buffer() const { return worker_.buffer(); }
+
+ private:
+  std::string name_;
+  Worker worker_;
+};
+
+// A dataset that cannot be mapped: chunked, filtered, never written.
+class DatasetSource final : public ArraySource {
+ public:
+  DatasetSource(std::unique_ptr<Session> session, ArrayLayout layout, std::string name)
+      : session_(std::move(session)), layout_(std::move(layout)), name_(std::move(name)) {}
+
+  DType dtype() const override { return layout_.dtype; }
+  const Shape& shape() const override { return layout_.shape; }
+  const std::string& name() const override { return name_; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t size = size_of(dtype());
+    auto* to = static_cast<std::byte*>(out);
+    for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
+      for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
+      session_->call(request(Hdf5Call::read).put(from).put(extent));
+      const std::int64_t n = element_count(extent);
+      std::memcpy(to, session_->buffer(), static_cast<std::size_t>(n * size));
+      if (layout_.byte_order == ByteOrder::swapped) swap_bytes(to, n, size);
+      to += n * size;
+    });
+  }
+
+ private:
+  std::unique_ptr<Session> session_;
+  ArrayLayout layout_;
+  std::string name_;
+  mutable std::mutex mutex_;
+};
+
+// Opens the file just to see that the system lets us, and that there is something in it.
+File open_checked(const std::string& path, const std::string& name) {
+  File file = open_for_reading(path, name);
+  if (!is_regular(file.fd()))
+    throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
+        .hint("copy it to a file first");
+  if (size_of_file(file.fd()) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
+  return file;
+}
+
+}  // namespace
+
+std::vector<std::string> hdf5_names(const std::string& path, const OpenOptions& options) {
+  const std::string name = core::printable(path);
+  open_checked(path, name);
+  Session session(name);
+  Message reply = session.call(request(Hdf5Call::names).put(path).put(name).put(options.allow_external));
+  std::vector<std::string> names;
+  for (std::int64_t n = reply.integer(); n > 0; --n) names.push_back(reply.text());
+  return names;
+}
+
+std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, const OpenOptions& options) {
+  const std::string file_name = core::printable(reference.path);
+  const File file = open_checked(reference.path, file_name);
+  auto session = std::make_unique<Session>(file_name);
+  Message reply = session->call(request(Hdf5Call::open)
+                                    .put(reference.path)
+                                    .put(file_name)
+                                    .put(options.allow_external)
+                                    .put(reference.member));
+  std::string name = file_name + ":" + core::printable(reply.text());
+  const auto malformed = [&] {
+    return Error(Error::Kind::input, name + ": the HDF5 library gave a senseless answer");
+  };
+  ArrayLayout layout;
+  const std::int64_t dtype = reply.integer();
+  if (dtype < 0 || dtype > static_cast<std::int64_t>(DType::float64)) throw malformed();
+  layout.dtype = static_cast<DType>(dtype);
+  layout.byte_order = reply.integer() == 0 ? ByteOrder::native : ByteOrder::swapped;
+  layout.shape = reply.shape();
+  layout.offset = reply.integer();
+  const std::int64_t bytes = byte_count(layout.shape, layout.dtype);
+  if (layout.offset < 0)
+    return std::make_shared<DatasetSource>(std::move(session), std::move(layout), std::move(name));
+  const auto end = core::checked_add(layout.offset, bytes);
+  if (!end || *end > size_of_file(file.fd())) throw malformed();
+  return make_mapped_source(Mapping::of_file(file.fd(), *end, name), layout, std::move(name));
+}
+
+namespace {
+
+// The bytes of the file that is there now, to the new one. The file system may share the blocks.
+void copy_contents(const std::string& path, const AtomicFile& to) {
+  const File from(open_for_reading(path, to.name()));
+  std::int64_t left = size_of_file(from.fd());
+  while (left > 0) {
+    const ssize_t n =
+        copy_file_range(from.fd(), nullptr, to.fd(), nullptr, static_cast<std::size_t>(left), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    left -= n;
+  }
+  Array piece(DType::uint8, {left > 0 ? kPieceBytes : 0});
+  while (left > 0) {  // where the system cannot: both files stand where it stopped
+    const auto n = static_cast<std::int64_t>(
+        read_some(from.fd(), piece.data(), static_cast<std::size_t>(kPieceBytes), to.name()));
+    if (n == 0) break;
+    write_all(to.fd(), piece.data(), n, to.name());
+    left -= n;
+  }
+}
+
+// Whatever goes wrong with a file that is written to is an Error{output}.
+template <class F>
+void as_output_error(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::input) throw;
+    throw Error(Error::Kind::output, e.message()).hint(e.hint());
+  }
+}
+
+Message with_names(Message message, const WriteJob& job) {
+  message.put(static_cast<std::int64_t>(job.arrays.size()));
+  for (const NamedArray& array : job.arrays) message.put(array.name);
+  return message;
+}
+
+// An empty file is as good as none: `mktemp` makes such.
+bool has_contents(const std::string& path) {
+  const File file(open_for_reading(path, core::printable(path)));
+  return size_of_file(file.fd()) > 0;
+}
+
+}  // namespace
+
+void write_hdf5(const WriteJob& job) {
+  AtomicFile file(job.path);
+  if (!file.is_temporary())
+    throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
+  Session session(file.name());
+  const auto call = [&](const Message& message) { as_output_error([&] { session.call(message); }); };
+  bool is_new = true;
+  as_output_error([&] { is_new = !file.replaces() || !has_contents(file.target()); });
+  if (!is_new) as_output_error([&] { copy_contents(file.target(), file); });
+  call(request(Hdf5Call::begin).put(file.path()).put(file.name()).put(is_new).put(job.options.overwrite));
+  for (const NamedArray& array : job.arrays) {
+    const ArraySource& source = *array.source;
+    const std::int64_t size = size_of(source.dtype());
+    call(request(Hdf5Call::create)
+             .put(array.name)
+             .put(static_cast<std::int64_t>(source.dtype()))
+             .put(source.shape()));
+    for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
+      source.read(start, count, session.buffer());
+      call(request(Hdf5Call::write).put(start).put(count));
+    });
+  }
+  Message finish = request(Hdf5Call::finish);
+  finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.attributes.size()));
+  for (const auto& [key, value] : job.options.attributes) finish.put(key).put(value);
+  call(finish);
+  file.commit();
+}
+
+void check_hdf5(const WriteJob& job) {
+  check_can_write(job.path);
+  if (access(job.path.c_str(), F_OK) != 0) return;
+  const std::string name = core::printable(job.path);
+  as_output_error([&] {
+    if (!has_contents(job.path)) return;
+    open_checked(job.path, name);
+    Session session(name);
+    session.call(
+        with_names(request(Hdf5Call::check).put(job.path).put(name), job).put(job.options.overwrite));
+  });
+}
+
+}  // namespace ejk::io
