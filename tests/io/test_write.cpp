@@ -132,4 +132,10 @@ TEST_CASE("a target is checked before any work, and checking touches nothing") {
                             check(folder / "a.npy", {"a", "b"});
                           }),
                  "holds one array"));
+  put(folder / "file", "");
+  CHECK(contains(error_of(Error::Kind::output,
+                          [&] {
+                            check((folder / "file") + "/", {"a", "b"});
+                          }),
+                 "Not a directory"));
 }
