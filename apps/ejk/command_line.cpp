@@ -57,15 +57,14 @@ const Command& command_named(const std::string& word) {
   throw error;
 }
 
-// A command's own parser: all options, help flags without CLI11's effects.
+// A command's own parser.
 struct Parser {
   CLI::App app;
   SharedOptions shared;
   Run run;
 
   explicit Parser(const Command& command) {
-    app.set_help_flag("-h", "this help on one screen")->group("");
-    app.set_help_all_flag("--help", "all help")->group("");
+    app.set_help_flag();  // asked for before anything else is looked at
     app.option_defaults()->group("Options");
     app.allow_extras();
     run = command.declare(app);
@@ -82,7 +81,7 @@ std::string option_in(const CLI::App& app, const std::string& message) {
 
 // What the parser could not place.
 void refuse_extras(const Command& command, const CLI::App& app) {
-  std::vector<std::string> names;
+  std::vector<std::string> names{"--help"};
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::vector<std::string> extras = app.remaining();
@@ -114,15 +113,15 @@ Error reworded(const Command& command, const CLI::App& app, const CLI::ParseErro
 
 int run_command(const Command& command, std::vector<std::string> words) {
   Parser parser(command);
+  // Whoever asks for help gets it, whatever else is wrong.
+  for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
+    if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
+    if (*word == "--help") return print(command_help(command, parser.app, HelpLength::all)), kExitDone;
+    *word = protect(*word);
+  }
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
     parser.app.parse(std::move(words));
-  } catch (const CLI::CallForHelp&) {
-    print(command_help(command, parser.app, HelpLength::screen));
-    return kExitDone;
-  } catch (const CLI::CallForAllHelp&) {
-    print(command_help(command, parser.app, HelpLength::all));
-    return kExitDone;
   } catch (const CLI::ParseError& error) {
     refuse_extras(command, parser.app);
     throw reworded(command, parser.app, error);
