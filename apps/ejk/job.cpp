@@ -121,7 +121,9 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   }
   if (arrays.empty() || (!target_ && several_)) return 0;
 
-  const WriteOptions write{options_.overwrite, settings_};
+  WriteOptions write{options_.overwrite, settings_};
+  for (const Output& output : outputs)
+    if (several_ && !output.source) write.absent.push_back(output.name);
   if (target_ && many_)
     write_arrays(*target_, arrays, write);
   else if (target_)

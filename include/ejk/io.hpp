@@ -61,9 +61,9 @@ struct OpenOptions {
 /// nearest dataset names); Error{budget} for a stream above max_memory.
 ///
 /// Data of .npy files and of contiguous HDF5 datasets is mapped, not copied (a file that another program cuts
-/// short meanwhile then ends this one with SIGBUS, as any mapping does). Members of an .npz are read forward and
-/// their checksums verified. HDF5 is read in a process of its own, so that a damaged file which upsets the HDF5
-/// library is an Error here. Bytes of bool arrays are as in the file: any but 0 is True.
+/// short meanwhile then ends this one with SIGBUS, as any mapping does). Members of an .npz are read forward
+/// and their checksums verified. HDF5 is read in a process of its own, so that a damaged file which upsets
+/// the HDF5 library is an Error here. Bytes of bool arrays are as in the file: any but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
@@ -83,6 +83,9 @@ struct WriteOptions {
   bool overwrite = false;
   /// Written into HDF5 files, as string attributes of the group (or file, or dataset) written into.
   std::map<std::string, std::string> attributes;
+  /// For write_arrays: names of arrays that belong to the set but are absent this time. What an earlier write
+  /// left under them goes (in HDF5 with `overwrite` only), so that nobody takes it for a part of this set.
+  std::vector<std::string> absent = {};
 };
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if

@@ -92,6 +92,10 @@ MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block,
 MaskInfo process_mask_dkv(const std::vector<Mask>& heads, BlockShape block,
                           const ProcessMaskOptions& options = {});
 
+/// The checks of process_mask alone; no element is read.
+void check_mask_blocks(const std::vector<Mask>& heads, BlockShape block,
+                       const ProcessMaskOptions& options = {});
+
 /// Dynamic masks: a bool array (H, Q, K) whose every block is kept. Errors: a rank other than 3, a dtype
 /// other than bool, then as for process_mask.
 MaskInfo process_dynamic_mask(std::shared_ptr<const ArraySource> mask, BlockShape block,

@@ -64,6 +64,11 @@ void write_directory(const WriteJob& job) {
   }
   commit_all(files);
   made.keep();
+  for (const std::string& name : job.options.absent) {
+    std::error_code failed;
+    fs::remove(file_of(job, name), failed);
+    if (failed) throw system_error(Error::Kind::output, core::printable(file_of(job, name)), failed.value());
+  }
 }
 
 void check_directory(const WriteJob& job) {

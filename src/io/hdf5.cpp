@@ -243,6 +243,8 @@ void write_hdf5(const WriteJob& job) {
       call(request(Hdf5Call::write).put(start).put(count));
     });
   }
+  if (job.options.overwrite)
+    for (const std::string& path : job.options.absent) call(request(Hdf5Call::remove).put(path));
   Message finish = request(Hdf5Call::finish);
   finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.attributes.size()));
   for (const auto& [key, value] : job.options.attributes) finish.put(key).put(value);

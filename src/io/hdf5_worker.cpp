@@ -119,6 +119,9 @@ class Server {
       case Hdf5Call::create:
         create(request);
         return {};
+      case Hdf5Call::remove:
+        remove(request.text());
+        return {};
       case Hdf5Call::write:
         transfer(request, buffer,
                  [](hid_t set, hid_t type, hid_t memory, hid_t file, hid_t plist, void* data) {
@@ -547,6 +550,11 @@ class Server {
     if (!overwrite) throw error(path, "is there already").hint("--overwrite replaces it");
     if (really && H5Ldelete(file_.id(), path.c_str(), links_.id()) < 0)
       throw library_error(path, "cannot be replaced");
+  }
+
+  void remove(const std::string& path) {
+    if (find(path) == Found::dataset && H5Ldelete(file_.id(), path.c_str(), links_.id()) < 0)
+      throw library_error(path, "cannot be removed");
   }
 
   void make_group(const std::string& path) {

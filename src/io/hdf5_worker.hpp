@@ -22,6 +22,8 @@ enum class Hdf5Call : std::int64_t {
   create,
   // start, count; the elements are in the buffer → nothing
   write,
+  // an array's path → nothing; whether or not there was one, there is none now
+  remove,
   // path of the object that gets attributes, how many, then each name and value → nothing; all is on its way
   finish,
 };

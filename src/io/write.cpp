@@ -52,6 +52,8 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
         array.name = target.container == Kind::hdf5 ? joined(several ? member : "", name) : name;
       if (without_slash(array.name).empty()) throw misused("an array to be written has no name");
     }
+    for (std::string& name : job.options.absent)
+      if (target.container == Kind::hdf5) name = joined(member, without_slash(name));
     job.attributes_at = several ? "/" + member : job.arrays[0].name;
   } else {
     for (NamedArray& array : job.arrays) array.name = without_slash(array.name);

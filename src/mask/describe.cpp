@@ -178,9 +178,9 @@ Report describe(const MaskInfo& info) {
                {"full_blocks", "full", Unit::blocks},
                {"block_sparsity", "skipped", Unit::share},
                {"element_sparsity", "False", Unit::share},
-               {"distinct_partial_blocks", "distinct", Unit::blocks},
+               {"distinct_partial_blocks", "distinct", Unit::blocks, true},
                {"mean_keys_per_query", "keys/query"},
-               {"keys_of_middle_query", "at the middle"}},
+               {"keys_of_middle_query", "middle query", Unit::keys, true}},
               {}};
   for (std::size_t u = 0; u < info.summaries.size(); ++u) {
     const MaskSummary& s = info.summaries[u];

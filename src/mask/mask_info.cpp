@@ -303,6 +303,10 @@ std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
 
 }  // namespace
 
+void check_mask_blocks(const std::vector<Mask>& heads, BlockShape block, const ProcessMaskOptions& options) {
+  checked_layout(heads, block, options, Direction::forward);
+}
+
 MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block, const ProcessMaskOptions& options) {
   return process(heads, block, options, Direction::forward);
 }

@@ -71,7 +71,9 @@ void check_family(const std::string& family, const std::string& flags, std::size
     }
     REQUIRE(status == 0);
     const auto got = golden::load_file(out.string());
-    for (const auto& [name, expected] : c.out) {
+    for (const auto& entry : c.out) {
+      const std::string& name = entry.first;
+      const Array& expected = entry.second;
       if (name == "has_mask_function") continue;
       CAPTURE(name);
       REQUIRE(got.count(name) == 1);

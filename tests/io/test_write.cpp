@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -26,6 +28,24 @@ TEST_CASE("a folder gets one file for each array, and is made when it is missing
   }
   write_array(parse_reference((folder / "out") + "/"), {"c", make_source(counting({}))});
   CHECK(array_names((folder / "out") + "/") == Names{"a", "b", "c"});
+}
+
+TEST_CASE("what an earlier write of the set left under an absent name goes, and nothing else") {
+  Folder folder;
+  WriteOptions again;
+  again.overwrite = true;
+  again.absent = {"b", "never"};
+  for (const std::string& target : {(folder / "out") + "/", (folder / "f.h5") + ":/g", folder / "top.h5"}) {
+    CAPTURE(target);
+    const ArrayReference reference = parse_reference(target);
+    write_arrays(reference, two());
+    write_arrays(reference, {{"c", make_source(counting({}))}});
+    write_arrays(reference, {two()[0]}, again);
+    const Names left = array_names(reference.path);
+    CHECK(left.size() == 2);
+    CHECK(
+        std::none_of(left.begin(), left.end(), [](const std::string& name) { return name.ends_with("b"); }));
+  }
 }
 
 TEST_CASE("of a folder all files stand or none that this run wrote") {

@@ -94,28 +94,25 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   job.note_setting("pad", yes_no(options.pad));
 
   const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
-  const std::int64_t index_bytes =
-      mask_info_bytes(masks.head_count(), masks.q_length, masks.kv_length, options.block);
-  if (job.plan(describe_plan(options, masks), index_bytes)) return Answer::yes;
-
   ProcessMaskOptions how;
   how.head_shards = options.head_shards;
   how.q_seq_shards = options.q_seq_shards;
   how.shrink_grid = !options.no_shrink_grid;
   how.downcast = !options.no_downcast;
   how.pad = options.pad;
+  try {
+    check_mask_blocks(masks.heads, options.block, how);
+  } catch (Error& error) {
+    error.at(masks.name);
+    throw;
+  }
+  const std::int64_t index_bytes =
+      mask_info_bytes(masks.head_count(), masks.q_length, masks.kv_length, options.block);
+  if (job.plan(describe_plan(options, masks), index_bytes)) return Answer::yes;
+
   how.max_pattern_bytes = std::max<std::int64_t>(job.max_memory() - index_bytes, 1);
   how.progress = job.progress();
-  MaskInfo info = job.phase(Job::Phase::compute, [&] {
-    try {
-      return compute(options, masks, how);
-    } catch (Error& error) {
-      // What is wrong with an element of an array says so itself.
-      if (error.kind() == Error::Kind::input && !error.message().starts_with(masks.name))
-        error.at(masks.name);
-      throw;
-    }
-  });
+  MaskInfo info = job.phase(Job::Phase::compute, [&] { return compute(options, masks, how); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
