@@ -30,6 +30,13 @@ void equal_bits_32(const std::int32_t* in, std::int64_t n, std::int32_t value, W
   }
 }
 
+void fold_bits(const Word* words, std::int64_t n, Word* any, Word* all) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    any[i] |= words[i];
+    all[i] &= words[i];
+  }
+}
+
 std::int64_t count_bits(const Word* words, std::int64_t n) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) count += __builtin_popcountll(words[i]);
@@ -47,5 +54,5 @@ void expand_bits(const Word* bits, std::int64_t n, std::uint8_t* out) {
 
 #define EJK_BITS_KERNELS                                                                                    \
   .nonzero_bits_8 = nonzero_bits_8, .nonzero_bits_16 = nonzero_bits_16, .nonzero_bits_32 = nonzero_bits_32, \
-  .nonzero_bits_64 = nonzero_bits_64, .equal_bits_32 = equal_bits_32, .count_bits = count_bits,             \
-  .expand_bits = expand_bits
+  .nonzero_bits_64 = nonzero_bits_64, .equal_bits_32 = equal_bits_32, .fold_bits = fold_bits,               \
+  .count_bits = count_bits, .expand_bits = expand_bits

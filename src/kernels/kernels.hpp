@@ -27,6 +27,9 @@ struct Kernels {
   /// out bit i = (in[i] == value).
   void (*equal_bits_32)(const std::int32_t* in, std::int64_t n, std::int32_t value, std::uint64_t* out);
 
+  /// any |= words and all &= words, word by word.
+  void (*fold_bits)(const std::uint64_t* words, std::int64_t n, std::uint64_t* any, std::uint64_t* all);
+
   /// The number of ones in n words.
   std::int64_t (*count_bits)(const std::uint64_t* words, std::int64_t n);
 

@@ -65,6 +65,7 @@ struct Part {
   std::vector<std::int64_t> partial;  // where in the grid partial blocks stand
 
   BitBuffer panel;
+  std::vector<Word> any, all;  // the columns of the panel, over its rows
   std::vector<Word> block;
 };
 
@@ -149,6 +150,7 @@ class Scanner {
       const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, mask_.kv_length())};
       const BitRows panel = part.panel.rows(where.rows(), where.columns());
       node_.fill(where, panel);
+      fold(part, panel);
       for (std::int64_t b = j; b < end; ++b)
         if (open(b)) states[b] = judge(part, panel, i, b, b * block_.kv - where.k_begin);
       j = end;
@@ -164,29 +166,44 @@ class Scanner {
     if (full > 0) set_bits(part.rows_seen.data(), q_begin, q_end);
   }
 
+  // What each column of the panel has in any row and in all rows: read along the rows, as the panel lies.
+  static void fold(Part& part, const BitRows& panel) {
+    part.any.assign(static_cast<std::size_t>(panel.row_words), Word{0});
+    part.all.assign(static_cast<std::size_t>(panel.row_words), ~Word{0});
+    for (std::int64_t r = 0; r < panel.rows; ++r)
+      kernels::active().fold_bits(panel.row(r), panel.row_words, part.any.data(), part.all.data());
+  }
+
   // The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
   // entered.
   BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column) {
     const std::int64_t width = std::min(block_.kv, panel.columns - column);
+    Word some = 0;
+    bool every = panel.rows == block_.q && width == block_.kv;
+    for (std::int64_t c = 0; c < width; c += 64) {
+      const std::int64_t count = std::min<std::int64_t>(64, width - c);
+      some |= get_bits(part.any.data(), column + c, count, part.any.data() + panel.row_words);
+      every = every && get_bits(part.all.data(), column + c, count, part.all.data() + panel.row_words) ==
+                           low_bits(count);
+    }
+    if (some == 0) return BlockState::empty;
+    if (every) return BlockState::full;
+
     Word* bits = part.block.data();
     gather(panel, column, width, row_words_, bits);
-    const std::int64_t words = panel.rows * row_words_;
-    Word some = 0;
-    for (std::int64_t w = 0; w < words; ++w) some |= bits[w];
-    if (some == 0) return BlockState::empty;
-    const bool whole = panel.rows == block_.q && width == block_.kv;
-    if (whole && block_.kv % 64 == 0) {
-      Word every = ~Word{0};
-      for (std::int64_t w = 0; w < words; ++w) every &= bits[w];
-      if (every == ~Word{0}) return BlockState::full;
-    }
-    const std::int64_t count = kernels::active().count_bits(bits, words);
-    if (whole && count == block_.q * block_.kv) return BlockState::full;
-
+    std::fill(bits + panel.rows * row_words_, bits + pattern_words_, Word{0});
     ++part.partial_blocks;
-    part.true_elements += count;
-    std::fill(bits + words, bits + pattern_words_, Word{0});
-    mark_seen(part, bits, panel.rows, i * block_.q, j * block_.kv);
+    part.true_elements += kernels::active().count_bits(bits, panel.rows * row_words_);
+    mark_seen(part, bits, panel.rows, i * block_.q);
+    const std::int64_t k = j * block_.kv, shift = k % 64;
+    for (std::int64_t w = 0; w < row_words_; ++w) {
+      const std::int64_t count = std::min<std::int64_t>(64, width - 64 * w);
+      if (count <= 0) break;
+      const Word keys = get_bits(part.any.data(), column + 64 * w, count, part.any.data() + panel.row_words);
+      Word* to = part.keys_seen.data() + k / 64 + w;
+      to[0] |= keys << shift;
+      if (shift != 0) to[1] |= keys >> (64 - shift);
+    }
     if (part.patterns) {
       const std::int64_t at = i * kv_blocks_ + j;
       pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
@@ -195,20 +212,12 @@ class Scanner {
     return BlockState::partial;
   }
 
-  // Notes which queries and keys of a partial block at (q, k) have something to see.
-  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q, std::int64_t k) const {
+  // Notes which queries of a partial block have a key to see.
+  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
     for (std::int64_t r = 0; r < rows; ++r) {
       Word any = 0;
       for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
       part.rows_seen[static_cast<std::size_t>((q + r) / 64)] |= static_cast<Word>(any != 0) << ((q + r) % 64);
-    }
-    const std::int64_t shift = k % 64;
-    Word* to = part.keys_seen.data() + k / 64;
-    for (std::int64_t w = 0; w < row_words_; ++w) {
-      Word keys = 0;
-      for (std::int64_t r = 0; r < rows; ++r) keys |= bits[r * row_words_ + w];
-      to[w] |= keys << shift;
-      if (shift != 0 && keys >> (64 - shift) != 0) to[w + 1] |= keys >> (64 - shift);
     }
   }
 

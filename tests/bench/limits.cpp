@@ -13,7 +13,7 @@ namespace bench {
 
 namespace {
 
-constexpr std::int64_t kBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kBytes = std::int64_t{1} << 30;  // larger than any cache
 
 ejk::Array& buffer() {
   static ejk::Array memory = [] {

@@ -6,7 +6,7 @@
 namespace bench {
 
 /// Bytes a second that all threads together read from memory (a buffer far larger than the caches): the
-/// median of `passes` over 256 MiB.
+/// median of `passes` over 1 GiB.
 double read_bandwidth(int passes = 5);
 
 /// The same, written to memory that is already there.

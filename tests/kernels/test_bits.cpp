@@ -63,6 +63,11 @@ TEST_CASE("bit kernels equal a plain loop on every instruction set at hand") {
         for (std::size_t i = 0; i < 64 * (bits.size() - 1); ++i)
           right = right && (bits[i / 64] >> (i % 64) & 1) == (i < ids.size() && ids[i] == wanted);
       }
+      std::vector<std::uint64_t> any(bits.size(), 0x5), all(bits.size(), ~std::uint64_t{0x9});
+      k->fold_bits(bits.data(), static_cast<std::int64_t>(bits.size()) - 1, any.data(), all.data());
+      for (std::size_t w = 0; w + 1 < bits.size(); ++w)
+        right = right && any[w] == (bits[w] | 0x5) && all[w] == (bits[w] & ~std::uint64_t{0x9});
+      right = right && any.back() == 0x5 && all.back() == ~std::uint64_t{0x9};
       std::int64_t ones = 0;
       for (const auto id : ids) ones += id == 1;
       CHECK(k->count_bits(bits.data(), (n + 63) / 64) == ones);
