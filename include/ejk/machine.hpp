@@ -22,7 +22,8 @@ std::vector<std::string> instruction_sets();
 /// that is none of them.
 std::string instruction_set();
 
-/// The most memory this process has held at once, mapped files included, in bytes.
+/// The most memory of its own that this process has held at once, in bytes: without the parts of mapped files
+/// that are in memory now, which the system can take back at any time.
 std::int64_t peak_memory();
 
 }  // namespace ejk

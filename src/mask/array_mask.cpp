@@ -88,11 +88,6 @@ class ArrayMask final : public MaskNode {
     }
   }
 
-  void release(std::int64_t q_begin, std::int64_t q_end) const override {
-    if (view_ && view_->strides[0] >= view_->strides[1] && view_->strides[1] > 0)
-      source_->release(view_->data + q_begin * view_->strides[0], (q_end - q_begin) * view_->strides[0]);
-  }
-
  private:
   void row_bits(const std::byte* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k) const {
     const kernels::Kernels& kernel = kernels::active();
@@ -185,8 +180,6 @@ bool ArrayMask::same_as(const MaskNode& other) const {
                   b = theirs.rows(where.rows(), where.columns());
     fill(where, a);
     o.fill(where, b);
-    release(where.q_begin, where.q_end);
-    o.release(where.q_begin, where.q_end);
     if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words))
       same.store(false, std::memory_order_relaxed);
   };
@@ -214,7 +207,6 @@ class SliceSource final : public ArraySource {
     auto view = base_->mapped();
     return view ? std::optional((*view)[index_]) : std::nullopt;
   }
-  void release(const std::byte* data, std::int64_t bytes) const override { base_->release(data, bytes); }
   bool random_access() const override { return base_->random_access(); }
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {

@@ -44,9 +44,6 @@ class NotMask final : public MaskNode {
     return of_.same_as(static_cast<const NotMask&>(other).of_);
   }
   bool random_access() const override { return of_.node().random_access(); }
-  void release(std::int64_t q_begin, std::int64_t q_end) const override {
-    of_.node().release(q_begin, q_end);
-  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
@@ -98,10 +95,6 @@ class JoinMask final : public MaskNode {
     return a_.same_as(o.a_) && b_.same_as(o.b_);
   }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
-  void release(std::int64_t q_begin, std::int64_t q_end) const override {
-    a_.node().release(q_begin, q_end);
-    b_.node().release(q_begin, q_end);
-  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     a_.node().fill(where, out);

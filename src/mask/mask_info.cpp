@@ -221,7 +221,6 @@ class EveryBlock final : public ArraySource {
     held_head_ = -1;  // in case filling fails
     held_ = buffer_.rows(where.rows(), where.columns());
     node.fill(where, held_);
-    node.release(where.q_begin, where.q_end);
     held_head_ = h;
     held_row_ = i;
     return held_;

@@ -73,9 +73,6 @@ class MaskNode {
   /// rows and for whole rows.
   virtual bool random_access() const { return true; }
 
-  /// Queries [q_begin, q_end) will not be asked for again soon.
-  virtual void release(std::int64_t q_begin, std::int64_t q_end) const { (void)q_begin, (void)q_end; }
-
  private:
   std::int64_t q_length_;
   std::int64_t kv_length_;

@@ -98,7 +98,6 @@ class Scanner {
         [&](Part& part, std::int64_t task) {
           const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
           for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);
-          node_.release(begin * block_.q, std::min(end * block_.q, mask_.q_length()));
           if (done) {
             const std::scoped_lock lock(done_mutex);
             done((end - begin) * kv_blocks_);
