@@ -4,16 +4,30 @@
 
 using Word = std::uint64_t;
 
+// Asks for the cache lines of a word's elements some lines before they are needed: the processor's own
+// prefetching stops at every page of 4 KiB. Addresses behind the end are harmless; they are never
+// dereferenced.
+template <int lines>
+void prefetch_ahead(const unsigned char* p) {
+  constexpr std::uintptr_t kAhead = 512;
+  for (int i = 0; i < lines; ++i)
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + kAhead +
+                                                     64u * static_cast<unsigned>(i)));
+}
+
 // The last, incomplete word reads from a copy padded with zeros: nothing behind the run is touched.
-#define EJK_NONZERO_BITS(width, bytes)                                    \
-  void nonzero_bits_##width(const void* in, std::int64_t n, Word* out) {  \
-    const auto* p = static_cast<const unsigned char*>(in);                \
-    for (; n >= 64; n -= 64, p += 64 * (bytes)) *out++ = word_##width(p); \
-    if (n > 0) {                                                          \
-      alignas(64) unsigned char tail[64 * (bytes)] = {};                  \
-      std::memcpy(tail, p, static_cast<std::size_t>(n) * (bytes));        \
-      *out = word_##width(tail);                                          \
-    }                                                                     \
+#define EJK_NONZERO_BITS(width, bytes)                                   \
+  void nonzero_bits_##width(const void* in, std::int64_t n, Word* out) { \
+    const auto* p = static_cast<const unsigned char*>(in);               \
+    for (; n >= 64; n -= 64, p += 64 * (bytes)) {                        \
+      prefetch_ahead<bytes>(p);                                          \
+      *out++ = word_##width(p);                                          \
+    }                                                                    \
+    if (n > 0) {                                                         \
+      alignas(64) unsigned char tail[64 * (bytes)] = {};                 \
+      std::memcpy(tail, p, static_cast<std::size_t>(n) * (bytes));       \
+      *out = word_##width(tail);                                         \
+    }                                                                    \
   }
 EJK_NONZERO_BITS(8, 1)
 EJK_NONZERO_BITS(16, 2)

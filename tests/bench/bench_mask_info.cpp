@@ -1,4 +1,5 @@
-// MaskInfo at the sizes people have, with the share of the memory's read bandwidth measured just before.
+// MaskInfo at the sizes people have, with the share of the read bandwidth (of memory, or of a mapped file)
+// measured just before.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 
 #include "bench/limits.hpp"
@@ -42,10 +44,12 @@ Array dense(const Mask& mask) {
 // Times f(), with a probe of the read limit right before each time, so that both see the same machine.
 // `dense_bytes`: what f() has to read; 0: nothing worth a ratio.
 template <class F>
-void run(benchmark::State& state, std::int64_t dense_bytes, F&& f) {
+void run(
+    benchmark::State& state, std::int64_t dense_bytes, F&& f,
+    const std::function<double()>& probe = [] { return bench::read_bandwidth(1); }) {
   std::vector<double> rates, limits, shares;
   for (auto _ : state) {
-    const double limit = dense_bytes > 0 ? bench::read_bandwidth(1) : 0;
+    const double limit = dense_bytes > 0 ? probe() : 0;
     const auto begin = std::chrono::steady_clock::now();
     f();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
@@ -117,10 +121,13 @@ void file_documents(benchmark::State& state) {
   }
   const double before = own_memory();
   double grown = 0;
-  run(state, n * n, [&] {
-    const MaskInfo info = process_mask({array_mask(open_array(path.string()))}, {128, 128});
-    grown = std::max(grown, own_memory() - before);
-  });
+  run(
+      state, n * n,
+      [&] {
+        const MaskInfo info = process_mask({array_mask(open_array(path.string()))}, {128, 128});
+        grown = std::max(grown, own_memory() - before);
+      },
+      [&] { return bench::mapped_read_bandwidth(path.string()); });
   state.counters["own MiB"] = grown;
   std::filesystem::remove(path);
 }

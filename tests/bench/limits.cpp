@@ -1,10 +1,14 @@
 #include "bench/limits.hpp"
 
+#include <fcntl.h>
 #include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -43,16 +47,34 @@ double rate(int passes, F&& f) {
   return rates[rates.size() / 2];
 }
 
+void read_words(const std::byte* data, std::int64_t bytes) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(data);
+  std::uint64_t sums[32] = {};
+  for (std::int64_t i = 0; i < bytes / 8; i += 32)
+    for (std::int64_t j = 0; j < 32; ++j) sums[j] |= words[i + j];
+  for (const std::uint64_t& sum : sums) __asm__ volatile("" ::"r"(sum));
+}
+
 }  // namespace
 
-double read_bandwidth(int passes) {
-  return rate(passes, [](const std::byte* data, std::int64_t bytes) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(data);
-    std::uint64_t sums[32] = {};
-    for (std::int64_t i = 0; i < bytes / 8; i += 32)
-      for (std::int64_t j = 0; j < 32; ++j) sums[j] |= words[i + j];
-    for (const std::uint64_t& sum : sums) __asm__ volatile("" ::"r"(sum));
-  });
+double read_bandwidth(int passes) { return rate(passes, read_words); }
+
+double mapped_read_bandwidth(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY);
+  if (fd < 0) return 0;
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path)) / 4096 * 4096;
+  const auto begin = std::chrono::steady_clock::now();
+  void* file = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  if (file == MAP_FAILED) return 0;
+#pragma omp parallel
+  {
+    const std::int64_t part = bytes / omp_get_num_threads() / 4096 * 4096;
+    read_words(static_cast<const std::byte*>(file) + omp_get_thread_num() * part, part);
+  }
+  munmap(file, static_cast<std::size_t>(bytes));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return static_cast<double>(bytes) / seconds.count();
 }
 
 double fill_bandwidth(int passes) {

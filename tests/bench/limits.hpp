@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace bench {
 
 /// Bytes a second that all threads together read from memory (a buffer far larger than the caches): the
 /// median of `passes` over 1 GiB.
 double read_bandwidth(int passes = 5);
+
+/// The same for a file in the page cache: mapped, read, unmapped, once.
+double mapped_read_bandwidth(const std::string& path);
 
 /// The same, written to memory that is already there.
 double fill_bandwidth(int passes = 5);
