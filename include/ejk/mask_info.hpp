@@ -98,9 +98,9 @@ void check_mask_blocks(const std::vector<Mask>& heads, BlockShape block,
 
 /// Dynamic masks: a bool array (H, Q, K) whose every block is kept. Errors: a rank other than 3, a dtype
 /// other than bool, then as for process_mask.
-MaskInfo process_dynamic_mask(std::shared_ptr<const ArraySource> mask, BlockShape block,
+MaskInfo process_dynamic_mask(const std::shared_ptr<const ArraySource>& mask, BlockShape block,
                               const ProcessMaskOptions& options = {});
-MaskInfo process_dynamic_mask_dkv(std::shared_ptr<const ArraySource> mask, BlockShape block,
+MaskInfo process_dynamic_mask_dkv(const std::shared_ptr<const ArraySource>& mask, BlockShape block,
                                   const ProcessMaskOptions& options = {});
 
 /// The same arrays for masks that are not stored.

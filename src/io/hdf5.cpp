@@ -170,7 +170,8 @@ std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, co
     return std::make_shared<DatasetSource>(std::move(reader), std::move(layout), std::move(name));
   const auto end = core::checked_add(layout.offset, bytes);
   if (!end || *end > size_of_file(file.fd())) throw malformed();
-  return make_mapped_source(Mapping::of_file(file.fd(), *end, name), layout, std::move(name));
+  Mapping mapping = Mapping::of_file(file.fd(), *end, name);
+  return make_mapped_source(std::move(mapping), layout, std::move(name));
 }
 
 namespace {

@@ -483,7 +483,7 @@ void write_npz(const WriteJob& job) {
           zip_strerror(zip.get()));
   }
   if (zip_close(zip.get()) != 0) check(false, zip_strerror(zip.get()));
-  zip.release();  // zip_close has freed it
+  (void)zip.release();  // zip_close has freed it
   file.commit();
 }
 

@@ -368,7 +368,7 @@ Mask make(const Node& node, const Shape& shape, std::int64_t head, Polarity pola
   }
   if (node.kind == "documents") {
     const auto cu = open(*node.argument("cu_seqlens"));
-    const Mask mask = documents_mask(*cu);
+    Mask mask = documents_mask(*cu);
     if (mask.q_length() != q || mask.kv_length() != kv)
       throw Error(Error::Kind::input,
                   fmt::format("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)",

@@ -315,12 +315,12 @@ MaskInfo process_mask_dkv(const std::vector<Mask>& heads, BlockShape block,
   return process(heads, block, options, Direction::dkv);
 }
 
-MaskInfo process_dynamic_mask(std::shared_ptr<const ArraySource> mask, BlockShape block,
+MaskInfo process_dynamic_mask(const std::shared_ptr<const ArraySource>& mask, BlockShape block,
                               const ProcessMaskOptions& options) {
   return process_dynamic(heads_of(mask), block, options, Direction::forward);
 }
 
-MaskInfo process_dynamic_mask_dkv(std::shared_ptr<const ArraySource> mask, BlockShape block,
+MaskInfo process_dynamic_mask_dkv(const std::shared_ptr<const ArraySource>& mask, BlockShape block,
                                   const ProcessMaskOptions& options) {
   return process_dynamic(heads_of(mask), block, options, Direction::dkv);
 }

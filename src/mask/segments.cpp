@@ -167,20 +167,20 @@ void to_ids(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>&
 
 }  // namespace
 
-Mask segments_mask(const ArraySource& q_source, const ArraySource& kv_source) {
-  auto q_ids = std::make_shared<Ids>(), kv_ids = std::make_shared<Ids>();
-  to_ids(read_integers(q_source, "segment ids"), read_integers(kv_source, "segment ids"), *q_ids, *kv_ids);
-  if (*q_ids == *kv_ids) kv_ids = q_ids;
-  const std::string text = q_source.name() == kv_source.name()
-                               ? fmt::format("segments({})", q_source.name())
-                               : fmt::format("segments({},{})", q_source.name(), kv_source.name());
-  return Mask(std::make_shared<SegmentsMask>(std::move(q_ids), std::move(kv_ids), text));
+Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids) {
+  auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
+  to_ids(read_integers(q_ids, "segment ids"), read_integers(kv_ids, "segment ids"), *q, *kv);
+  if (*q == *kv) kv = q;
+  const std::string text = q_ids.name() == kv_ids.name()
+                               ? fmt::format("segments({})", q_ids.name())
+                               : fmt::format("segments({},{})", q_ids.name(), kv_ids.name());
+  return Mask(std::make_shared<SegmentsMask>(std::move(q), std::move(kv), text));
 }
 
-Mask documents_mask(const ArraySource& source) {
-  const std::vector<std::int64_t> cu = read_integers(source, "cu_seqlens");
+Mask documents_mask(const ArraySource& cu_seqlens) {
+  const std::vector<std::int64_t> cu = read_integers(cu_seqlens, "cu_seqlens");
   const auto fail = [&](const std::string& why) {
-    return Error(Error::Kind::input, source.name() + ": " + why);
+    return Error(Error::Kind::input, cu_seqlens.name() + ": " + why);
   };
   if (cu.empty()) throw fail("cu_seqlens has no element: it begins with 0");
   if (cu[0] != 0) throw fail(fmt::format("cu_seqlens begins with {}, not 0", cu[0]));
@@ -195,7 +195,7 @@ Mask documents_mask(const ArraySource& source) {
   for (std::size_t i = 1; i < cu.size(); ++i)
     std::fill(ids->begin() + cu[i - 1], ids->begin() + cu[i], static_cast<std::int32_t>(i));
   if (ids->empty()) throw fail("cu_seqlens holds no token, so there is no mask");
-  return Mask(std::make_shared<SegmentsMask>(ids, ids, fmt::format("documents({})", source.name())));
+  return Mask(std::make_shared<SegmentsMask>(ids, ids, fmt::format("documents({})", cu_seqlens.name())));
 }
 
 }  // namespace ejk

@@ -95,9 +95,10 @@ TEST_CASE("what is no array, or lies outside of the file, is refused by name") {
       {"/nothing/like/it", "it holds /array, /bfloat16, "},
       {"", "datasets, and none is named"},
   };
-  for (const auto& [path, part] : rows) {
+  for (const auto& row : rows) {
+    const auto& path = row.first;
     CAPTURE(path);
-    CHECK(contains(error_of(Error::Kind::input, [&, p = path] { open_array(zoo(p)); }), part));
+    CHECK(contains(error_of(Error::Kind::input, [&] { open_array(zoo(path)); }), row.second));
   }
 }
 

@@ -159,9 +159,11 @@ TEST_CASE("a broken .npy file is refused by name, with the reason") {
       {npy("{'descr': '<\\x664', 'fortran_order': False, 'shape': (2,)}", eight), "malformed"},
       {npy("", eight), "malformed"},
   };
-  for (const auto& [bytes, part] : rows) {
+  for (const auto& row : rows) {
+    const auto& bytes = row.first;
+    const auto& part = row.second;
     CAPTURE(part);
-    const std::string message = error_of(Error::Kind::input, [&, &b = bytes] { opened(folder, b); });
+    const std::string message = error_of(Error::Kind::input, [&] { opened(folder, bytes); });
     CHECK(message.starts_with(folder / "a.npy: "));
     CHECK(contains(message, part));
   }

@@ -81,9 +81,10 @@ TEST_CASE("a malformed reference says what is wrong with it") {
       {"[0]", "no file before it"},
       {"a\n.npy[]", "a\\x0a.npy[]"},
   };
-  for (const auto& [text, part] : rows) {
+  for (const auto& row : rows) {
+    const auto& text = row.first;
     CAPTURE(text);
-    CHECK(contains(error_of(Error::Kind::usage, [&, t = text] { parse_reference(t); }), part));
+    CHECK(contains(error_of(Error::Kind::usage, [&] { parse_reference(text); }), row.second));
   }
 }
 

@@ -132,8 +132,9 @@ TEST_CASE("indices are narrowed by value in static masks and by bound in dynamic
        {std::tuple{127, DType::int8, DType::int8}, std::tuple{128, DType::int8, DType::int16},
         std::tuple{129, DType::int16, DType::int16}, std::tuple{32767, DType::int16, DType::int16},
         std::tuple{32768, DType::int16, DType::int32}, std::tuple{32769, DType::int32, DType::int32}}) {
-    CAPTURE(blocks);
-    const std::vector<Mask> heads{full_mask(1, blocks)};
+    const std::int64_t key_blocks = blocks;
+    CAPTURE(key_blocks);
+    const std::vector<Mask> heads{full_mask(1, key_blocks)};
     CHECK(process_mask(heads, {1, 1}).data_next.dtype() == fixed);
     CHECK(process_mask(heads, {1, 1}).block_mask.dtype() == DType::int8);
     CHECK(process_dynamic_mask(heads, {1, 1}).data_next.dtype() == dynamic);
