@@ -1,6 +1,7 @@
 // Files that appear whole or not at all: written beside the target under a temporary name, renamed on commit,
 // removed when anything goes wrong before. The names in use are known to remove_temporary_files(), for
-// signals. tests: tests/io/test_atomic_file.cpp
+// signals.
+// tests: tests/io/test_atomic_file.cpp
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
 // Files: an owner for a descriptor, an owner for mapped memory, and reads and writes that are whole or an
-// Error. tests: tests/io/test_file.cpp
+// Error.
+// tests: tests/io/test_file.cpp
 #pragma once
 
 #include <sys/types.h>

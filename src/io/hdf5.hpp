@@ -1,6 +1,6 @@
 // HDF5 files. The library runs in a child process (io/hdf5_worker.hpp), so that a damaged file can do no
-// harm; contiguous datasets are then mapped by this process itself, without the library. tests:
-// tests/io/test_hdf5.cpp
+// harm; contiguous datasets are then mapped by this process itself, without the library.
+// tests: tests/io/test_hdf5.cpp
 #pragma once
 
 #include "io/container.hpp"

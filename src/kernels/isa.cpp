@@ -32,13 +32,9 @@ std::uint32_t features_of(const CpuWords& cpu) {
   if (bit(cpu.leaf1_ecx, 23)) found |= kPopcnt;
   if ((cpu.xcr0 & kYmmState) == kYmmState && bit(cpu.leaf1_ecx, 28)) {
     if (bit(cpu.leaf7_ebx, 5)) found |= kAvx2;
-    if (bit(cpu.leaf1_ecx, 12)) found |= kFma;
-    if (bit(cpu.leaf1_ecx, 29)) found |= kF16c;
     if ((cpu.xcr0 & kZmmState) == kZmmState) {
       if (bit(cpu.leaf7_ebx, 16)) found |= kAvx512f;
       if (bit(cpu.leaf7_ebx, 30)) found |= kAvx512bw;
-      if (bit(cpu.leaf7_ebx, 31)) found |= kAvx512vl;
-      if (bit(cpu.leaf7_ebx, 17)) found |= kAvx512dq;
     }
   }
   return found;

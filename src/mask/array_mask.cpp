@@ -24,21 +24,22 @@ using mask::BlockState;
 using mask::Rectangle;
 using mask::Word;
 
-// A bias of this and less hides: what frameworks use for "minus infinity" (-1e4 and the dtype's lowest among
-// it).
-constexpr double kHides = -1e4;
+// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
+// is taken as the array's dtype rounds it: in bfloat16 it is -9984.
+constexpr float kHides = -1e4f;
 
 // Truth of an additive bias; throws for a value that is neither 0 nor hiding.
 template <class T>
 void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
                    const std::string& name) {
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const auto hides = static_cast<Wide>(T(kHides));
   std::fill(out, out + mask::words_for(n), Word{0});
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto v =
-        static_cast<double>(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(in[i]));
+    const auto v = static_cast<Wide>(in[i]);
     if (v == 0)
       out[i / 64] |= Word{1} << (i % 64);
-    else if (!(v <= kHides))
+    else if (!(v <= hides))
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
@@ -168,14 +169,17 @@ bool ArrayMask::same_as(const MaskNode& other) const {
   if (view_ && o.view_ && view_->data == o.view_->data && view_->strides == o.view_->strides &&
       dtype_ == o.dtype_ && polarity_ == o.polarity_)
     return true;
-  constexpr std::int64_t kBitsAtOnce = std::int64_t{1} << 21;
-  const std::int64_t rows_at_once = std::max<std::int64_t>(1, kBitsAtOnce / kv_length());
+  // A source that is read in order is the slower the more often reading goes back and forth: so in 64 MiB of
+  // bits.
+  const bool in_order = !random_access() || !o.random_access();
+  const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
+  const std::int64_t rows_at_once = std::max<std::int64_t>(1, bits_at_once / kv_length());
   const std::int64_t stripes = core::ceil_div(q_length(), rows_at_once);
   std::atomic<bool> same{true};
   const auto compare = [&](std::int64_t s) {
     if (!same.load(std::memory_order_relaxed)) return;
     const Rectangle where{s * rows_at_once, std::min(q_length(), (s + 1) * rows_at_once), 0, kv_length()};
-    thread_local mask::BitBuffer mine, theirs;
+    mask::BitBuffer mine, theirs;
     const BitRows a = mine.rows(where.rows(), where.columns()),
                   b = theirs.rows(where.rows(), where.columns());
     fill(where, a);
@@ -183,7 +187,7 @@ bool ArrayMask::same_as(const MaskNode& other) const {
     if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words))
       same.store(false, std::memory_order_relaxed);
   };
-  if (random_access() && o.random_access()) {
+  if (!in_order) {
     core::parallel_for(stripes, compare);
   } else {
     for (std::int64_t s = 0; s < stripes && same; ++s) compare(s);

@@ -42,6 +42,17 @@ inline Word get_bits(const Word* words, std::int64_t begin, std::int64_t count, 
   return value & low_bits(count);
 }
 
+/// Transposes 64 × 64 bits, one word a row: swaps ever smaller squares off the diagonal.
+inline void transpose_64(Word* rows) {
+  Word keep = 0x00000000FFFFFFFFull;
+  for (int size = 32; size != 0; size >>= 1, keep ^= keep << size)
+    for (int k = 0; k < 64; k = (k + size + 1) & ~size) {
+      const Word swap = ((rows[k] >> size) ^ rows[k + size]) & keep;
+      rows[k] ^= swap << size;
+      rows[k + size] ^= swap;
+    }
+}
+
 /// Rows of bits that belong to somebody else.
 struct BitRows {
   Word* words = nullptr;

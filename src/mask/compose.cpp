@@ -1,5 +1,6 @@
 // Composition: ~ & | of masks. Block states follow three-valued logic; where one side decides, the other is
-// not looked at. tests: tests/mask/test_mask.cpp
+// not looked at.
+// tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
 #include <vector>
@@ -44,6 +45,7 @@ class NotMask final : public MaskNode {
     return of_.same_as(static_cast<const NotMask&>(other).of_);
   }
   bool random_access() const override { return of_.node().random_access(); }
+  bool is_positional() const override { return of_.node().is_positional(); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
@@ -94,6 +96,7 @@ class JoinMask final : public MaskNode {
     const auto& o = static_cast<const JoinMask&>(other);
     return a_.same_as(o.a_) && b_.same_as(o.b_);
   }
+  bool is_positional() const override { return a_.node().is_positional() || b_.node().is_positional(); }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {

@@ -151,11 +151,8 @@ Report describe(const MaskInfo& info) {
   if (info.options.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.options.q_seq_shards);
   if (q != kv)
     for (const Mask& m : info.masks)
-      if (m.text().find("causal") != std::string::npos) {
-        report.add(
-            "causal_alignment", "causal means",
-            std::string(
-                "query i sees keys up to i + offset: aligned at the top left unless an offset moves it"));
+      if (m.node().is_positional()) {
+        report.add("alignment", "query 0 and key 0", std::string("aligned (top left), but for an offset"));
         break;
       }
 

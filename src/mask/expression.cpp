@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "core/offsets.hpp"
 #include "core/text.hpp"
 #include "mask/node.hpp"
 
@@ -86,6 +88,7 @@ class Parser {
  private:
   // Deeper nesting than this is no mask, and would exhaust the stack.
   static constexpr int kDeepest = 200;
+  static constexpr int kMostJoins = 1000;
 
   Error fail(const std::string& why) const {
     std::string where =
@@ -107,13 +110,13 @@ class Parser {
 
   NodePtr parse_union() {
     NodePtr left = parse_inter();
-    while (take('|')) left = join(Node::Op::either, left, parse_inter());
+    while (take('|')) left = counted_join(Node::Op::either, left, parse_inter());
     return left;
   }
 
   NodePtr parse_inter() {
     NodePtr left = parse_unary();
-    while (take('&')) left = join(Node::Op::both, left, parse_unary());
+    while (take('&')) left = counted_join(Node::Op::both, left, parse_unary());
     return left;
   }
 
@@ -130,6 +133,12 @@ class Parser {
     }
     --depth_;
     return result;
+  }
+
+  // A chain of operands is a tree as deep as it is long.
+  NodePtr counted_join(Node::Op op, NodePtr left, NodePtr right) {
+    if (++joins_ > kMostJoins) throw fail(fmt::format("more than {} operators", kMostJoins));
+    return join(op, std::move(left), std::move(right));
   }
 
   static NodePtr join(Node::Op op, NodePtr left, NodePtr right) {
@@ -161,7 +170,9 @@ class Parser {
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
         throw fail(fmt::format("{} needs its {}", word, p.name)).hint(usage(*kind));
+    const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
     check(*kind, *node);
+    at_ = end_of_kind;
     return node;
   }
 
@@ -231,6 +242,10 @@ class Parser {
       }
       const std::size_t value_at = at_;
       const std::string value = parse_value();
+      if (value.empty() && at_ >= text_.size()) {
+        at_ = open;
+        throw fail("'(' is not closed");
+      }
       if (value.empty()) throw fail(fmt::format("an argument of {} is empty", kind.word)).hint(usage(kind));
       if (name.empty()) {
         // A misspelt name is no value: only references may hold '='.
@@ -269,10 +284,17 @@ class Parser {
           throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
         if (node.argument("offset") != nullptr)
           throw fail("align and offset exclude each other").hint(usage(kind));
-      } else if (!(side && value == "none") && !core::parse_integer(value)) {
-        throw fail(
-            fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))
-            .hint(usage(kind));
+      } else if (!(side && value == "none")) {
+        const auto number = core::parse_integer(value);
+        if (!number)
+          throw fail(
+              fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))
+              .hint(usage(kind));
+        if (side && *number < 0)
+          throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
+              .hint("a window that does not hold the query itself is moved with offset=K");
+        if (kind.word == "chunked" && *number < 1)
+          throw fail(fmt::format("the chunk size {} is not positive", *number));
       }
     }
   }
@@ -280,6 +302,7 @@ class Parser {
   std::string_view text_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  int joins_ = 0;
 };
 
 std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open) {
@@ -326,8 +349,9 @@ void find_shape(const Node& node, const OpenArray& open, Shape& known) {
       segments_mask(*q, *kv);  // says what is wrong with them
   } else if (node.kind == "documents") {
     const auto cu = open(*node.argument("cu_seqlens"));
-    const Mask mask = documents_mask(*cu);
-    agree(known, {1, mask.q_length(), mask.kv_length()}, cu->name());
+    const std::int64_t tokens = core::read_last_offset(*cu);
+    if (tokens < 1) documents_mask(*cu);  // says what is wrong with it
+    agree(known, {1, tokens, tokens}, cu->name());
   }
 }
 

@@ -221,20 +221,22 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows)
   return arrays;
 }
 
-IndexArrays shrunk(const Layout& layout, const IndexArrays& arrays) {
+IndexArrays shrunk(const Layout& layout, IndexArrays arrays) {
   const Shrink plan(layout, ints(arrays.block_mask));
-  const auto apply = [&](const Array& old, Extend extend) {
-    if (old.size() == 0) return Array{};
+  const auto apply = [&](Array& array, Extend extend) {
+    if (array.size() == 0) return;
     Array fresh(DType::int32, plan.shape());
     for (std::int64_t r = 0; r < layout.rows; ++r) {
-      const std::int32_t* from = ints(old) + r * layout.grid();
+      const std::int32_t* from = ints(array) + r * layout.grid();
       std::int32_t* to = ints(fresh) + r * (fresh.size() / layout.rows);
       plan.forward() ? shrink_forward(plan, from, extend, to) : shrink_dkv(plan, from, extend, to);
     }
-    return fresh;
+    array = std::move(fresh);
   };
-  return {apply(arrays.data_next, Extend::last), apply(arrays.mask_next, Extend::last),
-          apply(arrays.block_mask, Extend::zeros)};
+  apply(arrays.data_next, Extend::last);
+  apply(arrays.mask_next, Extend::last);
+  apply(arrays.block_mask, Extend::zeros);  // last: the plan looks at it
+  return arrays;
 }
 
 std::int64_t largest_value(const Array& array) {

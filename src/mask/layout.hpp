@@ -42,7 +42,7 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows)
 
 /// Step 6: leaves out the empty blocks of each row (forward) or column (dkv) of blocks; the same for all
 /// rows.
-IndexArrays shrunk(const Layout& layout, const IndexArrays& arrays);
+IndexArrays shrunk(const Layout& layout, IndexArrays arrays);
 
 /// An int32 array in the narrowest of int8, int16 and int32 that holds values up to `largest`.
 Array downcast(const Array& array, std::int64_t largest);

@@ -16,6 +16,9 @@ MaskNode::MaskNode(std::int64_t q_length, std::int64_t kv_length)
   if (q_length < 1 || kv_length < 1)
     throw Error(Error::Kind::input,
                 fmt::format("a mask of {} queries and {} keys has no element", q_length, kv_length));
+  if (q_length > kLongestMask || kv_length > kLongestMask)
+    throw Error(Error::Kind::input, fmt::format("a mask of {} queries and {} keys is longer than {}",
+                                                q_length, kv_length, kLongestMask));
   element_count(Shape{q_length, kv_length});  // counts of elements fit 64 bits
 }
 

@@ -19,10 +19,12 @@
 // 8. Index arrays are narrowed to what their largest value needs.
 //
 // Dynamic masks skip 1, 3 and 4 to 7: every block is kept and every index says what is there and nothing
-// more. tests: tests/mask/test_mask_info.cpp
+// more.
+// tests: tests/mask/test_mask_info.cpp
 #include "ejk/mask_info.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -63,16 +65,17 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Pr
     throw invalid(fmt::format("{} query rows do not divide into blocks of {}", q, block.q)).hint(pad_hint);
   if (!options.pad && kv % block.kv != 0)
     throw invalid(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv)).hint(pad_hint);
-  const std::int64_t q_blocks = core::ceil_div(q, block.q), shards = options.q_seq_shards;
-  const std::optional<std::int64_t> rows = core::checked_mul(q_blocks, block.q);
-  if (!rows || !core::checked_mul(core::ceil_div(kv, block.kv), block.kv) ||
-      !core::checked_mul(block.q, block.kv))
-    throw invalid(fmt::format("blocks of {} x {} are more than 64 bits can count", block.q, block.kv));
-  if (*rows % shards != 0)
-    throw invalid(fmt::format("{} query rows do not divide into {} query shards", *rows, shards));
-  if (*rows / shards % block.q != 0)
+  // With padding a block may be longer than the mask, but not longer than any mask.
+  if (std::max(block.q, block.kv) > kLongestMask)
     throw invalid(
-        fmt::format("the {} query rows of a shard do not divide into blocks of {}", *rows / shards, block.q));
+        fmt::format("a block of {} x {} is longer than any mask, {}", block.q, block.kv, kLongestMask));
+  const std::int64_t q_blocks = core::ceil_div(q, block.q), shards = options.q_seq_shards;
+  const std::int64_t rows = q_blocks * block.q;
+  if (rows % shards != 0)
+    throw invalid(fmt::format("{} query rows do not divide into {} query shards", rows, shards));
+  if (rows / shards % block.q != 0)
+    throw invalid(
+        fmt::format("the {} query rows of a shard do not divide into blocks of {}", rows / shards, block.q));
   const auto head_count = static_cast<std::int64_t>(heads.size());
   if (head_count % options.head_shards != 0)
     throw invalid(fmt::format("{} heads do not divide into {} head shards", head_count, options.head_shards));
@@ -146,7 +149,7 @@ MaskInfo process(const std::vector<Mask>& heads, BlockShape block, const Process
   // 5. and 6. Look-ahead and shrinking.
   IndexArrays arrays = index_arrays(layout, rows);
   info.unshrunk_grid = arrays.block_mask.shape();
-  if (options.shrink_grid && info.masks.size() == 1) arrays = shrunk(layout, arrays);
+  if (options.shrink_grid && info.masks.size() == 1) arrays = shrunk(layout, std::move(arrays));
 
   // 7. Computable masks. One that is padded is not: its function would say True outside.
   info.distinct_partial_blocks = table->size();
@@ -192,7 +195,7 @@ class EveryBlock final : public ArraySource {
     auto* to = static_cast<std::uint8_t*>(out);
     const std::int64_t row_words = mask::words_for(block_.kv);
     std::vector<mask::Word> bits(static_cast<std::size_t>(block_.q * row_words));
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(block_.q * block_.kv));
+    const mask::Box part{start[3], count[3], start[4], count[4]};
     for (std::int64_t h = start[0]; h < start[0] + count[0]; ++h)
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
@@ -205,10 +208,8 @@ class EveryBlock final : public ArraySource {
                   r < row.rows && n > 0 ? mask::get_bits(row.row(r), column, n, row.row(r) + row.row_words)
                                         : 0;
             }
-          mask::expand_block(bits.data(), row_words, block_, direction_, bytes.data());
-          for (std::int64_t a = 0; a < count[3]; ++a, to += count[4])
-            std::memcpy(to, bytes.data() + (start[3] + a) * shape_[4] + start[4],
-                        static_cast<std::size_t>(count[4]));
+          mask::expand_part(bits.data(), row_words, part, direction_, to);
+          to += count[3] * count[4];
         }
   }
 
@@ -337,11 +338,23 @@ MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape blo
 
 std::int64_t mask_info_bytes(std::int64_t heads, std::int64_t q_length, std::int64_t kv_length,
                              BlockShape block) {
-  // States and ids of each mask, three arrays in 32 bits and, at the peak, one of them once more.
-  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4;
-  const Shape blocks{heads, core::ceil_div(q_length, block.q), core::ceil_div(kv_length, block.kv),
-                     kBytesPerBlock};
-  return element_count(blocks) + 4 * q_length;
+  // States and ids of each mask, three arrays in 32 bits, one of them twice while it shrinks, and the states
+  // once more in the report.
+  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
+  const std::int64_t q_blocks = core::ceil_div(q_length, block.q),
+                     kv_blocks = core::ceil_div(kv_length, block.kv);
+  // What each thread works in: a panel of bits and as much for an operand of a composed mask, one block, and
+  // a bit for each query and each key.
+  const auto row = core::checked_mul(std::min(block.q, q_length), mask::words_for(kv_length));
+  const auto one = core::checked_mul(block.q, mask::words_for(block.kv));
+  const auto blocks = core::checked_mul(q_blocks * kBytesPerBlock, kv_blocks);
+  const auto all = blocks ? core::checked_mul(*blocks, heads) : std::nullopt;
+  constexpr std::int64_t kMost = std::int64_t{1} << 58;  // no memory holds as much
+  if (!row || !one || !all || *row > kMost || *one > kMost || *all > kMost) return INT64_MAX;
+  const std::int64_t panel = std::min(*row, std::max(mask::kPanelWords, *one));
+  const std::int64_t thread =
+      8 * (2 * panel + *one + mask::words_for(q_length) + mask::words_for(kv_length)) + kv_blocks;
+  return *all + 4 * q_length + thread * omp_get_max_threads();
 }
 
 }  // namespace ejk

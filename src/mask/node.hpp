@@ -44,6 +44,10 @@ class BlockClassifier {
 
 }  // namespace mask
 
+/// The most queries or keys of a mask: far beyond any sequence, and small enough that sums of positions and
+/// padded lengths fit 64 bits.
+inline constexpr std::int64_t kLongestMask = std::int64_t{1} << 48;
+
 class MaskNode {
  public:
   MaskNode(std::int64_t q_length, std::int64_t kv_length);
@@ -55,6 +59,9 @@ class MaskNode {
   std::int64_t kv_length() const { return kv_length_; }
 
   virtual bool is_computable() const { return false; }
+
+  /// Told from the positions of queries and keys, so that their alignment matters.
+  virtual bool is_positional() const { return false; }
 
   /// `other` has the same dynamic type and shape.
   virtual bool same_as(const MaskNode& other) const = 0;

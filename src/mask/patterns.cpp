@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
@@ -39,27 +40,29 @@ PatternTable::PatternTable(BlockShape block, std::int64_t max_bytes, Hash functi
 PatternTable PatternTable::part() const {
   PatternTable table(block_, max_bytes_, hash_);
   table.used_bytes_ = used_bytes_;
+  table.whole_ = this;
   return table;
 }
 
 // Chunks grow, so that few patterns cost little and many lie on huge pages.
 Word* PatternTable::room_for_pattern() {
   constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
-  const std::int64_t bytes = pattern_words() * static_cast<std::int64_t>(sizeof(Word));
+  constexpr std::int64_t kBookkeeping = 96;  // bytes that an entry and its place in the index take
+  const std::int64_t bytes = pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping;
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (max_bytes_ > 0 && used > max_bytes_)
     throw Error(Error::Kind::budget, fmt::format("the different partial blocks need more than {} of memory",
                                                  core::format_bytes(max_bytes_)))
         .hint("larger blocks have fewer partial ones; --max-memory sets the limit");
-  if (chunks_.empty() || chunks_.back().size() - chunk_used_ < pattern_words()) {
+  if (free_words_ < pattern_words()) {
     const std::int64_t next =
         chunks_.empty() ? kFirstChunk : std::min(kLargestChunk, 8 * chunks_.back().size());
     chunks_.emplace_back(DType::uint64, Shape{std::max(next, pattern_words())});
-    chunk_used_ = 0;
+    free_ = chunks_.back().elements<Word>().data();
+    free_words_ = chunks_.back().size();
   }
-  Word* room = chunks_.back().elements<Word>().data() + chunk_used_;
-  chunk_used_ += pattern_words();
-  return room;
+  free_words_ -= pattern_words();
+  return std::exchange(free_, free_ + pattern_words());
 }
 
 std::optional<std::int32_t> PatternTable::find(std::uint64_t hash, const Word* pattern) const {
@@ -81,6 +84,8 @@ std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
 
 std::int32_t PatternTable::find_or_add(const Word* pattern) {
   const std::uint64_t hash = hash_(pattern, pattern_words());
+  if (whole_ != nullptr)
+    if (const auto slot = whole_->find(hash, pattern)) return ~*slot;
   if (const auto slot = find(hash, pattern)) return *slot;
   Word* kept = room_for_pattern();
   std::copy_n(pattern, pattern_words(), kept);
@@ -94,8 +99,7 @@ std::vector<std::int32_t> PatternTable::join(PatternTable part) {
     const auto slot = find(e.hash, e.bits);
     slots.push_back(slot ? *slot : enter(e.hash, e.bits));
   }
-  // The part's chunks go before the one that is being filled.
-  std::move(part.chunks_.begin(), part.chunks_.end(), std::inserter(chunks_, chunks_.begin()));
+  std::move(part.chunks_.begin(), part.chunks_.end(), std::back_inserter(chunks_));
   return slots;
 }
 
@@ -112,16 +116,34 @@ void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::i
   }
 }
 
-void expand_block(const Word* bits, std::int64_t row_words, BlockShape block, Direction direction,
-                  std::uint8_t* out) {
+void expand_part(const Word* bits, std::int64_t row_words, const Box& part, Direction direction,
+                 std::uint8_t* out) {
   if (direction == Direction::forward) {
-    for (std::int64_t r = 0; r < block.q; ++r)
-      kernels::active().expand_bits(bits + r * row_words, block.kv, out + r * block.kv);
+    for (std::int64_t r = part.row; r < part.row + part.rows; ++r, out += part.columns) {
+      const Word* row = bits + r * row_words;
+      const std::int64_t begin = part.column, end = begin + part.columns;
+      const std::int64_t aligned = std::min((begin + 63) / 64 * 64, end);  // up to here bit by bit
+      for (std::int64_t c = begin; c < aligned; ++c)
+        out[c - begin] = static_cast<std::uint8_t>(row[c / 64] >> (c % 64) & 1u);
+      if (aligned < end)
+        kernels::active().expand_bits(row + aligned / 64, end - aligned, out + (aligned - begin));
+    }
     return;
   }
-  for (std::int64_t c = 0; c < block.kv; ++c)
-    for (std::int64_t r = 0; r < block.q; ++r)
-      *out++ = static_cast<std::uint8_t>(bits[r * row_words + c / 64] >> (c % 64) & 1u);
+  // Rows of the result are columns of the block: 64 × 64 bits at a time are transposed.
+  for (std::int64_t c = part.row / 64 * 64; c < part.row + part.rows; c += 64)
+    for (std::int64_t r = part.column / 64 * 64; r < part.column + part.columns; r += 64) {
+      Word square[64] = {};
+      for (std::int64_t k = std::max(r, part.column); k < std::min(r + 64, part.column + part.columns); ++k)
+        square[k - r] = bits[k * row_words + c / 64];
+      transpose_64(square);
+      const std::int64_t first = std::max(r, part.column),
+                         n = std::min(r + 64, part.column + part.columns) - first;
+      for (std::int64_t k = std::max(c, part.row); k < std::min(c + 64, part.row + part.rows); ++k) {
+        const Word run = square[k - c] >> (first - r);
+        kernels::active().expand_bits(&run, n, out + (k - part.row) * part.columns + (first - part.column));
+      }
+    }
 }
 
 namespace {
@@ -142,20 +164,10 @@ class PatternSource final : public ArraySource {
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    const bool whole = count[1] == shape_[1] && count[2] == shape_[2];
     auto* to = static_cast<std::uint8_t*>(out);
-    std::vector<std::uint8_t> block(whole ? 0 : static_cast<std::size_t>(shape_[1] * shape_[2]));
-    for (std::int64_t p = 0; p < count[0]; ++p) {
-      expand_block(table_->bits(start[0] + p), table_->row_words(), table_->block(), direction_,
-                   whole ? to : block.data());
-      if (whole) {
-        to += shape_[1] * shape_[2];
-        continue;
-      }
-      for (std::int64_t r = 0; r < count[1]; ++r, to += count[2])
-        std::memcpy(to, block.data() + (start[1] + r) * shape_[2] + start[2],
-                    static_cast<std::size_t>(count[2]));
-    }
+    const Box part{start[1], count[1], start[2], count[2]};
+    for (std::int64_t p = start[0]; p < start[0] + count[0]; ++p, to += count[1] * count[2])
+      expand_part(table_->bits(p), table_->row_words(), part, direction_, to);
   }
 
  private:

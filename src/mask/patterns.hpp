@@ -30,7 +30,8 @@ class PatternTable {
   /// `function` is replaced only by a test that forces collisions.
   explicit PatternTable(BlockShape block, std::int64_t max_bytes = 0, Hash function = hash_words);
 
-  /// An empty table for a thread, to be joined with this one.
+  /// An empty table for a thread, to be joined with this one, which must not change before: patterns that are
+  /// here already are not kept again there.
   PatternTable part() const;
 
   BlockShape block() const { return block_; }
@@ -38,7 +39,8 @@ class PatternTable {
   std::int64_t pattern_words() const { return block_.q * row_words_; }
   std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
 
-  /// The slot of a pattern; a new one is copied and gets the next slot. Throws Error{budget} above max_bytes.
+  /// The slot of a pattern; a new one is copied and gets the next slot. A part gives ~slot for a pattern that
+  /// stands in that slot of the table it is a part of. Throws Error{budget} above max_bytes.
   std::int32_t find_or_add(const Word* pattern);
 
   /// Takes over the patterns of a part; gives the slot here of each of its slots.
@@ -70,8 +72,10 @@ class PatternTable {
   std::int64_t max_bytes_;
   Hash hash_;
   std::shared_ptr<std::atomic<std::int64_t>> used_bytes_;
-  std::vector<Array> chunks_;                                   // the bits lie here
-  std::int64_t chunk_used_ = 0;                                 // words of the last chunk
+  const PatternTable* whole_ = nullptr;  // of which this is a part
+  std::vector<Array> chunks_;            // the bits lie here
+  Word* free_ = nullptr;                 // where the last chunk of our own is not filled yet
+  std::int64_t free_words_ = 0;
   std::vector<Entry> entries_;                                  // by slot
   std::unordered_multimap<std::uint64_t, std::int32_t> index_;  // hash to slot
   std::vector<std::int32_t> slot_of_;                           // by id
@@ -81,8 +85,16 @@ class PatternTable {
 std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
                                                   Direction direction);
 
-/// Writes a block of bits as bools: rows × columns, or columns × rows for dkv.
-void expand_block(const Word* bits, std::int64_t row_words, BlockShape block, Direction direction,
-                  std::uint8_t* out);
+/// A part of a block as it is read: rows and columns of the result, which dkv transposes.
+struct Box {
+  std::int64_t row = 0;
+  std::int64_t rows = 0;
+  std::int64_t column = 0;
+  std::int64_t columns = 0;
+};
+
+/// Writes a part of a block of bits as bools in C order.
+void expand_part(const Word* bits, std::int64_t row_words, const Box& part, Direction direction,
+                 std::uint8_t* out);
 
 }  // namespace ejk::mask

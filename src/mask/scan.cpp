@@ -3,7 +3,8 @@
 //
 // A row's undecided and partial blocks are filled in panels: runs of neighbouring blocks whose bits fit the
 // second-level cache, wide enough that a stored mask is read in long pieces. From the panel each block's bits
-// are gathered into one piece and judged. tests: tests/mask/test_scan.cpp
+// are gathered into one piece and judged.
+// tests: tests/mask/test_scan.cpp
 #include "mask/scan.hpp"
 
 #include <omp.h>
@@ -22,7 +23,6 @@ namespace ejk::mask {
 
 namespace {
 
-constexpr std::int64_t kPanelBits = std::int64_t{1} << 23;  // 1 MiB of bits
 constexpr std::int64_t kTaskElements = std::int64_t{1}
                                        << 21;  // rows of blocks are handed out in at least so much
 
@@ -31,7 +31,7 @@ void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::
             Word* out) {
   if (column % 64 == 0 && (width % 64 == 0 || column + width == panel.columns)) {
     const Word* from = panel.words + column / 64;
-    if (row_words == 2) {  // blocks of 128, the most common ones
+    if (row_words == 2 && width > 64) {  // blocks of 128, the most common ones
       for (std::int64_t r = 0; r < panel.rows; ++r, from += panel.row_words)
         out[2 * r] = from[0], out[2 * r + 1] = from[1];
       return;
@@ -62,7 +62,7 @@ struct Part {
   std::vector<Word> keys_seen;     // all keys: those of partial blocks that some query sees
   std::vector<char> full_columns;  // columns of blocks that hold a full block
   std::optional<PatternTable> patterns;
-  std::vector<std::int64_t> partial;  // where in the grid partial blocks stand
+  std::vector<IndexRange> rows;  // of blocks, that were worked on
 
   BitBuffer panel;
   std::vector<Word> any, all;  // the columns of the panel, over its rows
@@ -98,6 +98,7 @@ class Scanner {
         [&](Part& part, std::int64_t task) {
           const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
           for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);
+          part.rows.push_back({begin, end});
           if (done) {
             const std::scoped_lock lock(done_mutex);
             done((end - begin) * kv_blocks_);
@@ -111,8 +112,8 @@ class Scanner {
  private:
   Part make_part() const {
     Part part;
-    part.rows_seen.resize(static_cast<std::size_t>(words_for(q_blocks_ * block_.q) + 1));
-    part.keys_seen.resize(static_cast<std::size_t>(words_for(kv_blocks_ * block_.kv) + 1));
+    part.rows_seen.resize(static_cast<std::size_t>(words_for(mask_.q_length()) + 1));
+    part.keys_seen.resize(static_cast<std::size_t>(words_for(mask_.kv_length()) + 1));
     part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
     part.block.resize(static_cast<std::size_t>(pattern_words_));
     if (table_ != nullptr) part.patterns.emplace(table_->part());
@@ -132,7 +133,7 @@ class Scanner {
     const auto open = [&](std::int64_t j) {
       return states[j] == BlockState::partial || states[j] == BlockState::undecided;
     };
-    std::int64_t panel_blocks = std::max<std::int64_t>(1, kPanelBits / (block_.q * block_.kv));
+    std::int64_t panel_blocks = std::max<std::int64_t>(1, 64 * kPanelWords / (block_.q * block_.kv));
     bool bridge = false;  // across decided blocks, so that a source that wants order is read in order
     if (!node_.random_access()) panel_blocks = kv_blocks_, bridge = true;
     for (std::int64_t j = 0; j < kv_blocks_;) {
@@ -206,7 +207,6 @@ class Scanner {
     if (part.patterns) {
       const std::int64_t at = i * kv_blocks_ + j;
       pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
-      part.partial.push_back(at);
     }
     return BlockState::partial;
   }
@@ -232,10 +232,13 @@ class Scanner {
     for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
     if (table_ == nullptr) return;
     const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
-    for (const std::int64_t at : part.partial) {
-      std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
-      slot = slots[static_cast<std::size_t>(slot)];
-    }
+    const auto states = scan_.summary.states.elements<std::uint8_t>();
+    for (const IndexRange& rows : part.rows)
+      for (std::int64_t at = rows.begin * kv_blocks_; at < rows.end * kv_blocks_; ++at) {
+        std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
+        if (states[static_cast<std::size_t>(at)] == static_cast<std::uint8_t>(BlockState::partial))
+          slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
+      }
   }
 
   std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }
@@ -244,7 +247,7 @@ class Scanner {
     MaskSummary& s = scan_.summary;
     for (std::int64_t j = 0; j < kv_blocks_; ++j)
       if (all_.full_columns[static_cast<std::size_t>(j)])
-        set_bits(all_.keys_seen.data(), j * block_.kv, (j + 1) * block_.kv);
+        set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
     for_each_run(all_.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
       s.rows_without_key.push_back({begin, end});
     });

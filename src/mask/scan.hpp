@@ -9,6 +9,9 @@
 
 namespace ejk::mask {
 
+/// Words of bits that a panel has at the most, unless a single block has more.
+inline constexpr std::int64_t kPanelWords = std::int64_t{1} << 17;
+
 struct Scan {
   MaskSummary summary;
   Array pattern_ids;  // (q blocks, kv blocks) int32: the pattern of each partial block; others 0

@@ -1,13 +1,14 @@
-// Masks from ids: a query sees the keys that carry its id. Packed documents are the case where ids ascend.
+// Masks from ids: a query sees the keys that carry its id.
 //
 // A block is told from the ranges of positive ids on its two sides: disjoint ranges make it empty, one and
-// the same id without padding on both sides makes it full. Ranges of the key blocks are found once. tests:
-// tests/mask/test_mask.cpp
+// the same id without padding on both sides makes it full. Ranges of the key blocks are found once.
+// tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
@@ -112,34 +113,6 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
   return std::make_unique<SegmentsClassifier>(*this, kv_block);
 }
 
-// A 1-D integer array as 64-bit integers.
-std::vector<std::int64_t> read_integers(const ArraySource& source, const char* what) {
-  const auto fail = [&](const std::string& why) {
-    return Error(Error::Kind::input, source.name() + ": " + why);
-  };
-  if (source.shape().size() != 1) {
-    auto error = fail(fmt::format("{} are a 1-D array, not of shape {}", what, to_string(source.shape())));
-    if (source.shape().size() == 2)
-      error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
-    throw error;
-  }
-  if (!is_integer(source.dtype()))
-    throw fail(fmt::format("{} are integers, not {}", what, name_of(source.dtype())));
-  const Array raw = read_all(source);
-  std::vector<std::int64_t> values(static_cast<std::size_t>(raw.size()));
-  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const auto from = raw.elements<T>();
-      for (std::size_t i = 0; i < from.size(); ++i) {
-        if (!std::in_range<std::int64_t>(from[i]))
-          throw fail(fmt::format("element [{}] is {}: more than 64 bits with a sign can hold", i, from[i]));
-        values[i] = static_cast<std::int64_t>(from[i]);
-      }
-    }
-  });
-  return values;
-}
-
 // Only equality, order and sign of ids matter: those that do not fit 32 bits are replaced by their rank.
 void to_ids(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv, Ids& q_ids,
             Ids& kv_ids) {
@@ -169,33 +142,12 @@ void to_ids(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>&
 
 Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids) {
   auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
-  to_ids(read_integers(q_ids, "segment ids"), read_integers(kv_ids, "segment ids"), *q, *kv);
+  to_ids(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q, *kv);
   if (*q == *kv) kv = q;
   const std::string text = q_ids.name() == kv_ids.name()
                                ? fmt::format("segments({})", q_ids.name())
                                : fmt::format("segments({},{})", q_ids.name(), kv_ids.name());
   return Mask(std::make_shared<SegmentsMask>(std::move(q), std::move(kv), text));
-}
-
-Mask documents_mask(const ArraySource& cu_seqlens) {
-  const std::vector<std::int64_t> cu = read_integers(cu_seqlens, "cu_seqlens");
-  const auto fail = [&](const std::string& why) {
-    return Error(Error::Kind::input, cu_seqlens.name() + ": " + why);
-  };
-  if (cu.empty()) throw fail("cu_seqlens has no element: it begins with 0");
-  if (cu[0] != 0) throw fail(fmt::format("cu_seqlens begins with {}, not 0", cu[0]));
-  for (std::size_t i = 1; i < cu.size(); ++i)
-    if (cu[i] < cu[i - 1])
-      throw fail(fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]));
-  if (cu.size() > INT32_MAX) throw fail("more than 2^31 sequences");
-  // One token is four bytes here: a total that no memory could hold is refused before it is asked for.
-  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
-  if (cu.back() > kMostTokens) throw fail(fmt::format("cu_seqlens ends at {} tokens", cu.back()));
-  auto ids = std::make_shared<Ids>(static_cast<std::size_t>(cu.back()));
-  for (std::size_t i = 1; i < cu.size(); ++i)
-    std::fill(ids->begin() + cu[i - 1], ids->begin() + cu[i], static_cast<std::int32_t>(i));
-  if (ids->empty()) throw fail("cu_seqlens holds no token, so there is no mask");
-  return Mask(std::make_shared<SegmentsMask>(ids, ids, fmt::format("documents({})", cu_seqlens.name())));
 }
 
 }  // namespace ejk

@@ -138,11 +138,17 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("chunked").find("chunked needs its size") != std::string::npos);
   CHECK(failure("chunked(0)").find("the chunk size 0 is not positive") != std::string::npos);
   CHECK(failure("chunked(4").find("'(' is not closed") != std::string::npos);
+  CHECK(failure("causal(").find("'(' is not closed") != std::string::npos);
+  CHECK(failure("full & chunked(1.5)").find("at \"chunked(1.5)\": size=1.5 is no whole number") !=
+        std::string::npos);
   CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
   CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);
   CHECK(failure("file(\"x").find("is not closed") != std::string::npos);
   CHECK(failure("file(gone.npy)") == "gone.npy: no such file");
   CHECK(failure(std::string(100000, '(')).find("nested more than") != std::string::npos);
   CHECK(failure(std::string(100000, '~') + "causal").find("nested more than") != std::string::npos);
+  std::string chain = "full";
+  for (int n = 0; n < 26000; ++n) chain += "&full";
+  CHECK(failure(chain).find("more than 1000 operators") != std::string::npos);
   CHECK(failure("\x1b[2Jcausal").find('\x1b') == std::string::npos);
 }

@@ -66,70 +66,83 @@ bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>
 
 }  // namespace
 
+namespace {
+
+// One random mask of a size, lazily and element by element.
+void check_evaluation(plain::Random& random, std::int64_t q, std::int64_t kv, BlockShape block, bool dkv) {
+  const plain::Pair pair = plain::random_mask(random, q, kv, 3);
+  CAPTURE(pair.mask.text());
+  CAPTURE(q);
+  CAPTURE(kv);
+  CAPTURE(block.q);
+  CAPTURE(block.kv);
+
+  std::vector<std::uint8_t> read(pair.elements.size());
+  pair.mask.read(0, q, 0, kv, reinterpret_cast<bool*>(read.data()));
+  REQUIRE(read == pair.elements);
+
+  ProcessMaskOptions options;
+  options.pad = true;
+  options.shrink_grid = false;
+  const MaskInfo info =
+      dkv ? process_mask_dkv({pair.mask}, block, options) : process_mask({pair.mask}, block, options);
+  const PlainBlocks expected = plain_blocks(pair.elements, q, kv, block);
+  const auto states = integers(info.block_mask);
+  REQUIRE(std::equal(states.begin(), states.end(), expected.states.begin(), expected.states.end()));
+
+  // Each partial block is found where mask_next says, and ids count first appearances.
+  const Array patterns = info.partial_mask_blocks ? read_all(*info.partial_mask_blocks) : Array();
+  const auto next = info.mask_next ? integers(*info.mask_next) : std::vector<std::int64_t>();
+  std::int64_t distinct = 0;
+  for (std::size_t b = 0; b < states.size() && info.partial_mask_blocks; ++b) {
+    if (states[b] != 1) continue;
+    REQUIRE(next[b] <= distinct);
+    distinct = std::max(distinct, next[b] + 1);
+    const auto* pattern =
+        reinterpret_cast<const std::uint8_t*>(patterns.data()) + next[b] * block.q * block.kv;
+    bool equal = true;
+    for (std::int64_t r = 0; r < block.q; ++r)
+      for (std::int64_t c = 0; c < block.kv; ++c)
+        equal = equal && pattern[dkv ? c * block.q + r : r * block.kv + c] ==
+                             expected.blocks[b][static_cast<std::size_t>(r * block.kv + c)];
+    REQUIRE(equal);
+  }
+  if (info.partial_mask_blocks) CHECK(patterns.shape()[0] == distinct);
+
+  std::vector<std::int64_t> keys_of_row(static_cast<std::size_t>(q)),
+      rows_of_key(static_cast<std::size_t>(kv));
+  std::int64_t ones = 0;
+  for (std::int64_t i = 0; i < q; ++i)
+    for (std::int64_t j = 0; j < kv; ++j) {
+      const std::int64_t e = pair.elements[static_cast<std::size_t>(i * kv + j)];
+      keys_of_row[static_cast<std::size_t>(i)] += e;
+      rows_of_key[static_cast<std::size_t>(j)] += e;
+      ones += e;
+    }
+  const MaskSummary& s = info.summaries[0];
+  CHECK(s.true_elements == ones);
+  CHECK(s.empty_blocks == std::count(expected.states.begin(), expected.states.end(), 0));
+  CHECK(s.partial_blocks == std::count(expected.states.begin(), expected.states.end(), 1));
+  CHECK(s.full_blocks == std::count(expected.states.begin(), expected.states.end(), 2));
+  CHECK(same_ranges(s.rows_without_key, runs_of_zero(keys_of_row)));
+  CHECK(same_ranges(s.keys_without_row, runs_of_zero(rows_of_key)));
+}
+
+}  // namespace
+
 TEST_CASE("lazy evaluation gives the states, partial blocks and counts of a plain evaluation") {
   plain::Random random(11);
-  for (std::int64_t n = 0; n < 2800; ++n) {
-    // Every size meets every block over the run: 70 · 40 pairs, the other axis at random.
-    const std::int64_t q = n / 40 + 1, kv = plain::between(random, 1, 70);
-    const BlockShape block{n % 40 + 1, plain::between(random, 1, 40)};
-    const plain::Pair pair = plain::random_mask(random, q, kv, 3);
-    CAPTURE(pair.mask.text());
-    CAPTURE(q);
-    CAPTURE(kv);
-    CAPTURE(block.q);
-    CAPTURE(block.kv);
-
-    std::vector<std::uint8_t> read(pair.elements.size());
-    pair.mask.read(0, q, 0, kv, reinterpret_cast<bool*>(read.data()));
-    REQUIRE(read == pair.elements);
-
-    ProcessMaskOptions options;
-    options.pad = true;
-    options.shrink_grid = false;
-    const bool dkv = n % 2 == 1;
-    const MaskInfo info =
-        dkv ? process_mask_dkv({pair.mask}, block, options) : process_mask({pair.mask}, block, options);
-    const PlainBlocks expected = plain_blocks(pair.elements, q, kv, block);
-    const auto states = integers(info.block_mask);
-    REQUIRE(std::equal(states.begin(), states.end(), expected.states.begin(), expected.states.end()));
-
-    // Each partial block is found where mask_next says, and ids count first appearances.
-    const Array patterns = info.partial_mask_blocks ? read_all(*info.partial_mask_blocks) : Array();
-    const auto next = info.mask_next ? integers(*info.mask_next) : std::vector<std::int64_t>();
-    std::int64_t distinct = 0;
-    for (std::size_t b = 0; b < states.size() && info.partial_mask_blocks; ++b) {
-      if (states[b] != 1) continue;
-      REQUIRE(next[b] <= distinct);
-      distinct = std::max(distinct, next[b] + 1);
-      const auto* pattern =
-          reinterpret_cast<const std::uint8_t*>(patterns.data()) + next[b] * block.q * block.kv;
-      bool equal = true;
-      for (std::int64_t r = 0; r < block.q; ++r)
-        for (std::int64_t c = 0; c < block.kv; ++c)
-          equal = equal && pattern[dkv ? c * block.q + r : r * block.kv + c] ==
-                               expected.blocks[b][static_cast<std::size_t>(r * block.kv + c)];
-      REQUIRE(equal);
-    }
-    if (info.partial_mask_blocks) CHECK(patterns.shape()[0] == distinct);
-
-    std::vector<std::int64_t> keys_of_row(static_cast<std::size_t>(q)),
-        rows_of_key(static_cast<std::size_t>(kv));
-    std::int64_t ones = 0;
-    for (std::int64_t i = 0; i < q; ++i)
-      for (std::int64_t j = 0; j < kv; ++j) {
-        const std::int64_t e = pair.elements[static_cast<std::size_t>(i * kv + j)];
-        keys_of_row[static_cast<std::size_t>(i)] += e;
-        rows_of_key[static_cast<std::size_t>(j)] += e;
-        ones += e;
-      }
-    const MaskSummary& s = info.summaries[0];
-    CHECK(s.true_elements == ones);
-    CHECK(s.empty_blocks == std::count(expected.states.begin(), expected.states.end(), 0));
-    CHECK(s.partial_blocks == std::count(expected.states.begin(), expected.states.end(), 1));
-    CHECK(s.full_blocks == std::count(expected.states.begin(), expected.states.end(), 2));
-    CHECK(same_ranges(s.rows_without_key, runs_of_zero(keys_of_row)));
-    CHECK(same_ranges(s.keys_without_row, runs_of_zero(rows_of_key)));
-  }
+  // Every size up to 70 meets every block up to 40 over the run, the other axis at random.
+  for (std::int64_t n = 0; n < 2800; ++n)
+    check_evaluation(random, n / 40 + 1, plain::between(random, 1, 70),
+                     {n % 40 + 1, plain::between(random, 1, 40)}, n % 2 == 1);
+  // Rows of bits that take several words, whole and cut short.
+  for (std::int64_t n = 0; n < 300; ++n)
+    check_evaluation(random, plain::between(random, 1, 200), plain::between(random, 1, 400),
+                     {plain::between(random, 1, 150), plain::between(random, 41, 300)}, n % 2 == 1);
+  for (const std::int64_t kv : {1, 64, 65, 127, 128, 129, 130, 192, 193, 256, 300})
+    for (const std::int64_t block : {64, 65, 100, 127, 128, 129, 192, 256})
+      check_evaluation(random, 130, kv, {128, block}, false);
 }
 
 TEST_CASE("what a classifier says of a block without looking is true") {
@@ -201,7 +214,7 @@ TEST_CASE("documents: cu_seqlens that is none is refused with the index at fault
         *make_source(Array::from<std::int32_t>({static_cast<std::int64_t>(cu.size())}, cu), "cu.npy"));
   };
   CHECK(documents({0, 3, 3, 5}).q_length() == 5);
-  CHECK_THROWS_WITH_AS(documents({1, 3}), "cu.npy: cu_seqlens begins with 1, not 0", Error);
+  CHECK_THROWS_WITH_AS(documents({1, 3}), "cu.npy: cu_seqlens[0] is 1, not 0", Error);
   CHECK_THROWS_WITH_AS(documents({0, 3, 2}), "cu.npy: cu_seqlens decreases at index 2: 2 after 3", Error);
   CHECK_THROWS_AS(documents({}), Error);
   CHECK_THROWS_AS(documents({0}), Error);

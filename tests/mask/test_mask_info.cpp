@@ -185,3 +185,16 @@ TEST_CASE("a computable mask that is padded is no longer computable") {
     CHECK(e.hint().find("--pad") != std::string::npos);
   }
 }
+
+TEST_CASE("lengths and blocks beyond reason are refused, not computed with") {
+  CHECK_THROWS_AS(full_mask(INT64_MAX, 1), Error);
+  CHECK_THROWS_AS(full_mask(std::int64_t{1} << 40, std::int64_t{1} << 40), Error);
+  ProcessMaskOptions options;
+  options.pad = true;
+  CHECK_THROWS_AS(process_mask({full_mask(8, 8)}, {INT64_MAX, 1}, options), Error);
+  CHECK_THROWS_AS(process_mask({full_mask(8, 8)}, {0, 1}), Error);
+  CHECK(mask_info_bytes(1, 8, 8, {INT64_MAX / 2, 1}) == INT64_MAX);
+  CHECK(mask_info_bytes(std::int64_t{1} << 40, 1 << 20, 1 << 20, {1, 1}) == INT64_MAX);
+  // A large block is counted as what threads work in.
+  CHECK(mask_info_bytes(1, 32768, 32768, {32768, 32768}) > 32768 / 8 * 32768);
+}

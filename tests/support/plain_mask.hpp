@@ -53,7 +53,7 @@ inline std::vector<std::int64_t> random_ids(Random& random, std::int64_t n) {
 /// A random expression of at most `depth` operators.
 inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int depth) {
   using namespace ejk;
-  switch (between(random, 0, depth > 0 ? 9 : 6)) {
+  switch (between(random, 0, depth > 0 ? 10 : 7)) {
     case 0:
       return {full_mask(q, kv), table(q, kv, [](auto, auto) { return true; })};
     case 1: {
@@ -96,6 +96,20 @@ inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int dep
       return {array_mask(make_source(array_of(q, kv, elements))), elements};
     }
     case 7: {
+      // Documents have as many queries as keys.
+      std::vector<std::int64_t> cu{0}, document;
+      const std::int64_t tokens = std::max(q, kv);
+      while (cu.back() < tokens) cu.push_back(std::min(tokens, cu.back() + between(random, 0, 30)));
+      for (std::size_t d = 1; d < cu.size(); ++d)
+        document.resize(static_cast<std::size_t>(cu[d]), static_cast<std::int64_t>(d));
+      if (q != kv) return random_mask(random, q, kv, 0);
+      const auto source =
+          make_source(Array::from<std::int64_t>({static_cast<std::int64_t>(cu.size())}, cu), "cu");
+      return {documents_mask(*source), table(q, kv, [&](auto i, auto j) {
+                return document[static_cast<std::size_t>(i)] == document[static_cast<std::size_t>(j)];
+              })};
+    }
+    case 8: {
       Pair a = random_mask(random, q, kv, depth - 1);
       for (auto& e : a.elements) e ^= 1;
       return {~a.mask, a.elements};

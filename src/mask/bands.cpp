@@ -1,14 +1,15 @@
-// Masks told from positions alone: full, causal, local, chunked.
-//
-// All are bands: query q sees the keys of one interval [first(q), last(q)] whose ends never go back as q
-// grows, and the intervals of neighbouring queries overlap or touch. So the first and the last query of a
-// block decide: it is full when both see all of its keys, empty when the union of the intervals misses it,
-// else partial. tests: tests/mask/test_mask.cpp
+// Masks that are bands: full, causal, local, chunked, documents. Query q sees the keys of one interval
+// [first(q), last(q)] whose ends never go back as q grows, and the intervals of neighbouring queries overlap
+// or touch. So the first and the last query of a block decide: it is full when both see all of its keys,
+// empty when the union of the intervals misses it, else partial. No element is ever looked at to tell.
+// tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {
@@ -20,8 +21,9 @@ using mask::BlockClassifier;
 using mask::BlockState;
 using mask::Rectangle;
 
-// Offsets and counts beyond any length behave alike; bounded, sums with positions cannot overflow.
-constexpr std::int64_t kFar = std::int64_t{1} << 61;
+// Offsets and counts beyond any length behave alike. Bounded, sums with positions cannot overflow: a mask's
+// lengths are at most 2^48.
+constexpr std::int64_t kFar = std::int64_t{1} << 60;
 std::int64_t bounded(std::int64_t x) { return std::clamp(x, -kFar, kFar); }
 
 class BandMask : public MaskNode {
@@ -56,7 +58,7 @@ class BandClassifier final : public BlockClassifier {
     const std::int64_t seen = cut(band_.first(q_begin)), seen_end = cut(band_.last(q_end - 1) + 1);
     const std::int64_t common = cut(band_.first(q_end - 1)), common_end = cut(band_.last(q_begin) + 1);
     std::fill(out, out + blocks, BlockState::empty);
-    if (seen >= seen_end || band_.first(q_begin) > band_.last(q_begin)) return;
+    if (seen >= seen_end) return;
     std::fill(out + seen / kv_block_, out + core::ceil_div(seen_end, kv_block_), BlockState::partial);
     const std::int64_t full = core::ceil_div(common, kv_block_);
     const std::int64_t full_end = common_end == keys ? blocks : common_end / kv_block_;
@@ -72,6 +74,13 @@ std::unique_ptr<BlockClassifier> BandMask::classifier(std::int64_t, std::int64_t
   return std::make_unique<BandClassifier>(*this, kv_block);
 }
 
+// A mask of positions, to which alignment matters when queries and keys differ in number.
+class PositionalMask : public BandMask {
+ public:
+  using BandMask::BandMask;
+  bool is_positional() const override { return true; }
+};
+
 class FullMask final : public BandMask {
  public:
   using BandMask::BandMask;
@@ -81,10 +90,10 @@ class FullMask final : public BandMask {
   std::string text() const override { return "full"; }
 };
 
-class CausalMask final : public BandMask {
+class CausalMask final : public PositionalMask {
  public:
   CausalMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset)
-      : BandMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
+      : PositionalMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
   std::int64_t first(std::int64_t) const override { return -kFar; }
   std::int64_t last(std::int64_t q) const override { return q + bounded_; }
   bool is_computable() const override { return true; }
@@ -100,11 +109,11 @@ class CausalMask final : public BandMask {
   std::int64_t bounded_;
 };
 
-class LocalMask final : public BandMask {
+class LocalMask final : public PositionalMask {
  public:
   LocalMask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
             std::optional<std::int64_t> right, std::int64_t offset)
-      : BandMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
+      : PositionalMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
   std::int64_t first(std::int64_t q) const override {
     return left_ ? q + bounded(offset_) - bounded(*left_) : -2 * kFar;
   }
@@ -127,10 +136,10 @@ class LocalMask final : public BandMask {
   std::int64_t offset_;
 };
 
-class ChunkedMask final : public BandMask {
+class ChunkedMask final : public PositionalMask {
  public:
   ChunkedMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk)
-      : BandMask(q_length, kv_length), chunk_(chunk) {}
+      : PositionalMask(q_length, kv_length), chunk_(chunk) {}
   std::int64_t first(std::int64_t q) const override { return q / chunk_ * chunk_; }
   std::int64_t last(std::int64_t q) const override { return q; }
   bool is_computable() const override { return true; }
@@ -141,6 +150,43 @@ class ChunkedMask final : public BandMask {
 
  private:
   std::int64_t chunk_;
+};
+
+class DocumentsMask final : public BandMask {
+ public:
+  DocumentsMask(std::vector<std::int64_t> offsets, std::string name)
+      : BandMask(offsets.back(), offsets.back()), offsets_(std::move(offsets)), name_(std::move(name)) {}
+
+  std::int64_t first(std::int64_t q) const override { return offsets_[document_of(q)]; }
+  std::int64_t last(std::int64_t q) const override { return offsets_[document_of(q) + 1] - 1; }
+  bool same_as(const MaskNode& other) const override {
+    return offsets_ == static_cast<const DocumentsMask&>(other).offsets_;
+  }
+  std::string text() const override { return fmt::format("documents({})", name_); }
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    std::size_t document = document_of(where.q_begin);
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      mask::Word* row = out.row(r);
+      if (r > 0 && where.q_begin + r < offsets_[document + 1]) {  // the same document, the same row
+        std::copy(row - out.row_words, row, row);
+        continue;
+      }
+      if (r > 0) ++document;
+      std::fill(row, row + out.row_words, mask::Word{0});
+      mask::set_bits(row, std::max(offsets_[document], where.k_begin) - where.k_begin,
+                     std::min(offsets_[document + 1], where.k_end) - where.k_begin);
+    }
+  }
+
+ private:
+  std::size_t document_of(std::int64_t q) const {
+    return static_cast<std::size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), q) - offsets_.begin() -
+                                    1);
+  }
+
+  std::vector<std::int64_t> offsets_;  // of documents that hold a token
+  std::string name_;
 };
 
 }  // namespace
@@ -166,6 +212,14 @@ Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t ch
   if (chunk < 1)
     throw Error(Error::Kind::input, fmt::format("chunked: the chunk size {} is not positive", chunk));
   return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk));
+}
+
+Mask documents_mask(const ArraySource& cu_seqlens) {
+  std::vector<std::int64_t> offsets = core::read_offsets(cu_seqlens);
+  offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
+  if (offsets.size() == 1)
+    throw Error(Error::Kind::input, cu_seqlens.name() + ": cu_seqlens holds no token, so there is no mask");
+  return Mask(std::make_shared<DocumentsMask>(std::move(offsets), cu_seqlens.name()));
 }
 
 }  // namespace ejk

@@ -1,0 +1,72 @@
+// tests: tests/core/test_offsets.cpp
+#include "core/offsets.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace ejk::core {
+
+namespace {
+
+Error invalid(const ArraySource& source, std::string why) {
+  return std::move(Error(Error::Kind::input, std::move(why)).at(source.name()));
+}
+
+void check_kind(const ArraySource& source, const char* what) {
+  if (source.shape().size() != 1) {
+    Error error =
+        invalid(source, fmt::format("{}: a 1-D array, not one of shape {}", what, to_string(source.shape())));
+    if (source.shape().size() == 2)
+      error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
+    throw error;
+  }
+  if (!is_integer(source.dtype()))
+    throw invalid(source, fmt::format("{}: integers, not {}", what, name_of(source.dtype())));
+}
+
+// The elements of an integer array; `first` is the index of the first one.
+std::vector<std::int64_t> widened(const ArraySource& source, const char* what, const Array& raw,
+                                  std::int64_t first) {
+  std::vector<std::int64_t> values;
+  values.reserve(static_cast<std::size_t>(raw.size()));
+  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      for (const T value : raw.elements<T>()) {
+        if (!std::in_range<std::int64_t>(value))
+          throw invalid(source, fmt::format("{}[{}] is {}, beyond 63 bits", what,
+                                            first + static_cast<std::int64_t>(values.size()), value));
+        values.push_back(static_cast<std::int64_t>(value));
+      }
+  });
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> read_integers(const ArraySource& source, const char* what) {
+  check_kind(source, what);
+  return widened(source, what, read_all(source), 0);
+}
+
+std::vector<std::int64_t> read_offsets(const ArraySource& source) {
+  std::vector<std::int64_t> cu = read_integers(source, "cu_seqlens");
+  if (cu.empty()) throw invalid(source, "cu_seqlens has no element; it begins with 0");
+  if (cu[0] != 0) throw invalid(source, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]));
+  for (std::size_t i = 1; i < cu.size(); ++i)
+    if (cu[i] < cu[i - 1])
+      throw invalid(source,
+                    fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]));
+  return cu;
+}
+
+std::int64_t read_last_offset(const ArraySource& source) {
+  check_kind(source, "cu_seqlens");
+  const std::int64_t n = source.shape()[0];
+  if (n == 0) throw invalid(source, "cu_seqlens has no element; it begins with 0");
+  Array last(source.dtype(), {1});
+  source.read(Shape{n - 1}, Shape{1}, last.data());
+  return widened(source, "cu_seqlens", last, n - 1)[0];
+}
+
+}  // namespace ejk::core

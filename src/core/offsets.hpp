@@ -1,0 +1,21 @@
+// 1-D integer arrays as 64-bit integers, and cu_seqlens, checked.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace ejk::core {
+
+/// All elements of a 1-D integer array. Throws Error{input}: another rank or dtype, an element beyond 63
+/// bits. `what` is what they are ("cu_seqlens", "segment ids").
+std::vector<std::int64_t> read_integers(const ArraySource& source, const char* what);
+
+/// read_integers, and that they are cu_seqlens: begin with 0 and never decrease.
+std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens);
+
+/// The last element alone, which is the number of tokens if they are cu_seqlens.
+std::int64_t read_last_offset(const ArraySource& cu_seqlens);
+
+}  // namespace ejk::core

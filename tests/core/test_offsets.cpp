@@ -1,0 +1,33 @@
+// cu_seqlens and other integers are read as they are, or refused with the index at fault.
+#include "core/offsets.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace ejk;
+
+namespace {
+
+std::shared_ptr<const ArraySource> integers(const std::vector<std::int64_t>& values) {
+  return make_source(Array::from<std::int64_t>({static_cast<std::int64_t>(values.size())}, values), "cu.npy");
+}
+
+}  // namespace
+
+TEST_CASE("cu_seqlens that is none is refused with the index at fault") {
+  CHECK(core::read_offsets(*integers({0, 3, 3, 5})) == std::vector<std::int64_t>{0, 3, 3, 5});
+  CHECK(core::read_last_offset(*integers({0, 3, 7})) == 7);
+  CHECK_THROWS_WITH_AS(core::read_offsets(*integers({1, 3})), "cu.npy: cu_seqlens[0] is 1, not 0", Error);
+  CHECK_THROWS_WITH_AS(core::read_offsets(*integers({0, 3, 2})),
+                       "cu.npy: cu_seqlens decreases at index 2: 2 after 3", Error);
+  CHECK_THROWS_AS(core::read_offsets(*integers({})), Error);
+  CHECK_THROWS_AS(core::read_last_offset(*integers({})), Error);
+}
+
+TEST_CASE("other ranks and dtypes, and numbers beyond 63 bits, are refused") {
+  CHECK_THROWS_AS(core::read_integers(*make_source(Array(DType::int32, {2, 2}), "x"), "ids"), Error);
+  CHECK_THROWS_AS(core::read_integers(*make_source(Array(DType::float32, {2}), "x"), "ids"), Error);
+  CHECK_THROWS_AS(core::read_integers(*make_source(Array(DType::boolean, {2}), "x"), "ids"), Error);
+  const std::vector<std::uint64_t> huge{1, UINT64_MAX};
+  CHECK_THROWS_WITH_AS(core::read_integers(*make_source(Array::from<std::uint64_t>({2}, huge), "x"), "ids"),
+                       "x: ids[1] is 18446744073709551615, beyond 63 bits", Error);
+}
