@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ejk/array.hpp"
+#include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
 #include "ejk/io.hpp"
@@ -9,4 +10,5 @@
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
+#include "ejk/segments.hpp"
 #include "ejk/text.hpp"
