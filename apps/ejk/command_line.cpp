@@ -27,9 +27,15 @@ constexpr std::size_t kLongestMessage = 600;
 
 Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
 
-void say_error(const std::string& program, const Error& error) {
-  const bool color = wants_color(stderr, When::automatic);
-  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "", program, color ? "\x1b[0m" : "",
+// Who speaks, and how.
+struct Voice {
+  std::string program = "ejk";
+  When color = When::automatic;
+};
+
+void say_error(const Voice& voice, const Error& error) {
+  const bool color = wants_color(stderr, voice.color);
+  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program, color ? "\x1b[0m" : "",
              printable(error.message(), kLongestMessage));
   if (!error.hint().empty())
     fmt::print(stderr, "{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
@@ -57,15 +63,14 @@ const Command& command_named(const std::string& word) {
   throw error;
 }
 
-// A command's own parser: all options, help flags without CLI11's effects.
+// A command's own parser.
 struct Parser {
   CLI::App app;
   SharedOptions shared;
   Run run;
 
   explicit Parser(const Command& command) {
-    app.set_help_flag("-h", "this help on one screen")->group("");
-    app.set_help_all_flag("--help", "all help")->group("");
+    app.set_help_flag();  // asked for before anything else is looked at
     app.option_defaults()->group("Options");
     app.allow_extras();
     run = command.declare(app);
@@ -82,7 +87,7 @@ std::string option_in(const CLI::App& app, const std::string& message) {
 
 // What the parser could not place.
 void refuse_extras(const Command& command, const CLI::App& app) {
-  std::vector<std::string> names;
+  std::vector<std::string> names{"--help"};
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   const std::vector<std::string> extras = app.remaining();
@@ -112,28 +117,29 @@ Error reworded(const Command& command, const CLI::App& app, const CLI::ParseErro
   return usage(message);
 }
 
-int run_command(const Command& command, std::vector<std::string> words) {
+int run_command(const Command& command, std::vector<std::string> words, Voice& voice) {
   Parser parser(command);
+  // Whoever asks for help gets it, whatever else is wrong.
+  for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
+    if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
+    if (*word == "--help") return print(command_help(command, parser.app, HelpLength::all)), kExitDone;
+    *word = protect(*word);
+  }
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
   try {
     parser.app.parse(std::move(words));
-  } catch (const CLI::CallForHelp&) {
-    print(command_help(command, parser.app, HelpLength::screen));
-    return kExitDone;
-  } catch (const CLI::CallForAllHelp&) {
-    print(command_help(command, parser.app, HelpLength::all));
-    return kExitDone;
   } catch (const CLI::ParseError& error) {
     refuse_extras(command, parser.app);
     throw reworded(command, parser.app, error);
   }
   refuse_extras(command, parser.app);
+  voice.color = parser.shared.color;
 
   Job job(command, parser.shared);
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
 
-int run_words(std::string& program, const std::vector<std::string>& words) {
+int run_words(const std::vector<std::string>& words, Voice& voice) {
   if (words.empty()) {
     std::fputs(program_help().c_str(), stderr);
     return kExitUsage;
@@ -152,34 +158,34 @@ int run_words(std::string& program, const std::vector<std::string>& words) {
     return print(command_help(command, Parser(command).app, HelpLength::all)), kExitDone;
   }
   const Command& command = command_named(word);
-  program = "ejk " + command.name;
-  handle_signals(program);
-  return run_command(command, rest);
+  voice.program = "ejk " + command.name;
+  handle_signals(voice.program);
+  return run_command(command, rest, voice);
 }
 
 }  // namespace
 
 int run(const std::vector<std::string>& words) {
-  std::string program = "ejk";
+  Voice voice;
   secure_standard_streams();
-  handle_signals(program);
+  handle_signals(voice.program);
 
   const auto guarded = [&](auto&& work) -> int {
     try {
       return work();
     } catch (const Error& error) {
-      say_error(program, error);
+      say_error(voice, error);
       return exit_status(error.kind());
     } catch (const std::bad_alloc&) {
-      say_error(program, Error(Error::Kind::budget, "out of memory")
-                             .hint("--dry-run says how much is needed, --max-memory sets a limit"));
+      say_error(voice, Error(Error::Kind::budget, "out of memory")
+                           .hint("--dry-run says how much is needed, --max-memory sets a limit"));
       return kExitBudget;
     } catch (const std::exception& error) {
-      say_error(program, Error(Error::Kind::internal, fmt::format("a bug in ejk: {}", error.what())));
+      say_error(voice, Error(Error::Kind::internal, fmt::format("a bug in ejk: {}", error.what())));
       return kExitBug;
     }
   };
-  const int status = guarded([&] { return run_words(program, words); });
+  const int status = guarded([&] { return run_words(words, voice); });
   // A full disk shows when the last bytes leave.
   const int closing = guarded([&] {
     const bool failed = std::ferror(stdout) != 0;

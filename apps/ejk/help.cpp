@@ -85,12 +85,10 @@ std::string program_help() {
     if (command.group != group) out += fmt::format("\n{}\n", group = command.group);
     out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
   }
-  out += "\nArrays\n  ";
-  for (const char c : kReferences) out += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  while (out.ends_with(' ')) out.pop_back();
+  out += "\nArrays\n  " + wrapped(kReferences, 2, 2) + "\n";
   out +=
-      "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one screen,\n"
-      "'ejk --version --verbose' what this program was built with.\n";
+      "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
+      "screen, 'ejk --version --verbose' what this program was built with.\n";
   return out;
 }
 
@@ -138,8 +136,8 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
   out += "\nWhere an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
   out +=
-      "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or invalid;\n"
-      "  4 an output cannot be written; 5 over the memory budget; 70 a bug in ejk\n";
+      "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or\n"
+      "  invalid; 4 an output cannot be written; 5 over the memory budget; 70 a bug in ejk\n";
   return out;
 }
 

@@ -56,8 +56,23 @@ std::string text_of(const Claim& claim) {
                          : lengths;
 }
 
+bool is_expression(const std::string& text) {
+  try {
+    return MaskExpression::parse(text), true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, Job& job) {
-  auto array = job.open("mask", reference);
+  std::shared_ptr<const ArraySource> array;
+  try {
+    array = job.open("mask", reference);
+  } catch (Error& error) {
+    if (is_expression(reference))
+      error.hint(fmt::format("an expression follows --mask: --mask '{}'", reference));
+    throw;
+  }
   const auto rank = array->shape().size();
   if (rank == 2 || rank == 3) return array;
   Error error(Error::Kind::input, fmt::format("{}: shape {} is neither (Q, K) nor (H, Q, K)",
@@ -69,12 +84,11 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
 }  // namespace
 
 void declare_masks(CLI::App& app, MaskOptions& into) {
-  app.add_option(
-         "MASK", into.array,
-         "an array (Q, K) or (H, Q, K), bool or integer\n"
-         "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
-         "batch needs a slice: mask.npy[0].")
-      ->type_name("MASK")
+  add_reference(
+      app, "MASK", into.array,
+      "an array (Q, K) or (H, Q, K), bool or integer\n"
+      "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
+      "batch needs a slice: mask.npy[0].")
       ->group("Masks");
   app.add_option_function<std::vector<std::string>>(
          "--mask",

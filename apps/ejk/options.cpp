@@ -73,6 +73,17 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                    "and plug-in filters are refused otherwise."));
 }
 
+std::string protect(const std::string& word) { return word.starts_with("-[") ? " " + word : word; }
+
+CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string& into,
+                           const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          names, [&into](const std::string& word) { into = word.starts_with(" -[") ? word.substr(1) : word; },
+          help)
+      ->type_name("REF");
+}
+
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form) {
   Shape lengths;

@@ -33,6 +33,14 @@ inline constexpr const char* kSharedGroup = "Common options";
 
 void declare_shared(CLI::App& app, const Command& command, SharedOptions& into);
 
+/// A word that begins with "-[", a slice of stdin, looks like an option to the parser: it goes through with a
+/// space in front, which add_reference takes away.
+std::string protect(const std::string& word);
+
+/// An argument or option that is a reference to an array.
+CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string& into,
+                           const std::string& help);
+
 /// An option (or, without dashes, a positional argument) whose word `read` turns into a value. What `read`
 /// throws gets the option's name in front.
 template <class T, class Read>

@@ -35,8 +35,9 @@ bool shows_unicode() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string_view locale = environment(name);
     if (locale.empty()) continue;
-    return locale.find("UTF-8") != locale.npos || locale.find("utf8") != locale.npos ||
-           locale.find("UTF8") != locale.npos || locale.find("utf-8") != locale.npos;
+    for (const char* name_of_utf8 : {"UTF-8", "utf-8", "UTF8", "utf8"})
+      if (locale.find(name_of_utf8) != std::string_view::npos) return true;
+    return false;
   }
   return true;
 }

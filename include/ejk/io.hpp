@@ -60,15 +60,16 @@ struct OpenOptions {
 /// whole). Throws Error{input} whose message begins with the file's name, with a hint where one helps (the
 /// nearest dataset names); Error{budget} for a stream above max_memory.
 ///
-/// Contiguous data of .npy files, of stored .npz members where they can be, and of contiguous HDF5 datasets
-/// is mapped, not copied. HDF5 is read in a process of its own, so that a damaged file which upsets the HDF5
-/// library is an Error here.
+/// Data of .npy files and of contiguous HDF5 datasets is mapped, not copied (a file that another program cuts
+/// short meanwhile then ends this one with SIGBUS, as any mapping does). Members of an .npz are read forward and
+/// their checksums verified. HDF5 is read in a process of its own, so that a damaged file which upsets the HDF5
+/// library is an Error here. Bytes of bool arrays are as in the file: any but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
 
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
-/// file, one empty name for an .npy file.
+/// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// An array to be written, and the name it has in a container of several.

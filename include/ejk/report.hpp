@@ -44,6 +44,7 @@ struct TableColumn {
   std::string key;
   std::string label;
   Unit unit = Unit::none;
+  bool json_only = false;  // text leaves it out: a window is 80 columns wide
 };
 
 /// In text: columns side by side, at most `text_rows` rows and a line that counts the rest. In JSON: a list
@@ -109,8 +110,8 @@ struct JsonEnvelope {
   std::vector<std::pair<std::string, std::string>> inputs;  // role ("mask") and reference or value
 };
 
-/// {"schema", "ejk_version", "command", "inputs", "result", "warnings"}, one object on one line and a
-/// newline. NaN and infinities are null.
+/// {"schema": 1, "ejk_version", "command", "inputs": [{"role", "value"}], "result", "warnings"}, one object
+/// on one line and a newline. NaN and infinities are null, invalid UTF-8 is replaced.
 std::string to_json(const Report& report, const JsonEnvelope& envelope);
 
 /// "0.1.0".

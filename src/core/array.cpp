@@ -16,8 +16,8 @@ namespace ejk {
 
 namespace {
 
-// unit × the product of the lengths, an empty axis counted as 1: the lengths of an empty array must be able to
-// exist too, or its strides could not. Nothing when that does not fit.
+// unit × the product of the lengths, an empty axis counted as 1: the lengths of an empty array must be able
+// to exist too, or its strides could not. Nothing when that does not fit.
 std::optional<std::int64_t> span_of(std::span<const std::int64_t> shape, std::int64_t unit) {
   std::optional<std::int64_t> n = unit;
   for (const std::int64_t length : shape) {
@@ -145,6 +145,7 @@ Array::Array(DType dtype, Shape shape)
                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) refuse();
   madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);  // io's child processes have no use for it
   data_ = {static_cast<std::byte*>(p), Release{bytes}};
 }
 

@@ -150,6 +150,8 @@ std::string temporary_name(const std::string& target) {
 struct Existing {
   enum class Kind { nothing, file, other } kind = Kind::nothing;
   mode_t mode = 0;
+  uid_t owner = 0;
+  gid_t group = 0;
 };
 
 Existing look_at(const std::string& path, const std::string& name) {
@@ -161,7 +163,8 @@ Existing look_at(const std::string& path, const std::string& name) {
   if (S_ISDIR(status.st_mode)) throw output_error(name, EISDIR);
   // A file that may not be written is not replaced either, though its folder would allow it.
   if (access(path.c_str(), W_OK) != 0) throw output_error(name, errno);
-  return {S_ISREG(status.st_mode) ? Existing::Kind::file : Existing::Kind::other, status.st_mode & 07777u};
+  return {S_ISREG(status.st_mode) ? Existing::Kind::file : Existing::Kind::other, status.st_mode & 07777u,
+          status.st_uid, status.st_gid};
 }
 
 }  // namespace
@@ -210,7 +213,10 @@ AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target
       throw output_error(name_, errno);
   }
   if (!file_.is_open()) throw output_error(name_, EEXIST);
-  if (replaces_ && fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
+  if (!replaces_) return;
+  // Only root can give a file away; for others it is theirs already, or becomes so.
+  if (fchown(file_.fd(), existing.owner, existing.group) != 0) errno = 0;
+  if (fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
 }
 
 void AtomicFile::close() {

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "core/text.hpp"
@@ -67,6 +68,8 @@ void write_directory(const WriteJob& job) {
 
 void check_directory(const WriteJob& job) {
   const bool exists = fs::is_directory(job.path);
+  if (!exists && fs::exists(without_slashes(job.path)))
+    throw system_error(Error::Kind::output, core::printable(job.path), ENOTDIR);
   if (!exists) check_can_write(without_slashes(job.path));
   for (const NamedArray& array : job.arrays) {
     const std::string file = file_of(job, array.name);

@@ -97,6 +97,7 @@ Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
   Mapping m;
   void* p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) throw system_error(Error::Kind::input, name, errno);
+  madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);  // children have no use for it
   m.data_ = static_cast<std::byte*>(p);
   m.bytes_ = bytes;
   m.is_file_ = true;
@@ -117,6 +118,7 @@ Mapping Mapping::of_memory(std::int64_t bytes, Sharing sharing) {
   void* p =
       mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) no_memory(bytes);
+  if (sharing == Sharing::own) madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);
   m.data_ = static_cast<std::byte*>(p);
   m.bytes_ = bytes;
   return m;

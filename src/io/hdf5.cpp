@@ -47,11 +47,55 @@ class Session {
   Worker worker_;
 };
 
+// Starting a process takes milliseconds, and a file is often asked for one array after another: the last
+// reader that is done waits for the next question about the same file (which it opens anew). It answers for
+// no other file, so that what a damaged one may do to the library's memory stays with it.
+class Reader {
+ public:
+  Reader(const std::string& path, const std::string& name, const OpenOptions& options)
+      : key_(path + (options.allow_external ? "+" : "-")) {
+    const std::lock_guard lock(mutex_);
+    if (idle_ && idle_key_ == key_)
+      session_ = std::move(idle_);
+    else
+      session_ = std::make_unique<Session>(name);
+  }
+  Reader(Reader&&) = default;
+  Reader& operator=(Reader&&) = delete;
+  ~Reader() {
+    if (!session_ || failed_) return;
+    const std::lock_guard lock(mutex_);
+    idle_ = std::move(session_);
+    idle_key_ = key_;
+  }
+
+  Message call(const Message& message) {
+    failed_ = true;  // until it is known better
+    Message reply = session_->call(message);
+    failed_ = false;
+    return reply;
+  }
+  std::byte* buffer() const { return session_->buffer(); }
+
+ private:
+  static std::mutex mutex_;
+  static std::unique_ptr<Session> idle_;
+  static std::string idle_key_;
+
+  std::string key_;
+  std::unique_ptr<Session> session_;
+  bool failed_ = false;
+};
+
+std::mutex Reader::mutex_;
+std::unique_ptr<Session> Reader::idle_;
+std::string Reader::idle_key_;
+
 // A dataset that cannot be mapped: chunked, filtered, never written.
 class DatasetSource final : public ArraySource {
  public:
-  DatasetSource(std::unique_ptr<Session> session, ArrayLayout layout, std::string name)
-      : session_(std::move(session)), layout_(std::move(layout)), name_(std::move(name)) {}
+  DatasetSource(Reader reader, ArrayLayout layout, std::string name)
+      : reader_(std::move(reader)), layout_(std::move(layout)), name_(std::move(name)) {}
 
   DType dtype() const override { return layout_.dtype; }
   const Shape& shape() const override { return layout_.shape; }
@@ -64,16 +108,16 @@ class DatasetSource final : public ArraySource {
     auto* to = static_cast<std::byte*>(out);
     for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
       for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
-      session_->call(request(Hdf5Call::read).put(from).put(extent));
+      reader_.call(request(Hdf5Call::read).put(from).put(extent));
       const std::int64_t n = element_count(extent);
-      std::memcpy(to, session_->buffer(), static_cast<std::size_t>(n * size));
+      std::memcpy(to, reader_.buffer(), static_cast<std::size_t>(n * size));
       if (layout_.byte_order == ByteOrder::swapped) swap_bytes(to, n, size);
       to += n * size;
     });
   }
 
  private:
-  std::unique_ptr<Session> session_;
+  mutable Reader reader_;
   ArrayLayout layout_;
   std::string name_;
   mutable std::mutex mutex_;
@@ -94,8 +138,8 @@ File open_checked(const std::string& path, const std::string& name) {
 std::vector<std::string> hdf5_names(const std::string& path, const OpenOptions& options) {
   const std::string name = core::printable(path);
   open_checked(path, name);
-  Session session(name);
-  Message reply = session.call(request(Hdf5Call::names).put(path).put(name).put(options.allow_external));
+  Reader reader(path, name, options);
+  Message reply = reader.call(request(Hdf5Call::names).put(path).put(name).put(options.allow_external));
   std::vector<std::string> names;
   for (std::int64_t n = reply.integer(); n > 0; --n) names.push_back(reply.text());
   return names;
@@ -104,12 +148,12 @@ std::vector<std::string> hdf5_names(const std::string& path, const OpenOptions& 
 std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, const OpenOptions& options) {
   const std::string file_name = core::printable(reference.path);
   const File file = open_checked(reference.path, file_name);
-  auto session = std::make_unique<Session>(file_name);
-  Message reply = session->call(request(Hdf5Call::open)
-                                    .put(reference.path)
-                                    .put(file_name)
-                                    .put(options.allow_external)
-                                    .put(reference.member));
+  Reader reader(reference.path, file_name, options);
+  Message reply = reader.call(request(Hdf5Call::open)
+                                  .put(reference.path)
+                                  .put(file_name)
+                                  .put(options.allow_external)
+                                  .put(reference.member));
   std::string name = file_name + ":" + core::printable(reply.text());
   const auto malformed = [&] {
     return Error(Error::Kind::input, name + ": the HDF5 library gave a senseless answer");
@@ -123,7 +167,7 @@ std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, co
   layout.offset = reply.integer();
   const std::int64_t bytes = byte_count(layout.shape, layout.dtype);
   if (layout.offset < 0)
-    return std::make_shared<DatasetSource>(std::move(session), std::move(layout), std::move(name));
+    return std::make_shared<DatasetSource>(std::move(reader), std::move(layout), std::move(name));
   const auto end = core::checked_add(layout.offset, bytes);
   if (!end || *end > size_of_file(file.fd())) throw malformed();
   return make_mapped_source(Mapping::of_file(file.fd(), *end, name), layout, std::move(name));

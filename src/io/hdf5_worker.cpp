@@ -165,6 +165,8 @@ class Server {
     const std::string path = request.text();
     name_ = request.text();
     allow_external_ = request.integer() != 0;
+    dataset_ = Dataset();
+    file_ = Handle();
     start_library();
     open_existing(path, H5F_ACC_RDONLY);
   }
@@ -182,7 +184,7 @@ class Server {
     std::vector<std::string> names;
     const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {
       if (info->type == H5O_TYPE_DATASET)
-        static_cast<std::vector<std::string>*>(out)->push_back("/" + std::string(name));
+        static_cast<std::vector<std::string>*>(out)->push_back(fmt::format("/{}", name));
       return 0;
     };
     if (H5Ovisit2(file_.id(), H5_INDEX_NAME, H5_ITER_INC, visit, &names, H5O_INFO_BASIC) < 0)
@@ -207,6 +209,7 @@ class Server {
     for (std::size_t end = 0; end != std::string::npos;) {
       end = path.find('/', end + 1);
       const std::string prefix = path.substr(0, end);
+      if (prefix.ends_with('/')) continue;  // "//" is as good as "/"
       if (H5Lexists(file_.id(), prefix.c_str(), links_.id()) <= 0) {
         H5Eclear2(H5E_DEFAULT);
         return Found::nothing;
@@ -237,7 +240,8 @@ class Server {
   // --- reading
 
   std::string open_dataset(const std::string& wanted) {
-    std::string path = "/" + wanted.substr(std::min(wanted.find_first_not_of('/'), wanted.size()));
+    std::string path =
+        fmt::format("/{}", wanted.substr(std::min(wanted.find_first_not_of('/'), wanted.size())));
     while (path.size() > 1 && path.ends_with('/')) path.pop_back();
     if (wanted.empty()) path = only_dataset();
     switch (find(path)) {
@@ -297,7 +301,9 @@ class Server {
         const auto end =
             core::checked_add(static_cast<std::int64_t>(std::min<haddr_t>(offset, INT64_MAX)), bytes);
         if (stored < bytes || !end || *end > file_bytes_)
-          throw claims_too_much(path, bytes, fmt::format("the file of {} bytes cannot hold", file_bytes_));
+          throw claims_too_much(
+              path, bytes,
+              fmt::format("the file of {} bytes cannot hold from byte {} on", file_bytes_, offset));
         set.layout.offset = static_cast<std::int64_t>(offset);
         break;
       }
@@ -526,6 +532,7 @@ class Server {
   void clear_the_way(const std::string& path, bool overwrite, bool really) {
     for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
       const std::string group = path.substr(0, end);
+      if (group.ends_with('/')) continue;
       const Found found = find(group);
       if (found == Found::nothing) {
         if (!really) return;

@@ -134,8 +134,9 @@ class MemberReader {
       throw input_error(name_, fmt::format("the member is compressed by method {}, not stored or deflated",
                                            status.comp_method));
     stored_ = status.comp_method == ZIP_CM_STORE;
-    if (stored_ ? status.size != status.comp_size
-                : status.size / kMaxDeflateRatio > status.comp_size || status.size > INT64_MAX)
+    const bool fits =
+        stored_ ? status.size == status.comp_size : status.size / kMaxDeflateRatio <= status.comp_size;
+    if (!fits || status.size > INT64_MAX)
       throw input_error(
           name_, fmt::format("the member claims {} bytes, which its {} stored bytes cannot hold", status.size,
                              status.comp_size));

@@ -66,6 +66,8 @@ bool receive_message(int socket, Message& message) {
   return true;
 }
 
+constexpr int kSocket = STDERR_FILENO + 1;  // where the child keeps its end
+
 enum class Outcome : std::int64_t { answer, error };
 
 void become_a_child(int socket) {
@@ -87,8 +89,8 @@ void become_a_child(int socket) {
 #ifndef __SANITIZE_ADDRESS__  // whose reports should be seen
   dup2(null, STDERR_FILENO);
 #endif
-  if (socket > STDERR_FILENO + 1) close_range(STDERR_FILENO + 1, static_cast<unsigned>(socket) - 1, 0);
-  close_range(static_cast<unsigned>(socket) + 1, ~0u, 0);
+  dup2(socket, kSocket);
+  closefrom(kSocket + 1);
 
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -97,7 +99,7 @@ void become_a_child(int socket) {
 [[noreturn]] void run_child(int socket, const Worker::Serve& serve, std::span<std::byte> buffer) {
   become_a_child(socket);
   Message request;
-  while (receive_message(socket, request)) {
+  while (receive_message(kSocket, request)) {
     // A loop without end is stopped by SIGPROF, whose default is to kill.
     const itimerval limit{{0, 0}, {Worker::kRequestSeconds, 0}};
     setitimer(ITIMER_PROF, &limit, nullptr);
@@ -119,7 +121,7 @@ void become_a_child(int socket) {
     } catch (const std::exception& e) {
       fail(Error::Kind::internal, e.what(), "");
     }
-    if (!send_message(socket, reply)) break;
+    if (!send_message(kSocket, reply)) break;
   }
   _exit(0);
 }

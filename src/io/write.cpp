@@ -34,8 +34,7 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
   };
   if (!target.slice.empty()) throw misused("an output cannot be a slice");
   if (several && !io::container(target.container).holds_several)
-    throw misused(fmt::format("{} holds one array, and there are {}", io::container(target.container).label,
-                              arrays.size()))
+    throw misused(fmt::format("{} holds one array, not several", io::container(target.container).label))
         .hint("write to out.h5, out.npz or a folder (out/)");
   if (arrays.empty()) throw misused("there is no array to write");
   if (!several && arrays.size() != 1) throw Error(Error::Kind::internal, "write_array: one array at a time");
@@ -44,7 +43,7 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
   const std::string member = without_slash(target.member);
   if (target.container == Kind::npz || target.container == Kind::hdf5) {
     if (several && target.container == Kind::npz && !member.empty())
-      throw misused(fmt::format("a member of an .npz holds one array, and there are {}", job.arrays.size()));
+      throw misused("a member of an .npz holds one array, not several");
     for (NamedArray& array : job.arrays) {
       const std::string name = without_slash(array.name);
       if (!several && !member.empty())

@@ -156,7 +156,11 @@ class TextWriter {
     gap();
     title(indent, table.title);
     if (!table.title.empty()) indent += 2;
-    const std::size_t columns = table.columns.size();
+    std::vector<std::size_t> shown_columns;
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      if (!table.columns[c].json_only) shown_columns.push_back(c);
+    const std::size_t columns = shown_columns.size();
+    const auto column = [&](std::size_t c) -> const TableColumn& { return table.columns[shown_columns[c]]; };
     const std::size_t shown =
         std::min(table.rows.size(), static_cast<std::size_t>(std::max<std::int64_t>(table.text_rows, 0)));
 
@@ -164,10 +168,10 @@ class TextWriter {
     std::vector<std::size_t> widths(columns);
     std::vector<bool> is_text(columns, false);
     for (std::size_t c = 0; c < columns; ++c) {
-      widths[c] = width_of(table.columns[c].label);
-      for (std::size_t r = 0; r < shown && c < table.rows[r].size(); ++r) {
-        const ReportValue& value = table.rows[r][c];
-        cells[r][c] = report::cell(value, table.columns[c].unit);
+      widths[c] = width_of(column(c).label);
+      for (std::size_t r = 0; r < shown; ++r) {
+        const ReportValue& value = table.rows[r].at(shown_columns[c]);
+        cells[r][c] = report::cell(value, column(c).unit);
         widths[c] = std::max(widths[c], width_of(cells[r][c]));
         if (std::holds_alternative<std::string>(value) ||
             std::holds_alternative<std::vector<std::int64_t>>(value))
@@ -183,11 +187,11 @@ class TextWriter {
     for (std::size_t c = 0; c < columns; ++c) {
       if (wide) {
         widths[c] = 0;
-        for (const std::string& word : words_of(table.columns[c].label))
+        for (const std::string& word : words_of(column(c).label))
           widths[c] = std::max(widths[c], width_of(word));
         for (std::size_t r = 0; r < shown; ++r) widths[c] = std::max(widths[c], width_of(cells[r][c]));
       }
-      labels[c] = wrapped(table.columns[c].label, widths[c]);
+      labels[c] = wrapped(column(c).label, widths[c]);
     }
     if (total() > space(indent)) {
       std::size_t widest = columns;

@@ -5,8 +5,8 @@
 // A file holds any number of cases. A case begins with "# " and a sentence, its name, and goes on with
 //
 //   setup: COMMAND        prepares files; any number of them; must succeed
-//   memory: SIZE          address space that `run` may take (200M, 2GiB)
-//   run: COMMAND          what is tested, by /bin/sh in a scratch folder of its own, ejk in the PATH
+//   memory: SIZE          address space that `run` may take (200M, 2GiB); --no-memory-limit leaves such cases
+//   out run: COMMAND          what is tested, by /bin/sh in a scratch folder of its own, ejk in the PATH
 //   exit: STATUS          required
 //   stdout: LINE          required, unless there is a json line; nothing behind it: no output; several lines
 //                         follow indented by two
@@ -255,8 +255,7 @@ std::string run_case(Case& c, const Options& options, const fs::path& scratch, c
   const Entry* run = c.find("run");
   if (!run || run->lines.size() != 1) return "    there is no run: line\n";
   std::int64_t memory = 0;
-  if (const Entry* limit = c.find("memory"); limit && options.limit_memory)
-    memory = ejk::parse_size(limit->lines.at(0)).value();
+  if (const Entry* limit = c.find("memory")) memory = ejk::parse_size(limit->lines.at(0)).value();
   for (const Entry& entry : c.entries) {
     if (entry.key != "setup") continue;
     const Outcome setup = run_shell(entry.lines.at(0), scratch, outputs, 0);
@@ -298,6 +297,7 @@ int run_file(const fs::path& path, const Options& options, int& count) {
   if (cases.empty()) throw std::runtime_error(path.string() + ": no cases");
   int failed = 0;
   for (Case& c : cases) {
+    if (c.find("memory") && !options.limit_memory) continue;
     std::string name = (fs::temp_directory_path() / "ejk_case_XXXXXX").string();
     if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a scratch folder");
     const fs::path root = name;
@@ -335,7 +335,7 @@ int main(int argc, char** argv) try {
     else if (options.program.empty())
       options.program = fs::absolute(word);
     else
-      places.push_back(word);
+      places.emplace_back(word);
   }
   if (places.empty()) {
     std::cerr << "usage: run_cases [--update] [--keep] [--no-memory-limit] PROGRAM CASE_FILE_OR_FOLDER...\n";

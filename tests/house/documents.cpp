@@ -1,9 +1,12 @@
 // What README.md shows is what is tested.
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <string>
 
 #include "tree.hpp"
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -19,6 +22,24 @@ std::vector<std::string> blocks_of(const std::string& markdown, const std::strin
   }
   return blocks;
 }
+
+#ifdef EJK_PROGRAM
+// The text of a console block with what its commands ("$ ...") print now. They run in `scratch`.
+std::string played(const std::string& block, const fs::path& scratch) {
+  const std::string shell = "cd '" + scratch.string() + "' && PATH='" +
+                            fs::path(EJK_PROGRAM).parent_path().string() + "':\"$PATH\" COLUMNS=80 " +
+                            "LC_ALL=C.UTF-8 sh -c '";
+  std::string out;
+  for (const std::string& line : house::lines_of(block)) {
+    if (!line.starts_with("$ ")) continue;
+    std::string command = line.substr(2);
+    for (auto at = command.find('\''); at != std::string::npos; at = command.find('\'', at + 4))
+      command.replace(at, 1, "'\\''");
+    out += line + "\n" + house::output_of(shell + command + "' 2>&1 </dev/null").text;
+  }
+  return out;
+}
+#endif
 
 const std::string& readme() {
   static const std::string text = house::read_file(house::kRoot / "README.md");
@@ -53,3 +74,24 @@ TEST_CASE("README names every package that .ci/install installs for the build an
     CHECK_MESSAGE(readme().find(packages.substr(at, end - at)) != std::string::npos,
                   packages.substr(at, end - at));
 }
+
+#ifdef EJK_PROGRAM
+TEST_CASE("README's tour shows what the program prints") {
+  const fs::path build = fs::path(EJK_BUILD) / "tests/house";
+  const fs::path scratch = build / "tour";
+  fs::remove_all(scratch);
+  fs::create_directories(scratch);
+  fs::create_directory_symlink(house::kRoot / "data", scratch / "data");
+
+  const auto blocks = blocks_of(readme(), "console");
+  CHECK(blocks.size() >= 3);
+  std::string renewed = readme();
+  for (const std::string& block : blocks) {
+    const std::string now = played(block, scratch);
+    CHECK(block == now);
+    renewed.replace(renewed.find(block), block.size(), now);
+  }
+  std::ofstream(build / "README.md") << renewed;
+  CHECK_MESSAGE(renewed == readme(), "README.md with the new output: ", (build / "README.md").string());
+}
+#endif

@@ -46,7 +46,8 @@ class Folder {
   fs::path path_;
 };
 
-/// Writes a file. (Loops remove it first: truncating one that was just written makes some file systems flush.)
+/// Writes a file. (Loops remove it first: truncating one that was just written makes some file systems
+/// flush.)
 inline void put(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }

@@ -59,7 +59,7 @@ TEST_CASE("what does not fit the target is a usage error") {
   const auto message = [](const char* target, const std::vector<NamedArray>& arrays) {
     return error_of(Error::Kind::usage, [&] { write_arrays(parse_reference(target), arrays); });
   };
-  CHECK(contains(message("x.npy", two()), "x.npy: an .npy file holds one array, and there are 2"));
+  CHECK(contains(message("x.npy", two()), "x.npy: an .npy file holds one array, not several"));
   CHECK(contains(message("-", two()), "a stream holds one array"));
   CHECK(contains(message("x.npz:m", two()), "a member of an .npz holds one array"));
   CHECK(contains(message("x.npz[0]", two()), "an output cannot be a slice"));
@@ -132,4 +132,10 @@ TEST_CASE("a target is checked before any work, and checking touches nothing") {
                             check(folder / "a.npy", {"a", "b"});
                           }),
                  "holds one array"));
+  put(folder / "file", "");
+  CHECK(contains(error_of(Error::Kind::output,
+                          [&] {
+                            check((folder / "file") + "/", {"a", "b"});
+                          }),
+                 "Not a directory"));
 }

@@ -84,6 +84,16 @@ TEST_CASE("a table wider than the window gives up text, not numbers") {
         "name                                   n\n" + std::string(28, 'x') + "...  123,456\n");
 }
 
+TEST_CASE("columns for JSON alone are left out") {
+  Report report;
+  report.add(Table{"t",
+                   "",
+                   {{"a", "a"}, {"b", "b", Unit::none, true}, {"c", "c"}},
+                   {{std::int64_t{1}, std::int64_t{2}, std::int64_t{3}}}});
+  CHECK(to_text(report) == "a  c\n1  3\n");
+  CHECK(to_json(report, {}).find("{\"a\":1,\"b\":2,\"c\":3}") != std::string::npos);
+}
+
 TEST_CASE("labels are broken where the window is narrow") {
   Report report;
   const std::int64_t n = 123456789;

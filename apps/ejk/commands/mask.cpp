@@ -3,6 +3,7 @@
 // tests: tests/cli/mask/
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,7 +55,8 @@ Answer run(const MaskOptions& options, Job& job) {
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
-  if (job.plan(report, 0)) return Answer::yes;
+  constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
+  if (job.plan(report, std::min(a_piece, byte_count(elements->shape(), DType::boolean)))) return Answer::yes;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
   job.deliver(std::move(report), {{"mask", elements, {}}});
   return Answer::yes;

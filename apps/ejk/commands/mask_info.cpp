@@ -26,9 +26,11 @@ struct MaskInfoOptions {
   bool pad = false;
 };
 
-std::int64_t whole_blocks(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+std::int64_t whole_blocks(std::int64_t length, std::int64_t block) {
+  return length / block + (length % block != 0 ? 1 : 0);
+}
 
-// Bytes of the narrowest of int8, int16, int32 that holds `largest`.
+// The narrowest of int8, int16, int32 that holds `largest`.
 const char* narrowest(std::int64_t largest, bool downcast) {
   return !downcast || largest > 32767 ? "int32" : largest > 127 ? "int16" : "int8";
 }
@@ -38,7 +40,7 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
   const std::int64_t heads = masks.head_count();
   const std::int64_t q_blocks = whole_blocks(masks.q_length, options.block.q);
   const std::int64_t kv_blocks = whole_blocks(masks.kv_length, options.block.kv);
-  const std::int64_t blocks = heads * q_blocks * kv_blocks;
+  const std::int64_t blocks = element_count(Shape{heads, q_blocks, kv_blocks});
   const bool computable = heads == 1 && masks.heads.front().is_computable() && !options.dynamic;
 
   Report report;
@@ -108,11 +110,9 @@ Answer run(const MaskInfoOptions& options, Job& job) {
     try {
       return compute(options, masks, how);
     } catch (Error& error) {
-      const bool ragged = masks.q_length % options.block.q != 0 || masks.kv_length % options.block.kv != 0;
-      if (error.kind() == Error::Kind::input) {
+      // What is wrong with an element of an array says so itself.
+      if (error.kind() == Error::Kind::input && !error.message().starts_with(masks.name))
         error.at(masks.name);
-        if (ragged && !options.pad) error.hint("--pad fills the mask up with False to whole blocks");
-      }
       throw;
     }
   });

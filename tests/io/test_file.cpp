@@ -1,0 +1,59 @@
+// Descriptors, whole reads and writes, mapped memory.
+#include "io/file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "io/support.hpp"
+
+using namespace ejk;
+using namespace ejk::test;
+
+TEST_CASE("a descriptor is closed once, by its last owner") {
+  int fd = -1;
+  {
+    io::File a(open("/dev/null", O_RDONLY));
+    fd = a.fd();
+    io::File b(std::move(a));
+    CHECK(!a.is_open());
+    CHECK(b.fd() == fd);
+    CHECK(fcntl(fd, F_GETFD) >= 0);
+  }
+  CHECK(fcntl(fd, F_GETFD) < 0);
+}
+
+TEST_CASE("the system's reason follows the name") {
+  CHECK(io::system_error(Error::Kind::input, "a.npy", ENOENT).message() ==
+        "a.npy: No such file or directory");
+  CHECK(error_of(Error::Kind::output, [] { io::write_all(-1, "x", 1, "out"); }) ==
+        "out: Bad file descriptor");
+  char byte = 0;
+  CHECK(error_of(Error::Kind::input, [&] { io::read_some(-1, &byte, 1, "in"); }) ==
+        "in: Bad file descriptor");
+}
+
+TEST_CASE("a mapped file can be released, whole pages of it, and read again") {
+  Folder folder;
+  std::string bytes(3 * 4096 + 100, 'x');
+  put(folder / "a", bytes);
+  const io::File file = io::open_for_reading(folder / "a", "a");
+  CHECK(io::is_regular(file.fd()));
+  const io::Mapping m = io::Mapping::of_file(file.fd(), io::size_of_file(file.fd()), "a");
+  for (const std::int64_t from : {0, 1, 4096, 5000})
+    for (const std::int64_t n : {0, 1, 4096, 7288}) m.release(m.data() + from, n);
+  CHECK(std::string_view(reinterpret_cast<const char*>(m.data()), bytes.size()) == bytes);
+}
+
+TEST_CASE("memory of one's own grows with what is in it, and releasing it loses nothing") {
+  io::Mapping m = io::Mapping::of_memory(4096, io::Mapping::Sharing::own);
+  m.data()[4095] = std::byte{7};
+  m.grow(64 << 20);
+  CHECK(m.bytes() == 64 << 20);
+  m.data()[(64 << 20) - 1] = std::byte{9};
+  m.release(m.data(), m.bytes());
+  CHECK(m.data()[4095] == std::byte{7});
+  CHECK(m.data()[(64 << 20) - 1] == std::byte{9});
+  CHECK_THROWS_AS(m.grow(INT64_MAX / 2), Error);
+}

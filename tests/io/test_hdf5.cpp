@@ -1,0 +1,371 @@
+// HDF5 files: what h5py writes is read to the bit, what is hostile is refused, what is written h5py reads.
+#include "io/hdf5.hpp"
+
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "io/support.hpp"
+
+using namespace ejk;
+using namespace ejk::test;
+using Names = std::vector<std::string>;
+
+namespace {
+
+const std::string kFiles = EJK_TEST_DIR "/io/files/";  // made by make.py beside them
+
+std::string zoo(const std::string& path) { return kFiles + "zoo.h5:" + path; }
+
+template <class T>
+bool holds(const ArraySource& source, const Shape& shape, const std::vector<T>& values) {
+  const Array a = read_all(source);
+  const auto elements = a.elements<T>();
+  return a.dtype() == dtype_of<T>() && a.shape() == shape &&
+         std::equal(values.begin(), values.end(), elements.begin(), elements.end());
+}
+
+void write_all_types(const std::string& target, std::vector<NamedArray>& arrays,
+                     const WriteOptions& options = {}) {
+  arrays.clear();
+  for (const DType dtype : kAllTypes) {
+    arrays.push_back({std::string(name_of(dtype)), make_source(example(dtype, {3, 5}))});
+    arrays.push_back({std::string(name_of(dtype)) + "_scalar", make_source(example(dtype, {}))});
+  }
+  arrays.push_back({"empty", make_source(counting({0, 4}))});
+  write_arrays(parse_reference(target), arrays, options);
+}
+
+}  // namespace
+
+TEST_CASE("h5py's types and storages are read, and plain contiguous data is mapped") {
+  const auto flat = open_array(zoo("/x"));
+  CHECK(holds<float>(*flat, {2, 3}, {0, 1, 2, 3, 4, 5}));
+  CHECK(flat->mapped().has_value());
+  CHECK(flat->name() == zoo("/x"));
+  const std::string user = kFiles + "userblock.h5";
+  CHECK(read_all(*open_array(user + "[29]")).elements<float>()[0] == 29.f);
+  CHECK(open_array(user)->mapped().has_value());
+
+  CHECK(read_all(*open_array(zoo("/g/bool"))).dtype() == DType::boolean);
+  CHECK(holds<std::int32_t>(*open_array(zoo("g//big")), {5}, {0, 1, 2, 3, 4}));
+  CHECK(static_cast<float>(read_all(*open_array(zoo("/g/half/"))).elements<float16>()[3]) == 3.f);
+  CHECK(static_cast<float>(read_all(*open_array(zoo("/bfloat16"))).elements<bfloat16>()[2]) == -3.f);
+  CHECK(holds<double>(*open_array(zoo("/scalar")), {}, {3.5}));
+  CHECK(holds<std::int64_t>(*open_array(zoo("/empty")), {0, 3}, {}));
+  CHECK(holds<std::int32_t>(*open_array(zoo("/compact")), {3}, {0, 1, 2}));
+  CHECK(holds<float>(*open_array(zoo("/soft")), {2, 3}, {0, 1, 2, 3, 4, 5}));
+  const std::vector<float> sevens(16, 7.f);
+  CHECK(holds<float>(*open_array(zoo("/never")), {4, 4}, sevens));
+  CHECK(holds<float>(*open_array(zoo("/never_chunked")), {4, 4}, sevens));
+  std::vector<std::int16_t> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), std::int16_t{0});
+  for (const char* path : {"/gzip", "/chunked"}) {
+    const auto source = open_array(zoo(path));
+    CHECK(holds<std::int16_t>(*source, {10, 100}, numbers));
+    CHECK(!source->random_access());
+    CHECK(holds<std::int16_t>(*open_array(zoo(std::string(path) + "[2:9:3,-2:]")), {3, 2},
+                              {298, 299, 598, 599, 898, 899}));
+  }
+}
+
+TEST_CASE("what is no array, or lies outside of the file, is refused by name") {
+  const std::pair<const char*, const char*> rows[] = {
+      {"/null", "/null: the dataset is empty"},
+      {"/string", "/string: the elements are strings"},
+      {"/complex", "compounds"},
+      {"/vlen", "sequences of varying length"},
+      {"/reference", "references"},
+      {"/opaque", "opaque bytes"},
+      {"/enum", "an enumeration"},
+      {"/array", "small arrays"},
+      {"/type", "is a type, not a dataset"},
+      {"/float8", "1-byte floats with 4 exponent bits"},
+      {"/int12", "2-byte integers of 12 bits"},
+      {"/dangling", "is a link that leads nowhere"},
+      {"/external", "is a link to another file\nhint: --allow-external"},
+      {"/soft_external", "leads to another file\nhint: --allow-external"},
+      {"/elsewhere", "keeps its data in other files\nhint: --allow-external"},
+      {"/virtual", "is a virtual dataset"},
+      {"/lzf", "is compressed by filter 32000 (lzf), a plug-in\nhint: --allow-external"},
+      {"/g", "/g: is a group, not a dataset\nhint: it holds /g/big, /g/bool, /g/half"},
+      {"/g/boll", "zoo.h5: holds no dataset /g/boll\nhint: did you mean "},
+      {"/nothing/like/it", "it holds /array, /bfloat16, "},
+      {"", "datasets, and none is named"},
+  };
+  for (const auto& [path, part] : rows) {
+    CAPTURE(path);
+    CHECK(contains(error_of(Error::Kind::input, [&, p = path] { open_array(zoo(p)); }), part));
+  }
+}
+
+TEST_CASE("other files are read when it is allowed") {
+  const OpenOptions allowed{.allow_external = true};
+  const auto linked = open_array(zoo("/external"), allowed);
+  CHECK(holds<float>(*linked, {2, 3}, std::vector<float>(6, 9.f)));
+  CHECK(!linked->mapped().has_value());
+  CHECK(open_array(zoo("/virtual"), allowed)->shape() == Shape{2, 3});
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(zoo("/lzf"), allowed); }), "no plug-in"));
+  // Its source is itself: the library recurses until its stack is gone.
+  CHECK(contains(error_of(Error::Kind::input, [&] { read_all(*open_array(zoo("/virtual_self"), allowed)); }),
+                 "zoo.h5"));
+}
+
+TEST_CASE("the names in a file come in order, and a lone dataset needs none") {
+  const Names names = array_names(kFiles + "zoo.h5");
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  CHECK(std::find(names.begin(), names.end(), "/g/bool") != names.end());
+  CHECK(array_names(kFiles + "other.h5") == Names{"/y"});
+  CHECK(open_array(kFiles + "other.h5")->name() == kFiles + "other.h5:/y");
+}
+
+TEST_CASE("a file that is no HDF5 file says so") {
+  Folder folder;
+  const auto message = [&](std::string_view bytes) {
+    put(folder / "a.h5", bytes);
+    return error_of(Error::Kind::input, [&] { open_array(folder / "a.h5"); });
+  };
+  CHECK(contains(message(""), "a.h5: the file is empty"));
+  CHECK(contains(message("hello"), "a.h5: not an HDF5 file"));
+  CHECK(contains(message("\x89HDF\r\n\x1a\n"), "a.h5: cannot be opened"));
+  const std::string good = get(kFiles + "small.h5");
+  CHECK(contains(message(good.substr(0, good.size() / 2)), "a.h5: cannot be opened: truncated file"));
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "none.h5"); }), "No such file"));
+  fs::create_directory(folder / "d.h5");
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "d.h5"); }), "Is a directory"));
+}
+
+TEST_CASE("whatever byte of a file changes, the outcome is an array or an input error, never a signal") {
+  Folder folder;
+  const std::string path = folder / "a.h5", good = get(kFiles + "small.h5");
+  int noticed = 0;
+  for (std::size_t i = 0; i < good.size(); i += 13) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(i % 3 == 0 ? 0xFF : i % 3 == 1 ? bad[i] ^ 1 : bad[i] + 0x40);
+    fs::remove(path);
+    put(path, bad);
+    try {
+      for (const std::string& name : array_names(path)) {
+        const auto source = open_array(path + ":" + name);
+        if (byte_count(source->shape(), source->dtype()) < 1 << 24) read_all(*source);
+      }
+    } catch (const Error& e) {
+      CHECK_MESSAGE(e.kind() == Error::Kind::input, e.what());
+      CHECK(e.message().starts_with(path + ":"));
+      ++noticed;
+    }
+  }
+  CHECK(noticed > 20);
+}
+
+namespace {
+
+// A file with one gzip chunk of `length` bytes whose stored bytes are given.
+void make_chunk(const std::string& path, hsize_t length, const std::string& stored) {
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t plist = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &length, nullptr);
+  H5Pset_chunk(plist, 1, &length);
+  H5Pset_deflate(plist, 9);
+  const hid_t set = H5Dcreate2(file, "x", H5T_NATIVE_UINT8, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+  const hsize_t origin = 0;
+  REQUIRE(H5Dwrite_chunk(set, H5P_DEFAULT, 0, &origin, stored.size(), stored.data()) >= 0);
+  H5Dclose(set), H5Sclose(space), H5Pclose(plist), H5Fclose(file);
+}
+
+// A zlib stream of that many times 258 zeros: one block of fixed codes, each match 13 bits.
+std::string zeros_deflated(std::size_t matches) {
+  std::string bytes("\x78\x9c", 2);
+  unsigned bits = 0, n = 0;
+  const auto push = [&](unsigned value, unsigned count) {  // the first bit to be written is the lowest
+    bits |= value << n;
+    for (n += count; n >= 8; n -= 8, bits >>= 8) bytes += static_cast<char>(bits & 0xFF);
+  };
+  push(0b011, 3);                                             // the last block, fixed codes
+  push(0b00001100, 8);                                        // the literal 0
+  for (; matches > 0; --matches) push(0b00000'10100011, 13);  // 258 bytes, from one byte back
+  push(0, 16);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a chunk that claims, or inflates to, more than it can hold is refused") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const auto message = [&] { return error_of(Error::Kind::input, [&] { read_all(*open_array(path)); }); };
+  make_chunk(path, 1 << 29, zeros_deflated(3));
+  CHECK(contains(message(), "a.h5:/x: the dataset claims 536870912 bytes, which its 1"));
+  make_chunk(path, hsize_t{3} << 30, zeros_deflated(3));
+  CHECK(contains(message(), "its chunks are 3.0 GiB each, more than the 1.0 GiB that are read"));
+#ifndef __SANITIZE_ADDRESS__                        // whose allocator knows no limit
+  make_chunk(path, 1024, zeros_deflated(4000000));  // a GiB, behind a kilobyte's claim
+  CHECK(contains(message(), "a.h5:/x: cannot be read: memory allocation failed"));
+#endif
+  make_chunk(path, 1024, zeros_deflated(1));
+  CHECK(contains(message(), "a.h5:/x: cannot be read"));
+}
+
+TEST_CASE("all types come back from HDF5 as they were written, and large ones are aligned and mapped") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  std::vector<NamedArray> arrays;
+  write_all_types(path, arrays);
+  for (const NamedArray& array : arrays)
+    CHECK_MESSAGE(same(read_all(*open_array(path + ":/" + array.name)), read_all(*array.source)), array.name);
+  CHECK(array_names(path).size() == arrays.size());
+  CHECK(folder.names() == Names{"a.h5"});
+
+  const auto large = std::make_shared<Unmapped>(counting({3000, 1100}));
+  write_arrays(parse_reference(path + ":/deep/er"),
+               {{"odd", make_source(example(DType::int8, {3001}))}, {"large", large}});
+  const auto source = open_array(path + ":deep/er/large");
+  REQUIRE(source->mapped().has_value());
+  CHECK(same(read_all(*source), counting({3000, 1100})));
+  CHECK(large->largest <= 8 << 20);
+  CHECK(array_names(path).size() == arrays.size() + 2);
+}
+
+TEST_CASE("the same work gives the same bytes") {
+  Folder folder;
+  std::vector<NamedArray> arrays;
+  const WriteOptions options{.overwrite = false,
+                             .attributes = {{"ejk_version", "1"}, {"empty", ""}, {"é", "ü"}}};
+  for (const char* name : {"a.h5", "b.h5"}) write_all_types((folder / name) + ":/g", arrays, options);
+  CHECK(get(folder / "a.h5") == get(folder / "b.h5"));
+}
+
+namespace {
+
+std::string attribute(const std::string& path, const char* object, const char* name) {
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t a = H5Aopen_by_name(file, object, name, H5P_DEFAULT, H5P_DEFAULT), type = H5Aget_type(a);
+  char* text = nullptr;
+  H5Aread(a, type, static_cast<void*>(&text));
+  std::string value = text == nullptr ? "?" : text;
+  H5free_memory(text);
+  H5Tclose(type), H5Aclose(a), H5Fclose(file);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("attributes go to what is written into: file, group or dataset") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const NamedArray x{"x", make_source(counting({3}))};
+  const auto with = [](const char* value) {
+    return WriteOptions{.overwrite = true, .attributes = {{"key", value}}};
+  };
+  write_arrays(parse_reference(path), {x}, with("file"));
+  write_arrays(parse_reference(path + ":/g"), {x}, with("group"));
+  write_array(parse_reference(path + ":/g/y"), x, with("dataset"));
+  CHECK(attribute(path, "/", "key") == "file");
+  CHECK(attribute(path, "/g", "key") == "group");
+  CHECK(attribute(path, "/g/y", "key") == "dataset");
+  write_arrays(parse_reference(path), {x}, with("again"));
+  CHECK(attribute(path, "/", "key") == "again");
+}
+
+TEST_CASE("a file that is there keeps its objects, and one in the way is replaced only when asked") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const NamedArray x{"x", make_source(counting({3}))}, other{"x", make_source(counting({2, 2}))};
+  const auto refused = [&](const std::string& target, const WriteOptions& options = {}) {
+    const std::string before = get(path);
+    const std::string checked =
+        error_of(Error::Kind::output, [&] { check_target(parse_reference(target), {"x"}, false, options); });
+    CHECK(error_of(Error::Kind::output, [&] { write_array(parse_reference(target), other, options); }) ==
+          checked);
+    CHECK(get(path) == before);
+    CHECK(folder.names() == Names{"a.h5"});
+    return checked;
+  };
+  write_array(parse_reference(path), x);
+  write_array(parse_reference(path + ":/g/y"), x);
+  CHECK(refused(path) == path + ":/x: is there already\nhint: --overwrite replaces it");
+  CHECK(contains(refused(path + ":/g"), ":/g: a group of that name is there already"));
+  CHECK(contains(refused(path + ":/g", {.overwrite = true, .attributes = {}}),
+                 ":/g: a group of that name is there already"));
+  CHECK(contains(refused(path + ":/x/z"), ":/x: is there already, and is no group"));
+  check_target(parse_reference(path), {"x"}, false, {.overwrite = true, .attributes = {}});
+  check_target(parse_reference(path + ":/g"), {"x", "z"}, true);
+  write_array(parse_reference(path), other, {.overwrite = true, .attributes = {}});
+  CHECK(array_names(path) == Names{"/g/y", "/x"});
+  CHECK(open_array(path + ":/x")->shape() == Shape{2, 2});
+
+  put(path, "something else");
+  CHECK(contains(error_of(Error::Kind::output, [&] { check_target(parse_reference(path), {"x"}, false); }),
+                 "not an HDF5 file"));
+  CHECK(contains(error_of(Error::Kind::output, [&] { write_array(parse_reference(path), x); }),
+                 "is there already, and is not an HDF5 file"));
+  CHECK(get(path) == "something else");
+  put(path, "");
+  write_array(parse_reference(path), x);
+  CHECK(array_names(path) == Names{"/x"});
+}
+
+TEST_CASE("writing into a damaged file is an output error, and the file stays as it is") {
+  Folder folder;
+  const std::string path = folder / "a.h5", good = get(kFiles + "small.h5");
+  for (std::size_t i = 0; i < good.size(); i += 97) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0xFF);
+    fs::remove(path);
+    put(path, bad);
+    try {
+      write_array(parse_reference(path + ":/new/x"), {"x", make_source(counting({3}))});
+    } catch (const Error& e) {
+      CHECK_MESSAGE(e.kind() == Error::Kind::output, e.what());
+      CHECK(get(path) == bad);
+    }
+    CHECK(folder.names() == Names{"a.h5"});
+  }
+}
+
+TEST_CASE("when the disk is full the old HDF5 file stays, and nothing else does") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_array(parse_reference(path), {"x", make_source(counting({3}))});
+  const std::string before = get(path);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{1 << 20, old.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const auto big = make_source(counting({1000, 1000}));
+  const std::string message = error_of(Error::Kind::output, [&] {
+    write_array(parse_reference(path + ":/y"), {"y", big});
+  });
+  const std::string npy = error_of(Error::Kind::output, [&] {
+    write_array(parse_reference(folder / "y.npy"), {"y", big});
+  });
+  const std::string npz = error_of(Error::Kind::output, [&] {
+    write_array(parse_reference(folder / "y.npz"), {"y", big});
+  });
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, SIG_DFL);
+  CHECK(contains(message, "a.h5:/y: cannot be written: File too large"));
+  CHECK(contains(npy, "y.npy: File too large"));
+  CHECK(contains(npz, "y.npz: File too large"));
+  CHECK(get(path) == before);
+  CHECK(folder.names() == Names{"a.h5"});
+}
+
+TEST_CASE("HDF5 is not written to a pipe or a device") {
+  Folder folder;
+  fs::create_symlink("/dev/full", folder / "full.h5");
+  CHECK(
+      contains(error_of(Error::Kind::output,
+                        [&] {
+                          write_array(parse_reference(folder / "full.h5"), {"x", make_source(counting({3}))});
+                        }),
+               "full.h5: HDF5 can be written to a regular file only"));
+  Shape deep(40, 1);
+  CHECK(contains(error_of(Error::Kind::output,
+                          [&] {
+                            write_array(parse_reference(folder / "a.h5"), {"x", make_source(counting(deep))});
+                          }),
+                 "a.h5:/x: the array has 40 axes, HDF5 allows 32"));
+}

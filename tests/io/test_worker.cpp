@@ -1,0 +1,118 @@
+// What happens to the child is an Error in the parent.
+#include "io/worker.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <new>
+
+#include "io/support.hpp"
+
+using namespace ejk;
+using namespace ejk::test;
+using io::Message;
+using io::Worker;
+
+TEST_CASE("messages come out as they were put in, and damaged ones are refused") {
+  Message m;
+  m.put(-5).put(std::string_view("a\0b", 3)).put(Shape{1, 2, 3}).put("");
+  Message out(m.bytes());
+  CHECK(out.integer() == -5);
+  CHECK(out.text() == std::string("a\0b", 3));
+  CHECK(out.shape() == Shape{1, 2, 3});
+  CHECK(out.text().empty());
+  CHECK_THROWS_AS(out.integer(), Error);
+  for (std::size_t n = 0; n < m.bytes().size(); ++n) {
+    Message cut(m.bytes().substr(0, n));
+    CHECK_THROWS_AS((cut.integer(), cut.text(), cut.shape(), cut.text()), Error);
+  }
+  CHECK_THROWS_AS(Message(Message().put(INT64_MAX).bytes()).shape(), Error);
+  CHECK_THROWS_AS(Message(Message().put(-1).bytes()).text(), Error);
+}
+
+TEST_CASE(
+    "requests are answered, data passes through the shared memory, and errors keep their kind and hint") {
+  Worker worker(
+      [](Message& request, std::span<std::byte> buffer) {
+        const std::int64_t n = request.integer();
+        if (n == 0) throw std::move(Error(Error::Kind::output, "no").hint("do"));
+        buffer[static_cast<std::size_t>(n)] = std::byte{42};
+        return Message().put(n + 1);
+      },
+      "the library");
+  CHECK(worker.call(Message().put(5)).integer() == 6);
+  CHECK(worker.buffer()[5] == std::byte{42});
+  CHECK(error_of(Error::Kind::output, [&] { worker.call(Message().put(0)); }) == "no\nhint: do");
+  CHECK(worker.call(Message().put(7)).integer() == 8);
+}
+
+namespace {
+
+volatile bool always = true;
+
+// Never ends: the stack does.
+// NOLINTNEXTLINE(misc-no-recursion)
+int deeper(int n) {
+  volatile char room[4096];
+  room[0] = static_cast<char>(n);
+  return always ? deeper(n + 1) + room[0] : 0;
+}
+
+}  // namespace
+
+TEST_CASE("a child that crashes, exits or runs out of stack is an input error, again and again") {
+  const std::function<Message(Message&, std::span<std::byte>)> serve = [](Message& request,
+                                                                          std::span<std::byte>) -> Message {
+    switch (request.integer()) {
+      case 0:
+        std::raise(SIGSEGV);
+        break;
+      case 1:
+        std::abort();
+      case 2:
+        _exit(0);
+      case 3:
+        return Message().put(deeper(0));
+      case 4:
+        std::raise(SIGPROF);
+        break;
+      default:
+        break;
+    }
+    return {};
+  };
+  for (const std::int64_t way : {0, 1, 2, 3, 4}) {
+    Worker worker(serve, "the library");
+    const char* why = way == 4 ? "the library came to no end on it in 60 s"
+                               : "the library crashed on it: the file is damaged";
+    CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(way)); }), why));
+    CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(9)); }), "crashed"));
+  }
+}
+
+TEST_CASE("the child's memory is limited") {
+#ifndef __SANITIZE_ADDRESS__  // whose allocator ends the process instead
+  Worker worker(
+      [](Message& request, std::span<std::byte>) {
+        io::allow_memory(std::int64_t{64} << 20);
+        const std::vector<char> memory(static_cast<std::size_t>(request.integer()));
+        return Message().put(static_cast<std::int64_t>(memory.size()));
+      },
+      "the library");
+  CHECK(worker.call(Message().put(1 << 20)).integer() == 1 << 20);
+  CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(256 << 20)); }),
+                 "takes more memory"));
+#endif
+}
+
+TEST_CASE("the child holds no descriptor of the parent's") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  Worker worker([](Message&, std::span<std::byte>) { return Message(); }, "the library");
+  worker.call({});
+  close(ends[1]);
+  char byte = 0;
+  CHECK(read(ends[0], &byte, 1) == 0);  // would wait for ever if the child had the other end
+  close(ends[0]);
+}
