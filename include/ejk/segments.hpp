@@ -40,6 +40,8 @@ struct SegmentIdsOptions {
   bool per_head = false;
   Polarity polarity = Polarity::keep;
   Convention convention = Convention::document;
+  /// Bytes that distinct rows and columns may take before it is an Error{budget}; 0: no limit.
+  std::int64_t max_pattern_bytes = 0;
 };
 
 struct SegmentIds {

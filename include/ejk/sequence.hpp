@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
@@ -36,6 +37,24 @@ Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype = DT
 Array prepare_cu_seqlens_from_lens(const ArraySource& lens, DType out_dtype = DType::int32);
 /// The same from packed segment ids (tokens,): every run of equal ids is a sequence.
 Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtype = DType::int32);
+
+/// The rows of such a mask: how many True each has, and how many rows are not simply padded on the right. A
+/// row can be both left-padded and have holes.
+struct RowPadding {
+  std::vector<std::int64_t> lens;
+  std::int64_t left_padded = 0;  // the first True is not at 0
+  std::int64_t with_holes = 0;   // a False between two True
+};
+RowPadding inspect_padding(const ArraySource& mask);
+
+/// What cu_seqlens come to.
+struct SequenceCounts {
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;
+  std::int64_t empty = 0;  // sequences without a token
+  std::int64_t longest = 0;
+};
+SequenceCounts count_sequences(const ArraySource& cu_seqlens);
 
 /// 0 … len - 1 for the tokens of each sequence: (tokens,) of cu's dtype.
 std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu_seqlens);

@@ -182,10 +182,11 @@ struct Classes {
 // Groups `runs` runs of `bits` bits. read(first, n, out) gives n of them; by several threads if `threads`
 // > 1.
 template <class Read>
-Classes classify(std::int64_t runs, std::int64_t bits, int threads, PatternTable::Hash hash, Read&& read) {
+Classes classify(std::int64_t runs, std::int64_t bits, int threads, std::int64_t max_bytes,
+                 PatternTable::Hash hash, Read&& read) {
   constexpr std::int64_t kBitsAtOnce = std::int64_t{1} << 21;
   Classes classes{std::vector<std::int32_t>(static_cast<std::size_t>(runs)),
-                  std::make_shared<PatternTable>(BlockShape{1, bits}, 0, hash)};
+                  std::make_shared<PatternTable>(BlockShape{1, bits}, max_bytes, hash)};
   std::vector<std::uint8_t> some(static_cast<std::size_t>(runs));
   const std::int64_t at_once = std::max<std::int64_t>(1, kBitsAtOnce / bits);
   struct Part {
@@ -241,9 +242,10 @@ void transpose_64(Word* a) {
 }
 
 // Two columns are equal in all rows if they are in the distinct ones.
-Classes classify_columns(const Classes& rows, std::int64_t columns, PatternTable::Hash hash) {
+Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t max_bytes,
+                         PatternTable::Hash hash) {
   const std::int64_t distinct = std::max<std::int64_t>(rows.count(), 1);
-  return classify(columns, distinct, omp_get_max_threads(), hash,
+  return classify(columns, distinct, omp_get_max_threads(), max_bytes, hash,
                   [&](std::int64_t first, std::int64_t n, const BitRows& out) {
                     std::fill(out.words, out.words + n * out.row_words, Word{0});
                     for (std::int64_t d = 0; d < rows.count(); d += 64)
@@ -351,12 +353,12 @@ SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> source, const Segme
     const Mask m = array_mask(slice, options.polarity);
     const MaskNode& node = m.node();
     const int threads = node.random_access() ? omp_get_max_threads() : 1;
-    const Classes rows =
-        classify(q, kv, threads, hash, [&](std::int64_t first, std::int64_t n, const BitRows& out) {
-          node.fill({first, first + n, 0, kv}, out);
-          node.release(first, first + n);
-        });
-    const Classes columns = classify_columns(rows, kv, hash);
+    const Classes rows = classify(q, kv, threads, options.max_pattern_bytes, hash,
+                                  [&](std::int64_t first, std::int64_t n, const BitRows& out) {
+                                    node.fill({first, first + n, 0, kv}, out);
+                                    node.release(first, first + n);
+                                  });
+    const Classes columns = classify_columns(rows, kv, options.max_pattern_bytes, hash);
     write_ids(rows, options.convention, q_out);
     write_ids(columns, options.convention, kv_out);
     ids.segments = std::max({ids.segments, rows.count(), columns.count()});

@@ -117,6 +117,9 @@ Report describe_reorder(std::int64_t length, std::int64_t cp_size) {
     most_contiguous = std::max(most_contiguous, contiguous);
     most_ring = std::max(most_ring, ring);
     table.rows.push_back({r, contiguous, ring});
+    for (ReportValue& cell : table.rows.back())  // a whole number where a double holds all of its digits
+      if (const double* pairs = std::get_if<double>(&cell); pairs && *pairs < 0x1p53)
+        cell = static_cast<std::int64_t>(*pairs);
   }
   const double mean = causal_pairs(0, length) / static_cast<double>(cp_size);
   Report report;

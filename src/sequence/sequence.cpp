@@ -3,15 +3,15 @@
 #include "ejk/sequence.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/checked.hpp"
-#include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 #include "sequence/ids.hpp"
+#include "sequence/mask_rows.hpp"
 #include "sequence/offsets.hpp"
 
 namespace ejk {
@@ -59,49 +59,34 @@ std::vector<std::int64_t> chunk_offsets_of(const ArraySource& cu_seqlens, std::i
   return running_sum(counts);
 }
 
-// The number of non-zero elements in each row of a 2-D mask.
+// Where the True elements of a mask's rows are.
+struct Extent {
+  std::int64_t count = 0, first = 0, end = 0;
+};
+
+std::vector<Extent> extents_of(const ArraySource& mask) {
+  sequence::check_row_mask(mask);
+  std::vector<Extent> extents(static_cast<std::size_t>(mask.shape()[0]));
+  sequence::scan_rows(
+      mask, [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
+        Extent& extent = extents[static_cast<std::size_t>(row)];
+        const std::int64_t words = core::ceil_div(width, 64);
+        const std::int64_t count = kernels::active().count_bits(bits, words);
+        if (count == 0) return;
+        std::int64_t low = 0, high = words - 1;
+        while (bits[low] == 0) ++low;
+        while (bits[high] == 0) --high;
+        if (extent.count == 0) extent.first = column + 64 * low + std::countr_zero(bits[low]);
+        extent.end = column + 64 * high + 64 - std::countl_zero(bits[high]);
+        extent.count += count;
+      });
+  return extents;
+}
+
 std::vector<std::int64_t> row_counts(const ArraySource& mask) {
-  const Shape& shape = mask.shape();
-  const auto fail = [&](const std::string& why) {
-    return Error(Error::Kind::input, mask.name() + ": " + why);
-  };
-  if (shape.size() != 2) throw fail(fmt::format("a mask is (batch, seq), not of shape {}", to_string(shape)));
-  if (is_float(mask.dtype()))
-    throw fail(fmt::format("a mask is bool or integer, not {}", name_of(mask.dtype())));
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(shape[0]));
-  if (element_count(shape) == 0) return counts;
-  const kernels::Kernels& kernel = kernels::active();
-  const std::int64_t size = size_of(mask.dtype());
-  const auto bits_of = size == 1   ? kernel.nonzero_bits_8
-                       : size == 2 ? kernel.nonzero_bits_16
-                       : size == 4 ? kernel.nonzero_bits_32
-                                   : kernel.nonzero_bits_64;
-  // A row in pieces, so that memory does not grow with its length; several rows at once where they are short.
-  constexpr std::int64_t kElements = std::int64_t{1} << 19;
-  const std::int64_t columns = std::min(shape[1], kElements),
-                     rows = std::max<std::int64_t>(1, kElements / columns);
-  const std::int64_t tasks = core::ceil_div(shape[0], rows);
-  struct Part {
-    std::vector<std::byte> elements;
-    std::vector<std::uint64_t> bits;
-  };
-  core::parallel_reduce(
-      tasks, mask.random_access() ? omp_get_max_threads() : 1, [] { return Part{}; },
-      [&](Part& part, std::int64_t task) {
-        part.elements.resize(static_cast<std::size_t>(rows * columns * size));
-        part.bits.resize(static_cast<std::size_t>(core::ceil_div(columns, 64)));
-        const std::int64_t first = task * rows, n = std::min(rows, shape[0] - first);
-        for (std::int64_t c = 0; c < shape[1]; c += columns) {
-          const std::int64_t width = std::min(columns, shape[1] - c);
-          mask.read(Shape{first, c}, Shape{n, width}, part.elements.data());
-          for (std::int64_t r = 0; r < n; ++r) {
-            bits_of(part.elements.data() + r * width * size, width, part.bits.data());
-            counts[static_cast<std::size_t>(first + r)] +=
-                kernel.count_bits(part.bits.data(), core::ceil_div(width, 64));
-          }
-        }
-      },
-      [](const Part&) {});
+  const std::vector<Extent> extents = extents_of(mask);
+  std::vector<std::int64_t> counts(extents.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = extents[i].count;
   return counts;
 }
 
@@ -137,6 +122,28 @@ Array prepare_lens(const ArraySource& cu) {
 
 Array prepare_lens_from_mask(const ArraySource& mask) {
   return sequence::to_array(row_counts(mask), DType::int32, "lens");
+}
+
+RowPadding inspect_padding(const ArraySource& mask) {
+  RowPadding padding;
+  for (const Extent& row : extents_of(mask)) {
+    padding.lens.push_back(row.count);
+    if (row.count == 0) continue;
+    padding.left_padded += row.first > 0;
+    padding.with_holes += row.end - row.first > row.count;
+  }
+  return padding;
+}
+
+SequenceCounts count_sequences(const ArraySource& cu) {
+  const std::vector<std::int64_t> offsets = sequence::read_offsets(cu);
+  SequenceCounts counts{static_cast<std::int64_t>(offsets.size()) - 1, offsets.back(), 0, 0};
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const std::int64_t length = offsets[i + 1] - offsets[i];
+    counts.empty += length == 0;
+    counts.longest = std::max(counts.longest, length);
+  }
+  return counts;
 }
 
 Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype) {

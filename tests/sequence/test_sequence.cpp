@@ -171,3 +171,50 @@ TEST_CASE("no sequence, one token and empty sequences are legal everywhere") {
     CHECK(read_all(*prepare_chunk_indices(*source, 5)).shape() == Shape{tokens, 2});
   }
 }
+
+TEST_CASE("inspect_padding tells right-padded rows from others, for any type and width") {
+  std::mt19937_64 random(7);
+  for (const std::int64_t width : {1, 5, 63, 64, 65, 200, 700000}) {
+    constexpr std::int64_t kRows = 5;
+    Array mask(DType::int32, {kRows, width});
+    const auto m = mask.elements<std::int32_t>();
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const std::int64_t begin = r % 2 == 0 ? 0 : static_cast<std::int64_t>(random() % 3),
+                         end = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(width + 1));
+      for (std::int64_t c = begin; c < end; ++c)
+        m[static_cast<std::size_t>(r * width + c)] = r < 3 || random() % 4 != 0 ? -8 : 0;
+    }
+    const RowPadding padding = inspect_padding(*make_source(mask.view(), "mask"));
+    std::int64_t left = 0, holes = 0;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      std::int64_t count = 0, first = -1, last = -1;
+      for (std::int64_t c = 0; c < width; ++c)
+        if (m[static_cast<std::size_t>(r * width + c)] != 0) {
+          if (first < 0) first = c;
+          last = c;
+          ++count;
+        }
+      CHECK(padding.lens[static_cast<std::size_t>(r)] == count);
+      left += count > 0 && first > 0;
+      holes += count > 0 && last - first + 1 != count;
+    }
+    CHECK(padding.left_padded == left);
+    CHECK(padding.with_holes == holes);
+  }
+}
+
+TEST_CASE("count_sequences counts what is there and what is empty") {
+  const auto count = [](std::vector<std::int32_t> cu) {
+    return count_sequences(*make_source(
+        Array::from<std::int32_t>({static_cast<std::int64_t>(cu.size())}, std::span<const std::int32_t>(cu)),
+        "cu"));
+  };
+  const SequenceCounts some = count({0, 3, 3, 5});
+  CHECK(some.sequences == 3);
+  CHECK(some.tokens == 5);
+  CHECK(some.empty == 1);
+  CHECK(some.longest == 3);
+  const SequenceCounts none = count({0});
+  CHECK(none.sequences == 0);
+  CHECK(none.longest == 0);
+}
