@@ -85,7 +85,7 @@ std::string program_help() {
     if (command.group != group) out += fmt::format("\n{}\n", group = command.group);
     out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
   }
-  out += "\nArrays\n  " + wrapped(kReferences, 2, 2) + "\n";
+  out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   out +=
       "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
       "screen, 'ejk --version --verbose' what this program was built with.\n";

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
@@ -34,41 +35,48 @@ Job::Job(const Command& command, const SharedOptions& options) : command_(comman
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
   set_threads(options.threads);
   max_memory_ = options.max_memory > 0 ? options.max_memory : memory_limit() / 10 * 9;
+}
 
-  chosen_ = command.outputs;
-  several_ = chosen_.size() > 1 && options.field.empty();
-  if (!options.field.empty()) {
-    if (std::find(chosen_.begin(), chosen_.end(), options.field) == chosen_.end()) {
+void Job::makes(std::vector<std::string> names) { made_ = std::move(names); }
+
+void Job::choose_target() {
+  if (std::exchange(target_chosen_, true)) return;
+  const std::vector<std::string>& all = command_.outputs;
+  chosen_ = made_.empty() ? all : made_;
+  several_ = chosen_.size() > 1 && options_.field.empty();
+  if (!options_.field.empty()) {
+    if (std::find(all.begin(), all.end(), options_.field) == all.end()) {
       Error error(Error::Kind::usage,
-                  fmt::format("--field: there is no array '{}'", printable(options.field)));
-      const auto nearest = nearest_name(options.field, chosen_);
+                  fmt::format("--field: there is no array '{}'", printable(options_.field)));
+      const auto nearest = nearest_name(options_.field, all);
       error.hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
-                         : fmt::format("the arrays are {}", fmt::join(chosen_, ", ")));
+                         : fmt::format("the arrays are {}", fmt::join(all, ", ")));
       throw error;
     }
-    chosen_ = {options.field};
+    chosen_ = {options_.field};
   }
-  if (options.output.empty()) return;
+  if (options_.output.empty()) return;
 
-  target_ = parse_reference(options.output);
+  target_ = parse_reference(options_.output);
   if (!target_->slice.empty())
     throw Error(Error::Kind::usage,
-                fmt::format("{}: an output cannot have a slice", printable(options.output)));
+                fmt::format("{}: an output cannot have a slice", printable(options_.output)));
   if (several_ && (target_->container == Container::npy || target_->container == Container::stream))
     throw Error(Error::Kind::usage,
                 fmt::format("{} holds one array, and {} makes {}",
-                            target_->container == Container::stream ? "stdout" : printable(options.output),
-                            command.name, chosen_.size()))
+                            target_->container == Container::stream ? "stdout" : printable(options_.output),
+                            command_.name, chosen_.size()))
         .hint(fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
                           fmt::join(chosen_, ", ")));
   many_ = several_ || target_->container == Container::directory;
-  check_target(*target_, chosen_, many_, {options.overwrite, settings_});
+  check_target(*target_, chosen_, many_, {options_.overwrite, settings_});
 }
 
 std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
+  choose_target();
   auto& source = opened_[reference];
   if (!source) {
-    source = open_array(reference, OpenOptions{options_.allow_external, max_memory_});
+    source = open_array(reference, open_options());
     note_input(role, reference);
   }
   return source;
@@ -81,6 +89,7 @@ void Job::note_input(const std::string& role, const std::string& value) {
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
 bool Job::plan(Report report, std::int64_t peak_bytes) {
+  choose_target();
   if (options_.dry_run) {
     report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
     report.add("max_memory", "allowed", max_memory_, Unit::bytes);

@@ -1,7 +1,7 @@
 // One run of a command: the inputs it opens, the memory it may take, its phases, and where its results go.
 //
-// A command's Run calls, in this order: open() for its inputs; plan(), and stops there when that says so;
-// its work inside phase(); deliver().
+// A command's Run calls, in this order: makes() where options decide what it makes; open() for its inputs;
+// plan(), and stops there when that says so; its work inside phase(); deliver().
 #pragma once
 
 #include <chrono>
@@ -31,10 +31,14 @@ struct Output {
 
 class Job {
  public:
-  /// Sets the threads, and checks what can be known of the output before anything is read.
+  /// Sets the threads and the memory allowed.
   Job(const Command& command, const SharedOptions& options);
 
-  /// An input by its reference; each is opened once, and noted in the report as `role`.
+  /// The arrays that this run makes, when they are not all of the command's.
+  void makes(std::vector<std::string> names);
+
+  /// An input by its reference; each is opened once, and noted in the report as `role`. The first one opened
+  /// waits until what can be known of the output is checked.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
   /// Notes an input that is not an array, such as a mask expression.
@@ -74,6 +78,8 @@ class Job {
     Clock::time_point begin = Clock::now();
   };
 
+  OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
+  void choose_target();
   bool arrays_to_stdout() const;
   std::int64_t write_outputs(const std::vector<Output>& outputs);
   void add_stats(Report& report, std::int64_t bytes_written) const;
@@ -81,7 +87,9 @@ class Job {
 
   const Command& command_;
   const SharedOptions& options_;
+  bool target_chosen_ = false;
   std::optional<ArrayReference> target_;
+  std::vector<std::string> made_;    // empty: all that the command can make
   std::vector<std::string> chosen_;  // names of the outputs asked for
   bool several_ = false;             // more than one
   bool many_ = false;                // the target is a place for several, whether there are or not
