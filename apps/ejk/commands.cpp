@@ -77,6 +77,12 @@ std::span<const Command> commands() {
        "ejk mask --mask 'local(left=3, right=0)' --shape 8x8",
        {"mask"},
        mask},
+      {"info",
+       "Arrays",
+       "every array in files: shape, type, least, largest, mean, NaNs",
+       "ejk info masks.npz info.h5",
+       {},
+       info},
   };
   return table;
 }

@@ -41,6 +41,7 @@ Run cdiv(CLI::App& app);
 Run chunk_indices(CLI::App& app);
 Run chunk_offsets(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
+Run info(CLI::App& app);
 Run lens(CLI::App& app);
 Run mask(CLI::App& app);
 Run mask_info(CLI::App& app);

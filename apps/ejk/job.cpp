@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "ejk/machine.hpp"
@@ -78,13 +79,42 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
   if (!source) {
     source = open_array(reference, open_options());
     note_input(role, reference);
+    bytes_read_ += bytes_of(*source);
   }
   return source;
+}
+
+std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) {
+  return open_array(reference, open_options());
+}
+
+std::vector<ArrayReference> Job::arrays_in(const std::string& text) const {
+  const std::string folder = !text.ends_with('/') && std::filesystem::is_directory(text) ? text + "/" : text;
+  const ArrayReference reference = parse_reference(folder);
+  if (!reference.member.empty() || !reference.slice.empty() || reference.container == Container::npy ||
+      reference.container == Container::stream)
+    return {reference};
+  std::vector<ArrayReference> all;
+  for (const std::string& name : array_names(reference.path, open_options())) {
+    ArrayReference one = reference;
+    if (reference.container == Container::directory) {
+      one.container = Container::npy;
+      one.path += name + ".npy";
+      one.text = one.path;
+    } else {
+      one.member = name;
+      one.text = one.path + ":" + name;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 void Job::note_input(const std::string& role, const std::string& value) {
   envelope_.inputs.emplace_back(role, value);
 }
+
+void Job::note_read(std::int64_t bytes) { bytes_read_ += bytes; }
 
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
@@ -141,11 +171,8 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
 }
 
 void Job::add_stats(Report& report, std::int64_t bytes_written) const {
-  std::int64_t bytes_read = 0;
-  for (const auto& [reference, source] : opened_)
-    if (source) bytes_read += bytes_of(*source);
   const double all = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const std::int64_t bytes = bytes_read + bytes_written;
+  const std::int64_t bytes = bytes_read_ + bytes_written;
   const double busy = seconds_[0] + seconds_[1] + seconds_[2];
 
   auto stats = std::make_shared<Report>();
@@ -153,7 +180,7 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
       .add("compute", "computing", seconds_[1], Unit::seconds)
       .add("write", "writing", seconds_[2], Unit::seconds)
       .add("elapsed", "in all", all, Unit::seconds)
-      .add("input", "input", bytes_read, Unit::bytes)
+      .add("input", "input", bytes_read_, Unit::bytes)
       .add("output", "output", bytes_written, Unit::bytes)
       .add("throughput", "throughput",
            busy > 0 && bytes > 0 ? ReportValue(static_cast<double>(bytes) / busy) : ReportValue(),

@@ -41,6 +41,14 @@ class Job {
   /// waits until what can be known of the output is checked.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
+  /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
+  std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference);
+
+  void note_read(std::int64_t bytes);
+
+  /// The arrays of a file, as far as its own word names no one of them.
+  std::vector<ArrayReference> arrays_in(const std::string& reference) const;
+
   /// Notes an input that is not an array, such as a mask expression.
   void note_input(const std::string& role, const std::string& value);
 
@@ -95,6 +103,7 @@ class Job {
   bool many_ = false;                // the target is a place for several, whether there are or not
   std::int64_t max_memory_ = 0;
   std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
+  std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   JsonEnvelope envelope_;
   double seconds_[3] = {};

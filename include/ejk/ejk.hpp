@@ -11,4 +11,6 @@
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
 #include "ejk/segments.hpp"
+#include "ejk/sequence.hpp"
+#include "ejk/statistics.hpp"
 #include "ejk/text.hpp"

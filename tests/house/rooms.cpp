@@ -31,6 +31,7 @@ const std::map<std::string, Names> kArrows{
 // A public header and the room that it speaks for.
 const std::map<std::string, std::string> kPublic{
     {"array", "core"},
+    {"convention", "core"},
     {"dtype", "core"},
     {"error", "core"},
     {"text", "core"},
@@ -45,6 +46,7 @@ const std::map<std::string, std::string> kPublic{
     {"grouped_matmul", "matmul"},
     {"attention", "attention"},
     {"array_math", "arrays"},
+    {"statistics", "arrays"},
     {"params", "settings"},
     {"hash", "settings"},
     {"sharding", "settings"},
