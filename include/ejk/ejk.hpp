@@ -9,6 +9,7 @@
 #include "ejk/machine.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/pack.hpp"
 #include "ejk/report.hpp"
 #include "ejk/segments.hpp"
 #include "ejk/sequence.hpp"

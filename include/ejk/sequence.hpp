@@ -56,6 +56,11 @@ struct SequenceCounts {
 };
 SequenceCounts count_sequences(const ArraySource& cu_seqlens);
 
+/// All about the lengths: counts, percentiles (interpolated as NumPy does), a histogram in powers of two, and
+/// what packing saves against padding to the longest: tokens, and attention work as the sum of squared
+/// lengths.
+Report describe_sequences(const ArraySource& cu_seqlens);
+
 /// 0 … len - 1 for the tokens of each sequence: (tokens,) of cu's dtype.
 std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu_seqlens);
 

@@ -38,6 +38,7 @@ const std::map<std::string, std::string> kPublic{
     {"io", "io"},
     {"report", "report"},
     {"sequence", "sequence"},
+    {"pack", "sequence"},
     {"segments", "mask"},
     {"mask", "mask"},
     {"mask_info", "mask"},
