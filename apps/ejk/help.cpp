@@ -47,7 +47,8 @@ std::string wrapped(std::string_view text, std::size_t column, std::size_t inden
 
 // "-o, --output OUTPUT", "--dkv", "MASK".
 std::string option_name(const CLI::Option& option) {
-  if (option.get_positional()) return option.get_name(true);
+  if (option.get_positional())  // "FILE..."
+    return option.get_name(true) + (option.get_items_expected_max() > 1 ? "..." : "");
   std::string name;
   for (const std::string& s : option.get_snames()) name += (name.empty() ? "-" : ", -") + s;
   for (const std::string& l : option.get_lnames()) name += (name.empty() ? "--" : ", --") + l;
@@ -61,7 +62,7 @@ std::string usage_line(const Command& command, const CLI::App& app) {
   std::string line = "Usage: ejk " + command.name;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
-    const std::string word = option->get_positional() ? option->get_name(true) : option_name(*option);
+    const std::string word = option_name(*option);
     if (option->get_positional())
       line += option->get_required() ? " " + word : " [" + word + "]";
     else if (option->get_required())
@@ -85,7 +86,7 @@ std::string program_help() {
     if (command.group != group) out += fmt::format("\n{}\n", group = command.group);
     out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
   }
-  out += "\nArrays\n  " + wrapped(kReferences, 2, 2) + "\n";
+  out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   out +=
       "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
       "screen, 'ejk --version --verbose' what this program was built with.\n";

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <utility>
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
@@ -34,53 +36,90 @@ Job::Job(const Command& command, const SharedOptions& options) : command_(comman
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
   set_threads(options.threads);
   max_memory_ = options.max_memory > 0 ? options.max_memory : memory_limit() / 10 * 9;
+}
 
-  chosen_ = command.outputs;
-  several_ = chosen_.size() > 1 && options.field.empty();
-  if (!options.field.empty()) {
-    if (std::find(chosen_.begin(), chosen_.end(), options.field) == chosen_.end()) {
+void Job::makes(std::vector<std::string> names) { made_ = std::move(names); }
+
+void Job::choose_target() {
+  if (std::exchange(target_chosen_, true)) return;
+  const std::vector<std::string>& all = command_.outputs;
+  chosen_ = made_.empty() ? all : made_;
+  several_ = chosen_.size() > 1 && options_.field.empty();
+  if (!options_.field.empty()) {
+    if (std::find(all.begin(), all.end(), options_.field) == all.end()) {
       Error error(Error::Kind::usage,
-                  fmt::format("--field: there is no array '{}'", printable(options.field)));
-      const auto nearest = nearest_name(options.field, chosen_);
+                  fmt::format("--field: there is no array '{}'", printable(options_.field)));
+      const auto nearest = nearest_name(options_.field, all);
       error.hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
-                         : fmt::format("the arrays are {}", fmt::join(chosen_, ", ")));
+                         : fmt::format("the arrays are {}", fmt::join(all, ", ")));
       throw error;
     }
-    chosen_ = {options.field};
+    chosen_ = {options_.field};
   }
-  if (options.output.empty()) return;
+  if (options_.output.empty()) return;
 
-  target_ = parse_reference(options.output);
+  target_ = parse_reference(options_.output);
   if (!target_->slice.empty())
     throw Error(Error::Kind::usage,
-                fmt::format("{}: an output cannot have a slice", printable(options.output)));
+                fmt::format("{}: an output cannot have a slice", printable(options_.output)));
   if (several_ && (target_->container == Container::npy || target_->container == Container::stream))
     throw Error(Error::Kind::usage,
                 fmt::format("{} holds one array, and {} makes {}",
-                            target_->container == Container::stream ? "stdout" : printable(options.output),
-                            command.name, chosen_.size()))
+                            target_->container == Container::stream ? "stdout" : printable(options_.output),
+                            command_.name, chosen_.size()))
         .hint(fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
                           fmt::join(chosen_, ", ")));
   many_ = several_ || target_->container == Container::directory;
-  check_target(*target_, chosen_, many_, {options.overwrite, settings_});
+  check_target(*target_, chosen_, many_, {options_.overwrite, settings_});
 }
 
 std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
+  choose_target();
   auto& source = opened_[reference];
   if (!source) {
-    source = open_array(reference, OpenOptions{options_.allow_external, max_memory_});
+    source = open_array(reference, open_options());
     note_input(role, reference);
+    bytes_read_ += bytes_of(*source);
   }
   return source;
+}
+
+std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) {
+  return open_array(reference, open_options());
+}
+
+std::vector<ArrayReference> Job::arrays_in(const std::string& text) const {
+  const std::string folder = !text.ends_with('/') && std::filesystem::is_directory(text) ? text + "/" : text;
+  const ArrayReference reference = parse_reference(folder);
+  if (!reference.member.empty() || !reference.slice.empty() || reference.container == Container::npy ||
+      reference.container == Container::stream)
+    return {reference};
+  std::vector<ArrayReference> all;
+  for (const std::string& name : array_names(reference.path, open_options())) {
+    ArrayReference one = reference;
+    if (reference.container == Container::directory) {
+      one.container = Container::npy;
+      one.path += name + ".npy";
+      one.text = one.path;
+    } else {
+      one.member = name;
+      one.text = one.path + ":" + name;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
 }
 
 void Job::note_input(const std::string& role, const std::string& value) {
   envelope_.inputs.emplace_back(role, value);
 }
 
+void Job::note_read(std::int64_t bytes) { bytes_read_ += bytes; }
+
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
 bool Job::plan(Report report, std::int64_t peak_bytes) {
+  choose_target();
   if (options_.dry_run) {
     report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
     report.add("max_memory", "allowed", max_memory_, Unit::bytes);
@@ -134,11 +173,8 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
 }
 
 void Job::add_stats(Report& report, std::int64_t bytes_written) const {
-  std::int64_t bytes_read = 0;
-  for (const auto& [reference, source] : opened_)
-    if (source) bytes_read += bytes_of(*source);
   const double all = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const std::int64_t bytes = bytes_read + bytes_written;
+  const std::int64_t bytes = bytes_read_ + bytes_written;
   const double busy = seconds_[0] + seconds_[1] + seconds_[2];
 
   auto stats = std::make_shared<Report>();
@@ -146,7 +182,7 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
       .add("compute", "computing", seconds_[1], Unit::seconds)
       .add("write", "writing", seconds_[2], Unit::seconds)
       .add("elapsed", "in all", all, Unit::seconds)
-      .add("input", "input", bytes_read, Unit::bytes)
+      .add("input", "input", bytes_read_, Unit::bytes)
       .add("output", "output", bytes_written, Unit::bytes)
       .add("throughput", "throughput",
            busy > 0 && bytes > 0 ? ReportValue(static_cast<double>(bytes) / busy) : ReportValue(),

@@ -1,7 +1,7 @@
 // One run of a command: the inputs it opens, the memory it may take, its phases, and where its results go.
 //
-// A command's Run calls, in this order: open() for its inputs; plan(), and stops there when that says so;
-// its work inside phase(); deliver().
+// A command's Run calls, in this order: makes() where options decide what it makes; open() for its inputs;
+// plan(), and stops there when that says so; its work inside phase(); deliver().
 #pragma once
 
 #include <chrono>
@@ -31,11 +31,23 @@ struct Output {
 
 class Job {
  public:
-  /// Sets the threads, and checks what can be known of the output before anything is read.
+  /// Sets the threads and the memory allowed.
   Job(const Command& command, const SharedOptions& options);
 
-  /// An input by its reference; each is opened once, and noted in the report as `role`.
+  /// The arrays that this run makes, when they are not all of the command's.
+  void makes(std::vector<std::string> names);
+
+  /// An input by its reference; each is opened once, and noted in the report as `role`. The first one opened
+  /// waits until what can be known of the output is checked.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
+
+  /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
+  std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference);
+
+  void note_read(std::int64_t bytes);
+
+  /// The arrays of a file, as far as its own word names no one of them.
+  std::vector<ArrayReference> arrays_in(const std::string& reference) const;
 
   /// Notes an input that is not an array, such as a mask expression.
   void note_input(const std::string& role, const std::string& value);
@@ -74,6 +86,8 @@ class Job {
     Clock::time_point begin = Clock::now();
   };
 
+  OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
+  void choose_target();
   bool arrays_to_stdout() const;
   std::int64_t write_outputs(const std::vector<Output>& outputs);
   void add_stats(Report& report, std::int64_t bytes_written) const;
@@ -81,12 +95,15 @@ class Job {
 
   const Command& command_;
   const SharedOptions& options_;
+  bool target_chosen_ = false;
   std::optional<ArrayReference> target_;
+  std::vector<std::string> made_;    // empty: all that the command can make
   std::vector<std::string> chosen_;  // names of the outputs asked for
   bool several_ = false;             // more than one
   bool many_ = false;                // the target is a place for several, whether there are or not
   std::int64_t max_memory_ = 0;
   std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
+  std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   JsonEnvelope envelope_;
   double seconds_[3] = {};

@@ -18,10 +18,6 @@ Polarity read_polarity(const std::string& word) {
   return values[read_choice(word, {"keep", "drop", "additive"})];
 }
 
-const char* name_of(Polarity polarity) {
-  return polarity == Polarity::keep ? "keep" : polarity == Polarity::drop ? "drop" : "additive";
-}
-
 // "causal & file(a/b.npy)" → "causal & file(...)": what a written file may say of an expression.
 std::string without_references(const std::string& text) {
   std::string out;
@@ -83,6 +79,18 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
 
 }  // namespace
 
+CLI::Option* add_mask_kind(CLI::App& app, Polarity& into) {
+  return add_word(
+      app, "--mask-kind", into, read_polarity, "KIND",
+      "what stored elements mean: keep, drop or additive\n"
+      "keep (default): non-zero attends. drop: non-zero is hidden. additive: a bias, 0 attends, -1e4 and "
+      "less or -inf hides, anything else is an error.");
+}
+
+const char* name_of(Polarity polarity) {
+  return polarity == Polarity::keep ? "keep" : polarity == Polarity::drop ? "drop" : "additive";
+}
+
 void declare_masks(CLI::App& app, MaskOptions& into) {
   add_reference(
       app, "MASK", into.array,
@@ -104,12 +112,7 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
       app, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
       ->group("Masks");
-  add_word(
-      app, "--mask-kind", into.polarity, read_polarity, "KIND",
-      "what stored elements mean: keep, drop or additive\n"
-      "keep (default): non-zero attends. drop: non-zero is hidden. additive: a bias, 0 attends, -1e4 and "
-      "less or -inf hides, anything else is an error.")
-      ->group("Masks");
+  add_mask_kind(app, into.polarity)->group("Masks");
 }
 
 Masks resolve_masks(const MaskOptions& options, Job& job) {

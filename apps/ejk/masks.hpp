@@ -18,6 +18,12 @@ struct MaskOptions {
   Polarity polarity = Polarity::keep;
 };
 
+/// --mask-kind: what the elements of a stored mask mean.
+CLI::Option* add_mask_kind(CLI::App& app, Polarity& into);
+
+/// "keep", "drop", "additive".
+const char* name_of(Polarity polarity);
+
 void declare_masks(CLI::App& app, MaskOptions& into);
 
 /// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).

@@ -124,4 +124,27 @@ std::size_t read_choice(const std::string& word, const std::vector<std::string>&
   throw error;
 }
 
+DType read_dtype(const std::string& word) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
+      all.emplace_back(ejk::name_of(d));
+    return all;
+  }();
+  return static_cast<DType>(read_choice(word, names));
+}
+
+void add_convention(CLI::App& app, Convention& into, const std::string& help) {
+  add_word(
+      app, "--convention", into,
+      [](const std::string& word) {
+        return read_choice(word, {"document", "ejkernel"}) == 0 ? Convention::document : Convention::ejkernel;
+      },
+      "WHICH", help);
+}
+
+std::string name_of(Convention convention) {
+  return convention == Convention::document ? "document" : "ejkernel";
+}
+
 }  // namespace ejk::app

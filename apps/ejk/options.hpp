@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/array.hpp"
+#include "ejk/convention.hpp"
 #include "ejk/error.hpp"
 #include "terminal.hpp"
 
@@ -74,5 +75,14 @@ std::int64_t read_size(const std::string& word);
 
 /// One of a few words; the nearest is the hint of the error.
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
+
+/// An element type by its name.
+DType read_dtype(const std::string& word);
+
+/// --convention document|ejkernel, with a help that says what for.
+void add_convention(CLI::App& app, Convention& into, const std::string& help);
+
+/// What the report and written files say of it.
+std::string name_of(Convention convention);
 
 }  // namespace ejk::app

@@ -127,6 +127,9 @@ class ArraySource {
   /// file's pages then stop counting as this process's memory.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 
+  /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
+  virtual std::string storage() const { return {}; }
+
   /// read() may be called by several threads at once and in any order at no extra cost. When false, one
   /// thread at a time, and reading in C order is by far the cheapest (compressed members, filtered datasets).
   virtual bool random_access() const { return mapped().has_value(); }

@@ -26,7 +26,8 @@ enum class Unit {
   share,
   seconds,
   flop,
-  bytes_per_second
+  bytes_per_second,
+  bar  // a table's cell, drawn as a bar: the largest number of the column fills it
 };
 
 /// Null, a truth value, a number, a text, or a list of numbers (a shape).

@@ -100,6 +100,7 @@ class DatasetSource final : public ArraySource {
   DType dtype() const override { return layout_.dtype; }
   const Shape& shape() const override { return layout_.shape; }
   const std::string& name() const override { return name_; }
+  std::string storage() const override { return storage_of(layout_); }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -165,6 +166,7 @@ std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, co
   layout.byte_order = reply.integer() == 0 ? ByteOrder::native : ByteOrder::swapped;
   layout.shape = reply.shape();
   layout.offset = reply.integer();
+  layout.storage = reply.text();
   const std::int64_t bytes = byte_count(layout.shape, layout.dtype);
   if (layout.offset < 0)
     return std::make_shared<DatasetSource>(std::move(reader), std::move(layout), std::move(name));

@@ -104,7 +104,8 @@ class Server {
             .put(static_cast<std::int64_t>(dataset_.layout.dtype))
             .put(dataset_.layout.byte_order == ByteOrder::native ? 0 : 1)
             .put(dataset_.layout.shape)
-            .put(dataset_.layout.offset);
+            .put(dataset_.layout.offset)
+            .put(dataset_.layout.storage);
         return reply;
       }
       case Hdf5Call::read:
@@ -330,9 +331,32 @@ class Server {
       id = open(access.id());
       allow_memory(kMemory + cache + 4 * set.chunk_bytes);
     }
+    set.layout.storage = storage_words(plist.id());
     set.id = std::move(id);
     dataset_ = std::move(set);
     dataset_path_ = path;
+  }
+
+  // Nothing for contiguous data, "chunks of 64 x 64, shuffle, gzip".
+  static std::string storage_words(hid_t plist) {
+    std::string words;
+    if (H5Pget_layout(plist) == H5D_COMPACT) words = "compact";
+    if (H5Pget_layout(plist) == H5D_VIRTUAL) words = "virtual";
+    if (H5Pget_layout(plist) == H5D_CHUNKED) {
+      std::vector<hsize_t> lengths(H5S_MAX_RANK);
+      const int rank = H5Pget_chunk(plist, static_cast<int>(lengths.size()), lengths.data());
+      lengths.resize(static_cast<std::size_t>(std::max(rank, 0)));
+      words = fmt::format("chunks of {}", fmt::join(lengths, " x "));
+    }
+    for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
+      unsigned flags = 0, config = 0;
+      std::size_t values = 0;
+      char filter[64] = {};
+      const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &values, nullptr,
+                                             sizeof filter - 1, filter, &config);
+      words += ", " + (id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter, 20));
+    }
+    return words;
   }
 
   // Behind an external link that was followed.

@@ -10,7 +10,8 @@ namespace ejk::io {
 enum class Hdf5Call : std::int64_t {
   // path, name for messages, allow external (0, 1) → how many, then each dataset's path
   names,
-  // the same, then the dataset's path or "" → its path, dtype, byte order, shape, offset in the file or -1
+  // the same, then the dataset's path or "" → its path, dtype, byte order, shape, offset in the file or -1,
+  // how it is stored
   open,
   // start, count of a box of the open dataset → nothing; its elements, as in the file, are in the buffer
   read,

@@ -2,6 +2,7 @@
 #include "io/mapped_source.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "io/byte_order.hpp"
 
@@ -12,7 +13,10 @@ namespace {
 class MappedSource final : public ArraySource {
  public:
   MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name)
-      : mapping_(std::move(mapping)), byte_order_(layout.byte_order), name_(std::move(name)) {
+      : mapping_(std::move(mapping)),
+        byte_order_(layout.byte_order),
+        storage_(storage_of(layout)),
+        name_(std::move(name)) {
     view_ = {mapping_.data() + layout.offset, layout.dtype, layout.shape, {}};
     if (layout.element_order == ElementOrder::c) {
       view_.strides = c_strides(layout.shape, layout.dtype);
@@ -30,6 +34,7 @@ class MappedSource final : public ArraySource {
   const Shape& shape() const override { return view_.shape; }
   const std::string& name() const override { return name_; }
   bool random_access() const override { return true; }
+  std::string storage() const override { return storage_; }
 
   std::optional<ArrayView> mapped() const override {
     return usable_in_place_ ? std::optional(view_) : std::nullopt;
@@ -51,12 +56,25 @@ class MappedSource final : public ArraySource {
  private:
   Mapping mapping_;
   ByteOrder byte_order_;
+  std::string storage_;
   std::string name_;
   ArrayView view_;
   bool usable_in_place_ = false;
 };
 
 }  // namespace
+
+std::string storage_of(const ArrayLayout& layout) {
+  std::string words = layout.storage;
+  const auto add = [&](std::string_view word) { words.append(words.empty() ? "" : ", ").append(word); };
+  if (layout.element_order == ElementOrder::fortran)
+    add("Fortran order");
+  else if (words.empty())
+    add("C order");
+  if (layout.byte_order == ByteOrder::swapped)
+    add(std::endian::native == std::endian::little ? "big-endian" : "little-endian");
+  return words;
+}
 
 std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
                                                       std::string name) {

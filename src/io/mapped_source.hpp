@@ -20,7 +20,11 @@ struct ArrayLayout {
   ElementOrder element_order = ElementOrder::c;
   Shape shape;
   std::int64_t offset = 0;  // of the first element, in bytes
+  std::string storage;      // in words, where there is more to say than order and byte order
 };
+
+/// "C order", "deflated, Fortran order, big-endian".
+std::string storage_of(const ArrayLayout& layout);
 
 /// The array that `layout` describes, which lies within the mapping. It shows itself (`mapped()`) when its
 /// elements can be used in place: the machine's byte order, aligned. Otherwise `read` copies them.

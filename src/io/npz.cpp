@@ -145,6 +145,7 @@ class MemberReader {
   }
 
   std::int64_t size() const { return size_; }
+  bool is_stored() const { return stored_; }
   const std::string& name() const { return name_; }
 
   // Copies [offset, offset + n), which lies within the member.
@@ -209,6 +210,7 @@ class MemberSource final : public ArraySource {
   DType dtype() const override { return layout_.dtype; }
   const Shape& shape() const override { return layout_.shape; }
   const std::string& name() const override { return name_; }
+  std::string storage() const override { return storage_of(layout_); }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -291,6 +293,7 @@ std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, con
     if (!e.message().starts_with(name)) e.at(name);  // errors of the reader have the name already
     throw;
   }
+  layout.storage = reader->is_stored() ? "stored" : "deflated";
   return std::make_shared<MemberSource>(std::move(reader), std::move(layout));
 }
 

@@ -2,37 +2,8 @@
 #include "io/pieces.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace ejk::io {
-
-Pieces::Pieces(std::span<const std::int64_t> shape, std::int64_t most)
-    : shape_(shape.begin(), shape.end()), start_(shape.size(), 0), count_(shape_) {
-  done_ = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  if (done_) return;
-  std::size_t whole = shape.size();
-  std::int64_t inner = 1;
-  while (whole > 0 && shape[whole - 1] <= most / inner) inner *= shape[--whole];
-  if (whole == 0) return;  // all of it is one piece
-  axis_ = whole - 1;
-  run_ = std::max<std::int64_t>(most / inner, 1);
-  std::fill_n(count_.begin(), axis_, 1);
-  count_[axis_] = run_;
-}
-
-bool Pieces::next() {
-  if (done_) return false;
-  if (!std::exchange(begun_, true)) return true;
-  if (shape_.empty() || count_ == shape_) return done_ = true, false;
-  start_[axis_] += count_[axis_];
-  for (std::size_t d = axis_; start_[d] == shape_[d]; --d) {  // carry, as in counting
-    if (d == 0) return done_ = true, false;
-    start_[d] = 0;
-    ++start_[d - 1];
-  }
-  count_[axis_] = std::min(run_, shape_[axis_] - start_[axis_]);
-  return true;
-}
 
 void stream_elements(const ArraySource& source, const Sink& sink) {
   const std::int64_t size = size_of(source.dtype());

@@ -69,6 +69,7 @@ class SlicedSource final : public ArraySource {
   const Shape& shape() const override { return shape_; }
   const std::string& name() const override { return name_; }
   bool random_access() const override { return source_->random_access(); }
+  std::string storage() const override { return "slice"; }
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
 
   std::optional<ArrayView> mapped() const override {

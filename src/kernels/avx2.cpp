@@ -88,9 +88,38 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 
 #include "kernels/bits.inl"
 
+struct Vector32 {
+  using T = std::uint32_t;
+  static constexpr std::int64_t kLanes = 8;
+  __m256i v;
+
+  static Vector32 of(const T* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+  static Vector32 all(T x) { return {_mm256_set1_epi32(static_cast<int>(x))}; }
+  Vector32 plus(const Vector32& other) const { return {_mm256_add_epi32(v, other.v)}; }
+  void store(T* p) const { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
+  void stream(T* p) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v); }
+};
+
+struct Vector64 {
+  using T = std::uint64_t;
+  static constexpr std::int64_t kLanes = 4;
+  __m256i v;
+
+  static Vector64 of(const T* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+  static Vector64 all(T x) { return {_mm256_set1_epi64x(static_cast<long long>(x))}; }
+  Vector64 plus(const Vector64& other) const { return {_mm256_add_epi64(v, other.v)}; }
+  void store(T* p) const { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
+  void stream(T* p) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v); }
+};
+
+void stream_fence() { _mm_sfence(); }
+
+#include "kernels/progression.inl"
+
 }  // namespace
 
 extern const Kernels avx2;
-constinit const Kernels avx2{.name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS};
+constinit const Kernels avx2{
+    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
 
 }  // namespace ejk::kernels

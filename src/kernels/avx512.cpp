@@ -55,9 +55,38 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 
 #include "kernels/bits.inl"
 
+struct Vector32 {
+  using T = std::uint32_t;
+  static constexpr std::int64_t kLanes = 16;
+  __m512i v;
+
+  static Vector32 of(const T* p) { return {_mm512_loadu_si512(p)}; }
+  static Vector32 all(T x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+  Vector32 plus(const Vector32& other) const { return {_mm512_add_epi32(v, other.v)}; }
+  void store(T* p) const { _mm512_store_si512(p, v); }
+  void stream(T* p) const { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v); }
+};
+
+struct Vector64 {
+  using T = std::uint64_t;
+  static constexpr std::int64_t kLanes = 8;
+  __m512i v;
+
+  static Vector64 of(const T* p) { return {_mm512_loadu_si512(p)}; }
+  static Vector64 all(T x) { return {_mm512_set1_epi64(static_cast<long long>(x))}; }
+  Vector64 plus(const Vector64& other) const { return {_mm512_add_epi64(v, other.v)}; }
+  void store(T* p) const { _mm512_store_si512(p, v); }
+  void stream(T* p) const { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v); }
+};
+
+void stream_fence() { _mm_sfence(); }
+
+#include "kernels/progression.inl"
+
 }  // namespace
 
 extern const Kernels avx512;
-constinit const Kernels avx512{.name = "avx512", .needs = kAvx512f | kAvx512bw | kPopcnt, EJK_BITS_KERNELS};
+constinit const Kernels avx512{
+    .name = "avx512", .needs = kAvx512f | kAvx512bw | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
 
 }  // namespace ejk::kernels

@@ -57,9 +57,40 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 
 #include "kernels/bits.inl"
 
+// A vector of one cache line, left to the compiler.
+template <class Element>
+struct Line {
+  using T = Element;
+  static constexpr std::int64_t kLanes = 64 / static_cast<std::int64_t>(sizeof(T));
+  T lane[kLanes];
+
+  static Line of(const T* p) {
+    Line v;
+    std::memcpy(v.lane, p, sizeof v.lane);
+    return v;
+  }
+  static Line all(T x) {
+    Line v;
+    for (T& l : v.lane) l = x;
+    return v;
+  }
+  Line plus(const Line& other) const {
+    Line v;
+    for (std::int64_t i = 0; i < kLanes; ++i) v.lane[i] = lane[i] + other.lane[i];
+    return v;
+  }
+  void store(T* p) const { std::memcpy(p, lane, sizeof lane); }
+  void stream(T* p) const { store(p); }
+};
+using Vector32 = Line<std::uint32_t>;
+using Vector64 = Line<std::uint64_t>;
+void stream_fence() {}
+
+#include "kernels/progression.inl"
+
 }  // namespace
 
 extern const Kernels portable;
-constinit const Kernels portable{.name = "portable", .needs = 0, EJK_BITS_KERNELS};
+constinit const Kernels portable{.name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
 
 }  // namespace ejk::kernels

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ using report::CellGrid;
 using report::CellState;
 
 constexpr std::int64_t kPictureRows = 32;
+constexpr double kBarWidth = 24;
 constexpr std::size_t kNarrowest = 8;  // columns that a column of text keeps
 
 constexpr const char* kBold = "\x1b[1m";
@@ -152,6 +154,19 @@ class TextWriter {
       line(indent, row);
   }
 
+  // In eighths of a character; anything above 0 shows.
+  std::string bar(const ReportValue& value, double largest) const {
+    const double* number = std::get_if<double>(&value);
+    if (number == nullptr || !(*number > 0) || !(largest > 0)) return "";
+    static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    const auto eighths =
+        std::max<std::size_t>(1, static_cast<std::size_t>(std::lround(8 * kBarWidth * *number / largest)));
+    std::string out;
+    for (std::size_t i = 0; i < eighths / 8; ++i) out += style_.unicode ? "█" : "#";
+    if (style_.unicode) out += kEighths[eighths % 8];
+    return out.empty() ? "." : out;
+  }
+
   void write_item(const Table& table, std::size_t indent) {
     gap();
     title(indent, table.title);
@@ -164,6 +179,14 @@ class TextWriter {
     const std::size_t shown =
         std::min(table.rows.size(), static_cast<std::size_t>(std::max<std::int64_t>(table.text_rows, 0)));
 
+    // A bar is as long as its number, the column's largest being kBarWidth.
+    std::vector<double> largest(columns);
+    for (std::size_t c = 0; c < columns; ++c)
+      if (column(c).unit == Unit::bar)
+        for (const auto& cells_of_row : table.rows)
+          if (const double* value = std::get_if<double>(&cells_of_row.at(shown_columns[c])))
+            largest[c] = std::max(largest[c], *value);
+
     std::vector<std::vector<std::string>> cells(shown, std::vector<std::string>(columns));
     std::vector<std::size_t> widths(columns);
     std::vector<bool> is_text(columns, false);
@@ -171,10 +194,11 @@ class TextWriter {
       widths[c] = width_of(column(c).label);
       for (std::size_t r = 0; r < shown; ++r) {
         const ReportValue& value = table.rows[r].at(shown_columns[c]);
-        cells[r][c] = report::cell(value, column(c).unit);
+        const bool is_bar = column(c).unit == Unit::bar;
+        cells[r][c] = is_bar ? bar(value, largest[c]) : report::cell(value, column(c).unit);
         widths[c] = std::max(widths[c], width_of(cells[r][c]));
         if (std::holds_alternative<std::string>(value) ||
-            std::holds_alternative<std::vector<std::int64_t>>(value))
+            std::holds_alternative<std::vector<std::int64_t>>(value) || is_bar)
           is_text[c] = true;
       }
     }

@@ -1,29 +1,10 @@
-// Pieces: together they are the array, in order, and none is larger than asked.
+// Streaming: all bytes in order, and never more than a piece at once.
 #include "io/pieces.hpp"
 
 #include "io/support.hpp"
 
 using namespace ejk;
 using namespace ejk::test;
-
-TEST_CASE("pieces cover every element once, in C order, and none is too large") {
-  for (const Shape& shape :
-       {Shape{}, Shape{7}, Shape{2, 3, 4}, Shape{5, 1, 3}, Shape{1, 1}, Shape{3, 0, 2}}) {
-    const Array all = counting(shape);
-    const auto source = make_source(Array::copy_of(all.view()));
-    for (std::int64_t most = 1; most <= all.size() + 1; ++most) {
-      std::vector<std::int32_t> seen;
-      io::for_each_piece(shape, most, [&](const Shape& start, const Shape& count) {
-        const std::int64_t n = element_count(count);
-        CHECK(n <= most);
-        seen.resize(seen.size() + static_cast<std::size_t>(n));
-        source->read(start, count, seen.data() + seen.size() - static_cast<std::size_t>(n));
-      });
-      CHECK(std::equal(seen.begin(), seen.end(), all.elements<std::int32_t>().begin(),
-                       all.elements<std::int32_t>().end()));
-    }
-  }
-}
 
 TEST_CASE("a large source is streamed without being held whole") {
   Array all = counting({3, 1500, 1000});

@@ -191,3 +191,13 @@ TEST_CASE("remarks are wrapped") {
   report.add(Remark{"one two three four five six seven eight nine ten"});
   CHECK(to_text(report, {40, false, true}) == "one two three four five six seven eight\nnine ten\n");
 }
+
+TEST_CASE("a column of bars is drawn against its largest number, and nothing above 0 vanishes") {
+  Report report;
+  report.add(Table{"t", "", {{"n", "n"}, {"share", "", Unit::bar}}, {}});
+  auto& table = std::get<Table>(report.items.front());
+  for (const double share : {0.5, 0.25, 1e-9, 0.0}) table.rows.push_back({std::int64_t{1}, share});
+  CHECK(to_text(report, {80, false, false}) == "n\n1  ########################\n1  ############\n1  .\n1\n");
+  CHECK(to_text(report).find("▏") != std::string::npos);
+  CHECK(to_json(report, {"c", {}}).find("\"share\":0.25") != std::string::npos);
+}

@@ -1,0 +1,147 @@
+// ejk info: what is in files. One pass over each array, piece by piece.
+//
+// tests: tests/cli/info/
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "commands.hpp"
+#include "ejk/statistics.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct InfoOptions {
+  std::vector<std::string> files;
+};
+
+ReportValue value_of(const Extreme& extreme) {
+  if (const auto* whole = std::get_if<std::int64_t>(&extreme)) return *whole;
+  if (const auto* real = std::get_if<double>(&extreme)) return *real;
+  return {};
+}
+
+Table table() {
+  return {"arrays",
+          "",
+          {{"name", "array"},
+           {"dtype", "dtype"},
+           {"shape", "shape"},
+           {"storage", "stored"},
+           {"size", "size", Unit::bytes, true},
+           {"min", "min"},
+           {"max", "max"},
+           {"mean", "mean"},
+           {"nans", "NaN"},
+           {"infinities", "inf", Unit::none, true}},
+          {},
+          INT64_MAX};
+}
+
+// What its header says of an array.
+std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySource& source) {
+  return {printable(reference.text),
+          std::string(name_of(source.dtype())),
+          source.shape(),
+          source.storage(),
+          byte_count(source.shape(), source.dtype()),
+          {},
+          {},
+          {},
+          {},
+          {}};
+}
+
+void add_statistics(std::vector<ReportValue>& row, const Statistics& s) {
+  row[5] = value_of(s.minimum);
+  row[6] = value_of(s.maximum);
+  if (s.mean) row[7] = *s.mean;
+  row[8] = s.nans;
+  row[9] = s.infinities;
+}
+
+Answer run(const InfoOptions& options, Job& job) {
+  // All headers first: a mistake shows before hours are spent on the file in front of it. Arrays are opened
+  // again one by one, so that a file of ten thousand does not hold them all; but a stream comes only once.
+  struct Found {
+    ArrayReference reference;
+    std::shared_ptr<const ArraySource> stream;
+  };
+  std::vector<Found> found;
+  Report report;
+  Table planned = table();
+  std::int64_t peak = 0, bytes = 0;
+  job.phase(Job::Phase::read, [&] {
+    for (const std::string& file : options.files) {
+      job.note_input("file", file);
+      const std::vector<ArrayReference> arrays = job.arrays_in(file);
+      if (arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
+      for (const ArrayReference& reference : arrays) {
+        std::shared_ptr<const ArraySource> source;
+        try {
+          source = job.open_once(reference);
+        } catch (const Error& error) {
+          // One dataset of strings does not hide the others of its file.
+          if (arrays.size() == 1 || error.kind() != Error::Kind::input) throw;
+          report.warnings.push_back(error.message());
+          continue;
+        }
+        planned.rows.push_back(row_of(reference, *source));
+        peak = std::max(peak, statistics_bytes(*source));
+        bytes += byte_count(source->shape(), source->dtype());
+        const bool is_stream = reference.container == ArrayReference::Container::stream;
+        found.push_back({reference, is_stream ? source : nullptr});
+      }
+    }
+  });
+  Report plan;
+  plan.warnings = report.warnings;
+  plan.add(planned);
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
+
+  job.note_read(bytes);
+  Table done = table();
+  const auto progress = job.progress();
+  std::int64_t before = 0;
+  job.phase(Job::Phase::compute, [&] {
+    for (const Found& one : found) {
+      const auto source = one.stream ? one.stream : job.open_once(one.reference);
+      const std::int64_t size = size_of(source->dtype());
+      done.rows.push_back(row_of(one.reference, *source));
+      add_statistics(done.rows.back(), statistics_of(*source, [&](std::int64_t n, std::int64_t) {
+                       progress(before + n * size, bytes);
+                     }));
+      before += byte_count(source->shape(), source->dtype());
+    }
+  });
+  std::int64_t nans = 0;
+  for (const auto& row : done.rows) nans += std::get<std::int64_t>(row[8]);
+  report.add(std::move(done));
+  report.add("arrays_count", "arrays", static_cast<std::int64_t>(found.size()), Unit::count)
+      .add("size", "size", bytes, Unit::bytes)
+      .add("nans", "NaN", nans, Unit::count);
+  job.deliver(std::move(report), {});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run info(CLI::App& app) {
+  const auto options = std::make_shared<InfoOptions>();
+  app.add_option_function<std::vector<std::string>>(
+         "FILE",
+         [options](const std::vector<std::string>& words) {
+           for (const std::string& word : words)
+             options->files.push_back(word.starts_with(" -[") ? word.substr(1) : word);
+         },
+         "files, folders of .npy files, arrays, or - for stdin\n"
+         "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
+      ->type_name("FILE")
+      ->required();
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,143 @@
+// ejk pack, unpack: padded batches to packed tokens, and back.
+//
+// tests: tests/cli/pack/, tests/cli/unpack/
+#include "ejk/pack.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
+
+// What can only be read forward, or in calls that cost, is held in memory where that is allowed.
+std::shared_ptr<const ArraySource> near(std::shared_ptr<const ArraySource> source, const Job& job) {
+  if (source->random_access() || bytes_of(*source) > job.max_memory() / 2) return source;
+  return in_memory(*source);
+}
+
+std::int64_t near_bytes(const ArraySource& source, const Job& job) {
+  return source.random_access() || bytes_of(source) > job.max_memory() / 2 ? 0 : bytes_of(source);
+}
+
+// --- pack
+
+struct PackOptions {
+  std::string x, mask;
+};
+
+Answer run_pack(const PackOptions& options, Job& job) {
+  const auto [x, mask] = job.phase(Job::Phase::read, [&] {
+    const auto padded = job.open("x", options.x);
+    return std::pair{padded, job.open("mask", options.mask)};
+  });
+  Report report;
+  report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
+  // Masks are mostly padded at an end: a run a row. The worst, every other token, takes half a mask of int32.
+  const std::int64_t rows = mask->shape().empty() ? 0 : mask->shape()[0];
+  if (job.plan(report, 2 * kPieceBytes + 96 * rows + near_bytes(*x, job))) return Answer::yes;
+  const Packed p = job.phase(Job::Phase::compute, [&] { return pack(near(x, job), *mask); });
+  const std::int64_t tokens = p.packed->shape()[0], places = element_count(mask->shape());
+  report.add("packed", "packed", p.packed->shape())
+      .add("sequences", "sequences", rows, Unit::count)
+      .add("tokens", "tokens", tokens, Unit::count)
+      .add("max_seqlen", "longest", p.max_seqlen, Unit::tokens)
+      .add("padding_share", "padding left out",
+           places > 0 ? ReportValue(1 - static_cast<double>(tokens) / static_cast<double>(places))
+                      : ReportValue(),
+           Unit::share);
+  if (p.left_padded > 0) report.add("left_padded_rows", "left-padded", p.left_padded, Unit::rows);
+  if (p.with_holes > 0) report.add("rows_with_holes", "with holes", p.with_holes, Unit::rows);
+  if (p.max_seqlen > INT32_MAX) throw Error(Error::Kind::input, "the longest row passes int32");
+  Array longest(DType::int32, {});
+  longest.elements<std::int32_t>()[0] = static_cast<std::int32_t>(p.max_seqlen);
+  job.deliver(std::move(report), {{"packed", p.packed, {}},
+                                  {"cu_seqlens", make_source(p.cu_seqlens.view()), {}},
+                                  {"indices", p.indices, {}},
+                                  {"max_seqlen", make_source(longest.view()), {}}});
+  return Answer::yes;
+}
+
+// --- unpack
+
+struct UnpackOptions {
+  std::string packed, where;
+  Shape shape;
+  double fill = 0;
+};
+
+Answer run_unpack(const UnpackOptions& options, Job& job) {
+  job.note_setting("fill", fmt::format("{}", options.fill));
+  const auto [packed, where] = job.phase(Job::Phase::read, [&] {
+    const auto tokens = job.open("packed", options.packed);
+    return std::pair{tokens, job.open("where", options.where)};
+  });
+  const bool by_mask = where->shape().size() == 2;
+  if (!by_mask && options.shape.empty())
+    throw Error(Error::Kind::usage, "--shape is required: indices do not say how long rows are")
+        .hint("for example --shape 32x128 for 32 rows of 128");
+  std::optional<std::int64_t> batch, seq;
+  if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
+  const std::int64_t peak = 2 * kPieceBytes + near_bytes(*packed, job) +
+                            (by_mask ? 96 * where->shape()[0] : 40 * element_count(where->shape()));
+  Report report;
+  report.add("packed", "packed", packed->shape())
+      .add("dtype", "dtype", std::string(name_of(packed->dtype())));
+  Shape shape = by_mask ? where->shape() : options.shape;
+  if (!packed->shape().empty()) shape.insert(shape.end(), packed->shape().begin() + 1, packed->shape().end());
+  report.add("padded", "padded", shape)
+      .add("fill", "padding is", options.fill)
+      .add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
+  if (job.plan(report, peak)) return Answer::yes;
+  const auto unpacked = job.phase(
+      Job::Phase::compute, [&] { return unpack(near(packed, job), *where, batch, seq, options.fill); });
+  job.deliver(std::move(report), {{"unpack", unpacked, {}}});
+  return Answer::yes;
+}
+
+double read_number(const std::string& word) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (failed != std::errc{} || end != word.data() + word.size())
+    throw Error(Error::Kind::usage, fmt::format("'{}' is not a number", printable(word)));
+  return value;
+}
+
+}  // namespace
+
+Run pack(CLI::App& app) {
+  const auto options = std::make_shared<PackOptions>();
+  add_reference(app, "X", options->x, "a padded array (batch, seq, ...) of any type")->required();
+  add_reference(app, "MASK", options->mask,
+                "which elements are tokens (batch, seq), bool or integer\n"
+                "Non-zero is a token: padding may stand on the right, on the left and in between.")
+      ->required();
+  app.footer(
+      "packed is (tokens, ...); indices are the places batch * seq of its tokens, which\n"
+      "unpack takes; max_seqlen is a single number.");
+  return [options](Job& job) { return run_pack(*options, job); };
+}
+
+Run unpack(CLI::App& app) {
+  const auto options = std::make_shared<UnpackOptions>();
+  add_reference(app, "PACKED", options->packed, "packed tokens (tokens, ...) of any type")->required();
+  add_reference(app, "WHERE", options->where,
+                "their places: a mask (batch, seq) or indices (tokens,)\n"
+                "Indices are those that pack writes, batch * seq, in any order.")
+      ->required();
+  add_word(
+      app, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
+      "BxS", "rows and their length; a mask says it itself");
+  add_word(app, "--fill", options->fill, read_number, "VALUE", "what padding becomes, 0 by default");
+  return [options](Job& job) { return run_unpack(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,153 @@
+// ejk segment-ids, segment-mask: masks to segment ids, and back.
+//
+// tests: tests/cli/segment-ids/, tests/cli/segment-mask/
+#include "ejk/segments.hpp"
+
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+#include "masks.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+constexpr const char* kConventionHelp =
+    "how ids count: document or ejkernel\n"
+    "document (default): from 1, 0 and less is padding. ejkernel: from 0, -1 and less is padding; masks have "
+    "an axis of one head.";
+
+// --- segment-ids
+
+struct IdsOptions {
+  std::string mask;
+  bool per_head = false;
+  bool require_exact = false;
+  Polarity polarity = Polarity::keep;
+  Convention convention = Convention::document;
+};
+
+Answer run_ids(const IdsOptions& options, Job& job) {
+  job.note_setting("convention", name_of(options.convention));
+  job.note_setting("mask_kind", name_of(options.polarity));
+  job.note_setting("per_head", options.per_head ? "true" : "false");
+  const auto mask = job.phase(Job::Phase::read, [&] { return job.open("mask", options.mask); });
+
+  const Shape& shape = mask->shape();
+  Report report;
+  report.add("shape", "mask", shape).add("convention", "convention", name_of(options.convention));
+  if (shape.size() == 4)
+    report.add("heads", "heads", std::string(options.per_head ? "ids for each" : "head 0 alone counts"));
+  const std::int64_t longest = shape.empty() ? 0 : *std::max_element(shape.begin(), shape.end());
+  const std::int64_t ids_bytes =
+      shape.size() < 2 ? 0
+                       : 3 * 8 * (element_count(shape) / std::max<std::int64_t>(shape.back(), 1) + longest);
+  const std::int64_t peak = 2 * kPieceBytes + ids_bytes;
+  if (job.plan(report, peak)) return Answer::yes;
+
+  SegmentIdsOptions how;
+  how.per_head = options.per_head;
+  how.polarity = options.polarity;
+  how.convention = options.convention;
+  how.max_pattern_bytes = std::max<std::int64_t>(job.max_memory() - peak, 1);
+  const SegmentIds ids = job.phase(Job::Phase::compute, [&] {
+    try {
+      return mask_to_segment_ids(mask, how);
+    } catch (Error& error) {
+      if (error.kind() == Error::Kind::input && !error.message().starts_with(mask->name()))
+        error.at(mask->name());
+      throw;
+    }
+  });
+  const double share =
+      ids.elements == 0 ? 0 : static_cast<double>(ids.differing_elements) / static_cast<double>(ids.elements);
+  report.add("segments", "segments", ids.segments, Unit::count)
+      .add("q_segment_ids", "query ids", ids.q_segment_ids.shape())
+      .add("kv_segment_ids", "key ids", ids.kv_segment_ids.shape())
+      .add("elements", "elements", ids.elements, Unit::count)
+      .add("differing_elements", "that the ids give otherwise", ids.differing_elements, Unit::count)
+      .add("differing_share", "share of those", share, Unit::share)
+      .add("exact", "ids reproduce the mask", ids.differing_elements == 0);
+  if (ids.differing_elements > 0)
+    report.warnings.push_back(
+        fmt::format("segment ids cannot say what this mask says: {} of {} elements differ",
+                    format_count(ids.differing_elements), format_count(ids.elements)));
+  job.deliver(std::move(report), {{"q_segment_ids", make_source(ids.q_segment_ids.view()), {}},
+                                  {"kv_segment_ids", make_source(ids.kv_segment_ids.view()), {}}});
+  return options.require_exact && ids.differing_elements > 0 ? Answer::no : Answer::yes;
+}
+
+// --- segment-mask
+
+struct MaskOfIdsOptions {
+  std::string q_ids, kv_ids;
+  SegmentMaskOptions how;
+};
+
+Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
+  job.note_setting("convention", name_of(options.how.convention));
+  if (!options.how.separate) job.makes({"attention_mask"});
+  const auto q = job.phase(Job::Phase::read, [&] {
+    return job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
+  });
+  const auto kv = options.kv_ids.empty() ? q : job.phase(Job::Phase::read, [&] {
+    return job.open("kv_segment_ids", options.kv_ids);
+  });
+  const std::int64_t peak =
+      2 * kPieceBytes + 3 * 8 * (element_count(q->shape()) + element_count(kv->shape()));
+  if (peak > job.max_memory()) job.plan({}, peak);
+
+  // Ids are looked at even when nothing else is done: shapes and dtypes are checked with them.
+  const SegmentMask mask =
+      job.phase(Job::Phase::compute, [&] { return segment_ids_to_mask(*q, *kv, options.how); });
+  const Shape& shape = mask.attention_mask->shape();
+  Report report;
+  report.add("shape", "shape", shape)
+      .add("dtype", "dtype", std::string(name_of(options.how.dtype)))
+      .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes)
+      .add("convention", "convention", name_of(options.how.convention));
+  if (job.plan(report, peak)) return Answer::yes;
+  const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
+  const std::string why = "--separate makes it";
+  job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
+                                  {"q_mask", of(mask.q_mask), why},
+                                  {"kv_mask", of(mask.kv_mask), why}});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run segment_ids(CLI::App& app) {
+  const auto options = std::make_shared<IdsOptions>();
+  add_reference(app, "MASK", options->mask,
+                "(Q, K), (batch, Q, K), or with --per-head (batch, heads, Q, K)\n"
+                "Bool or integer. Equal rows get equal query ids and equal columns equal key ids, in each "
+                "Q x K slice on its own; a row or column without a True is padding, -1.")
+      ->required();
+  app.add_flag("--per-head", options->per_head, "ids for each head of a mask with four axes");
+  app.add_flag("--require-exact", options->require_exact,
+               "exit with 1 if the ids do not give the mask back\n"
+               "A causal mask or a window is none that equal ids can say. The arrays are written all the "
+               "same.");
+  add_mask_kind(app, options->polarity);
+  add_convention(app, options->convention, kConventionHelp);
+  return [options](Job& job) { return run_ids(*options, job); };
+}
+
+Run segment_mask(CLI::App& app) {
+  const auto options = std::make_shared<MaskOfIdsOptions>();
+  add_reference(app, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys")->required();
+  add_reference(app, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
+  add_word(app, "--dtype", options->how.dtype, read_dtype, "TYPE",
+           "element type, bool by default; others hold 0 and 1");
+  app.add_flag("--separate", options->how.separate,
+               "also q_mask and kv_mask, which tokens are no padding\nThen there are three arrays; without "
+               "it attention_mask alone.");
+  add_convention(app, options->how.convention, kConventionHelp);
+  return [options](Job& job) { return run_mask(*options, job); };
+}
+
+}  // namespace ejk::app

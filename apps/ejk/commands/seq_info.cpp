@@ -1,0 +1,28 @@
+// ejk seq-info: how long packed sequences are, and what packing them saves.
+//
+// tests: tests/cli/seq-info/
+#include "commands.hpp"
+#include "ejk/sequence.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+Run seq_info(CLI::App& app) {
+  const auto reference = std::make_shared<std::string>();
+  add_reference(app, "CU_SEQLENS", *reference, "where each sequence begins, and the number of tokens")
+      ->required();
+  app.footer(
+      "Attention work is counted in pairs of a query and a key, the sum of squared\n"
+      "lengths; a causal mask halves packed and padded work alike.");
+  return [reference](Job& job) {
+    const auto cu = job.phase(Job::Phase::read, [&] { return job.open("cu_seqlens", *reference); });
+    Report plan;
+    plan.add("shape", "shape", cu->shape()).add("dtype", "dtype", std::string(name_of(cu->dtype())));
+    if (job.plan(plan, kPieceBytes + 4 * 8 * element_count(cu->shape()))) return Answer::yes;
+    job.deliver(job.phase(Job::Phase::compute, [&] { return describe_sequences(*cu); }), {});
+    return Answer::yes;
+  };
+}
+
+}  // namespace ejk::app

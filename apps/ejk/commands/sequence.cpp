@@ -1,0 +1,278 @@
+// ejk cu-seqlens, lens, position-ids, sequence-ids, token-indices, chunk-indices, chunk-offsets, cdiv: packed
+// sequences, and everything that is made from their cu_seqlens.
+//
+// tests: tests/cli/cu-seqlens/, tests/cli/token-indices/ and a folder for each other command
+#include "ejk/sequence.hpp"
+
+#include <fmt/format.h>
+
+#include <functional>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Source = std::shared_ptr<const ArraySource>;
+
+// What an input stands for; `automatic` goes by its rank.
+enum class From { automatic, mask, lens, segment_ids, cu_seqlens };
+
+From by_rank(const ArraySource& input, From one_axis) {
+  const std::size_t rank = input.shape().size();
+  if (rank == 1) return one_axis;
+  if (rank == 2) return From::mask;
+  Error error(Error::Kind::input,
+              fmt::format("{}: shape {} is neither {} (1-D) nor a mask (batch, seq)", input.name(),
+                          to_string(input.shape()), one_axis == From::lens ? "lens" : "cu_seqlens"));
+  if (rank > 2) error.hint("a slice picks two axes, as in mask.npy[:,0]");
+  throw error;
+}
+
+void add_padding(Report& report, const RowPadding& padding, bool offsets_lost) {
+  const auto rows = static_cast<std::int64_t>(padding.lens.size());
+  if (padding.left_padded > 0) report.add("left_padded_rows", "left-padded", padding.left_padded, Unit::rows);
+  if (padding.with_holes > 0) report.add("rows_with_holes", "with holes", padding.with_holes, Unit::rows);
+  if (offsets_lost && padding.left_padded + padding.with_holes > 0)
+    report.warnings.push_back(
+        fmt::format("{} of {} rows are not simply padded on the right: only the packed form, as 'ejk pack' "
+                    "makes it, lies at these offsets",
+                    std::max(padding.left_padded, padding.with_holes), rows));
+}
+
+void add_counts(Report& report, const SequenceCounts& counts) {
+  report.add("sequences", "sequences", counts.sequences, Unit::count);
+  if (counts.empty > 0) report.add("empty_sequences", "of them empty", counts.empty, Unit::count);
+  report.add("tokens", "tokens", counts.tokens, Unit::count);
+  report.add("longest", "longest", counts.longest, Unit::tokens);
+}
+
+// --- cu-seqlens
+
+struct CuSeqlensOptions {
+  std::string input;
+  From from = From::automatic;
+  DType dtype = DType::int32;
+};
+
+Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
+  if (options.dtype == DType::boolean) throw Error(Error::Kind::usage, "--dtype: cu_seqlens cannot be bool");
+  const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
+  const From from = options.from == From::automatic ? by_rank(*input, From::lens) : options.from;
+  const char* words = from == From::mask ? "mask" : from == From::lens ? "lens" : "segment-ids";
+  job.note_setting("from", words);
+
+  Report report;
+  report.add("from", "made from", std::string(words));
+  report.add("dtype", "dtype", std::string(name_of(options.dtype)));
+  const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
+  Report planned = report;
+  planned.add("shape", from == From::segment_ids ? "shape, at most" : "shape", Shape{entries + 1});
+  constexpr std::int64_t per_entry = 6 * 8;  // extents or lengths, their sums, the result
+  if (job.plan(planned, kPieceBytes + entries * per_entry)) return Answer::yes;
+
+  const Array cu = job.phase(Job::Phase::compute, [&] {
+    if (from == From::lens) return prepare_cu_seqlens_from_lens(*input, options.dtype);
+    if (from == From::segment_ids) return prepare_cu_seqlens_from_segment_ids(*input, options.dtype);
+    const RowPadding padding = inspect_padding(*input);
+    add_padding(report, padding, true);
+    const auto rows = static_cast<std::int64_t>(padding.lens.size());
+    return prepare_cu_seqlens_from_lens(
+        *make_source(Array::from<std::int64_t>({rows}, padding.lens), input->name()), options.dtype);
+  });
+  report.add("shape", "shape", cu.shape());
+  if (is_integer(cu.dtype())) add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
+  job.deliver(std::move(report), {{"cu_seqlens", make_source(cu.view()), {}}});
+  return Answer::yes;
+}
+
+// --- lens
+
+struct LensOptions {
+  std::string input;
+  From from = From::automatic;
+};
+
+Answer run_lens(const LensOptions& options, Job& job) {
+  const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
+  const From from = options.from == From::automatic ? by_rank(*input, From::cu_seqlens) : options.from;
+  const char* words = from == From::mask ? "mask" : "cu-seqlens";
+  job.note_setting("from", words);
+  Report report;
+  report.add("from", "made from", std::string(words));
+  const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
+  if (job.plan(report, kPieceBytes + entries * 6 * 8)) return Answer::yes;
+
+  const Array lens = job.phase(Job::Phase::compute, [&] {
+    if (from == From::cu_seqlens) return prepare_lens(*input);
+    add_padding(report, inspect_padding(*input), false);
+    return prepare_lens_from_mask(*input);
+  });
+  report.add("shape", "shape", lens.shape()).add("dtype", "dtype", std::string(name_of(lens.dtype())));
+  const Array cu = prepare_cu_seqlens_from_lens(*make_source(lens.view(), "lens"), DType::int64);
+  add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
+  job.deliver(std::move(report), {{"lens", make_source(lens.view()), {}}});
+  return Answer::yes;
+}
+
+// --- ids, indices and chunk offsets
+
+struct IdOptions {
+  std::string cu_seqlens;
+  std::int64_t chunk_size = 0;
+  std::optional<Convention> convention;  // nothing: there is but one
+};
+
+using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
+
+Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
+  if (options.convention) job.note_setting("convention", name_of(*options.convention));
+  if (options.chunk_size > 0) job.note_setting("chunk_size", fmt::format("{}", options.chunk_size));
+  const Source input =
+      job.phase(Job::Phase::read, [&] { return job.open("cu_seqlens", options.cu_seqlens); });
+  // The offsets, the labels, and some room while they are made; the elements are made while they are read.
+  const std::int64_t peak =
+      kPieceBytes + 4 * 8 * element_count(input->shape()) + byte_count(input->shape(), input->dtype());
+  if (peak > job.max_memory()) job.plan({}, peak);
+
+  // The sequences say how large the result is, so they are looked at even when nothing else is done.
+  const Source cu = job.phase(Job::Phase::read, [&] { return in_memory(*input); });
+  const Source ids = job.phase(Job::Phase::compute, [&] { return make(*cu, options); });
+  Report report;
+  add_counts(report, count_sequences(*cu));
+  if (options.chunk_size > 0) report.add("chunk_size", "chunk size", options.chunk_size, Unit::tokens);
+  report.add("shape", "shape", ids->shape())
+      .add("dtype", "dtype", std::string(name_of(ids->dtype())))
+      .add("size", "size", byte_count(ids->shape(), ids->dtype()), Unit::bytes);
+  if (options.convention) report.add("convention", "convention", name_of(*options.convention));
+  if (job.plan(report, peak)) return Answer::yes;
+  job.deliver(std::move(report), {{name, ids, {}}});
+  return Answer::yes;
+}
+
+enum class Has { neither, convention, chunk_size, both };
+
+Run declare_ids(CLI::App& app, const char* name, Has has, MakeIds make) {
+  const auto options = std::make_shared<IdOptions>();
+  add_reference(app, "CU_SEQLENS", options->cu_seqlens,
+                "where each sequence begins, and the number of tokens (sequences + 1,)\n"
+                "Integers that begin with 0 and never decrease; ejk cu-seqlens makes them.")
+      ->required();
+  if (has == Has::chunk_size || has == Has::both)
+    add_word(
+        app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); },
+        "N", "tokens of a chunk; the last one of a sequence may be shorter")
+        ->required();
+  if (has == Has::convention || has == Has::both)
+    add_convention(
+        app, options->convention.emplace(Convention::document),
+        "of empty sequences: document or ejkernel\n"
+        "document (default): an id is the index of the sequence. ejkernel: empty sequences are not "
+        "counted.");
+  return [=](Job& job) { return run_ids(name, make, *options, job); };
+}
+
+// --- cdiv
+
+struct CdivOptions {
+  std::string array;
+  std::int64_t by = 0;
+};
+
+Answer run_cdiv(const CdivOptions& options, Job& job) {
+  job.note_setting("by", fmt::format("{}", options.by));
+  const Source input = job.phase(Job::Phase::read, [&] { return job.open("array", options.array); });
+  const std::int64_t bytes = byte_count(input->shape(), input->dtype());
+  Report report;
+  report.add("shape", "shape", input->shape())
+      .add("dtype", "dtype", std::string(name_of(input->dtype())))
+      .add("by", "divided by", options.by, Unit::count);
+  if (job.plan(report, bytes + kPieceBytes)) return Answer::yes;
+  const Array result = job.phase(Job::Phase::compute, [&] { return cdiv(*input, options.by); });
+  job.deliver(std::move(report), {{"cdiv", make_source(result.view()), {}}});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run cu_seqlens(CLI::App& app) {
+  const auto options = std::make_shared<CuSeqlensOptions>();
+  add_reference(app, "INPUT", options->input,
+                "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
+                "Non-zero elements of a mask are tokens, wherever in their row they stand.")
+      ->required();
+  add_word(
+      app, "--from", options->from,
+      [](const std::string& word) {
+        constexpr From values[] = {From::mask, From::lens, From::segment_ids};
+        return values[read_choice(word, {"mask", "lens", "segment-ids"})];
+      },
+      "WHAT",
+      "what INPUT is: mask, lens or segment-ids\n"
+      "By default two axes are a mask and one is lens. Of segment ids each run of equal ones is a sequence.");
+  add_word(app, "--dtype", options->dtype, read_dtype, "TYPE",
+           "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
+  return [options](Job& job) { return run_cu_seqlens(*options, job); };
+}
+
+Run lens(CLI::App& app) {
+  const auto options = std::make_shared<LensOptions>();
+  add_reference(app, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
+      ->required();
+  add_word(
+      app, "--from", options->from,
+      [](const std::string& word) {
+        constexpr From values[] = {From::cu_seqlens, From::mask};
+        return values[read_choice(word, {"cu-seqlens", "mask"})];
+      },
+      "WHAT", "what INPUT is: cu-seqlens or mask\nBy default two axes are a mask and one is cu-seqlens.");
+  return [options](Job& job) { return run_lens(*options, job); };
+}
+
+Run position_ids(CLI::App& app) {
+  return declare_ids(app, "position_ids", Has::neither,
+                     [](const ArraySource& cu, const IdOptions&) { return prepare_position_ids(cu); });
+}
+
+Run sequence_ids(CLI::App& app) {
+  return declare_ids(app, "sequence_ids", Has::convention,
+                     [](const ArraySource& cu, const IdOptions& options) {
+                       return prepare_sequence_ids(cu, *options.convention);
+                     });
+}
+
+Run token_indices(CLI::App& app) {
+  return declare_ids(app, "token_indices", Has::convention,
+                     [](const ArraySource& cu, const IdOptions& options) {
+                       return prepare_token_indices(cu, *options.convention);
+                     });
+}
+
+Run chunk_indices(CLI::App& app) {
+  return declare_ids(app, "chunk_indices", Has::both, [](const ArraySource& cu, const IdOptions& options) {
+    return prepare_chunk_indices(cu, options.chunk_size, *options.convention);
+  });
+}
+
+Run chunk_offsets(CLI::App& app) {
+  return declare_ids(app, "chunk_offsets", Has::chunk_size,
+                     [](const ArraySource& cu, const IdOptions& options) {
+                       return make_source(prepare_chunk_offsets(cu, options.chunk_size), "chunk_offsets");
+                     });
+}
+
+Run cdiv(CLI::App& app) {
+  const auto options = std::make_shared<CdivOptions>();
+  add_reference(app, "A", options->array, "integers of any shape, negative ones too")->required();
+  add_word(
+      app, "--by", options->by, [](const std::string& w) { return read_integer(w, 1); }, "B",
+      "what to divide by, at least 1")
+      ->required();
+  return [options](Job& job) { return run_cdiv(*options, job); };
+}
+
+}  // namespace ejk::app

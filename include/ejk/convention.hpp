@@ -1,0 +1,11 @@
+// Where the documents and the package ejkernel differ, functions take the convention to follow.
+#pragma once
+
+namespace ejk {
+
+enum class Convention {
+  document,  // the default
+  ejkernel,
+};
+
+}  // namespace ejk

@@ -1,0 +1,66 @@
+// Segment ids and the masks that they stand for: tokens attend to each other when their ids are equal.
+//
+// In the documented convention ids count from 1 and an id of 0 or less is padding; masks are (batch, q, kv).
+// ejkernel counts from 0, takes -1 and less for padding, and gives masks an axis of heads: (batch, 1, q, kv).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "ejk/array.hpp"
+#include "ejk/convention.hpp"
+#include "ejk/mask.hpp"
+
+namespace ejk {
+
+struct SegmentMask {
+  /// (batch, q, kv) or, by ejkernel's convention, (batch, 1, q, kv). Made on demand while it is read: no
+  /// memory grows with it.
+  std::shared_ptr<const ArraySource> attention_mask;
+  std::optional<Array> q_mask;   // (batch, q): which tokens are no padding
+  std::optional<Array> kv_mask;  // (batch, kv)
+};
+
+struct SegmentMaskOptions {
+  DType dtype = DType::boolean;  // of all three masks; True is 1 in the others
+  bool separate = false;         // q_mask and kv_mask too
+  Convention convention = Convention::document;
+};
+
+/// attention[b, i, j] = (q[b, i] = kv[b, j]) and neither is padding. q_ids is (batch, q), kv_ids (batch, kv),
+/// integers of any type. Errors (Error{input}): other ranks, unequal batches, other dtypes.
+SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_ids,
+                                const SegmentMaskOptions& options = {});
+SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions& options = {});
+
+struct SegmentIdsOptions {
+  /// A 4-D mask (batch, heads, q, kv) is taken head by head. Without it a 4-D mask is an error (by ejkernel's
+  /// convention: head 0 alone counts).
+  bool per_head = false;
+  Polarity polarity = Polarity::keep;
+  Convention convention = Convention::document;
+  /// Bytes that distinct rows and columns may take before it is an Error{budget}; 0: no limit.
+  std::int64_t max_pattern_bytes = 0;
+};
+
+struct SegmentIds {
+  Array q_segment_ids;                  // (…, q) int32
+  Array kv_segment_ids;                 // (…, kv) int32
+  std::int64_t segments = 0;            // the most ids, of queries or keys, in any slice
+  std::int64_t elements = 0;            // of the masks looked at
+  std::int64_t differing_elements = 0;  // where the ids give another mask than the one they were made from
+};
+
+/// Ids of a mask (q, kv), (batch, q, kv) or (batch, heads, q, kv), each 2-D slice on its own: equal rows get
+/// equal query ids and equal columns equal key ids, numbered by first appearance; a row or column without a
+/// True is padding, -1, and uses no number. The mask may be bool or integer, as for array_mask with a
+/// polarity.
+///
+/// Rows are compared by the hash of their bits, columns by that of their bits in the distinct rows, and equal
+/// hashes by all bits. Time: one pass over the mask, and distinct rows × columns / 64 after it. Memory: the
+/// ids, and an eighth of distinct rows × columns.
+SegmentIds mask_to_segment_ids(std::shared_ptr<const ArraySource> mask,
+                               const SegmentIdsOptions& options = {});
+
+}  // namespace ejk

@@ -1,0 +1,100 @@
+// Packed sequences: cu_seqlens and everything made from it.
+//
+// cu_seqlens is a 1-D integer array of n + 1 elements that begins with 0 and never decreases: sequence i
+// holds the tokens cu[i] … cu[i+1] - 1 of a packed array. Anything else is Error{input} that names the index
+// at fault. An empty sequence uses up its number; by ejkernel's convention it is skipped when sequences are
+// counted. Source: ejkernel's xla_utils.utils. C and b are at least 1.
+//
+// Functions named *_ids, *_indices and *_offsets give an array that is made while it is read, so none of them
+// needs memory that grows with the tokens; read_all() puts one in memory, on all threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/convention.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+/// ceil(a / b) of every element, exactly, negative ones too; the dtype and shape of a. Errors: not integers,
+/// b < 1.
+Array cdiv(const ArraySource& a, std::int64_t b);
+
+/// Lengths: (n,) of cu's dtype.
+Array prepare_lens(const ArraySource& cu_seqlens);
+
+/// The number of True (non-zero) in each row of a bool or integer mask (batch, seq), holes and padding on
+/// either side allowed: (batch,) int32. Errors: another rank, a float dtype.
+Array prepare_lens_from_mask(const ArraySource& mask);
+
+/// 0 and the running sum of those lengths: (batch + 1,) of any integer or float dtype. Errors: a sum that it
+/// cannot hold exactly.
+Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype = DType::int32);
+/// The same from lengths (n,). Errors: a negative length.
+Array prepare_cu_seqlens_from_lens(const ArraySource& lens, DType out_dtype = DType::int32);
+/// The same from packed segment ids (tokens,): every run of equal ids is a sequence.
+Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtype = DType::int32);
+
+/// The rows of such a mask: how many True each has, and how many rows are not simply padded on the right. A
+/// row can be both left-padded and have holes.
+struct RowPadding {
+  std::vector<std::int64_t> lens;
+  std::int64_t left_padded = 0;  // the first True is not at 0
+  std::int64_t with_holes = 0;   // a False between two True
+};
+RowPadding inspect_padding(const ArraySource& mask);
+
+/// What cu_seqlens come to.
+struct SequenceCounts {
+  std::int64_t sequences = 0;
+  std::int64_t tokens = 0;
+  std::int64_t empty = 0;  // sequences without a token
+  std::int64_t longest = 0;
+};
+SequenceCounts count_sequences(const ArraySource& cu_seqlens);
+
+/// All about the lengths: counts, percentiles (interpolated as NumPy does), a histogram in powers of two, and
+/// what packing saves against padding to the longest: tokens, and attention work as the sum of squared
+/// lengths.
+Report describe_sequences(const ArraySource& cu_seqlens);
+
+/// 0 … len - 1 for the tokens of each sequence: (tokens,) of cu's dtype.
+std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu_seqlens);
+
+/// The number of each token's sequence: (tokens,) int32, int64 if cu has 64 bits.
+std::shared_ptr<const ArraySource> prepare_sequence_ids(const ArraySource& cu_seqlens,
+                                                        Convention convention = Convention::document);
+
+/// [sequence id, position id] of each token: (tokens, 2) of cu's dtype.
+std::shared_ptr<const ArraySource> prepare_token_indices(const ArraySource& cu_seqlens,
+                                                         Convention convention = Convention::document);
+
+/// [sequence id, chunk number] of each chunk of C tokens, the last of a sequence cut short: (chunks, 2) of
+/// cu's dtype.
+std::shared_ptr<const ArraySource> prepare_chunk_indices(const ArraySource& cu_seqlens,
+                                                         std::int64_t chunk_size,
+                                                         Convention convention = Convention::document);
+
+/// 0 and the running sum of the numbers of chunks: (n + 1,) of cu's dtype.
+Array prepare_chunk_offsets(const ArraySource& cu_seqlens, std::int64_t chunk_size);
+
+enum class Reorder {
+  to_ring,        // pieces r and 2·cp - 1 - r go to rank r: causal work is balanced
+  to_contiguous,  // the inverse
+};
+
+/// Cuts an axis into 2·cp pieces and orders them for a ring of cp ranks, or back; any dtype, bits unchanged,
+/// shape of x. Negative axes count from the end. Errors, in this order: cp < 2 or odd; no such axis; 2·cp
+/// does not divide it.
+std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
+                                                    std::int64_t cp_size, std::int64_t axis = 1,
+                                                    Reorder order = Reorder::to_ring);
+
+/// The causal work (pairs of a query and a key it sees) of each rank when `length` tokens are cut evenly over
+/// cp_size ranks, in order and in ring order.
+Report describe_reorder(std::int64_t length, std::int64_t cp_size);
+
+}  // namespace ejk

@@ -1,0 +1,35 @@
+// What the elements of an array come to: the least, the largest, the mean, and how many are no numbers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <variant>
+
+#include "ejk/array.hpp"
+
+namespace ejk {
+
+/// Integers exactly (beyond 63 bits as the nearest double); nothing where there is no number.
+using Extreme = std::variant<std::monostate, std::int64_t, double>;
+
+struct Statistics {
+  std::int64_t elements = 0;
+  Extreme minimum;  // of those that are not NaN; infinities count
+  Extreme maximum;
+  std::optional<double> mean;  // of the same
+  std::int64_t nans = 0;
+  std::int64_t infinities = 0;
+};
+
+/// One pass over the elements, piece by piece, on all threads where the source allows; bool counts as 0
+/// and 1. Sums are taken in double precision in one order, so the result is the same for any number of
+/// threads. Memory: a piece for each thread. `progress(done, all)` counts elements; called by one thread at a
+/// time.
+Statistics statistics_of(const ArraySource& source,
+                         const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+
+/// Bytes that this takes beside the source's own, at most.
+std::int64_t statistics_bytes(const ArraySource& source);
+
+}  // namespace ejk

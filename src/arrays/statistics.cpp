@@ -1,0 +1,190 @@
+// The array is cut into pieces that do not depend on the threads. Each piece is gone through in kLanes lanes
+// side by side, which the compiler makes vectors of: comparisons that are false for NaN leave it out of
+// minimum and maximum, and it is counted where it differs from itself.
+// tests: tests/arrays/test_statistics.cpp
+#include "ejk/statistics.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <type_traits>
+#include <vector>
+
+#include "core/parallel.hpp"
+#include "core/pieces.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kLanes = 16;
+
+// What an element is looked at as.
+template <class T>
+using Seen = std::conditional_t<
+    std::is_same_v<T, bool>, std::uint8_t,
+    std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>>;
+
+template <class T>
+using Sum = std::conditional_t<std::is_floating_point_v<T> || sizeof(T) == 8, double, std::int64_t>;
+
+// What one piece comes to. A piece without a number has minimum > maximum.
+template <class S>
+struct Part {
+  S minimum, maximum;
+  double sum = 0;
+  std::int64_t nans = 0, infinities = 0;
+};
+
+template <class T>
+Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
+  using S = Seen<T>;
+  using Limits = std::numeric_limits<S>;
+  constexpr bool is_real = std::is_floating_point_v<S>;
+  constexpr S highest = is_real ? Limits::infinity() : Limits::max();
+  constexpr S lowest = is_real ? -Limits::infinity() : Limits::lowest();
+  S low[kLanes], high[kLanes];
+  Sum<S> sum[kLanes] = {};
+  // Counted in the element's own size, which vectors like, and so not for long at a time.
+  std::int32_t nans[kLanes] = {}, infinities[kLanes] = {};
+  std::fill_n(low, kLanes, highest);
+  std::fill_n(high, kLanes, lowest);
+  const auto element = [&](std::int64_t i) -> S {
+    if constexpr (std::is_same_v<T, bool>)
+      return data[i] != std::byte{0};  // any byte may stand in a file
+    else
+      return static_cast<S>(reinterpret_cast<const T*>(data)[i]);
+  };
+  const auto take = [&](std::int64_t lane, S x) {
+    low[lane] = x < low[lane] ? x : low[lane];
+    high[lane] = x > high[lane] ? x : high[lane];
+    if constexpr (is_real) {
+      const bool is_nan = x != x;
+      sum[lane] += is_nan ? 0.0 : static_cast<double>(x);
+      nans[lane] += is_nan;
+      infinities[lane] += (x == highest) | (x == lowest);
+    } else {
+      sum[lane] += static_cast<Sum<S>>(x);
+    }
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) take(lane, element(i + lane));
+  for (std::int64_t lane = 0; i < n; ++i, ++lane) take(lane, element(i));
+
+  Part<S> part{highest, lowest};
+  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+    part.minimum = std::min(part.minimum, low[lane]);
+    part.maximum = std::max(part.maximum, high[lane]);
+    part.sum += static_cast<double>(sum[lane]);
+    part.nans += nans[lane];
+    part.infinities += infinities[lane];
+  }
+  return part;
+}
+
+template <class S>
+Extreme extreme(S value) {
+  if constexpr (std::is_integral_v<S>)
+    if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
+  return static_cast<double>(value);
+}
+
+// The boxes that the array is cut into, and the number of elements before each.
+struct Cut {
+  std::vector<Shape> starts, counts;
+  std::vector<std::int64_t> before;
+};
+
+Cut cut(const ArraySource& source) {
+  Cut boxes;
+  std::int64_t elements = 0;
+  core::for_each_piece(source.shape(), kPieceBytes / size_of(source.dtype()),
+                       [&](const Shape& start, const Shape& count) {
+                         boxes.starts.push_back(start);
+                         boxes.counts.push_back(count);
+                         boxes.before.push_back(elements);
+                         elements += element_count(count);
+                       });
+  return boxes;
+}
+
+template <class T>
+Statistics statistics_as(const ArraySource& source,
+                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  Statistics all;
+  all.elements = element_count(source.shape());
+  const Cut boxes = cut(source);
+  std::vector<Part<Seen<T>>> parts(boxes.starts.size());
+  auto view = source.mapped();
+  if (view && !view->is_c_contiguous()) view.reset();
+  std::int64_t done = 0;
+  std::mutex mutex;
+  struct Buffer {
+    std::vector<std::byte> bytes;
+  };
+  core::parallel_reduce(
+      static_cast<std::int64_t>(parts.size()), source.random_access() ? omp_get_max_threads() : 1,
+      [] { return Buffer{}; },
+      [&](Buffer& buffer, std::int64_t box) {
+        const auto b = static_cast<std::size_t>(box);
+        const std::int64_t n = element_count(boxes.counts[b]), size = size_of(source.dtype());
+        if (view) {
+          const std::byte* data = view->data + boxes.before[b] * size;
+          parts[b] = look_at<T>(data, n);
+          source.release(data, n * size);
+        } else {
+          buffer.bytes.resize(static_cast<std::size_t>(n * size));
+          source.read(boxes.starts[b], boxes.counts[b], buffer.bytes.data());
+          parts[b] = look_at<T>(buffer.bytes.data(), n);
+        }
+        if (!progress) return;
+        const std::lock_guard lock(mutex);
+        progress(done += n, all.elements);
+      },
+      [](const Buffer&) {});
+
+  std::optional<Part<Seen<T>>> sum;
+  for (const auto& part : parts) {
+    if (!sum) {
+      sum = part;
+      continue;
+    }
+    sum->minimum = std::min(sum->minimum, part.minimum);
+    sum->maximum = std::max(sum->maximum, part.maximum);
+    sum->sum += part.sum;
+    sum->nans += part.nans;
+    sum->infinities += part.infinities;
+  }
+  if (!sum) return all;
+  all.nans = sum->nans;
+  all.infinities = sum->infinities;
+  if (const std::int64_t numbers = all.elements - all.nans; numbers > 0) {
+    all.minimum = extreme(sum->minimum);
+    all.maximum = extreme(sum->maximum);
+    all.mean = sum->sum / static_cast<double>(numbers);
+  }
+  return all;
+}
+
+}  // namespace
+
+Statistics statistics_of(const ArraySource& source,
+                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return dispatch(source.dtype(),
+                  [&]<class T>(std::type_identity<T>) { return statistics_as<T>(source, progress); });
+}
+
+std::int64_t statistics_bytes(const ArraySource& source) {
+  const std::int64_t bytes = byte_count(source.shape(), source.dtype());
+  const std::int64_t threads = source.random_access() ? omp_get_max_threads() : 1;
+  const std::int64_t pieces = bytes / kPieceBytes + 1;
+  const std::int64_t per_piece =
+      64 + 2 * (24 + 8 * static_cast<std::int64_t>(source.shape().size())) + 2 * 32;
+  return std::min(bytes, threads * kPieceBytes) + pieces * per_piece;
+}
+
+}  // namespace ejk

@@ -1,0 +1,377 @@
+// Segment ids to masks and back.
+// tests: tests/mask/test_segment_ids.cpp
+#include "mask/segment_ids.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/node.hpp"
+#include "mask/patterns.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitRows;
+using mask::PatternTable;
+using mask::Word;
+
+Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
+
+// --- ids to mask
+// ----------------------------------------------------------------------------------------------
+
+// Ids of (batch, length) as the 32-bit labels that the bit kernels compare: equal where the ids are, 0 for
+// padding.
+struct Labels {
+  std::int64_t batch = 0;
+  std::int64_t length = 0;
+  std::vector<std::int32_t> values;
+
+  const std::int32_t* row(std::int64_t b) const { return values.data() + b * length; }
+};
+
+struct Ids {
+  std::int64_t batch, length;
+  std::vector<std::int64_t> values;
+};
+
+Ids read_ids(const ArraySource& source, Convention convention) {
+  if (source.shape().size() != 2)
+    throw invalid(fmt::format("{}: segment ids are (batch, length), not of shape {}", source.name(),
+                              to_string(source.shape())));
+  if (!is_integer(source.dtype()))
+    throw invalid(
+        fmt::format("{}: segment ids are integers, not {}", source.name(), name_of(source.dtype())));
+  const Array raw = read_all(source);
+  Ids ids{source.shape()[0], source.shape()[1], {}};
+  ids.values.reserve(static_cast<std::size_t>(raw.size()));
+  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      for (const T id : raw.elements<T>()) {
+        // Beyond 63 bits only uint64 goes; as numbers below zero those ids would be padding.
+        if (!std::in_range<std::int64_t>(id))
+          throw invalid(fmt::format("{}: the id {} does not fit 63 bits", source.name(), id));
+        const auto value = static_cast<std::int64_t>(id);
+        ids.values.push_back(convention == Convention::document
+                                 ? std::max<std::int64_t>(value, 0)
+                                 : std::max<std::int64_t>(value, -1) + (value < INT64_MAX));
+      }
+  });
+  return ids;
+}
+
+// 0 stays 0; positive ids keep their order and become small enough.
+std::pair<Labels, Labels> labels_of(const Ids& q, const Ids& kv) {
+  std::vector<std::int64_t> ranks;
+  const auto large = [](const Ids& ids) {
+    return std::any_of(ids.values.begin(), ids.values.end(), [](std::int64_t id) { return id > INT32_MAX; });
+  };
+  if (large(q) || large(kv)) {
+    for (const Ids* ids : {&q, &kv})
+      std::copy_if(ids->values.begin(), ids->values.end(), std::back_inserter(ranks),
+                   [](std::int64_t id) { return id > 0; });
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  }
+  const auto convert = [&](const Ids& ids) {
+    Labels labels{ids.batch, ids.length, {}};
+    labels.values.reserve(ids.values.size());
+    for (const std::int64_t id : ids.values) {
+      const bool ranked = id > 0 && !ranks.empty();
+      const std::int64_t label =
+          ranked ? std::lower_bound(ranks.begin(), ranks.end(), id) - ranks.begin() + 1 : id;
+      labels.values.push_back(static_cast<std::int32_t>(label));
+    }
+    return labels;
+  };
+  return {convert(q), convert(kv)};
+}
+
+// Bits as 0 and 1 of any dtype.
+void expand(const Word* bits, std::int64_t n, DType dtype, std::byte* out) {
+  if (size_of(dtype) == 1) {
+    kernels::active().expand_bits(bits, n, reinterpret_cast<std::uint8_t*>(out));
+    return;
+  }
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    T one;
+    if constexpr (std::is_arithmetic_v<T>)
+      one = T{1};
+    else
+      one = T(1.0f);
+    const T values[2] = {T{}, one};
+    auto* to = reinterpret_cast<T*>(out);
+    for (std::int64_t i = 0; i < n; ++i) to[i] = values[bits[i / 64] >> (i % 64) & 1u];
+  });
+}
+
+class SegmentMaskSource final : public ArraySource {
+ public:
+  SegmentMaskSource(Labels q, Labels kv, DType dtype, Convention convention)
+      : q_(std::move(q)), kv_(std::move(kv)), dtype_(dtype) {
+    shape_ = {q_.batch, q_.length, kv_.length};
+    if (convention == Convention::ejkernel) shape_.insert(shape_.begin() + 1, 1);
+    byte_count(shape_, dtype_);
+  }
+
+  DType dtype() const override { return dtype_; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  bool random_access() const override { return true; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::size_t q_axis = shape_.size() - 2, kv_axis = q_axis + 1;
+    const std::int64_t columns = count[kv_axis], row_bytes = columns * size_of(dtype_);
+    if (element_count(count) == 0) return;
+    auto* to = static_cast<std::byte*>(out);
+    std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(columns)));
+    for (std::int64_t b = start[0]; b < start[0] + count[0]; ++b) {
+      const std::int32_t* keys = kv_.row(b) + start[kv_axis];
+      const std::int32_t* queries = q_.row(b) + start[q_axis];
+      for (std::int64_t i = 0; i < count[q_axis]; ++i, to += row_bytes) {
+        if (i > 0 && queries[i] == queries[i - 1]) {  // a query's neighbour mostly has the same row
+          std::copy(to - row_bytes, to, to);
+          continue;
+        }
+        if (queries[i] == 0)
+          std::fill(bits.begin(), bits.end(), Word{0});
+        else
+          kernels::active().equal_bits_32(keys, columns, queries[i], bits.data());
+        expand(bits.data(), columns, dtype_, to);
+      }
+    }
+  }
+
+ private:
+  Labels q_, kv_;
+  DType dtype_;
+  Shape shape_;
+  std::string name_ = "attention_mask";
+};
+
+Array padding_mask(const Labels& labels, DType dtype) {
+  Array result(dtype, {labels.batch, labels.length});
+  std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(labels.length)));
+  for (std::int64_t b = 0; b < labels.batch; ++b) {
+    kernels::active().nonzero_bits_32(labels.row(b), labels.length, bits.data());
+    expand(bits.data(), labels.length, dtype, result.data() + b * labels.length * size_of(dtype));
+  }
+  return result;
+}
+
+// --- mask to ids
+// ----------------------------------------------------------------------------------------------
+
+// Distinct runs of bits, numbered by place; runs without a bit have no number.
+struct Classes {
+  std::vector<std::int32_t> class_of;  // per run, -1 without a bit
+  std::shared_ptr<PatternTable> patterns;
+
+  std::int64_t count() const { return patterns->size(); }
+};
+
+// Groups `runs` runs of `bits` bits. read(first, n, out) gives n of them; by several threads if `threads`
+// > 1.
+template <class Read>
+Classes classify(std::int64_t runs, std::int64_t bits, int threads, std::int64_t max_bytes,
+                 PatternTable::Hash hash, Read&& read) {
+  constexpr std::int64_t kBitsAtOnce = std::int64_t{1} << 21;
+  Classes classes{std::vector<std::int32_t>(static_cast<std::size_t>(runs)),
+                  std::make_shared<PatternTable>(BlockShape{1, bits}, max_bytes, hash)};
+  std::vector<std::uint8_t> some(static_cast<std::size_t>(runs));
+  const std::int64_t at_once = std::max<std::int64_t>(1, kBitsAtOnce / bits);
+  struct Part {
+    std::shared_ptr<PatternTable> table;
+    std::vector<std::int64_t> members;
+    mask::BitBuffer buffer;
+  };
+  core::parallel_reduce(
+      core::ceil_div(runs, at_once), threads,
+      [&] {
+        return Part{std::make_shared<PatternTable>(classes.patterns->part()), {}, {}};
+      },
+      [&](Part& part, std::int64_t task) {
+        const std::int64_t first = task * at_once, n = std::min(at_once, runs - first);
+        const BitRows rows = part.buffer.rows(n, bits);
+        read(first, n, rows);
+        std::int32_t last = -1;
+        for (std::int64_t r = 0; r < n; ++r) {
+          const Word* row = rows.row(r);
+          const auto at = static_cast<std::size_t>(first + r);
+          if (std::all_of(row, row + rows.row_words, [](Word w) { return w == 0; })) continue;
+          // Neighbours are mostly equal: then no hash is needed.
+          const bool repeats = r > 0 && last >= 0 && some[at - 1] != 0 &&
+                               std::equal(row, row + rows.row_words, row - rows.row_words);
+          last = repeats ? last : part.table->find_or_add(row);
+          classes.class_of[at] = last;
+          some[at] = 1;
+          part.members.push_back(first + r);
+        }
+      },
+      [&](Part& part) {
+        const std::vector<std::int32_t> slots = classes.patterns->join(std::move(*part.table));
+        for (const std::int64_t m : part.members) {
+          std::int32_t& slot = classes.class_of[static_cast<std::size_t>(m)];
+          slot = slots[static_cast<std::size_t>(slot)];
+        }
+      });
+  classes.patterns->number(some, classes.class_of);
+  for (std::size_t r = 0; r < some.size(); ++r)
+    if (some[r] == 0) classes.class_of[r] = -1;
+  return classes;
+}
+
+// Transposes 64 × 64 bits: swaps ever smaller off-diagonal squares.
+void transpose_64(Word* a) {
+  Word keep = 0x00000000FFFFFFFFull;
+  for (int size = 32; size != 0; size >>= 1, keep ^= keep << size)
+    for (int k = 0; k < 64; k = (k + size + 1) & ~size) {
+      const Word swap = ((a[k] >> size) ^ a[k + size]) & keep;
+      a[k] ^= swap << size;
+      a[k + size] ^= swap;
+    }
+}
+
+// Two columns are equal in all rows if they are in the distinct ones.
+Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t max_bytes,
+                         PatternTable::Hash hash) {
+  const std::int64_t distinct = std::max<std::int64_t>(rows.count(), 1);
+  return classify(columns, distinct, omp_get_max_threads(), max_bytes, hash,
+                  [&](std::int64_t first, std::int64_t n, const BitRows& out) {
+                    std::fill(out.words, out.words + n * out.row_words, Word{0});
+                    for (std::int64_t d = 0; d < rows.count(); d += 64)
+                      for (std::int64_t c = first / 64 * 64; c < first + n; c += 64) {
+                        Word square[64] = {};
+                        for (std::int64_t r = d; r < std::min(rows.count(), d + 64); ++r)
+                          square[r - d] = rows.patterns->bits(r)[c / 64];
+                        transpose_64(square);
+                        for (std::int64_t k = std::max(c, first); k < std::min(c + 64, first + n); ++k)
+                          out.row(k - first)[d / 64] = square[k - c];
+                      }
+                  });
+}
+
+// Elements where equality of ids says something else than the mask, over all rows.
+std::int64_t count_differences(const Classes& rows, const std::vector<std::int32_t>& kv_classes) {
+  std::vector<std::int64_t> members(static_cast<std::size_t>(rows.count()));
+  for (const std::int32_t c : rows.class_of)
+    if (c >= 0) ++members[static_cast<std::size_t>(c)];
+  std::int64_t differing = 0;
+  const auto columns = static_cast<std::int64_t>(kv_classes.size());
+  core::parallel_reduce(
+      rows.count(), omp_get_max_threads(), [] { return std::int64_t{0}; },
+      [&](std::int64_t& sum, std::int64_t r) {
+        std::vector<Word> given(static_cast<std::size_t>(mask::words_for(columns)));
+        kernels::active().equal_bits_32(kv_classes.data(), columns, static_cast<std::int32_t>(r),
+                                        given.data());
+        const Word* wanted = rows.patterns->bits(r);
+        for (std::size_t w = 0; w < given.size(); ++w) given[w] ^= wanted[w];
+        sum += members[static_cast<std::size_t>(r)] *
+               kernels::active().count_bits(given.data(), static_cast<std::int64_t>(given.size()));
+      },
+      [&](std::int64_t sum) { differing += sum; });
+  return differing;
+}
+
+// A row class and a column class of the same number get the same id, though they are numbered apart: that is
+// how the documented procedure makes ids meet.
+void write_ids(const Classes& classes, Convention convention, std::int32_t* out) {
+  const std::int32_t first = convention == Convention::document ? 1 : 0;
+  for (std::size_t i = 0; i < classes.class_of.size(); ++i)
+    out[i] = classes.class_of[i] < 0 ? -1 : classes.class_of[i] + first;
+}
+
+}  // namespace
+
+SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_ids,
+                                const SegmentMaskOptions& options) {
+  const Ids q = read_ids(q_ids, options.convention);
+  const Ids kv = &q_ids == &kv_ids ? q : read_ids(kv_ids, options.convention);
+  if (q.batch != kv.batch)
+    throw invalid(fmt::format("query ids have {} batch entries, key ids {}", q.batch, kv.batch));
+  auto [q_labels, kv_labels] = labels_of(q, kv);
+  SegmentMask result;
+  if (options.separate) {
+    result.q_mask = padding_mask(q_labels, options.dtype);
+    result.kv_mask = padding_mask(kv_labels, options.dtype);
+  }
+  result.attention_mask = std::make_shared<SegmentMaskSource>(std::move(q_labels), std::move(kv_labels),
+                                                              options.dtype, options.convention);
+  return result;
+}
+
+SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions& options) {
+  return segment_ids_to_mask(ids, ids, options);
+}
+
+namespace mask {
+
+SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> source, const SegmentIdsOptions& options,
+                          PatternTable::Hash hash) {
+  Shape shape = source->shape();
+  if (shape.size() < 2 || shape.size() > 4)
+    throw invalid(
+        fmt::format("a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
+                    to_string(shape)));
+  const bool merge_heads = shape.size() == 4 && !options.per_head;
+  if (merge_heads && options.convention == Convention::document)
+    throw invalid(fmt::format("a mask of shape {} has an axis of heads, and no rule says how to merge them",
+                              to_string(shape)))
+        .hint("--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\"");
+  // The leading axes, one after the other; by ejkernel's convention only head 0 of each batch entry counts.
+  Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));
+  const std::int64_t q = shape[shape.size() - 2], kv = shape.back(), slices = element_count(leading);
+  const auto with = [&](std::int64_t length) {
+    Shape s = leading;
+    s.push_back(length);
+    return s;
+  };
+  SegmentIds ids;
+  ids.q_segment_ids = Array(DType::int32, with(q));
+  ids.kv_segment_ids = Array(DType::int32, with(kv));
+  auto* q_out = ids.q_segment_ids.elements<std::int32_t>().data();
+  auto* kv_out = ids.kv_segment_ids.elements<std::int32_t>().data();
+  if (q == 0 || kv == 0) {
+    std::fill_n(q_out, ids.q_segment_ids.size(), -1);
+    std::fill_n(kv_out, ids.kv_segment_ids.size(), -1);
+    return ids;
+  }
+  for (std::int64_t s = 0; s < slices; ++s, q_out += q, kv_out += kv) {
+    auto slice = source;
+    if (shape.size() == 3) slice = slice_of(source, s);
+    if (shape.size() == 4)
+      slice = slice_of(slice_of(source, merge_heads ? s : s / shape[1]), merge_heads ? 0 : s % shape[1]);
+    const Mask m = array_mask(slice, options.polarity);
+    const MaskNode& node = m.node();
+    const int threads = node.random_access() ? omp_get_max_threads() : 1;
+    const Classes rows = classify(q, kv, threads, options.max_pattern_bytes, hash,
+                                  [&](std::int64_t first, std::int64_t n, const BitRows& out) {
+                                    node.fill({first, first + n, 0, kv}, out);
+                                    node.release(first, first + n);
+                                  });
+    const Classes columns = classify_columns(rows, kv, options.max_pattern_bytes, hash);
+    write_ids(rows, options.convention, q_out);
+    write_ids(columns, options.convention, kv_out);
+    ids.segments = std::max({ids.segments, rows.count(), columns.count()});
+    ids.elements += q * kv;
+    ids.differing_elements += count_differences(rows, columns.class_of);
+  }
+  return ids;
+}
+
+}  // namespace mask
+
+SegmentIds mask_to_segment_ids(std::shared_ptr<const ArraySource> source, const SegmentIdsOptions& options) {
+  return mask::segment_ids_of(std::move(source), options, mask::hash_words);
+}
+
+}  // namespace ejk

@@ -1,0 +1,106 @@
+// Best-fit decreasing. Lengths come in descending order, so rows with equal room are one bucket, and equal
+// lengths are placed together: a row takes as many of them as fit, since it stays the fullest with room.
+// Buckets are ordered by room; finding one is O(log rows).
+// tests: tests/sequence/test_bin_pack.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/checked.hpp"
+#include "ejk/pack.hpp"
+#include "sequence/offsets.hpp"
+
+namespace ejk {
+
+namespace {
+
+// Pieces, by cutting what is longer than a row.
+void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, const std::string& name,
+                LongSequence how, std::int64_t max_pieces) {
+  const auto add = [&](std::int64_t sequence, std::int64_t start, std::int64_t length) {
+    if (max_pieces > 0 && static_cast<std::int64_t>(packing.length.size()) == max_pieces)
+      throw Error(Error::Kind::budget,
+                  fmt::format("{}: sequence {} makes it more than {} pieces, for which there is no memory",
+                              name, sequence, max_pieces));
+    packing.sequence.push_back(sequence);
+    packing.start.push_back(start);
+    packing.length.push_back(length);
+    const auto sum = core::checked_add(packing.tokens, length);
+    if (!sum)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: the sum of the lengths passes 63 bits at index {}", name, sequence));
+    packing.tokens = *sum;
+  };
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    const auto sequence = static_cast<std::int64_t>(i);
+    if (lens[i] < 0)
+      throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, negative", name, i, lens[i]));
+    if (lens[i] <= packing.capacity) {
+      add(sequence, 0, lens[i]);
+      continue;
+    }
+    ++packing.long_sequences;
+    if (how == LongSequence::error)
+      throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, more than the {} tokens of a row",
+                                                  name, i, lens[i], packing.capacity))
+          .hint("--long truncate cuts such sequences off, --long split cuts them into pieces");
+    if (how == LongSequence::truncate) {
+      add(sequence, 0, packing.capacity);
+      packing.truncated_tokens += lens[i] - packing.capacity;
+    } else {
+      for (std::int64_t start = 0; start < lens[i]; start += packing.capacity)
+        add(sequence, start, std::min(packing.capacity, lens[i] - start));
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t BinPacking::lower_bound() const { return core::ceil_div(tokens, capacity); }
+
+double BinPacking::efficiency() const {
+  return rows == 0
+             ? 1.0
+             : static_cast<double>(tokens) / (static_cast<double>(rows) * static_cast<double>(capacity));
+}
+
+BinPacking bin_pack(const ArraySource& source, std::int64_t capacity, LongSequence how,
+                    std::int64_t max_pieces) {
+  if (capacity < 1)
+    throw Error(Error::Kind::input, fmt::format("the capacity is {}; it is at least 1", capacity));
+  BinPacking packing;
+  packing.capacity = capacity;
+  cut_pieces(packing, sequence::read_integers(source, "lens"), source.name(), how, max_pieces);
+
+  const std::size_t pieces = packing.length.size();
+  packing.row.resize(pieces);
+  packing.offset.resize(pieces);
+  std::vector<std::size_t> order(pieces);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return packing.length[a] != packing.length[b] ? packing.length[a] > packing.length[b] : a < b;
+  });
+
+  std::map<std::int64_t, std::vector<std::int64_t>> rows_with_room;
+  for (std::size_t next = 0; next < pieces;) {
+    const std::int64_t length = packing.length[order[next]];
+    auto bucket = rows_with_room.lower_bound(length);
+    if (bucket == rows_with_room.end())
+      bucket = rows_with_room.try_emplace(capacity, std::vector{packing.rows++}).first;
+    const std::int64_t row = bucket->second.back();
+    std::int64_t room = bucket->first;
+    bucket->second.pop_back();
+    if (bucket->second.empty()) rows_with_room.erase(bucket);
+    for (; next < pieces && packing.length[order[next]] == length && room >= length; ++next) {
+      packing.row[order[next]] = row;
+      packing.offset[order[next]] = capacity - room;
+      room -= length;
+    }
+    rows_with_room[room].push_back(row);
+  }
+  return packing;
+}
+
+}  // namespace ejk

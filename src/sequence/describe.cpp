@@ -1,0 +1,113 @@
+// What cu_seqlens are like: for someone who wonders whether packing pays.
+// tests: tests/sequence/test_describe.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "ejk/sequence.hpp"
+#include "sequence/offsets.hpp"
+
+namespace ejk {
+
+namespace {
+
+ReportValue ratio(double part, double whole) { return whole > 0 ? ReportValue(part / whole) : ReportValue(); }
+
+// A count as a whole number where a double holds all of its digits.
+void add_count(Report& report, const char* key, const char* label, double count) {
+  if (count < 0x1p53)
+    report.add(key, label, static_cast<std::int64_t>(count), Unit::count);
+  else
+    report.add(key, label, count, Unit::count);
+}
+
+// The value below which `percent` of the sorted lengths lie, interpolated between neighbours.
+double percentile(const std::vector<std::int64_t>& sorted, double percent) {
+  const double place = percent / 100 * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  const auto low = static_cast<double>(sorted[below]), high = static_cast<double>(sorted[above]);
+  return low + (place - std::floor(place)) * (high - low);
+}
+
+// 0, 1, 2-3, 4-7, ...: all up to the longest, empty ones too, from the shortest on.
+Table histogram(const std::vector<std::int64_t>& sorted) {
+  Table table{"histogram",
+              "sequences by length",
+              {{"range", "tokens"},
+               {"from", "from", Unit::none, true},
+               {"to", "to", Unit::none, true},
+               {"sequences", "sequences"},
+               {"share", "", Unit::bar},
+               {"token_share", "of all tokens", Unit::share}},
+              {},
+              64};
+  double all_tokens = 0;
+  for (const std::int64_t length : sorted) all_tokens += static_cast<double>(length);
+  auto next = sorted.begin();
+  const auto bin_of = [](std::int64_t length) {
+    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(length)));
+  };
+  for (int bin = bin_of(sorted.front()); bin <= bin_of(sorted.back()); ++bin) {
+    const std::int64_t from = bin == 0 ? 0 : std::int64_t{1} << (bin - 1);
+    const std::int64_t to = bin == 0 ? 0 : from + (from - 1);
+    std::int64_t count = 0;
+    double tokens = 0;
+    for (; next != sorted.end() && *next <= to; ++next) ++count, tokens += static_cast<double>(*next);
+    table.rows.push_back({from == to ? fmt::format("{}", from) : fmt::format("{}-{}", from, to), from, to,
+                          count, static_cast<double>(count) / static_cast<double>(sorted.size()),
+                          ratio(tokens, all_tokens)});
+  }
+  return table;
+}
+
+}  // namespace
+
+Report describe_sequences(const ArraySource& cu_seqlens) {
+  const std::vector<std::int64_t> cu = sequence::read_offsets(cu_seqlens);
+  std::vector<std::int64_t> sorted(cu.size() - 1);
+  double packed_work = 0;
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    sorted[i] = cu[i + 1] - cu[i];
+    packed_work += static_cast<double>(sorted[i]) * static_cast<double>(sorted[i]);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  const auto sequences = static_cast<std::int64_t>(sorted.size());
+
+  Report report;
+  report.add("sequences", "sequences", sequences, Unit::count)
+      .add("tokens", "tokens", cu.back(), Unit::count)
+      .add("empty_sequences", "empty sequences",
+           static_cast<std::int64_t>(std::upper_bound(sorted.begin(), sorted.end(), 0) - sorted.begin()),
+           Unit::count);
+  if (sequences == 0) {
+    report.add(Remark{"There are no sequences."});
+    return report;
+  }
+  const auto n = static_cast<double>(sequences), longest = static_cast<double>(sorted.back());
+  const double padded_tokens = n * longest, padded_work = n * longest * longest;
+  report.add("shortest", "shortest", sorted.front(), Unit::tokens)
+      .add("longest", "longest", sorted.back(), Unit::tokens)
+      .add("mean", "mean", static_cast<double>(cu.back()) / n, Unit::tokens);
+  Table percentiles{"percentiles", "percentiles", {}, {{}}, 1};
+  for (const int percent : {1, 5, 25, 50, 75, 95, 99}) {
+    percentiles.columns.push_back({fmt::format("p{}", percent), fmt::format("{} %", percent)});
+    percentiles.rows[0].emplace_back(percentile(sorted, percent));
+  }
+  report.add(std::move(percentiles)).add(histogram(sorted));
+
+  const auto saved = std::make_shared<Report>();
+  add_count(*saved, "padded_tokens", "tokens, padded", padded_tokens);
+  saved->add("padding_share", "padding among them",
+             ratio(padded_tokens - static_cast<double>(cu.back()), padded_tokens), Unit::share);
+  add_count(*saved, "attention_pairs_packed", "pairs of tokens, packed", packed_work);
+  add_count(*saved, "attention_pairs_padded", "pairs of tokens, padded", padded_work);
+  saved->add("attention_work_share", "attention work left by packing", ratio(packed_work, padded_work),
+             Unit::share);
+  report.add(Section{"packing", "packed, against padded to the longest", saved});
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,63 @@
+// tests: tests/sequence/test_sequence.cpp
+#include "sequence/mask_rows.hpp"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::sequence {
+
+void check_row_mask(const ArraySource& mask) {
+  const auto fail = [&](const std::string& why) {
+    return Error(Error::Kind::input, mask.name() + ": " + why);
+  };
+  if (mask.shape().size() != 2)
+    throw fail(fmt::format("a mask is (batch, seq), not of shape {}", to_string(mask.shape())));
+  if (is_float(mask.dtype()))
+    throw fail(fmt::format("a mask is bool or integer, not {}", name_of(mask.dtype())));
+}
+
+void scan_rows(const ArraySource& mask, const RowBits& f) {
+  check_row_mask(mask);
+  const Shape& shape = mask.shape();
+  if (element_count(shape) == 0) return;
+  const kernels::Kernels& kernel = kernels::active();
+  const std::int64_t size = size_of(mask.dtype());
+  const auto bits_of = size == 1   ? kernel.nonzero_bits_8
+                       : size == 2 ? kernel.nonzero_bits_16
+                       : size == 4 ? kernel.nonzero_bits_32
+                                   : kernel.nonzero_bits_64;
+  // A row in pieces, so that memory does not grow with its length; several rows at once where they are short.
+  constexpr std::int64_t kElements = std::int64_t{1} << 19;
+  const std::int64_t columns = std::min(shape[1], kElements),
+                     rows = std::max<std::int64_t>(1, kElements / columns);
+  const std::int64_t tasks = core::ceil_div(shape[0], rows);
+  struct Part {
+    std::vector<std::byte> elements;
+    std::vector<std::uint64_t> bits;
+  };
+  core::parallel_reduce(
+      tasks, mask.random_access() ? omp_get_max_threads() : 1, [] { return Part{}; },
+      [&](Part& part, std::int64_t task) {
+        part.elements.resize(static_cast<std::size_t>(rows * columns * size));
+        part.bits.resize(static_cast<std::size_t>(core::ceil_div(columns, 64)));
+        const std::int64_t first = task * rows, n = std::min(rows, shape[0] - first);
+        for (std::int64_t c = 0; c < shape[1]; c += columns) {
+          const std::int64_t width = std::min(columns, shape[1] - c);
+          mask.read(Shape{first, c}, Shape{n, width}, part.elements.data());
+          for (std::int64_t r = 0; r < n; ++r) {
+            bits_of(part.elements.data() + r * width * size, width, part.bits.data());
+            f(first + r, c, part.bits.data(), width);
+          }
+        }
+      },
+      [](const Part&) {});
+}
+
+}  // namespace ejk::sequence

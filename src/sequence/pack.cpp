@@ -1,0 +1,299 @@
+// Tokens are runs of neighbours in the flattened batch: a run copies as one piece, and no run passes the end
+// of its row. Packing and unpacking are sources that read the runs a box touches. tests:
+// tests/sequence/test_pack.cpp
+#include "ejk/pack.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "sequence/mask_rows.hpp"
+#include "sequence/offsets.hpp"
+
+namespace ejk {
+
+namespace {
+
+Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
+
+// `length` tokens that stand together in the flattened batch and in the packed array.
+struct Run {
+  std::int64_t flat, packed, length;
+};
+
+struct Layout {
+  std::int64_t batch = 0, seq = 0, tokens = 0;
+  std::vector<Run> runs;  // by their place in the batch
+};
+
+// The tokens of each row of a mask as runs within it; `flat` is the place in the row, `packed` still 0.
+std::vector<std::vector<Run>> runs_of_rows(const ArraySource& mask) {
+  sequence::check_row_mask(mask);
+  std::vector<std::vector<Run>> rows(static_cast<std::size_t>(mask.shape()[0]));
+  sequence::scan_rows(
+      mask, [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
+        std::vector<Run>& runs = rows[static_cast<std::size_t>(row)];
+        for (std::int64_t c = 0; c < width;) {
+          const std::uint64_t left = bits[c / 64] >> (c % 64);
+          const std::int64_t in_word = std::min<std::int64_t>(64 - c % 64, width - c);
+          if ((left & 1u) == 0) {
+            c += std::min<std::int64_t>(in_word, std::countr_zero(left));
+            continue;
+          }
+          const std::int64_t n = std::min<std::int64_t>(in_word, std::countr_one(left));
+          if (!runs.empty() && runs.back().flat + runs.back().length == column + c)
+            runs.back().length += n;
+          else
+            runs.push_back({column + c, 0, n});
+          c += n;
+        }
+      });
+  return rows;
+}
+
+Layout layout_of_rows(const std::vector<std::vector<Run>>& rows, std::int64_t seq) {
+  Layout layout{static_cast<std::int64_t>(rows.size()), seq, 0, {}};
+  std::size_t count = 0;
+  for (const auto& row : rows) count += row.size();
+  layout.runs.reserve(count);
+  for (std::size_t b = 0; b < rows.size(); ++b)
+    for (const Run& run : rows[b]) {
+      layout.runs.push_back({static_cast<std::int64_t>(b) * seq + run.flat, layout.tokens, run.length});
+      layout.tokens += run.length;
+    }
+  return layout;
+}
+
+Layout layout_of_indices(const ArraySource& source, std::int64_t batch, std::int64_t seq) {
+  const std::int64_t places = element_count(Shape{batch, seq});
+  const std::vector<std::int64_t> indices = sequence::read_integers(source, "indices");
+  Layout layout{batch, seq, static_cast<std::int64_t>(indices.size()), {}};
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] < 0 || indices[i] >= places)
+      throw invalid(fmt::format("{}: indices[{}] is {}, outside of the {} x {} places", source.name(), i,
+                                indices[i], batch, seq));
+    const bool goes_on = i > 0 && indices[i] == indices[i - 1] + 1 && indices[i] % seq != 0;
+    if (goes_on)
+      ++layout.runs.back().length;
+    else
+      layout.runs.push_back({indices[i], static_cast<std::int64_t>(i), 1});
+  }
+  std::sort(layout.runs.begin(), layout.runs.end(), [](const Run& a, const Run& b) {
+    return a.flat != b.flat ? a.flat < b.flat : a.packed < b.packed;
+  });
+  for (std::size_t r = 1; r < layout.runs.size(); ++r) {
+    const Run &a = layout.runs[r - 1], &b = layout.runs[r];
+    if (a.flat + a.length <= b.flat) continue;
+    const std::int64_t first = a.packed + b.flat - a.flat;
+    throw invalid(fmt::format("{}: indices[{}] and indices[{}] are both {}", source.name(),
+                              std::min(first, b.packed), std::max(first, b.packed), b.flat));
+  }
+  return layout;
+}
+
+// Elements that belong to one token, of a box that takes `count` of an array's trailing axes.
+std::int64_t inner_count(std::span<const std::int64_t> count, std::size_t axes) {
+  std::int64_t n = 1;
+  for (std::size_t d = axes; d < count.size(); ++d) n *= count[d];
+  return n;
+}
+
+class PackedSource final : public ArraySource {
+ public:
+  PackedSource(std::shared_ptr<const ArraySource> x, std::shared_ptr<const Layout> layout)
+      : x_(std::move(x)), layout_(std::move(layout)) {
+    shape_ = {layout_->tokens};
+    shape_.insert(shape_.end(), x_->shape().begin() + 2, x_->shape().end());
+  }
+
+  DType dtype() const override { return x_->dtype(); }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return x_->name(); }
+  bool random_access() const override { return x_->random_access(); }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    const std::int64_t token_bytes = inner_count(count, 1) * size_of(dtype());
+    Shape from{0, 0}, extent{1, 0};
+    from.insert(from.end(), start.begin() + 1, start.end());
+    extent.insert(extent.end(), count.begin() + 1, count.end());
+    const std::vector<Run>& runs = layout_->runs;  // of a mask: in the packed order too
+    auto run = std::prev(std::upper_bound(runs.begin(), runs.end(), start[0],
+                                          [](std::int64_t t, const Run& r) { return t < r.packed; }));
+    auto* to = static_cast<std::byte*>(out);
+    for (std::int64_t token = start[0], end = start[0] + count[0]; token < end; ++run) {
+      const std::int64_t flat = run->flat + token - run->packed;
+      from[0] = flat / layout_->seq;
+      from[1] = flat % layout_->seq;
+      extent[1] = std::min(run->packed + run->length, end) - token;
+      x_->read(from, extent, to);
+      to += extent[1] * token_bytes;
+      token += extent[1];
+    }
+  }
+
+ private:
+  std::shared_ptr<const ArraySource> x_;
+  std::shared_ptr<const Layout> layout_;
+  Shape shape_;
+};
+
+class IndexSource final : public ArraySource {
+ public:
+  explicit IndexSource(std::shared_ptr<const Layout> layout)
+      : layout_(std::move(layout)), shape_{layout_->tokens} {}
+
+  DType dtype() const override { return DType::int64; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  bool random_access() const override { return true; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (count[0] == 0) return;
+    const std::vector<Run>& runs = layout_->runs;
+    auto run = std::prev(std::upper_bound(runs.begin(), runs.end(), start[0],
+                                          [](std::int64_t t, const Run& r) { return t < r.packed; }));
+    auto* to = static_cast<std::int64_t*>(out);
+    for (std::int64_t token = start[0], end = start[0] + count[0]; token < end; ++run)
+      for (; token < std::min(end, run->packed + run->length); ++token)
+        *to++ = run->flat + token - run->packed;
+  }
+
+ private:
+  std::shared_ptr<const Layout> layout_;
+  Shape shape_;
+  std::string name_ = "indices";
+};
+
+class UnpackedSource final : public ArraySource {
+ public:
+  UnpackedSource(std::shared_ptr<const ArraySource> packed, Layout layout, Array fill)
+      : packed_(std::move(packed)), layout_(std::move(layout)), fill_(std::move(fill)) {
+    shape_ = {layout_.batch, layout_.seq};
+    shape_.insert(shape_.end(), packed_->shape().begin() + 1, packed_->shape().end());
+    byte_count(shape_, dtype());
+  }
+
+  DType dtype() const override { return packed_->dtype(); }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return packed_->name(); }
+  bool random_access() const override { return packed_->random_access(); }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::int64_t elements = element_count(count);
+    if (elements == 0) return;
+    auto* to = static_cast<std::byte*>(out);
+    fill(to, elements);
+    const std::int64_t token_bytes = inner_count(count, 2) * size_of(dtype());
+    Shape from(start.begin() + 1, start.end()), extent(count.begin() + 1, count.end());
+    for (std::int64_t b = 0; b < count[0]; ++b, to += count[1] * token_bytes) {
+      const std::int64_t begin = (start[0] + b) * layout_.seq + start[1], end = begin + count[1];
+      // The first run that reaches beyond `begin`.
+      auto run = std::partition_point(layout_.runs.begin(), layout_.runs.end(),
+                                      [&](const Run& r) { return r.flat + r.length <= begin; });
+      for (; run != layout_.runs.end() && run->flat < end; ++run) {
+        const std::int64_t first = std::max(run->flat, begin);
+        from[0] = run->packed + first - run->flat;
+        extent[0] = std::min(run->flat + run->length, end) - first;
+        packed_->read(from, extent, to + (first - begin) * token_bytes);
+      }
+    }
+  }
+
+ private:
+  void fill(std::byte* to, std::int64_t n) const {
+    const std::int64_t size = size_of(dtype());
+    const bool zero =
+        std::all_of(fill_.data(), fill_.data() + size, [](std::byte b) { return b == std::byte{0}; });
+    if (zero) return void(std::memset(to, 0, static_cast<std::size_t>(n * size)));
+    for (std::int64_t i = 0; i < n; ++i)
+      std::memcpy(to + i * size, fill_.data(), static_cast<std::size_t>(size));
+  }
+
+  std::shared_ptr<const ArraySource> packed_;
+  Layout layout_;
+  Array fill_;
+  Shape shape_;
+};
+
+// `value` as an element of `dtype`, which must be able to hold it: an integer exactly, a float rounded.
+Array element_of(DType dtype, double value) {
+  Array element(dtype, {});
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    bool fits = true;
+    if constexpr (std::is_integral_v<T>) {
+      const double most = std::ldexp(1.0, std::numeric_limits<T>::digits);
+      fits = value == std::trunc(value) && value < most &&
+             value >= static_cast<double>(std::numeric_limits<T>::lowest());
+    }
+    if (!fits)
+      throw Error(Error::Kind::usage,
+                  fmt::format("the padding is to be {}, which {} cannot hold", value, name_of(dtype)));
+    if constexpr (std::is_arithmetic_v<T>)
+      element.elements<T>()[0] = static_cast<T>(value);
+    else
+      element.elements<T>()[0] = T(static_cast<float>(value));
+  });
+  return element;
+}
+
+}  // namespace
+
+Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
+  if (x->shape().size() < 2)
+    throw invalid(fmt::format("{}: a padded array is (batch, seq, ...), not of shape {}", x->name(),
+                              to_string(x->shape())));
+  sequence::check_row_mask(mask);
+  if (x->shape()[0] != mask.shape()[0] || x->shape()[1] != mask.shape()[1])
+    throw invalid(fmt::format("{}: a mask of shape {} does not fit {} of shape {}", mask.name(),
+                              to_string(mask.shape()), x->name(), to_string(x->shape())));
+  const auto rows = runs_of_rows(mask);
+  Packed result;
+  std::vector<std::int64_t> cu{0};
+  for (const auto& row : rows) {
+    std::int64_t tokens = 0;
+    for (const Run& run : row) tokens += run.length;
+    cu.push_back(cu.back() + tokens);
+    result.max_seqlen = std::max(result.max_seqlen, tokens);
+    result.left_padded += !row.empty() && row.front().flat > 0;
+    result.with_holes += row.size() > 1;
+  }
+  result.cu_seqlens = sequence::to_array(cu, DType::int32, "cu_seqlens");
+  const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
+  result.packed = std::make_shared<PackedSource>(std::move(x), layout);
+  result.indices = std::make_shared<IndexSource>(layout);
+  return result;
+}
+
+std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> packed, const ArraySource& where,
+                                          std::optional<std::int64_t> batch, std::optional<std::int64_t> seq,
+                                          double fill) {
+  if (packed->shape().empty())
+    throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
+  Layout layout;
+  if (where.shape().size() == 2) {
+    layout = layout_of_rows(runs_of_rows(where), where.shape()[1]);
+    if (batch.value_or(layout.batch) != layout.batch || seq.value_or(layout.seq) != layout.seq)
+      throw invalid(fmt::format("{}: a mask of shape {} is not of {} x {}", where.name(),
+                                to_string(where.shape()), batch.value_or(layout.batch),
+                                seq.value_or(layout.seq)));
+  } else {
+    if (!batch || !seq) throw invalid(where.name() + ": indices alone do not say how long rows are");
+    layout = layout_of_indices(where, *batch, *seq);
+  }
+  if (layout.tokens != packed->shape()[0])
+    throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
+                              where.name(), layout.tokens));
+  Array element = element_of(packed->dtype(), fill);
+  return std::make_shared<UnpackedSource>(std::move(packed), std::move(layout), std::move(element));
+}
+
+}  // namespace ejk

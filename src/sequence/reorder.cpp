@@ -1,0 +1,136 @@
+// Reordering an axis for a ring of ranks: pieces r and 2·cp - 1 - r go to rank r, so that with a causal mask
+// every rank has as much to do as any other. tests: tests/sequence/test_reorder.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "ejk/sequence.hpp"
+
+namespace ejk {
+
+namespace {
+
+// The source piece of each of the 2·cp output pieces.
+std::vector<std::int64_t> piece_order(std::int64_t cp, Reorder order) {
+  std::vector<std::int64_t> from(static_cast<std::size_t>(2 * cp));
+  for (std::int64_t r = 0; r < cp; ++r)
+    for (const auto& [contiguous, ring] : {std::pair{r, 2 * r}, std::pair{2 * cp - 1 - r, 2 * r + 1}}) {
+      const bool to_ring = order == Reorder::to_ring;
+      from[static_cast<std::size_t>(to_ring ? ring : contiguous)] = to_ring ? contiguous : ring;
+    }
+  return from;
+}
+
+// Another source with the pieces of one axis in another order.
+class ReorderedSource final : public ArraySource {
+ public:
+  ReorderedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, std::vector<std::int64_t> from)
+      : base_(std::move(base)),
+        axis_(axis),
+        from_(std::move(from)),
+        piece_(base_->shape()[axis] / static_cast<std::int64_t>(from_.size())) {}
+
+  DType dtype() const override { return base_->dtype(); }
+  const Shape& shape() const override { return base_->shape(); }
+  const std::string& name() const override { return base_->name(); }
+  bool random_access() const override { return base_->random_access(); }
+
+  // A box is put together from the runs of the axis that lie in one piece each.
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    std::int64_t outer = 1, inner = size_of(dtype());
+    for (std::size_t d = 0; d < axis_; ++d) outer *= count[d];
+    for (std::size_t d = axis_ + 1; d < count.size(); ++d) inner *= count[d];
+    std::vector<std::byte> run;
+    Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
+    for (std::int64_t done = 0; done < count[axis_]; done += extent[axis_]) {
+      const std::int64_t at = start[axis_] + done;
+      from[axis_] = from_[static_cast<std::size_t>(at / piece_)] * piece_ + at % piece_;
+      extent[axis_] = std::min(piece_ - at % piece_, count[axis_] - done);
+      auto* to = static_cast<std::byte*>(out) + done * inner;
+      if (outer == 1) {
+        base_->read(from, extent, to);
+        continue;
+      }
+      const std::int64_t length = extent[axis_] * inner;
+      run.resize(static_cast<std::size_t>(outer * length));
+      base_->read(from, extent, run.data());
+      for (std::int64_t o = 0; o < outer; ++o)
+        std::memcpy(to + o * count[axis_] * inner, run.data() + o * length, static_cast<std::size_t>(length));
+    }
+  }
+
+ private:
+  std::shared_ptr<const ArraySource> base_;
+  std::size_t axis_;
+  std::vector<std::int64_t> from_;
+  std::int64_t piece_;
+};
+
+void check_cp(std::int64_t cp) {
+  if (cp < 2 || cp % 2 != 0)
+    throw Error(Error::Kind::input, fmt::format("the number of ranks is {}; it is even and at least 2", cp));
+}
+
+// Pairs (query, key ≤ query) of the queries [begin, end).
+double causal_pairs(std::int64_t begin, std::int64_t end) {
+  const auto b = static_cast<double>(begin), e = static_cast<double>(end);
+  return (e * (e + 1) - b * (b + 1)) / 2;
+}
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
+                                                    std::int64_t cp_size, std::int64_t axis, Reorder order) {
+  check_cp(cp_size);
+  const auto rank = static_cast<std::int64_t>(x->shape().size());
+  if (axis < -rank || axis >= rank)
+    throw Error(Error::Kind::input,
+                fmt::format("{} of shape {} has no axis {}", x->name(), to_string(x->shape()), axis))
+        .hint(rank > 0 ? fmt::format("--axis is one of {} to {}", -rank, rank - 1) : "a scalar has no axis");
+  const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+  const auto pieces = core::checked_mul(2, cp_size);
+  if (!pieces || x->shape()[d] % *pieces != 0)
+    throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",
+                                                x->name(), axis, x->shape()[d], cp_size));
+  if (x->shape()[d] == 0) return x;
+  return std::make_shared<ReorderedSource>(std::move(x), d, piece_order(cp_size, order));
+}
+
+Report describe_reorder(std::int64_t length, std::int64_t cp_size) {
+  check_cp(cp_size);
+  const std::int64_t piece = length / (2 * cp_size);
+  Table table{"ranks",
+              "causal work (pairs of a query and a key it sees)",
+              {{"rank", "rank"}, {"contiguous_pairs", "in order"}, {"ring_pairs", "in ring order"}},
+              {},
+              16};
+  double most_contiguous = 0, most_ring = 0;
+  for (std::int64_t r = 0; r < cp_size; ++r) {
+    const double contiguous = causal_pairs(2 * r * piece, 2 * (r + 1) * piece);
+    const double ring = causal_pairs(r * piece, (r + 1) * piece) +
+                        causal_pairs((2 * cp_size - 1 - r) * piece, (2 * cp_size - r) * piece);
+    most_contiguous = std::max(most_contiguous, contiguous);
+    most_ring = std::max(most_ring, ring);
+    table.rows.push_back({r, contiguous, ring});
+    for (ReportValue& cell : table.rows.back())  // a whole number where a double holds all of its digits
+      if (const double* pairs = std::get_if<double>(&cell); pairs && *pairs < 0x1p53)
+        cell = static_cast<std::int64_t>(*pairs);
+  }
+  const double mean = causal_pairs(0, length) / static_cast<double>(cp_size);
+  Report report;
+  report.add("length", "tokens", length, Unit::count)
+      .add("ranks_count", "ranks", cp_size, Unit::count)
+      .add("imbalance_contiguous", "heaviest rank to mean, in order",
+           mean > 0 ? ReportValue(most_contiguous / mean) : ReportValue())
+      .add("imbalance_ring", "heaviest rank to mean, in ring order",
+           mean > 0 ? ReportValue(most_ring / mean) : ReportValue())
+      .add(std::move(table));
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,119 @@
+// Statistics against a plain loop, for every element type; NaN, infinities and empty arrays; any number of
+// threads and any kind of source.
+#include "ejk/statistics.hpp"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <random>
+
+#include "io/support.hpp"
+
+using namespace ejk;
+
+namespace {
+
+double number(const Extreme& e) {
+  if (const auto* whole = std::get_if<std::int64_t>(&e)) return static_cast<double>(*whole);
+  return std::get<double>(e);
+}
+
+// Elements of any type, of small numbers, with some NaN and infinities where there are such.
+Array random_array(DType dtype, Shape shape, std::mt19937_64& random) {
+  Array array(dtype, std::move(shape));
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    for (T& x : array.elements<T>()) {
+      const int value = static_cast<int>(random() % 100);
+      if constexpr (std::is_same_v<T, bool>)
+        x = value % 2 != 0;
+      else if constexpr (std::is_integral_v<T>)
+        x = static_cast<T>(std::is_signed_v<T> ? value - 50 : value);
+      else
+        x = T(value == 7    ? std::nanf("")
+              : value == 8  ? INFINITY
+              : value == 90 ? -INFINITY
+                            : static_cast<float>(value) / 4);
+    }
+  });
+  return array;
+}
+
+}  // namespace
+
+TEST_CASE("statistics are those of a plain loop, for every element type") {
+  std::mt19937_64 random(3);
+  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
+    for (const std::int64_t n : {1, 15, 16, 17, 1000}) {
+      CAPTURE(name_of(d));
+      const Array array = random_array(d, {n}, random);
+      const Statistics s = statistics_of(*make_source(array.view()));
+      double low = INFINITY, high = -INFINITY, sum = 0;
+      std::int64_t nans = 0, infinities = 0;
+      dispatch(d, [&]<class T>(std::type_identity<T>) {
+        for (const T element : array.elements<T>()) {
+          double x = 0;
+          if constexpr (std::is_arithmetic_v<T>)
+            x = static_cast<double>(element);
+          else
+            x = static_cast<double>(static_cast<float>(element));
+          if (std::isnan(x)) {
+            ++nans;
+            continue;
+          }
+          infinities += std::isinf(x);
+          low = std::min(low, x), high = std::max(high, x), sum += x;
+        }
+      });
+      CHECK(s.elements == n);
+      CHECK(s.nans == nans);
+      CHECK(s.infinities == infinities);
+      if (nans == n) {
+        CHECK(std::holds_alternative<std::monostate>(s.minimum));
+        continue;
+      }
+      CHECK(number(s.minimum) == low);
+      CHECK(number(s.maximum) == high);
+      if (infinities == 0) CHECK(*s.mean == doctest::Approx(sum / static_cast<double>(n - nans)));
+    }
+}
+
+TEST_CASE("extremes of 64 bits are exact, or the nearest double") {
+  const std::vector<std::int64_t> wide{INT64_MIN, 3, INT64_MAX};
+  const Statistics s = statistics_of(*make_source(Array::from<std::int64_t>({3}, wide)));
+  CHECK(std::get<std::int64_t>(s.minimum) == INT64_MIN);
+  CHECK(std::get<std::int64_t>(s.maximum) == INT64_MAX);
+  const std::vector<std::uint64_t> large{UINT64_MAX};
+  const Statistics u = statistics_of(*make_source(Array::from<std::uint64_t>({1}, large)));
+  CHECK(std::get<double>(u.maximum) == 0x1p64);
+}
+
+TEST_CASE("nothing, a scalar, and nothing but NaN") {
+  const Statistics none = statistics_of(*make_source(Array(DType::float32, {3, 0})));
+  CHECK(none.elements == 0);
+  CHECK(std::holds_alternative<std::monostate>(none.maximum));
+  CHECK_FALSE(none.mean);
+  const std::vector<float> nan{std::nanf("")};
+  const Statistics one = statistics_of(*make_source(Array::from<float>({}, nan)));
+  CHECK(one.elements == 1);
+  CHECK(one.nans == 1);
+  CHECK_FALSE(one.mean);
+}
+
+TEST_CASE("the same bits for any number of threads, from memory, in strides and read in pieces") {
+  std::mt19937_64 random(4);
+  const Array array = random_array(DType::int16, {7, 900, 701}, random);
+  const int before = omp_get_max_threads();
+  const auto mean = [&](const ArraySource& source) { return *statistics_of(source).mean; };
+  const double wanted = mean(*make_source(array.view()));
+  for (const int threads : {1, 2, 7}) {
+    omp_set_num_threads(threads);
+    CHECK(mean(*make_source(array.view())) == wanted);
+    CHECK(mean(test::Unmapped(Array::copy_of(array.view()))) == wanted);
+  }
+  omp_set_num_threads(before);
+  ArrayView turned = array.view();
+  std::swap(turned.shape[0], turned.shape[2]);
+  std::swap(turned.strides[0], turned.strides[2]);
+  CHECK(number(statistics_of(*make_source(turned)).maximum) == 49);
+}

@@ -1,0 +1,178 @@
+// Packing against a plain loop and back, for random masks with padding anywhere; boxes, indices in any order,
+// and errors that name the index.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "ejk/pack.hpp"
+
+using namespace ejk;
+
+namespace {
+
+Array counting_floats(Shape shape) {
+  Array x(DType::float32, std::move(shape));
+  std::iota(x.elements<float>().begin(), x.elements<float>().end(), 1.0f);
+  return x;
+}
+
+// Padding on the right, on the left, on both sides or anywhere; some rows empty, some full.
+Array random_mask(std::int64_t batch, std::int64_t seq, std::mt19937_64& random) {
+  Array mask(DType::int64, {batch, seq});
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int64_t kind = below(4), begin = kind % 2 == 0 ? 0 : below(seq + 1), end = below(seq + 1);
+    for (std::int64_t s = 0; s < seq; ++s)
+      mask.elements<std::int64_t>()[static_cast<std::size_t>(b * seq + s)] =
+          kind == 3 ? below(3) : static_cast<std::int64_t>(s >= begin && s < end);
+  }
+  return mask;
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.message();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("pack is a plain loop over the mask, and unpack is its inverse") {
+  std::mt19937_64 random(11);
+  for (int n = 0; n < 60; ++n) {
+    const auto batch = static_cast<std::int64_t>(random() % 6),
+               width = static_cast<std::int64_t>(random() % 4);
+    const std::int64_t seq = std::vector<std::int64_t>{0, 1, 7, 64, 65, 200}[random() % 6];
+    const Array x = counting_floats({batch, seq, width}),
+                mask = random_mask(batch, std::max<std::int64_t>(seq, 0), random);
+    const auto m = mask.elements<std::int64_t>();
+    const auto v = x.elements<float>();
+
+    std::vector<float> packed;
+    std::vector<std::int64_t> indices;
+    std::vector<std::int32_t> cu{0};
+    std::vector<float> restored(v.size(), -2.0f);
+    std::int64_t longest = 0;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t s = 0; s < seq; ++s) {
+        const std::int64_t flat = b * seq + s;
+        if (m[static_cast<std::size_t>(flat)] == 0) continue;
+        indices.push_back(flat);
+        for (std::int64_t w = 0; w < width; ++w) {
+          const auto at = static_cast<std::size_t>(flat * width + w);
+          packed.push_back(v[at]);
+          restored[at] = v[at];
+        }
+      }
+      cu.push_back(static_cast<std::int32_t>(indices.size()));
+      longest = std::max<std::int64_t>(longest, cu.back() - cu[cu.size() - 2]);
+    }
+
+    const auto mask_source = make_source(mask.view(), "mask");
+    const Packed p = pack(make_source(x.view(), "x"), *mask_source);
+    const Array got = read_all(*p.packed), places = read_all(*p.indices);
+    REQUIRE(got.shape() == Shape{static_cast<std::int64_t>(indices.size()), width});
+    CHECK(std::equal(packed.begin(), packed.end(), got.elements<float>().begin()));
+    CHECK(std::equal(indices.begin(), indices.end(), places.elements<std::int64_t>().begin()));
+    REQUIRE(p.cu_seqlens.shape() == Shape{batch + 1});
+    CHECK(std::equal(cu.begin(), cu.end(), p.cu_seqlens.elements<std::int32_t>().begin()));
+    CHECK(p.max_seqlen == longest);
+
+    const auto same = [&](const Array& back) {
+      REQUIRE(back.shape() == x.shape());
+      return std::equal(restored.begin(), restored.end(), back.elements<float>().begin());
+    };
+    const auto tokens = make_source(got.view(), "packed");
+    CHECK(same(read_all(*unpack(tokens, *mask_source, {}, {}, -2))));
+    CHECK(same(read_all(*unpack(tokens, *p.indices, batch, seq, -2))));
+
+    // Tokens in another order, with their indices.
+    std::vector<std::size_t> order(indices.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    Array mixed(DType::float32, got.shape()), mixed_indices(DType::int64, {places.size()});
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      mixed_indices.elements<std::int64_t>()[i] = indices[order[i]];
+      for (std::size_t w = 0; w < static_cast<std::size_t>(width); ++w)
+        mixed.elements<float>()[i * static_cast<std::size_t>(width) + w] =
+            packed[order[i] * static_cast<std::size_t>(width) + w];
+    }
+    CHECK(same(read_all(*unpack(make_source(mixed.view(), "packed"),
+                                *make_source(mixed_indices.view(), "indices"), batch, seq, -2))));
+
+    // Boxes of both.
+    if (batch > 1 && seq > 6 && width > 1 && got.shape()[0] > 3) {
+      std::vector<float> box(2 * 1);
+      p.packed->read(Shape{1, 1}, Shape{2, 1}, box.data());
+      CHECK(box[0] == packed[static_cast<std::size_t>(width + 1)]);
+      CHECK(box[1] == packed[static_cast<std::size_t>(2 * width + 1)]);
+      std::vector<float> part(2 * 3 * 1);
+      unpack(tokens, *mask_source, {}, {}, -2)->read(Shape{0, 2, 1}, Shape{2, 3, 1}, part.data());
+      for (std::int64_t b = 0; b < 2; ++b)
+        for (std::int64_t s = 0; s < 3; ++s)
+          CHECK(part[static_cast<std::size_t>(3 * b + s)] ==
+                restored[static_cast<std::size_t>((b * seq + 2 + s) * width + 1)]);
+    }
+  }
+}
+
+TEST_CASE("every element type is packed bit by bit and filled with what it can hold") {
+  const std::vector<std::uint8_t> bits{1, 0, 1, 1};
+  const auto mask = make_source(Array::from<std::uint8_t>({2, 2}, bits), "mask");
+  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1)) {
+    CAPTURE(name_of(d));
+    Array x(d, {2, 2});
+    for (std::int64_t i = 0; i < x.bytes(); ++i) x.data()[i] = static_cast<std::byte>(i % 2);
+    const Array packed = read_all(*pack(make_source(x.view(), "x"), *mask).packed);
+    const Array back = read_all(*unpack(make_source(packed.view(), "p"), *mask, {}, {}, 1));
+    const auto size = static_cast<std::size_t>(size_of(d));
+    CHECK(std::memcmp(back.data(), x.data(), size) == 0);
+    CHECK(std::memcmp(back.data() + 2 * size, x.data() + 2 * size, 2 * size) == 0);
+    const auto element = make_source(ArrayView{back.data() + size, d, {1}, {size_of(d)}});
+    dispatch(d, [&]<class T>(std::type_identity<T>) {
+      const Array filled = read_all(*element);
+      if constexpr (std::is_arithmetic_v<T>)
+        CHECK(filled.elements<T>()[0] == T{1});
+      else
+        CHECK(static_cast<float>(filled.elements<T>()[0]) == 1.0f);
+    });
+  }
+}
+
+TEST_CASE("what does not fit is refused by its index") {
+  const auto source = [](std::vector<std::int64_t> values) {
+    return make_source(Array::from<std::int64_t>({static_cast<std::int64_t>(values.size())},
+                                                 std::span<const std::int64_t>(values)),
+                       "i.npy");
+  };
+  const auto tokens = make_source(Array(DType::int32, {3}), "p.npy");
+  const auto with = [&](std::vector<std::int64_t> values) {
+    return error_of([&] { unpack(tokens, *source(std::move(values)), 2, 4); });
+  };
+  CHECK(with({0, 8, 1}) == "i.npy: indices[1] is 8, outside of the 2 x 4 places");
+  CHECK(with({0, 1, -1}) == "i.npy: indices[2] is -1, outside of the 2 x 4 places");
+  CHECK(with({5, 2, 5}) == "i.npy: indices[0] and indices[2] are both 5");
+  CHECK(with({4, 5, 4}) == "i.npy: indices[0] and indices[2] are both 4");
+  CHECK(with({4, 5}) == "p.npy has 3 tokens, i.npy places 2");
+  CHECK(with({0, 3, 4}).empty());
+  CHECK(error_of([&] {
+          unpack(tokens, *source({0, 1, 2}), 2, 4, 1.5);
+        }) == "the padding is to be 1.5, which int32 cannot hold");
+  CHECK(error_of([&] {
+          pack(tokens, *make_source(Array(DType::boolean, {1, 3}), "m"));
+        }) == "p.npy: a padded array is (batch, seq, ...), not of shape (3,)");
+  CHECK(
+      error_of([&] {
+        pack(make_source(Array(DType::int32, {2, 3}), "x"), *make_source(Array(DType::boolean, {3, 2}), "m"));
+      }) == "m: a mask of shape (3, 2) does not fit x of shape (2, 3)");
+}
