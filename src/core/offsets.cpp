@@ -69,4 +69,33 @@ std::int64_t read_last_offset(const ArraySource& source) {
   return widened(source, "cu_seqlens", last, n - 1)[0];
 }
 
+Array to_array(const std::vector<std::int64_t>& values, DType dtype, const char* what) {
+  Array result(dtype, {static_cast<std::int64_t>(values.size())});
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    const auto refuse = [&](std::size_t i) {
+      throw Error(Error::Kind::input,
+                  fmt::format("{}[{}] is {}, which {} cannot hold", what, i, values[i], name_of(dtype)))
+          .hint("--dtype int64 holds more");
+    };
+    const auto to = result.elements<T>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if constexpr (std::is_same_v<T, bool>) {
+        throw Error(Error::Kind::usage, fmt::format("{} cannot be bool", what));
+      } else if constexpr (std::is_integral_v<T>) {
+        if (!std::in_range<T>(values[i])) refuse(i);
+        to[i] = static_cast<T>(values[i]);
+      } else {
+        // Rounded, an offset would name another token.
+        const auto rounded = static_cast<double>(values[i]);
+        to[i] = static_cast<T>(
+            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(rounded));
+        const auto back = static_cast<double>(
+            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(to[i]));
+        if (!(back < 9.3e18) || static_cast<std::int64_t>(back) != values[i]) refuse(i);
+      }
+    }
+  });
+  return result;
+}
+
 }  // namespace ejk::core

@@ -18,4 +18,8 @@ std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens);
 /// The last element alone, which is the number of tokens if they are cu_seqlens.
 std::int64_t read_last_offset(const ArraySource& cu_seqlens);
 
+/// The values as an array (values.size(),) of any integer or float dtype. Throws Error{input} that names the
+/// first index whose value it cannot hold exactly.
+Array to_array(const std::vector<std::int64_t>& values, DType dtype, const char* what);
+
 }  // namespace ejk::core

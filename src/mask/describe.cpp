@@ -184,7 +184,7 @@ Report describe(const MaskInfo& info) {
     const std::int64_t grid = s.states.size();
     const auto middle = keys_of_middle_query(info.masks[u]);
     masks.rows.push_back({static_cast<std::int64_t>(u), heads_with(info, static_cast<std::int64_t>(u)),
-                          core::printable(info.masks[u].text(), 60), s.empty_blocks, s.partial_blocks,
+                          core::printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
                           s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
                           info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),
                           share(s.true_elements, q), middle ? ReportValue(*middle) : ReportValue()});

@@ -12,6 +12,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
+#include "mask/labels.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
@@ -66,33 +67,6 @@ Ids read_ids(const ArraySource& source, Convention convention) {
       }
   });
   return ids;
-}
-
-// 0 stays 0; positive ids keep their order and become small enough.
-std::pair<Labels, Labels> labels_of(const Ids& q, const Ids& kv) {
-  std::vector<std::int64_t> ranks;
-  const auto large = [](const Ids& ids) {
-    return std::any_of(ids.values.begin(), ids.values.end(), [](std::int64_t id) { return id > INT32_MAX; });
-  };
-  if (large(q) || large(kv)) {
-    for (const Ids* ids : {&q, &kv})
-      std::copy_if(ids->values.begin(), ids->values.end(), std::back_inserter(ranks),
-                   [](std::int64_t id) { return id > 0; });
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  }
-  const auto convert = [&](const Ids& ids) {
-    Labels labels{ids.batch, ids.length, {}};
-    labels.values.reserve(ids.values.size());
-    for (const std::int64_t id : ids.values) {
-      const bool ranked = id > 0 && !ranks.empty();
-      const std::int64_t label =
-          ranked ? std::lower_bound(ranks.begin(), ranks.end(), id) - ranks.begin() + 1 : id;
-      labels.values.push_back(static_cast<std::int32_t>(label));
-    }
-    return labels;
-  };
-  return {convert(q), convert(kv)};
 }
 
 // Bits as 0 and 1 of any dtype.
@@ -230,17 +204,6 @@ Classes classify(std::int64_t runs, std::int64_t bits, int threads, std::int64_t
   return classes;
 }
 
-// Transposes 64 × 64 bits: swaps ever smaller off-diagonal squares.
-void transpose_64(Word* a) {
-  Word keep = 0x00000000FFFFFFFFull;
-  for (int size = 32; size != 0; size >>= 1, keep ^= keep << size)
-    for (int k = 0; k < 64; k = (k + size + 1) & ~size) {
-      const Word swap = ((a[k] >> size) ^ a[k + size]) & keep;
-      a[k] ^= swap << size;
-      a[k + size] ^= swap;
-    }
-}
-
 // Two columns are equal in all rows if they are in the distinct ones.
 Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t max_bytes,
                          PatternTable::Hash hash) {
@@ -253,7 +216,7 @@ Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t
                         Word square[64] = {};
                         for (std::int64_t r = d; r < std::min(rows.count(), d + 64); ++r)
                           square[r - d] = rows.patterns->bits(r)[c / 64];
-                        transpose_64(square);
+                        mask::transpose_64(square);
                         for (std::int64_t k = std::max(c, first); k < std::min(c + 64, first + n); ++k)
                           out.row(k - first)[d / 64] = square[k - c];
                       }
@@ -298,7 +261,8 @@ SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_
   const Ids kv = &q_ids == &kv_ids ? q : read_ids(kv_ids, options.convention);
   if (q.batch != kv.batch)
     throw invalid(fmt::format("query ids have {} batch entries, key ids {}", q.batch, kv.batch));
-  auto [q_labels, kv_labels] = labels_of(q, kv);
+  Labels q_labels{q.batch, q.length, {}}, kv_labels{kv.batch, kv.length, {}};
+  mask::to_labels(q.values, kv.values, q_labels.values, kv_labels.values);
   SegmentMask result;
   if (options.separate) {
     result.q_mask = padding_mask(q_labels, options.dtype);
@@ -356,7 +320,6 @@ SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> source, const Segme
     const Classes rows = classify(q, kv, threads, options.max_pattern_bytes, hash,
                                   [&](std::int64_t first, std::int64_t n, const BitRows& out) {
                                     node.fill({first, first + n, 0, kv}, out);
-                                    node.release(first, first + n);
                                   });
     const Classes columns = classify_columns(rows, kv, options.max_pattern_bytes, hash);
     write_ids(rows, options.convention, q_out);

@@ -10,6 +10,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "kernels/kernels.hpp"
+#include "mask/labels.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {
@@ -22,7 +23,7 @@ using mask::BlockState;
 using mask::Rectangle;
 using mask::Word;
 
-using Ids = std::vector<std::int32_t>;  // ≤ 0 in the input becomes 0
+using Ids = std::vector<std::int32_t>;  // labels: 0 is padding
 
 // The positive ids of a run, and whether it holds padding. No positive id: low > high.
 struct IdRange {
@@ -113,36 +114,11 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
   return std::make_unique<SegmentsClassifier>(*this, kv_block);
 }
 
-// Only equality, order and sign of ids matter: those that do not fit 32 bits are replaced by their rank.
-void to_ids(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv, Ids& q_ids,
-            Ids& kv_ids) {
-  const auto large = [](std::int64_t id) { return id > INT32_MAX; };
-  std::vector<std::int64_t> ranks;
-  if (std::any_of(q.begin(), q.end(), large) || std::any_of(kv.begin(), kv.end(), large)) {
-    std::copy_if(q.begin(), q.end(), std::back_inserter(ranks), [](std::int64_t id) { return id > 0; });
-    std::copy_if(kv.begin(), kv.end(), std::back_inserter(ranks), [](std::int64_t id) { return id > 0; });
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    if (ranks.size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different segment ids");
-  }
-  const auto convert = [&](const std::vector<std::int64_t>& from, Ids& to) {
-    to.resize(from.size());
-    for (std::size_t i = 0; i < from.size(); ++i)
-      to[i] = from[i] <= 0 ? 0
-              : ranks.empty()
-                  ? static_cast<std::int32_t>(from[i])
-                  : static_cast<std::int32_t>(std::lower_bound(ranks.begin(), ranks.end(), from[i]) -
-                                              ranks.begin() + 1);
-  };
-  convert(q, q_ids);
-  convert(kv, kv_ids);
-}
-
 }  // namespace
 
 Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids) {
   auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
-  to_ids(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q, *kv);
+  mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q, *kv);
   if (*q == *kv) kv = q;
   const std::string text = q_ids.name() == kv_ids.name()
                                ? fmt::format("segments({})", q_ids.name())

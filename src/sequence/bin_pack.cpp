@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "ejk/pack.hpp"
-#include "sequence/offsets.hpp"
 
 namespace ejk {
 
@@ -72,7 +72,7 @@ BinPacking bin_pack(const ArraySource& source, std::int64_t capacity, LongSequen
     throw Error(Error::Kind::input, fmt::format("the capacity is {}; it is at least 1", capacity));
   BinPacking packing;
   packing.capacity = capacity;
-  cut_pieces(packing, sequence::read_integers(source, "lens"), source.name(), how, max_pieces);
+  cut_pieces(packing, core::read_integers(source, "lens"), source.name(), how, max_pieces);
 
   const std::size_t pieces = packing.length.size();
   packing.row.resize(pieces);

@@ -6,8 +6,8 @@
 #include <bit>
 #include <cmath>
 
+#include "core/offsets.hpp"
 #include "ejk/sequence.hpp"
-#include "sequence/offsets.hpp"
 
 namespace ejk {
 
@@ -66,7 +66,7 @@ Table histogram(const std::vector<std::int64_t>& sorted) {
 }  // namespace
 
 Report describe_sequences(const ArraySource& cu_seqlens) {
-  const std::vector<std::int64_t> cu = sequence::read_offsets(cu_seqlens);
+  const std::vector<std::int64_t> cu = core::read_offsets(cu_seqlens);
   std::vector<std::int64_t> sorted(cu.size() - 1);
   double packed_work = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {

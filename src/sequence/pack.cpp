@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "sequence/mask_rows.hpp"
-#include "sequence/offsets.hpp"
 
 namespace ejk {
 
@@ -71,7 +71,7 @@ Layout layout_of_rows(const std::vector<std::vector<Run>>& rows, std::int64_t se
 
 Layout layout_of_indices(const ArraySource& source, std::int64_t batch, std::int64_t seq) {
   const std::int64_t places = element_count(Shape{batch, seq});
-  const std::vector<std::int64_t> indices = sequence::read_integers(source, "indices");
+  const std::vector<std::int64_t> indices = core::read_integers(source, "indices");
   Layout layout{batch, seq, static_cast<std::int64_t>(indices.size()), {}};
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0 || indices[i] >= places)
@@ -266,7 +266,7 @@ Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
     result.left_padded += !row.empty() && row.front().flat > 0;
     result.with_holes += row.size() > 1;
   }
-  result.cu_seqlens = sequence::to_array(cu, DType::int32, "cu_seqlens");
+  result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
   const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
   result.packed = std::make_shared<PackedSource>(std::move(x), layout);
   result.indices = std::make_shared<IndexSource>(layout);

@@ -9,10 +9,10 @@
 #include <numeric>
 
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "kernels/kernels.hpp"
 #include "sequence/ids.hpp"
 #include "sequence/mask_rows.hpp"
-#include "sequence/offsets.hpp"
 
 namespace ejk {
 
@@ -54,7 +54,7 @@ std::vector<std::int64_t> numbers_of(const std::vector<std::int64_t>& offsets, C
 std::vector<std::int64_t> chunk_offsets_of(const ArraySource& cu_seqlens, std::int64_t chunk_size) {
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it is at least 1", chunk_size));
-  std::vector<std::int64_t> counts = lengths_of(sequence::read_offsets(cu_seqlens));
+  std::vector<std::int64_t> counts = lengths_of(core::read_offsets(cu_seqlens));
   for (std::int64_t& n : counts) n = core::ceil_div(n, chunk_size);
   return running_sum(counts);
 }
@@ -117,11 +117,11 @@ Array cdiv(const ArraySource& source, std::int64_t b) {
 }
 
 Array prepare_lens(const ArraySource& cu) {
-  return sequence::to_array(lengths_of(sequence::read_offsets(cu)), cu.dtype(), "lens");
+  return core::to_array(lengths_of(core::read_offsets(cu)), cu.dtype(), "lens");
 }
 
 Array prepare_lens_from_mask(const ArraySource& mask) {
-  return sequence::to_array(row_counts(mask), DType::int32, "lens");
+  return core::to_array(row_counts(mask), DType::int32, "lens");
 }
 
 RowPadding inspect_padding(const ArraySource& mask) {
@@ -136,7 +136,7 @@ RowPadding inspect_padding(const ArraySource& mask) {
 }
 
 SequenceCounts count_sequences(const ArraySource& cu) {
-  const std::vector<std::int64_t> offsets = sequence::read_offsets(cu);
+  const std::vector<std::int64_t> offsets = core::read_offsets(cu);
   SequenceCounts counts{static_cast<std::int64_t>(offsets.size()) - 1, offsets.back(), 0, 0};
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::int64_t length = offsets[i + 1] - offsets[i];
@@ -147,38 +147,38 @@ SequenceCounts count_sequences(const ArraySource& cu) {
 }
 
 Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype) {
-  return sequence::to_array(running_sum(row_counts(mask)), out_dtype, "cu_seqlens");
+  return core::to_array(running_sum(row_counts(mask)), out_dtype, "cu_seqlens");
 }
 
 Array prepare_cu_seqlens_from_lens(const ArraySource& source, DType out_dtype) {
-  const std::vector<std::int64_t> lens = sequence::read_integers(source, "lens");
+  const std::vector<std::int64_t> lens = core::read_integers(source, "lens");
   for (std::size_t i = 0; i < lens.size(); ++i)
     if (lens[i] < 0)
       throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, negative", source.name(), i, lens[i]));
-  return sequence::to_array(running_sum(lens), out_dtype, "cu_seqlens");
+  return core::to_array(running_sum(lens), out_dtype, "cu_seqlens");
 }
 
 Array prepare_cu_seqlens_from_segment_ids(const ArraySource& source, DType out_dtype) {
-  const std::vector<std::int64_t> ids = sequence::read_integers(source, "segment ids");
+  const std::vector<std::int64_t> ids = core::read_integers(source, "segment ids");
   std::vector<std::int64_t> cu{0};
   for (std::size_t i = 1; i <= ids.size(); ++i)
     if (i == ids.size() || ids[i] != ids[i - 1]) cu.push_back(static_cast<std::int64_t>(i));
-  return sequence::to_array(cu, out_dtype, "cu_seqlens");
+  return core::to_array(cu, out_dtype, "cu_seqlens");
 }
 
 std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu) {
-  std::vector<std::int64_t> offsets = sequence::read_offsets(cu);
+  std::vector<std::int64_t> offsets = core::read_offsets(cu);
   return sequence::make_ids(std::move(offsets), {}, IdKind::position, cu.dtype(), "position_ids");
 }
 
 std::shared_ptr<const ArraySource> prepare_sequence_ids(const ArraySource& cu, Convention convention) {
-  std::vector<std::int64_t> offsets = sequence::read_offsets(cu), numbers = numbers_of(offsets, convention);
+  std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
   const DType dtype = size_of(cu.dtype()) == 8 ? DType::int64 : DType::int32;
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::label, dtype, "sequence_ids");
 }
 
 std::shared_ptr<const ArraySource> prepare_token_indices(const ArraySource& cu, Convention convention) {
-  std::vector<std::int64_t> offsets = sequence::read_offsets(cu), numbers = numbers_of(offsets, convention);
+  std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu.dtype(),
                             "token_indices");
 }
@@ -192,7 +192,7 @@ std::shared_ptr<const ArraySource> prepare_chunk_indices(const ArraySource& cu, 
 }
 
 Array prepare_chunk_offsets(const ArraySource& cu, std::int64_t chunk_size) {
-  return sequence::to_array(chunk_offsets_of(cu, chunk_size), cu.dtype(), "chunk_offsets");
+  return core::to_array(chunk_offsets_of(cu, chunk_size), cu.dtype(), "chunk_offsets");
 }
 
 }  // namespace ejk
