@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
@@ -17,10 +18,25 @@ namespace {
 
 using Container = ArrayReference::Container;
 
+// The first number of OMP_NUM_THREADS, which is a list ("4,2") where parallel regions are nested.
+std::optional<std::int64_t> threads_of_openmp() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  std::string_view first = variable ? variable : "";
+  first = first.substr(0, first.find(','));
+  while (first.starts_with(' ')) first.remove_prefix(1);
+  while (first.ends_with(' ')) first.remove_suffix(1);
+  const auto threads = parse_integer(first);
+  return threads && *threads > 0 ? threads : std::nullopt;
+}
+
+// OpenMP ends the program when it cannot start a thread. So there are never many more than cores, nor more
+// than have room for their stacks; the results are the same for every number.
 void set_threads(std::int64_t asked) {
-  if (asked > 0) return omp_set_num_threads(static_cast<int>(std::min<std::int64_t>(asked, 4096)));
-  const char* openmp = std::getenv("OMP_NUM_THREADS");
-  if (openmp == nullptr || *openmp == '\0') omp_set_num_threads(usable_cores());
+  constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
+  const std::int64_t cores = usable_cores();
+  const std::int64_t wanted = asked > 0 ? asked : threads_of_openmp().value_or(cores);
+  const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / bytes_per_thread);
+  omp_set_num_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
 std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
@@ -160,7 +176,7 @@ void Job::print(const Report& report) {
   std::FILE* stream = arrays_to_stdout() ? stderr : stdout;
   if (!options_.json)
     for (const std::string& warning : report.warnings)
-      fmt::print(stderr, "ejk {}: warning: {}\n", command_.name, printable(warning));
+      say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
