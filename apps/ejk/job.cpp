@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 
 #include "ejk/machine.hpp"
@@ -40,6 +41,49 @@ void set_threads(std::int64_t asked) {
 }
 
 std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
+
+// Calls `count` with the bytes of everything that is read from a source. What lies in memory is not read.
+class CountedSource final : public ArraySource {
+ public:
+  CountedSource(std::shared_ptr<const ArraySource> source, std::function<void(std::int64_t)> count)
+      : source_(std::move(source)), count_(std::move(count)) {}
+
+  DType dtype() const override { return source_->dtype(); }
+  const Shape& shape() const override { return source_->shape(); }
+  const std::string& name() const override { return source_->name(); }
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    source_->read(start, count, out);
+    count_(byte_count(Shape(count.begin(), count.end()), dtype()));
+  }
+  std::optional<ArrayView> mapped() const override { return source_->mapped(); }
+  void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
+  bool random_access() const override { return source_->random_access(); }
+
+ private:
+  std::shared_ptr<const ArraySource> source_;
+  std::function<void(std::int64_t)> count_;
+};
+
+// The same arrays, with progress while they are read.
+std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays,
+                                std::function<void(std::int64_t, std::int64_t)> progress) {
+  struct Count {
+    std::mutex mutex;
+    std::int64_t done = 0;
+    std::int64_t all = 0;
+  };
+  const auto total = std::make_shared<Count>();
+  std::vector<NamedArray> out;
+  for (const NamedArray& array : arrays) {
+    if (!array.source->mapped()) total->all += bytes_of(*array.source);
+    out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
+                     const std::scoped_lock lock(total->mutex);
+                     progress(total->done += bytes, total->all);
+                   })});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -96,6 +140,14 @@ void Job::note_input(const std::string& role, const std::string& value) {
 
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
+void Job::require_memory(std::int64_t peak_bytes) const {
+  if (peak_bytes > max_memory_)
+    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
+                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
+        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
+                                      : "--max-memory sets another limit than nine tenths of what there is");
+}
+
 bool Job::plan(Report report, std::int64_t peak_bytes) {
   if (options_.dry_run) {
     report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
@@ -103,17 +155,16 @@ bool Job::plan(Report report, std::int64_t peak_bytes) {
     report.add(Remark{"Dry run: nothing was computed or written."});
     print(report);
   }
-  if (peak_bytes > max_memory_)
-    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
-                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
-        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
-                                      : "--max-memory sets another limit than nine tenths of what there is");
+  require_memory(peak_bytes);
   return options_.dry_run;
 }
 
 std::function<void(std::int64_t, std::int64_t)> Job::progress() {
-  bar_ = std::make_shared<ProgressBar>(
-      options_.quiet && options_.progress == When::automatic ? When::never : options_.progress);
+  if (bar_) bar_->clear();
+  // A bar in the midst of an array that is printed on the same window would be in its way.
+  const bool unasked = options_.quiet || (arrays_to_stdout() && is_terminal(stdout));
+  bar_ = std::make_shared<ProgressBar>(unasked && options_.progress == When::automatic ? When::never
+                                                                                       : options_.progress);
   return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
 }
 
@@ -137,6 +188,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   }
   if (arrays.empty() || (!target_ && several_)) return 0;
 
+  arrays = counted(arrays, progress());
   WriteOptions write{options_.overwrite, settings_};
   for (const Output& output : outputs)
     if (several_ && !output.source) write.absent.push_back(output.name);
