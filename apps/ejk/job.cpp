@@ -221,7 +221,7 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
            Unit::bytes_per_second)
       .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
       .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
-  report.add(Section{"stats", "Statistics", stats});
+  report.add(Section{"stats", "statistics", stats});
 }
 
 void Job::print(const Report& report) {
