@@ -67,7 +67,7 @@ class CountedSource final : public ArraySource {
 
 // The same arrays, with progress while they are read.
 std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays,
-                                std::function<void(std::int64_t, std::int64_t)> progress) {
+                                const std::function<void(std::int64_t, std::int64_t)>& progress) {
   struct Count {
     std::mutex mutex;
     std::int64_t done = 0;
