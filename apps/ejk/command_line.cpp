@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -35,11 +36,11 @@ struct Voice {
 
 void say_error(const Voice& voice, const Error& error) {
   const bool color = wants_color(stderr, voice.color);
-  fmt::print(stderr, "{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program, color ? "\x1b[0m" : "",
-             printable(error.message(), kLongestMessage));
+  say(fmt::format("{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program, color ? "\x1b[0m" : "",
+                  printable(error.message(), kLongestMessage)));
   if (!error.hint().empty())
-    fmt::print(stderr, "{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
-               printable(error.hint(), kLongestMessage));
+    say(fmt::format("{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
+                    printable(error.hint(), kLongestMessage)));
 }
 
 void print(const std::string& text) {
@@ -90,8 +91,10 @@ void refuse_extras(const Command& command, const CLI::App& app) {
   std::vector<std::string> names{"--help"};
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  const std::vector<std::string> extras = app.remaining();
-  for (std::string word : extras) {
+  std::vector<std::string> extras = app.remaining();
+  const auto end_of_options = std::find(extras.begin(), extras.end(), "--");
+  for (auto extra = extras.begin(); extra != end_of_options; ++extra) {
+    std::string word = *extra;
     if (word.size() < 2 || word[0] != '-') continue;
     word = word.substr(0, word.find('='));
     Error error = usage(fmt::format("unknown option '{}'", printable(word)));
@@ -101,7 +104,19 @@ void refuse_extras(const Command& command, const CLI::App& app) {
       error.hint(fmt::format("'ejk {} -h' lists the options", command.name));
     throw error;
   }
+  if (end_of_options != extras.end()) extras.erase(end_of_options);
   if (!extras.empty()) throw usage(fmt::format("unexpected argument '{}'", printable(extras.front())));
+}
+
+// "--quiet=yes" and "--mask=", which the parser would put its own meaning into.
+void check_value(const CLI::App& app, const std::string& word) {
+  const std::size_t equals = word.find('=');
+  if (!word.starts_with("-") || equals == std::string::npos) return;
+  const std::string name = word.substr(0, equals);
+  const CLI::Option* option = app.get_option_no_throw(name);
+  if (option == nullptr) return;
+  if (option->get_expected_max() == 0) throw usage(fmt::format("{} takes no value", name));
+  if (equals + 1 == word.size()) throw usage(fmt::format("a value is missing: {}", option_in(app, name)));
 }
 
 // What is wrong, in our words.
@@ -123,6 +138,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
     if (*word == "--help") return print(command_help(command, parser.app, HelpLength::all)), kExitDone;
+    check_value(parser.app, *word);
     *word = protect(*word);
   }
   std::reverse(words.begin(), words.end());  // as CLI11 takes them
@@ -141,10 +157,10 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
 
 int run_words(const std::vector<std::string>& words, Voice& voice) {
   if (words.empty()) {
-    std::fputs(program_help().c_str(), stderr);
+    say(program_help());
     return kExitUsage;
   }
-  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  std::vector<std::string> rest(words.begin() + 1, words.end());
   const std::string& word = words.front();
   if (word == "--version") {
     const bool verbose = !rest.empty() && (rest.front() == "--verbose" || rest.front() == "-v");
@@ -153,7 +169,9 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
     return print(version_text(verbose)), kExitDone;
   }
   if (word == "-h" || word == "--help" || word == "help") {
-    if (rest.empty()) return print(program_help()), kExitDone;
+    std::erase_if(rest, [](const std::string& w) { return w == "-h" || w == "--help"; });
+    if (rest.size() > 1) throw usage(fmt::format("unexpected argument '{}'", printable(rest[1])));
+    if (rest.empty() || rest.front() == "help") return print(program_help()), kExitDone;
     const Command& command = command_named(rest.front());
     return print(command_help(command, Parser(command).app, HelpLength::all)), kExitDone;
   }

@@ -92,7 +92,7 @@ std::span<const Command> commands() {
       {"mask-info",
        "Masks",
        "block metadata of attention masks, and how sparse they are",
-       "ejk mask-info --mask 'causal & documents(cu_seqlens.npy)' --block 128x128 -o info.h5",
+       "ejk mask-info --mask 'causal & documents(cu.npy)' --block 128x128 -o info.h5",
        {"data_next", "mask_next", "block_mask", "partial_mask_blocks", "q_sequence", "is_dynamic_mask"},
        mask_info},
       {"mask",

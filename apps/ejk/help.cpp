@@ -96,7 +96,7 @@ std::string program_help() {
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length) {
   const bool all = length == HelpLength::all;
   std::string out;
-  if (all) out += fmt::format("Example: {}\n\n", command.example);
+  if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
   out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
   out += usage_line(command, app) + "\n";
 
@@ -138,7 +138,7 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
   if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
   out +=
       "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or\n"
-      "  invalid; 4 an output cannot be written; 5 over the memory budget; 70 a bug in ejk\n";
+      "  invalid; 4 an output cannot be written; 5 over the memory budget; 70 a bug\n  in ejk\n";
   return out;
 }
 

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "ejk/machine.hpp"
@@ -19,13 +21,71 @@ namespace {
 
 using Container = ArrayReference::Container;
 
+// The first number of OMP_NUM_THREADS, which is a list ("4,2") where parallel regions are nested.
+std::optional<std::int64_t> threads_of_openmp() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  std::string_view first = variable ? variable : "";
+  first = first.substr(0, first.find(','));
+  while (first.starts_with(' ')) first.remove_prefix(1);
+  while (first.ends_with(' ')) first.remove_suffix(1);
+  const auto threads = parse_integer(first);
+  return threads && *threads > 0 ? threads : std::nullopt;
+}
+
+// OpenMP ends the program when it cannot start a thread. So there are never many more than cores, nor more
+// than have room for their stacks; the results are the same for every number.
 void set_threads(std::int64_t asked) {
-  if (asked > 0) return omp_set_num_threads(static_cast<int>(std::min<std::int64_t>(asked, 4096)));
-  const char* openmp = std::getenv("OMP_NUM_THREADS");
-  if (openmp == nullptr || *openmp == '\0') omp_set_num_threads(usable_cores());
+  constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
+  const std::int64_t cores = usable_cores();
+  const std::int64_t wanted = asked > 0 ? asked : threads_of_openmp().value_or(cores);
+  const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / bytes_per_thread);
+  omp_set_num_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
 std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
+
+// Calls `count` with the bytes of everything that is read from a source. What lies in memory is not read.
+class CountedSource final : public ArraySource {
+ public:
+  CountedSource(std::shared_ptr<const ArraySource> source, std::function<void(std::int64_t)> count)
+      : source_(std::move(source)), count_(std::move(count)) {}
+
+  DType dtype() const override { return source_->dtype(); }
+  const Shape& shape() const override { return source_->shape(); }
+  const std::string& name() const override { return source_->name(); }
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    source_->read(start, count, out);
+    count_(byte_count(Shape(count.begin(), count.end()), dtype()));
+  }
+  std::optional<ArrayView> mapped() const override { return source_->mapped(); }
+  void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
+  bool random_access() const override { return source_->random_access(); }
+
+ private:
+  std::shared_ptr<const ArraySource> source_;
+  std::function<void(std::int64_t)> count_;
+};
+
+// The same arrays, with progress while they are read.
+std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays,
+                                const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  struct Count {
+    std::mutex mutex;
+    std::int64_t done = 0;
+    std::int64_t all = 0;
+  };
+  const auto total = std::make_shared<Count>();
+  std::vector<NamedArray> out;
+  for (const NamedArray& array : arrays) {
+    if (!array.source->mapped()) total->all += bytes_of(*array.source);
+    out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
+                     const std::scoped_lock lock(total->mutex);
+                     progress(total->done += bytes, total->all);
+                   })});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -118,6 +178,14 @@ void Job::note_read(std::int64_t bytes) { bytes_read_ += bytes; }
 
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
+void Job::require_memory(std::int64_t peak_bytes) const {
+  if (peak_bytes > max_memory_)
+    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
+                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
+        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
+                                      : "--max-memory sets another limit than nine tenths of what there is");
+}
+
 bool Job::plan(Report report, std::int64_t peak_bytes) {
   choose_target();
   if (options_.dry_run) {
@@ -126,17 +194,16 @@ bool Job::plan(Report report, std::int64_t peak_bytes) {
     report.add(Remark{"Dry run: nothing was computed or written."});
     print(report);
   }
-  if (peak_bytes > max_memory_)
-    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
-                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
-        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
-                                      : "--max-memory sets another limit than nine tenths of what there is");
+  require_memory(peak_bytes);
   return options_.dry_run;
 }
 
 std::function<void(std::int64_t, std::int64_t)> Job::progress() {
-  bar_ = std::make_shared<ProgressBar>(
-      options_.quiet && options_.progress == When::automatic ? When::never : options_.progress);
+  if (bar_) bar_->clear();
+  // A bar in the midst of an array that is printed on the same window would be in its way.
+  const bool unasked = options_.quiet || (arrays_to_stdout() && is_terminal(stdout));
+  bar_ = std::make_shared<ProgressBar>(unasked && options_.progress == When::automatic ? When::never
+                                                                                       : options_.progress);
   return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
 }
 
@@ -160,6 +227,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   }
   if (arrays.empty() || (!target_ && several_)) return 0;
 
+  arrays = counted(arrays, progress());
   WriteOptions write{options_.overwrite, settings_};
   for (const Output& output : outputs)
     if (several_ && !output.source) write.absent.push_back(output.name);
@@ -189,14 +257,14 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
            Unit::bytes_per_second)
       .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
       .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
-  report.add(Section{"stats", "Statistics", stats});
+  report.add(Section{"stats", "statistics", stats});
 }
 
 void Job::print(const Report& report) {
   std::FILE* stream = arrays_to_stdout() ? stderr : stdout;
   if (!options_.json)
     for (const std::string& warning : report.warnings)
-      fmt::print(stderr, "ejk {}: warning: {}\n", command_.name, printable(warning));
+      say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));

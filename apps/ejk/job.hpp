@@ -58,8 +58,11 @@ class Job {
   /// Bytes that the work may take.
   std::int64_t max_memory() const { return max_memory_; }
 
-  /// Says what is about to be done, before it is: throws Error{budget} when `peak_bytes` are too many. With
-  /// --dry-run that is all, and the answer is true: stop.
+  /// Throws Error{budget} when the work would take more.
+  void require_memory(std::int64_t peak_bytes) const;
+
+  /// Says what is about to be done, before it is, and requires `peak_bytes`. With --dry-run that is all, and
+  /// the answer is true: stop.
   bool plan(Report report, std::int64_t peak_bytes);
 
   enum class Phase { read, compute, write };
@@ -71,7 +74,7 @@ class Job {
     return f();
   }
 
-  /// A progress bar, drawn when the work takes long.
+  /// A progress bar, drawn when the work takes long. Writing has one of its own.
   std::function<void(std::int64_t, std::int64_t)> progress();
 
   /// Writes the arrays where -o and --field say, then the report.

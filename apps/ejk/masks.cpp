@@ -69,10 +69,18 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
       error.hint(fmt::format("an expression follows --mask: --mask '{}'", reference));
     throw;
   }
-  const auto rank = array->shape().size();
-  if (rank == 2 || rank == 3) return array;
+  const Shape& shape = array->shape();
+  const auto rank = shape.size();
+  if (rank == 2 || rank == 3) {
+    const char* const axes[] = {"heads", "queries", "keys"};
+    for (std::size_t d = 0; d < rank; ++d)
+      if (shape[d] == 0)
+        throw Error(Error::Kind::input, fmt::format("{}: shape {} has no {}", printable(reference),
+                                                    to_string(shape), axes[d + 3 - rank]));
+    return array;
+  }
   Error error(Error::Kind::input, fmt::format("{}: shape {} is neither (Q, K) nor (H, Q, K)",
-                                              printable(reference), to_string(array->shape())));
+                                              printable(reference), to_string(shape)));
   if (rank == 4) error.hint(fmt::format("a slice picks one batch entry: '{}[0]'", printable(reference)));
   throw error;
 }
@@ -138,11 +146,14 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
                       shape[three ? 2 : 1], three && shape[0] == 1});
     if (options.shape.empty()) masks.has_head_axis = three;
   }
+  bool heads_in_expressions = false;  // a file() in one has a mask for each head
   for (const MaskExpression& expression : options.expressions) {
     job.note_input("mask_expression", expression.text());
-    if (const auto shape = expression.shape(open); shape && shape->size() == 3)
-      claims.push_back({fmt::format("--mask '{}'", printable(expression.text())),
-                        (*shape)[0] == 1 ? 0 : (*shape)[0], (*shape)[1], (*shape)[2], false});
+    const auto shape = expression.shape(open);
+    if (!shape) continue;
+    claims.push_back({fmt::format("--mask '{}'", printable(expression.text())),
+                      (*shape)[0] == 1 ? 0 : (*shape)[0], (*shape)[1], (*shape)[2], false});
+    heads_in_expressions = heads_in_expressions || (*shape)[0] > 1;
   }
   if (claims.empty())
     throw usage("--shape is required: no array says how many queries and keys there are")
@@ -172,8 +183,8 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
         .hint("one --mask serves all heads, else each head has its own");
   if (heads > 1) masks.has_head_axis = true;
 
-  const std::int64_t array_heads = array && array->shape().size() == 3 ? array->shape()[0] : 0;
-  if (array && heads > 1 && array_heads <= 1)
+  const std::int64_t array_heads = array && array->shape().size() == 3 ? array->shape()[0] : 1;
+  if (array && heads > 1 && array_heads == 1)
     masks.remarks.push_back(fmt::format("{} of shape {} serves all {} heads.", printable(options.array),
                                         to_string(array->shape()), heads));
   if (expressions == 1 && heads > 1)
@@ -183,23 +194,24 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
                      : fmt::format("--mask '{}'", printable(options.expressions.front().text()));
 
   const Shape shape{heads, masks.q_length, masks.kv_length};
-  std::optional<Mask> shared_array, shared_expression;
-  for (std::int64_t head = 0; head < heads; ++head) {
+  const auto mask_of = [&](std::int64_t head) {
     std::optional<Mask> mask;
-    if (array && array_heads <= 1) {
-      if (!shared_array)
-        shared_array = array_mask(array_heads == 1 ? slice_of(array, 0) : array, options.polarity);
-      mask = shared_array;
-    } else if (array) {
-      mask = array_mask(slice_of(array, head), options.polarity);
-    }
+    if (array)
+      mask = array_mask(array->shape().size() == 2 ? array : slice_of(array, array_heads == 1 ? 0 : head),
+                        options.polarity);
     if (expressions > 0) {
       const auto which = static_cast<std::size_t>(expressions == 1 ? 0 : head);
       const Mask rule = options.expressions[which].resolve(shape, head, options.polarity, open);
       mask = mask ? *mask & rule : rule;
     }
-    masks.heads.push_back(*mask);
-  }
+    return *mask;
+  };
+  const bool one_for_all = array_heads == 1 && expressions <= 1 && !heads_in_expressions;
+  constexpr std::int64_t bytes_of_a_head = 64, bytes_of_a_mask = 512;  // about; ids and files come on top
+  job.require_memory(heads * (one_for_all ? bytes_of_a_head : bytes_of_a_mask));
+  masks.heads.reserve(static_cast<std::size_t>(heads));
+  for (std::int64_t head = 0; head < heads; ++head)
+    masks.heads.push_back(head > 0 && one_for_all ? masks.heads.front() : mask_of(head));
 
   std::string rules;
   for (const MaskExpression& expression : options.expressions)

@@ -12,6 +12,13 @@ namespace {
 
 Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
 
+// Whoever leaves the word empty ("$name" in a script that never set it) means something else than its
+// absence.
+std::string read_name(const std::string& word) {
+  if (word.empty()) throw usage("the word is empty");
+  return word;
+}
+
 When read_when(const std::string& word) {
   constexpr When values[] = {When::automatic, When::always, When::never};
   return values[read_choice(word, {"auto", "always", "never"})];
@@ -23,21 +30,17 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
   const auto shared = [&](CLI::Option* option) { return option->group(kSharedGroup); };
   const bool several = command.outputs.size() > 1;
   if (!command.outputs.empty()) {
-    shared(app.add_option("-o,--output", into.output,
-                          several
-                              ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
-                                "A folder is made if missing and gets one NAME.npy for each. With --field "
-                                "also an .npy file, or - for stdout. Without -o the report is all."
-                              : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                                "Without -o it is printed as text that numpy.loadtxt reads."))
-        ->type_name("OUTPUT");
+    shared(add_word(app, "-o,--output", into.output, read_name, "OUTPUT",
+                    several ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
+                              "A folder is made if missing and gets one NAME.npy for each. With --field "
+                              "also an .npy file, or - for stdout. Without -o the report is all."
+                            : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
+                              "Without -o it is printed as text that numpy.loadtxt reads."));
     if (several)
-      shared(
-          app.add_option("--field", into.field,
-                         fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed "
-                                     "as text that numpy.loadtxt reads.",
-                                     fmt::join(command.outputs, ", "))))
-          ->type_name("NAME");
+      shared(add_word(app, "--field", into.field, read_name, "NAME",
+                      fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed "
+                                  "as text that numpy.loadtxt reads.",
+                                  fmt::join(command.outputs, ", "))));
     shared(app.add_flag("--overwrite", into.overwrite,
                         "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
   }
@@ -77,11 +80,10 @@ std::string protect(const std::string& word) { return word.starts_with("-[") ? "
 
 CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string& into,
                            const std::string& help) {
-  return app
-      .add_option_function<std::string>(
-          names, [&into](const std::string& word) { into = word.starts_with(" -[") ? word.substr(1) : word; },
-          help)
-      ->type_name("REF");
+  const auto read = [](const std::string& word) {
+    return read_name(word.starts_with(" -[") ? word.substr(1) : word);
+  };
+  return add_word(app, names, into, read, "REF", help);
 }
 
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,

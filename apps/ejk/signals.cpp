@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 
 #include "ejk/io.hpp"
@@ -16,6 +17,7 @@ namespace {
 
 char bus_message[200];  // made ready beforehand: a handler may not format
 std::size_t bus_message_size = 0;
+std::atomic_flag bus_error;
 
 extern "C" void end_by_signal(int signal) {
   remove_temporary_files();
@@ -25,6 +27,7 @@ extern "C" void end_by_signal(int signal) {
 }
 
 extern "C" void end_by_bus_error(int) {
+  while (bus_error.test_and_set()) pause();  // another thread is at it
   remove_temporary_files();
   clear_progress_from_signal();
   (void)!write(STDERR_FILENO, bus_message, bus_message_size);
@@ -52,6 +55,7 @@ void handle_signals(const std::string& program) {
   }
   install(SIGPIPE, end_by_signal);  // even if a parent ignores it: a closed pipe ends us quietly
   install(SIGBUS, end_by_bus_error);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of its size is then a failed write
 }
 
 }  // namespace ejk::app

@@ -55,6 +55,8 @@ TextStyle text_style(std::FILE* stream, When color) {
   return {window_width(stream), wants_color(stream, color), shows_unicode()};
 }
 
+void say(const std::string& text) noexcept { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+
 void secure_standard_streams() {
   // Opened the wrong way round, so that using one fails as it would have.
   for (int fd = 0; fd < 3; ++fd)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <string>
 
 #include "ejk/report.hpp"
 
@@ -16,6 +17,9 @@ bool wants_color(std::FILE* stream, When when);
 
 /// Width, colour and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
+
+/// Writes to stderr. Nobody is left to be told when that fails, so it is no error.
+void say(const std::string& text) noexcept;
 
 /// Gives the three standard streams a file descriptor each if they were closed: else the first file that is
 /// opened would be taken for stdout.

@@ -8,7 +8,8 @@
 
 namespace ejk::mask {
 
-void to_labels(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv, std::vector<std::int32_t>& q_labels, std::vector<std::int32_t>& kv_labels) {
+void to_labels(const std::vector<std::int64_t>& q, const std::vector<std::int64_t>& kv,
+               std::vector<std::int32_t>& q_labels, std::vector<std::int32_t>& kv_labels) {
   const auto large = [](std::int64_t id) { return id > INT32_MAX; };
   std::vector<std::int64_t> ranks;
   if (std::any_of(q.begin(), q.end(), large) || std::any_of(kv.begin(), kv.end(), large)) {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +80,24 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   return lines;
 }
 
+// A column of a table as text.
+struct Column {
+  std::vector<std::string> label;  // lines
+  std::vector<std::string> cells;
+  std::size_t width = 0;
+  bool is_text = false;  // may be moved or cut
+  bool is_left = false;  // stands at the left: text and bars
+
+  // Makes it as narrow as its cells and the words of its label are.
+  void break_label() {
+    if (label.empty()) return;
+    width = 0;
+    for (const std::string& word : words_of(label.front())) width = std::max(width, width_of(word));
+    for (const std::string& cell : cells) width = std::max(width, width_of(cell));
+    label = wrapped(label.front(), width);
+  }
+};
+
 class TextWriter {
  public:
   explicit TextWriter(const TextStyle& style) : style_(style) {}
@@ -132,8 +149,13 @@ class TextWriter {
     for (std::size_t i = begin; i < end; ++i) {
       const Field& field = std::get<Field>(report.items[i]);
       const std::string label = left(field.label, label_width);
+      const std::string value = report::with_unit(field.value, field.unit);
+      const std::size_t behind = indent + label_width + 2;
+      std::vector<std::string> rows = wrapped(value, space(behind));
+      if (width_of(value) <= space(behind) || rows.empty()) rows = {value};  // with the spaces that it has
       line(indent, fmt::format("{}{}{}  {}", style_.color ? kDim : "", label, style_.color ? kPlain : "",
-                               report::with_unit(field.value, field.unit)));
+                               rows.front()));
+      for (std::size_t r = 1; r < rows.size(); ++r) line(behind, rows[r]);
     }
   }
 
@@ -154,6 +176,29 @@ class TextWriter {
       line(indent, row);
   }
 
+  Column column_of(const Table& table, std::size_t c, std::size_t rows) const {
+    const TableColumn& about = table.columns[c];
+    // A bar is as long as its number, the column's largest being kBarWidth.
+    const bool is_bar = about.unit == Unit::bar;
+    double largest = 0;
+    for (const auto& row : table.rows)
+      if (const double* value = is_bar ? std::get_if<double>(&row.at(c)) : nullptr)
+        largest = std::max(largest, *value);
+    Column column;
+    if (!about.label.empty()) column.label = {about.label};
+    column.width = width_of(about.label);
+    column.is_left = is_bar;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const ReportValue& value = table.rows[r].at(c);
+      column.cells.push_back(is_bar ? bar(value, largest) : report::cell(value, about.unit));
+      column.width = std::max(column.width, width_of(column.cells.back()));
+      column.is_text = column.is_text || std::holds_alternative<std::string>(value) ||
+                       std::holds_alternative<std::vector<std::int64_t>>(value);
+    }
+    column.is_left = column.is_left || column.is_text;
+    return column;
+  }
+
   // In eighths of a character; anything above 0 shows.
   std::string bar(const ReportValue& value, double largest) const {
     const double* number = std::get_if<double>(&value);
@@ -171,83 +216,63 @@ class TextWriter {
     gap();
     title(indent, table.title);
     if (!table.title.empty()) indent += 2;
-    std::vector<std::size_t> shown_columns;
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      if (!table.columns[c].json_only) shown_columns.push_back(c);
-    const std::size_t columns = shown_columns.size();
-    const auto column = [&](std::size_t c) -> const TableColumn& { return table.columns[shown_columns[c]]; };
     const std::size_t shown =
         std::min(table.rows.size(), static_cast<std::size_t>(std::max<std::int64_t>(table.text_rows, 0)));
+    std::vector<Column> columns;
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      if (!table.columns[c].json_only) columns.push_back(column_of(table, c, shown));
 
-    // A bar is as long as its number, the column's largest being kBarWidth.
-    std::vector<double> largest(columns);
-    for (std::size_t c = 0; c < columns; ++c)
-      if (column(c).unit == Unit::bar)
-        for (const auto& cells_of_row : table.rows)
-          if (const double* value = std::get_if<double>(&cells_of_row.at(shown_columns[c])))
-            largest[c] = std::max(largest[c], *value);
-
-    std::vector<std::vector<std::string>> cells(shown, std::vector<std::string>(columns));
-    std::vector<std::size_t> widths(columns);
-    std::vector<bool> is_text(columns, false);
-    for (std::size_t c = 0; c < columns; ++c) {
-      widths[c] = width_of(column(c).label);
-      for (std::size_t r = 0; r < shown; ++r) {
-        const ReportValue& value = table.rows[r].at(shown_columns[c]);
-        const bool is_bar = column(c).unit == Unit::bar;
-        cells[r][c] = is_bar ? bar(value, largest[c]) : report::cell(value, column(c).unit);
-        widths[c] = std::max(widths[c], width_of(cells[r][c]));
-        if (std::holds_alternative<std::string>(value) ||
-            std::holds_alternative<std::vector<std::int64_t>>(value) || is_bar)
-          is_text[c] = true;
-      }
-    }
-    // Too wide: labels are broken at spaces, then the widest column of text gives way.
-    const auto total = [&] {
-      return std::accumulate(widths.begin(), widths.end(), columns == 0 ? 0 : 2 * (columns - 1));
+    // Too wide: labels are broken at spaces; then the widest text, whatever it is of, moves to lines under
+    // the table that begin with what stands in the first column; then the widest text that is left is cut.
+    const auto excess = [&] {
+      std::size_t total = 0;
+      for (const Column& column : columns) total += column.width + 2;
+      return total > space(indent) + 2 ? total - space(indent) - 2 : 0;
     };
-    std::vector<std::vector<std::string>> labels(columns);
-    const bool wide = total() > space(indent);
-    for (std::size_t c = 0; c < columns; ++c) {
-      if (wide) {
-        widths[c] = 0;
-        for (const std::string& word : words_of(column(c).label))
-          widths[c] = std::max(widths[c], width_of(word));
-        for (std::size_t r = 0; r < shown; ++r) widths[c] = std::max(widths[c], width_of(cells[r][c]));
-      }
-      labels[c] = wrapped(column(c).label, widths[c]);
+    const auto widest_text = [&](std::size_t from) {
+      auto widest = columns.end();
+      for (auto c = columns.begin() + static_cast<std::ptrdiff_t>(from); c < columns.end(); ++c)
+        if (c->is_text && (widest == columns.end() || c->width > widest->width)) widest = c;
+      return widest;
+    };
+    if (excess() > 0)
+      for (Column& column : columns) column.break_label();
+    std::vector<std::string> under;
+    if (const auto wide = excess() > 0 ? widest_text(1) : columns.end(); wide != columns.end()) {
+      for (std::size_t r = 0; r < shown; ++r)
+        under.push_back(
+            fmt::format("{} {}: {}", fmt::join(columns[0].label, " "), columns[0].cells[r], wide->cells[r]));
+      columns.erase(wide);
     }
-    if (total() > space(indent)) {
-      std::size_t widest = columns;
-      for (std::size_t c = 0; c < columns; ++c)
-        if (is_text[c] && (widest == columns || widths[c] > widths[widest])) widest = c;
-      if (widest != columns)
-        widths[widest] = std::max<std::size_t>(
-            widths[widest] - std::min(total() - space(indent), widths[widest]), kNarrowest);
-    }
+    if (const auto wide = excess() > 0 ? widest_text(0) : columns.end(); wide != columns.end())
+      wide->width = std::max(wide->width - std::min(excess(), wide->width), kNarrowest);
 
     const auto row = [&](const auto& text_of) {
       std::string out;
-      for (std::size_t c = 0; c < columns; ++c) {
-        const std::string text = cut(text_of(c), widths[c]);
-        out += (c > 0 ? "  " : "") + (is_text[c] ? left(text, widths[c]) : right(text, widths[c]));
+      for (const Column& column : columns) {
+        const std::string text = cut(text_of(column), column.width);
+        out += (&column == &columns.front() ? "" : "  ") +
+               (column.is_left ? left(text, column.width) : right(text, column.width));
       }
       while (out.ends_with(' ')) out.pop_back();
       return out;
     };
     std::size_t height = 0;
-    for (const auto& label : labels) height = std::max(height, label.size());
+    for (const Column& column : columns) height = std::max(height, column.label.size());
     for (std::size_t h = 0; h < height; ++h) {  // labels stand on the first row of numbers
-      const std::string header = row([&](std::size_t c) {
-        const std::size_t above = height - labels[c].size();
-        return h < above ? std::string() : labels[c][h - above];
+      const std::string header = row([&](const Column& column) {
+        const std::size_t above = height - column.label.size();
+        return h < above ? std::string() : column.label[h - above];
       });
       line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
     }
-    for (std::size_t r = 0; r < shown; ++r) line(indent, row([&](std::size_t c) { return cells[r][c]; }));
+    for (std::size_t r = 0; r < shown; ++r)
+      line(indent, row([&](const Column& column) { return column.cells[r]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",
                                core::format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
+    for (const std::string& text : under)
+      for (const std::string& part : wrapped(text, space(indent))) line(indent, part);
   }
 
   struct Glyph {

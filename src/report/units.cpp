@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -41,20 +42,30 @@ std::string seconds(double s) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-std::string scaled(double value, double base, std::span<const char* const> units) {
-  std::size_t unit = 0;
-  while (std::abs(value) >= base && unit + 1 < units.size()) value /= base, ++unit;
-  return unit == 0 ? fmt::format("{:.4g} {}", value, units[0]) : fmt::format("{:.1f} {}", value, units[unit]);
-}
-
 std::string bytes(double value) {
-  constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  return scaled(value, 1024, units);
+  constexpr double most = 9e18;  // what 64 bits count
+  return core::format_bytes(std::llround(std::clamp(value, 0.0, most)));
 }
 
 std::string flop(double value) {
   constexpr std::array units{"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"};
-  return scaled(value, 1000, units);
+  if (value < 1000) return fmt::format("{:.4g} FLOP", value);
+  std::size_t unit = 1;
+  for (value /= 1000; value >= 999.95 && unit + 1 < units.size(); ++unit) value /= 1000;
+  return fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+// "1,048,576", "256.5", "2.98"; below 1 as many digits as tell it from 0.
+std::string plain(double value) {
+  constexpr double most = 1e15;
+  const double size = std::abs(value);
+  if (value == 0) return "0";
+  if (size < 0.995 || size >= most) return fmt::format("{:.3g}", value);
+  const auto hundredths = std::llround(size * 100);
+  std::string text = (value < 0 ? "-" : "") + core::format_count(hundredths / 100);
+  if (hundredths % 100 == 0) return text;
+  text += fmt::format(".{:02}", hundredths % 100);
+  return text.ends_with('0') ? text.substr(0, text.size() - 1) : text;
 }
 
 std::string measure(double value, Unit unit) {
@@ -71,7 +82,7 @@ std::string measure(double value, Unit unit) {
     case Unit::bytes_per_second:
       return bytes(value) + "/s";
     default:
-      return fmt::format("{:.6g}", value);
+      return plain(value);
   }
 }
 

@@ -84,6 +84,48 @@ TEST_CASE("a table wider than the window gives up text, not numbers") {
         "name                                   n\n" + std::string(28, 'x') + "...  123,456\n");
 }
 
+TEST_CASE("long text that makes a table too wide stands under it, with what is in the first column") {
+  Report report;
+  report.add(Table{"t",
+                   "",
+                   {{"n", "mask"}, {"is", "is"}, {"b", "blocks"}},
+                   {{std::int64_t{0}, "causal & documents(cu_seqlens.npy)", std::int64_t{123456}},
+                    {std::int64_t{1}, "a rule that takes more than one line of 40", std::int64_t{7}}}});
+  CHECK(to_text(report, {40, false, true}) ==
+        "mask   blocks\n"
+        "   0  123,456\n"
+        "   1        7\n"
+        "mask 0: causal &\n"
+        "documents(cu_seqlens.npy)\n"
+        "mask 1: a rule that takes more than one\n"
+        "line of 40\n");
+}
+
+TEST_CASE("values wider than the window are wrapped behind their labels") {
+  Report report;
+  report.add("means", "causal means", std::string("query i sees keys up to i + offset")).add("n", "n", true);
+  CHECK(to_text(report, {40, false, true}) ==
+        "causal means  query i sees keys up to i\n"
+        "              + offset\n"
+        "n             yes\n");
+}
+
+TEST_CASE("numbers that are not whole have two decimals, and JSON all") {
+  const auto text = [](double value) { return report::with_unit(value, Unit::none); };
+  CHECK(text(1048576) == "1,048,576");
+  CHECK(text(95232.64) == "95,232.64");
+  CHECK(text(2.984375) == "2.98");
+  CHECK(text(256.5) == "256.5");
+  CHECK(text(-1234.567) == "-1,234.57");
+  CHECK(text(0.9999) == "1");
+  CHECK(text(0.33333) == "0.333");
+  CHECK(text(0) == "0");
+  CHECK(text(1e20) == "1e+20");
+  Report report;
+  report.add("n", "n", 2.984375);
+  CHECK(to_json(report, {}).find("2.984375") != std::string::npos);
+}
+
 TEST_CASE("columns for JSON alone are left out") {
   Report report;
   report.add(Table{"t",
@@ -127,6 +169,8 @@ TEST_CASE("measures get the unit that keeps them short") {
   CHECK(report::with_unit(2.5e12, Unit::flop) == "2.5 TFLOP");
   CHECK(report::with_unit(std::int64_t{12}, Unit::flop) == "12 FLOP");
   CHECK(report::with_unit(3.0 * (1 << 30), Unit::bytes_per_second) == "3.0 GiB/s");
+  CHECK(report::with_unit(1048575.0, Unit::bytes_per_second) == "1.0 MiB/s");
+  CHECK(report::with_unit(999960.0, Unit::flop) == "1.0 MFLOP");
   CHECK(report::with_unit(std::int64_t{1000000}, Unit::tokens) == "1,000,000 tokens");
   CHECK(report::with_unit(std::nan(""), Unit::share) == "nan");
 }

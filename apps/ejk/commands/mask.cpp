@@ -19,8 +19,7 @@ namespace {
 // The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
 class MaskElements : public ArraySource {
  public:
-  MaskElements(Masks masks, std::function<void(std::int64_t, std::int64_t)> progress)
-      : masks_(std::move(masks)), progress_(std::move(progress)) {
+  explicit MaskElements(Masks masks) : masks_(std::move(masks)) {
     if (masks_.has_head_axis) shape_.push_back(masks_.head_count());
     shape_.insert(shape_.end(), {masks_.q_length, masks_.kv_length});
   }
@@ -38,26 +37,24 @@ class MaskElements : public ArraySource {
     for (std::int64_t h = head; h < head + heads; ++h, to += count[q] * count[k])
       masks_.heads[static_cast<std::size_t>(h)].read(start[q], start[q] + count[q], start[k],
                                                      start[k] + count[k], to);
-    progress_((head + heads - 1) * masks_.q_length + start[q] + count[q],
-              masks_.head_count() * masks_.q_length);
   }
 
  private:
   Masks masks_;
   Shape shape_;
-  std::function<void(std::int64_t, std::int64_t)> progress_;
 };
 
 Answer run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options, job); });
+  const std::vector<std::string> remarks = masks.remarks;
   Report report;
-  const auto elements = std::make_shared<MaskElements>(masks, job.progress());
+  const auto elements = std::make_shared<MaskElements>(std::move(masks));
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
   constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
   if (job.plan(report, std::min(a_piece, byte_count(elements->shape(), DType::boolean)))) return Answer::yes;
-  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  for (const std::string& remark : remarks) report.add(Remark{remark});
   job.deliver(std::move(report), {{"mask", elements, {}}});
   return Answer::yes;
 }

@@ -35,13 +35,22 @@ const char* narrowest(std::int64_t largest, bool downcast) {
   return !downcast || largest > 32767 ? "int32" : largest > 127 ? "int16" : "int8";
 }
 
+// Whether all heads have the same mask, as far as that can be told without reading an array.
+bool one_mask(const std::vector<Mask>& heads) {
+  const Mask& first = heads.front();
+  return std::all_of(heads.begin(), heads.end(), [&](const Mask& mask) {
+    return &mask.node() == &first.node() ||
+           (mask.is_computable() && first.is_computable() && mask.same_as(first));
+  });
+}
+
 // What --dry-run says: bounds, since how many partial blocks differ is known only afterwards.
 Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
   const std::int64_t heads = masks.head_count();
   const std::int64_t q_blocks = whole_blocks(masks.q_length, options.block.q);
   const std::int64_t kv_blocks = whole_blocks(masks.kv_length, options.block.kv);
-  const std::int64_t blocks = element_count(Shape{heads, q_blocks, kv_blocks});
-  const bool computable = heads == 1 && masks.heads.front().is_computable() && !options.dynamic;
+  const bool padded =
+      q_blocks * options.block.q != masks.q_length || kv_blocks * options.block.kv != masks.kv_length;
 
   Report report;
   report.add("heads", "heads", heads)
@@ -60,16 +69,30 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
     const std::int64_t bytes = byte_count(shape, *dtype_named(dtype));
     table.rows.push_back({name, std::move(shape), dtype, bytes});
   };
-  const Shape grid{heads, q_blocks, kv_blocks};
+  // The largest values of a dynamic mask's indices are bounds, those of a static one are counted from 0.
+  const bool one = !options.dynamic && one_mask(masks.heads);
+  const std::int64_t rows = one ? options.head_shards : heads;
+  const std::int64_t q_blocks_of_shard = q_blocks / options.q_seq_shards;
+  const std::int64_t next = options.dkv ? q_blocks_of_shard : kv_blocks;
+  const std::int64_t partial =
+      options.dynamic ? element_count(Shape{heads / options.head_shards, q_blocks_of_shard, kv_blocks})
+                      : element_count(Shape{one ? 1 : heads, q_blocks, kv_blocks});
+  const std::int64_t last = options.dynamic ? 0 : 1;
   const bool downcast = !options.no_downcast;
-  row("data_next", grid, narrowest(std::max(q_blocks, kv_blocks) - 1, downcast));
-  if (!computable) row("mask_next", grid, narrowest(blocks - 1, downcast));
+  const Shape grid{rows, q_blocks, kv_blocks};
+  Shape pattern{options.block.q, options.block.kv};
+  if (options.dkv) std::swap(pattern[0], pattern[1]);
+  const bool computable = one && masks.heads.front().is_computable() && !padded;
+
+  row("data_next", grid, narrowest(next - last, downcast));
+  if (!computable) row("mask_next", grid, narrowest(partial - last, downcast));
   row("block_mask", grid, narrowest(2, downcast));
   if (options.dynamic)
-    row("partial_mask_blocks", {heads, q_blocks, kv_blocks, options.block.q, options.block.kv}, "bool");
+    row("partial_mask_blocks", {heads, q_blocks, kv_blocks, pattern[0], pattern[1]}, "bool");
   else if (!computable)
-    row("partial_mask_blocks", {blocks, options.block.q, options.block.kv}, "bool");
+    row("partial_mask_blocks", {partial, pattern[0], pattern[1]}, "bool");
   if (computable) row("q_sequence", {masks.q_length}, "int32");
+  row("is_dynamic_mask", {}, "bool");
   report.add(std::move(table));
   return report;
 }
