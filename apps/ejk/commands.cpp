@@ -103,7 +103,7 @@ std::span<const Command> commands() {
        mask},
       {"info",
        "Arrays",
-       "every array in files: shape, type, least, largest, mean, NaNs",
+       "every array in files: shape, type, range, mean, NaNs",
        "ejk info masks.npz info.h5",
        {},
        info},
