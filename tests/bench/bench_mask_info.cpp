@@ -11,6 +11,7 @@
 #include <random>
 
 #include "bench/limits.hpp"
+#include "bench/measure.hpp"
 #include "ejk/io.hpp"
 #include "ejk/mask_info.hpp"
 
@@ -20,53 +21,16 @@ namespace {
 
 constexpr std::int64_t kMega = std::int64_t{1} << 20;
 
-// Log-normal lengths with a mean near `mean`, the last one cut: documents packed into one sequence.
-std::shared_ptr<const ArraySource> packed_documents(std::int64_t tokens, double mean) {
-  std::mt19937_64 random(7);
-  std::lognormal_distribution<double> length(std::log(mean) - 0.5, 1.0);
-  std::vector<std::int64_t> cu{0};
-  while (cu.back() < tokens)
-    cu.push_back(std::min(tokens, cu.back() + std::max<std::int64_t>(1, std::llround(length(random)))));
-  return make_source(Array::from<std::int64_t>({static_cast<std::int64_t>(cu.size())}, cu), "cu_seqlens");
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 Array dense(const Mask& mask) {
   Array all(DType::boolean, {mask.q_length(), mask.kv_length()});
   mask.read(0, mask.q_length(), 0, mask.kv_length(), reinterpret_cast<bool*>(all.data()));
   return all;
 }
 
-// Times f(), with a probe of the read limit right before each time, so that both see the same machine.
-// `dense_bytes`: what f() has to read; 0: nothing worth a ratio.
-template <class F>
-void run(
-    benchmark::State& state, std::int64_t dense_bytes, F&& f,
-    const std::function<double()>& probe = [] { return bench::read_bandwidth(1); }) {
-  std::vector<double> rates, limits, shares;
-  for (auto _ : state) {
-    const double limit = dense_bytes > 0 ? probe() : 0;
-    const auto begin = std::chrono::steady_clock::now();
-    f();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    state.SetIterationTime(seconds.count());
-    if (dense_bytes == 0) continue;
-    const double rate = static_cast<double>(dense_bytes) / seconds.count();
-    rates.push_back(rate * 1e-9), limits.push_back(limit * 1e-9), shares.push_back(rate / limit);
-  }
-  if (dense_bytes == 0) return;
-  state.counters["GB/s"] = median(rates);
-  state.counters["limit GB/s"] = median(limits);
-  state.counters["of limit"] = median(shares);
-}
-
 void process(benchmark::State& state, const std::vector<Mask>& heads, BlockShape block,
              std::int64_t dense_bytes) {
-  run(state, dense_bytes, [&] { benchmark::DoNotOptimize(process_mask(heads, block).block_mask.data()); });
+  measure::run(state, dense_bytes,
+               [&] { benchmark::DoNotOptimize(process_mask(heads, block).block_mask.data()); });
 }
 
 void causal(benchmark::State& state) {
@@ -76,20 +40,21 @@ void causal(benchmark::State& state) {
 
 void documents(benchmark::State& state) {
   const std::int64_t n = state.range(0), block = state.range(1);
-  process(state, {documents_mask(*packed_documents(n, static_cast<double>(state.range(2))))}, {block, block},
-          0);
+  process(state, {documents_mask(*measure::packed_documents(n, static_cast<double>(state.range(2))))},
+          {block, block}, 0);
 }
 
 void causal_documents(benchmark::State& state) {
   const std::int64_t n = state.range(0), block = state.range(1);
   process(state,
-          {causal_mask(n, n) & documents_mask(*packed_documents(n, static_cast<double>(state.range(2))))},
+          {causal_mask(n, n) &
+           documents_mask(*measure::packed_documents(n, static_cast<double>(state.range(2))))},
           {block, block}, 0);
 }
 
 void dense_documents(benchmark::State& state) {
   const std::int64_t n = state.range(0);
-  const auto source = make_source(dense(documents_mask(*packed_documents(n, 512))), "mask");
+  const auto source = make_source(dense(documents_mask(*measure::packed_documents(n, 512))), "mask");
   process(state, {array_mask(source)}, {128, 128}, n * n);
 }
 
@@ -116,12 +81,12 @@ void file_documents(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const auto path = std::filesystem::temp_directory_path() / "ejk_bench_mask.npy";
   {
-    const Mask mask = causal_mask(n, n) & documents_mask(*packed_documents(n, 512));
+    const Mask mask = causal_mask(n, n) & documents_mask(*measure::packed_documents(n, 512));
     write_array(parse_reference(path.string()), {"mask", make_source(dense(mask), "mask")});
   }
   const double before = own_memory();
   double grown = 0;
-  run(
+  measure::run(
       state, n * n,
       [&] {
         const MaskInfo info = process_mask({array_mask(open_array(path.string()))}, {128, 128});

@@ -13,7 +13,11 @@ double read_bandwidth(int passes = 5);
 /// The same for a file in the page cache: mapped, read, unmapped, once.
 double mapped_read_bandwidth(const std::string& path);
 
-/// The same, written to memory that is already there.
+/// The same, written past the caches to memory that is already there.
 double fill_bandwidth(int passes = 5);
+
+/// Bytes a second at which one thread writes 1 GiB, in pieces of 8 MiB, to a file that is not there yet. The
+/// file stays.
+double new_file_bandwidth(const std::string& path);
 
 }  // namespace bench

@@ -1,0 +1,58 @@
+// What the benchmarks share: timing against a limit, and packed documents.
+#pragma once
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "bench/limits.hpp"
+#include "ejk/array.hpp"
+
+namespace measure {
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Times f(), with a probe of the read limit right before each time, so that both see the same machine.
+// `bytes`: what f() has to read or write; 0: nothing worth a ratio.
+template <class F>
+void run(
+    benchmark::State& state, std::int64_t bytes, F&& f,
+    const std::function<double()>& probe = [] { return bench::read_bandwidth(1); }) {
+  std::vector<double> rates, limits, shares;
+  for (auto _ : state) {
+    const double limit = bytes > 0 ? probe() : 0;
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(seconds.count());
+    if (bytes == 0) continue;
+    const double rate = static_cast<double>(bytes) / seconds.count();
+    rates.push_back(rate * 1e-9), limits.push_back(limit * 1e-9), shares.push_back(rate / limit);
+  }
+  if (bytes == 0) return;
+  state.counters["GB/s"] = median(rates);
+  state.counters["limit GB/s"] = median(limits);
+  state.counters["of limit"] = median(shares);
+}
+
+// Log-normal lengths with a mean near `mean`, the last one cut: documents packed into one sequence.
+inline std::shared_ptr<const ejk::ArraySource> packed_documents(std::int64_t tokens, double mean) {
+  std::mt19937_64 random(7);
+  std::lognormal_distribution<double> length(std::log(mean) - 0.5, 1.0);
+  std::vector<std::int64_t> cu{0};
+  while (cu.back() < tokens)
+    cu.push_back(std::min(tokens, cu.back() + std::max<std::int64_t>(1, std::llround(length(random)))));
+  return ejk::make_source(ejk::Array::from<std::int64_t>({static_cast<std::int64_t>(cu.size())}, cu),
+                          "cu_seqlens");
+}
+
+}  // namespace measure
