@@ -118,7 +118,8 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
 
 Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids) {
   auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
-  mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q, *kv);
+  mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q,
+                  *kv);
   if (*q == *kv) kv = q;
   const std::string text = q_ids.name() == kv_ids.name()
                                ? fmt::format("segments({})", q_ids.name())
