@@ -308,6 +308,9 @@ class Parser {
 std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open) {
   auto array = open(*node.argument("array"));
   const std::size_t rank = array->shape().size();
+  if (element_count(array->shape()) == 0)
+    throw Error(Error::Kind::input,
+                fmt::format("{}: shape {} has no element", array->name(), to_string(array->shape())));
   if (rank == 2 || rank == 3) return array;
   Error error(Error::Kind::input,
               fmt::format("{}: a mask is (queries, keys) or (heads, queries, keys), not of shape {}",

@@ -21,6 +21,7 @@ std::shared_ptr<const ArraySource> open_test_array(const std::string& reference)
     for (std::size_t i = 0; i < 64; ++i) a.elements<bool>()[64 + i] = true;
     return make_source(std::move(a), reference);
   }
+  if (reference == "empty.npy") return make_source(Array(DType::boolean, {0, 8}), reference);
   throw Error(Error::Kind::input, reference + ": no such file");
 }
 
@@ -144,6 +145,7 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
   CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);
   CHECK(failure("file(\"x").find("is not closed") != std::string::npos);
+  CHECK(failure("file(empty.npy)") == "empty.npy: shape (0, 8) has no element");
   CHECK(failure("file(gone.npy)") == "gone.npy: no such file");
   CHECK(failure(std::string(100000, '(')).find("nested more than") != std::string::npos);
   CHECK(failure(std::string(100000, '~') + "causal").find("nested more than") != std::string::npos);
