@@ -148,16 +148,17 @@ std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& referenc
   return open_array(reference, open_options());
 }
 
-std::vector<ArrayReference> Job::arrays_in(const std::string& text) const {
-  const std::string folder = !text.ends_with('/') && std::filesystem::is_directory(text) ? text + "/" : text;
-  const ArrayReference reference = parse_reference(folder);
-  if (!reference.member.empty() || !reference.slice.empty() || reference.container == Container::npy ||
-      reference.container == Container::stream)
-    return {reference};
+std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
+  const std::string folder =
+      !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;
+  const ArrayReference named = parse_reference(folder);
+  if (!named.member.empty() || !named.slice.empty() || named.container == Container::npy ||
+      named.container == Container::stream)
+    return {named};
   std::vector<ArrayReference> all;
-  for (const std::string& name : array_names(reference.path, open_options())) {
-    ArrayReference one = reference;
-    if (reference.container == Container::directory) {
+  for (const std::string& name : array_names(named.path, open_options())) {
+    ArrayReference one = named;
+    if (named.container == Container::directory) {
       one.container = Container::npy;
       one.path += name + ".npy";
       one.text = one.path;

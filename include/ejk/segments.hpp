@@ -60,7 +60,7 @@ struct SegmentIds {
 /// Rows are compared by the hash of their bits, columns by that of their bits in the distinct rows, and equal
 /// hashes by all bits. Time: one pass over the mask, and distinct rows × columns / 64 after it. Memory: the
 /// ids, and an eighth of distinct rows × columns.
-SegmentIds mask_to_segment_ids(std::shared_ptr<const ArraySource> mask,
+SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
                                const SegmentIdsOptions& options = {});
 
 }  // namespace ejk

@@ -49,24 +49,24 @@ std::vector<std::int64_t> read_integers(const ArraySource& source, const char* w
   return widened(source, what, read_all(source), 0);
 }
 
-std::vector<std::int64_t> read_offsets(const ArraySource& source) {
-  std::vector<std::int64_t> cu = read_integers(source, "cu_seqlens");
-  if (cu.empty()) throw invalid(source, "cu_seqlens has no element; it begins with 0");
-  if (cu[0] != 0) throw invalid(source, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]));
+std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
+  std::vector<std::int64_t> cu = read_integers(cu_seqlens, "cu_seqlens");
+  if (cu.empty()) throw invalid(cu_seqlens, "cu_seqlens has no element; it begins with 0");
+  if (cu[0] != 0) throw invalid(cu_seqlens, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]));
   for (std::size_t i = 1; i < cu.size(); ++i)
     if (cu[i] < cu[i - 1])
-      throw invalid(source,
+      throw invalid(cu_seqlens,
                     fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]));
   return cu;
 }
 
-std::int64_t read_last_offset(const ArraySource& source) {
-  check_kind(source, "cu_seqlens");
-  const std::int64_t n = source.shape()[0];
-  if (n == 0) throw invalid(source, "cu_seqlens has no element; it begins with 0");
-  Array last(source.dtype(), {1});
-  source.read(Shape{n - 1}, Shape{1}, last.data());
-  return widened(source, "cu_seqlens", last, n - 1)[0];
+std::int64_t read_last_offset(const ArraySource& cu_seqlens) {
+  check_kind(cu_seqlens, "cu_seqlens");
+  const std::int64_t n = cu_seqlens.shape()[0];
+  if (n == 0) throw invalid(cu_seqlens, "cu_seqlens has no element; it begins with 0");
+  Array last(cu_seqlens.dtype(), {1});
+  cu_seqlens.read(Shape{n - 1}, Shape{1}, last.data());
+  return widened(cu_seqlens, "cu_seqlens", last, n - 1)[0];
 }
 
 Array to_array(const std::vector<std::int64_t>& values, DType dtype, const char* what) {

@@ -279,7 +279,7 @@ SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions
 
 namespace mask {
 
-SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> source, const SegmentIdsOptions& options,
+SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, const SegmentIdsOptions& options,
                           PatternTable::Hash hash) {
   Shape shape = source->shape();
   if (shape.size() < 2 || shape.size() > 4)
@@ -333,8 +333,9 @@ SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> source, const Segme
 
 }  // namespace mask
 
-SegmentIds mask_to_segment_ids(std::shared_ptr<const ArraySource> source, const SegmentIdsOptions& options) {
-  return mask::segment_ids_of(std::move(source), options, mask::hash_words);
+SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
+                               const SegmentIdsOptions& options) {
+  return mask::segment_ids_of(source, options, mask::hash_words);
 }
 
 }  // namespace ejk

@@ -6,7 +6,7 @@
 
 namespace ejk::mask {
 
-SegmentIds segment_ids_of(std::shared_ptr<const ArraySource> mask, const SegmentIdsOptions& options,
+SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, const SegmentIdsOptions& options,
                           PatternTable::Hash hash);
 
 }  // namespace ejk::mask

@@ -92,17 +92,17 @@ std::vector<std::int64_t> row_counts(const ArraySource& mask) {
 
 }  // namespace
 
-Array cdiv(const ArraySource& source, std::int64_t b) {
-  if (!is_integer(source.dtype()))
+Array cdiv(const ArraySource& a, std::int64_t b) {
+  if (!is_integer(a.dtype()))
     throw Error(Error::Kind::input,
-                fmt::format("{}: cdiv takes integers, not {}", source.name(), name_of(source.dtype())));
+                fmt::format("{}: cdiv takes integers, not {}", a.name(), name_of(a.dtype())));
   if (b < 1) throw Error(Error::Kind::input, fmt::format("the divisor is {}; it is at least 1", b));
-  Array a = read_all(source);
-  dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
+  Array quotients = read_all(a);
+  dispatch(quotients.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       // A divisor beyond the type gives 0 for a ≤ 0 and 1 above; without a + b - 1 nothing can overflow.
       const bool beyond = std::cmp_greater(b, std::numeric_limits<T>::max());
-      for (T& x : a.elements<T>()) {
+      for (T& x : quotients.elements<T>()) {
         if (beyond) {
           const bool minus_one = std::cmp_less_equal(x, -b);
           x = static_cast<T>(x > 0 ? 1 : minus_one ? -1 : 0);
@@ -113,7 +113,7 @@ Array cdiv(const ArraySource& source, std::int64_t b) {
       }
     }
   });
-  return a;
+  return quotients;
 }
 
 Array prepare_lens(const ArraySource& cu) {
@@ -150,19 +150,20 @@ Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype) {
   return core::to_array(running_sum(row_counts(mask)), out_dtype, "cu_seqlens");
 }
 
-Array prepare_cu_seqlens_from_lens(const ArraySource& source, DType out_dtype) {
-  const std::vector<std::int64_t> lens = core::read_integers(source, "lens");
-  for (std::size_t i = 0; i < lens.size(); ++i)
-    if (lens[i] < 0)
-      throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, negative", source.name(), i, lens[i]));
-  return core::to_array(running_sum(lens), out_dtype, "cu_seqlens");
+Array prepare_cu_seqlens_from_lens(const ArraySource& lens, DType out_dtype) {
+  const std::vector<std::int64_t> lengths = core::read_integers(lens, "lens");
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] < 0)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: lens[{}] is {}, negative", lens.name(), i, lengths[i]));
+  return core::to_array(running_sum(lengths), out_dtype, "cu_seqlens");
 }
 
-Array prepare_cu_seqlens_from_segment_ids(const ArraySource& source, DType out_dtype) {
-  const std::vector<std::int64_t> ids = core::read_integers(source, "segment ids");
+Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtype) {
+  const std::vector<std::int64_t> values = core::read_integers(ids, "segment ids");
   std::vector<std::int64_t> cu{0};
-  for (std::size_t i = 1; i <= ids.size(); ++i)
-    if (i == ids.size() || ids[i] != ids[i - 1]) cu.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 1; i <= values.size(); ++i)
+    if (i == values.size() || values[i] != values[i - 1]) cu.push_back(static_cast<std::int64_t>(i));
   return core::to_array(cu, out_dtype, "cu_seqlens");
 }
 

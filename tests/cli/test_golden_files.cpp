@@ -102,7 +102,7 @@ void check_array_family(const std::string& family, const std::vector<std::string
     CAPTURE(c.name);
     std::string words = words_of(c.params);
     for (const std::string& input : inputs)
-      if (c.in.count(input) > 0)
+      if (c.in.contains(input))
         words += fmt::format(" '{}:/{}/in/{}'", golden::path_of(family), c.name, input);
     CAPTURE(words);
     const auto out = folder / fmt::format("{}.h5", n++);
@@ -115,7 +115,9 @@ void check_array_family(const std::string& family, const std::vector<std::string
     REQUIRE(status == 0);
     const auto got = golden::load_file(out.string());
     CHECK(got.size() == c.out.size());
-    for (const auto& [name, expected] : c.out) {
+    for (const auto& entry : c.out) {
+      const std::string& name = entry.first;
+      const Array& expected = entry.second;
       CAPTURE(name);
       const std::string ours = name == "out" ? name_of_out : name;
       REQUIRE(got.count(ours) == 1);

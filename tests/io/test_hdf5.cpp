@@ -149,7 +149,7 @@ TEST_CASE("whatever byte of a file changes, the outcome is an array or an input 
     put(path, bad);
     try {
       for (const std::string& name : array_names(path)) {
-        const auto source = open_array(path + ":" + name);
+        const auto source = open_array(fmt::format("{}:{}", path, name));
         if (byte_count(source->shape(), source->dtype()) < 1 << 24) read_all(*source);
       }
     } catch (const Error& e) {
@@ -275,7 +275,7 @@ TEST_CASE("a file that is there keeps its objects, and one in the way is replace
   const NamedArray x{"x", make_source(counting({3}))}, other{"x", make_source(counting({2, 2}))};
   const auto refused = [&](const std::string& target, const WriteOptions& options = {}) {
     const std::string before = get(path);
-    const std::string checked =
+    std::string checked =
         error_of(Error::Kind::output, [&] { check_target(parse_reference(target), {"x"}, false, options); });
     CHECK(error_of(Error::Kind::output, [&] { write_array(parse_reference(target), other, options); }) ==
           checked);

@@ -234,13 +234,13 @@ TEST_CASE("an archive that cannot be written, or whose input fails, leaves the o
   class Failing final : public ArraySource {
    public:
     DType dtype() const override { return DType::int8; }
-    const Shape& shape() const override { return shape_; }
-    const std::string& name() const override { return name_; }
+    const Shape& shape() const override { return lengths; }
+    const std::string& name() const override { return called; }
     void read(std::span<const std::int64_t>, std::span<const std::int64_t>, void*) const override {
       throw Error(Error::Kind::input, "it: broke");
     }
-    Shape shape_{5};
-    std::string name_ = "it";
+    Shape lengths{5};
+    std::string called = "it";
   };
   CHECK(error_of(Error::Kind::input, [&] {
           write_arrays(parse_reference(path), {{"a", std::make_shared<Failing>()}});

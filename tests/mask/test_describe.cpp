@@ -66,6 +66,6 @@ TEST_CASE("the heaviest and lightest rows of blocks are named") {
   const nlohmann::json rows =
       result_of(describe(process_mask({causal_mask(64, 64)}, {8, 8}))).at("rows_of_blocks");
   CHECK(rows.front().at("row") == 7);
-  CHECK(rows.front().dump().find("8") != std::string::npos);
+  CHECK(rows.front().dump().find('8') != std::string::npos);
   CHECK(rows.back().at("row") == 0);
 }

@@ -26,7 +26,7 @@ TEST_CASE("forced collisions keep patterns apart") {
     PatternTable a = table.part(), b = table.part();
     std::vector<std::int32_t> slots_a, slots_b;
     for (const auto& p : patterns) slots_a.push_back(a.find_or_add(p.data()));
-    for (auto p = patterns.rbegin(); p != patterns.rend(); ++p) slots_b.push_back(b.find_or_add(p->data()));
+    for (std::size_t i = patterns.size(); i-- > 0;) slots_b.push_back(b.find_or_add(patterns[i].data()));
     const auto from_b = table.join(std::move(b)), from_a = table.join(std::move(a));
     std::vector<std::int32_t> blocks;
     for (const auto s : slots_a) blocks.push_back(from_a[static_cast<std::size_t>(s)]);

@@ -2,6 +2,7 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace golden {
@@ -22,7 +23,7 @@ std::string read_text_attribute(hid_t object, const char* name) {
   } else {
     text.resize(H5Tget_size(type));
     H5Aread(attribute, type, text.data());
-    text.resize(std::string(text.c_str()).size());
+    text.resize(std::min(text.find('\0'), text.size()));
   }
   H5Tclose(type);
   H5Aclose(attribute);

@@ -35,10 +35,8 @@ struct PackOptions {
 };
 
 Answer run_pack(const PackOptions& options, Job& job) {
-  const auto [x, mask] = job.phase(Job::Phase::read, [&] {
-    const auto padded = job.open("x", options.x);
-    return std::pair{padded, job.open("mask", options.mask)};
-  });
+  const auto x = job.phase(Job::Phase::read, [&] { return job.open("x", options.x); });
+  const auto mask = job.phase(Job::Phase::read, [&] { return job.open("mask", options.mask); });
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
   // Masks are mostly padded at an end: a run a row. The worst, every other token, takes half a mask of int32.
@@ -76,10 +74,8 @@ struct UnpackOptions {
 
 Answer run_unpack(const UnpackOptions& options, Job& job) {
   job.note_setting("fill", fmt::format("{}", options.fill));
-  const auto [packed, where] = job.phase(Job::Phase::read, [&] {
-    const auto tokens = job.open("packed", options.packed);
-    return std::pair{tokens, job.open("where", options.where)};
-  });
+  const auto packed = job.phase(Job::Phase::read, [&] { return job.open("packed", options.packed); });
+  const auto where = job.phase(Job::Phase::read, [&] { return job.open("where", options.where); });
   const bool by_mask = where->shape().size() == 2;
   if (!by_mask && options.shape.empty())
     throw Error(Error::Kind::usage, "--shape is required: indices do not say how long rows are")
