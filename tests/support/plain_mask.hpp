@@ -91,7 +91,7 @@ inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int dep
       std::vector<std::uint8_t> cells(static_cast<std::size_t>(80 * 80));
       for (auto& c : cells) c = static_cast<std::uint8_t>(between(random, 0, 1));
       auto elements = table(q, kv, [&](auto i, auto j) {
-        return cells[static_cast<std::size_t>(i / cell * 80 + j / cell)] != 0;
+        return cells[static_cast<std::size_t>(i / cell % 80 * 80 + j / cell % 80)] != 0;
       });
       return {array_mask(make_source(array_of(q, kv, elements))), elements};
     }
