@@ -5,6 +5,8 @@
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
+#include "ejk/grouped_matmul.hpp"
+#include "ejk/groups.hpp"
 #include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/mask.hpp"
