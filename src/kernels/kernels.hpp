@@ -47,7 +47,7 @@ struct Kernels {
                          std::uint64_t* out);
   void (*stream_fence)();
 
-  Products products;  // of matrices
+  Products products = {};  // of matrices; the table adds them
 };
 
 /// All rows this build has, best first; `count` of them.

@@ -59,11 +59,11 @@ using Convert = void(const void* sums, std::int64_t n, DType dtype, void* out);
 
 /// What an instruction set has for products.
 struct Products {
-  const Gemm* f32;
-  const Gemm* f64;
-  const Gemm* bf16;  // null: bfloat16 goes through f32, which is as exact
-  Convert* convert_f32;
-  Convert* convert_f64;
+  const Gemm* f32 = nullptr;
+  const Gemm* f64 = nullptr;
+  const Gemm* bf16 = nullptr;  // null: bfloat16 goes through f32, which is as exact
+  Convert* convert_f32 = nullptr;
+  Convert* convert_f64 = nullptr;
 };
 
 }  // namespace ejk::kernels
