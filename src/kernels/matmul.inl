@@ -163,7 +163,7 @@ void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
 template <class U, DType D, int NV>
 void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::int64_t columns, char* out,
                   std::int64_t panel_stride, std::int64_t units) {
-  constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D);
+  constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D), kRowsAhead = 4;
   alignas(kLine) const char zeros[kWidth] = {};
   for (std::int64_t u = 0; u < units; ++u, out += kNr * U::kUnit) {
     char* to = out;
@@ -173,6 +173,8 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
       for (std::int64_t i = 0; i < U::kKr; ++i) {
         const std::int64_t p = u * U::kKr + i;
         row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
+        for (std::int64_t line = 0; line < kWidth; line += kLine)
+          __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
         if (p < k && columns - j < kNr) {
           std::memset(part[i], 0, sizeof part[i]);
           std::memcpy(part[i], row[i], static_cast<std::size_t>((columns - j) * bytes_of(D)));
