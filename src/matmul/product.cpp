@@ -95,10 +95,20 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
     for (std::int64_t r = 0; r < p.rows; ++r)
       std::memcpy(row_of(p.out, r, p.out_stride), row_of(p.added, r, p.added_stride),
                   static_cast<std::size_t>(p.columns * size));
+  // Finished sums to the result, while they are near.
+  const auto finish = [&](std::int64_t row, std::int64_t rows) {
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      if (p.added != nullptr) add(row_of(p.added, r, p.added_stride), p.dtype, p.columns, sums + r * stride);
+      arithmetic.convert(sums + r * stride, p.columns, p.dtype, row_of(p.out, r, p.out_stride));
+    }
+  };
   if (p.k == 0 && !adds)
     for (std::int64_t r = 0; r < p.rows; ++r) std::fill_n(sums + r * stride, p.columns, Sum{0});
 
-  const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(p.columns, gemm.nr);
+  // Few rows use each element of B once: its full panels are read where they lie.
+  const bool direct = p.rows <= gemm.direct_rows && p.b.column_stride == size_of(p.b.dtype);
+  const std::int64_t lying = direct ? p.columns / gemm.nr * gemm.nr : 0, packed = p.columns - lying;
+  const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(packed, gemm.nr);
   void* a = workspace.a(gemm.a_stride * gemm.mr);
   auto* b = static_cast<std::byte*>(workspace.b(panel * panels));
   // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
@@ -106,28 +116,30 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
   const auto first_row = [&](std::int64_t tile) { return tile * p.rows / tiles; };
   for (std::int64_t k0 = 0; k0 < p.k; k0 += kc, adds = true) {
     const std::int64_t k = std::min(kc, p.k - k0), next_k = std::min(kc, p.k - k0 - k);
-    gemm.pack_b(part(p.b, k0, 0), k, p.columns, b, panel);
-    Ahead next_b(part(p.b, k0 + k, 0), next_k, p.columns);
-    const std::int64_t b_lines = core::ceil_div(next_b.lines(), tiles * panels);
+    const bool last = next_k == 0;
+    gemm.pack_b(part(p.b, k0, lying), k, packed, b, panel);
+    Ahead next_b(part(p.b, k0 + k, lying), next_k, packed);
+    const std::int64_t b_lines = packed == 0 ? 0 : core::ceil_div(next_b.lines(), tiles * panels);
     for (std::int64_t t = 0; t < tiles; ++t) {
       const std::int64_t row = first_row(t), rows = first_row(t + 1) - row;
+      Sum* to = sums + row * stride;
       gemm.pack_a(part(p.a, row, k0), rows, k, a);
+      if (lying > 0)
+        gemm.direct(a, part(p.b, k0, 0), part(p.b, last ? 0 : k0 + k, 0).data, k, rows, lying, adds, to,
+                    stride);
       Ahead next_a = t + 1 < tiles ? Ahead(part(p.a, row + rows, k0), first_row(t + 2) - row - rows, k)
                                    : Ahead(part(p.a, 0, k0 + k), first_row(1), next_k);
-      const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels);
+      const std::int64_t a_lines = packed == 0 ? 0 : core::ceil_div(next_a.lines(), panels);
       for (std::int64_t j = 0; j < panels; ++j) {
         next_a.ask(a_lines);
         next_b.ask(b_lines);
-        gemm.tile(a, b + j * panel, k, rows, std::min(gemm.nr, p.columns - j * gemm.nr), adds,
-                  sums + row * stride + j * gemm.nr, stride);
+        gemm.tile(a, b + j * panel, k, rows, std::min(gemm.nr, packed - j * gemm.nr), adds,
+                  to + lying + j * gemm.nr, stride);
       }
+      if (last && !in_place) finish(row, rows);
     }
   }
-  if (in_place) return;
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    if (p.added != nullptr) add(row_of(p.added, r, p.added_stride), p.dtype, p.columns, sums + r * stride);
-    arithmetic.convert(sums + r * stride, p.columns, p.dtype, row_of(p.out, r, p.out_stride));
-  }
+  if (p.k == 0 && !in_place) finish(0, p.rows);
 }
 
 }  // namespace
