@@ -121,22 +121,38 @@ void load_strip(const char* b, std::int64_t row_stride, bool second_row, typenam
   }
 }
 
+// Rows of B that are worked on together: they are read as one piece of memory, and sums wait in the cache.
+template <class U>
+constexpr std::int64_t kDirectK = 16 * U::kKr;
+
+// Asks for rows of memory from the first byte to the last: in that order the processor's own prefetching
+// takes it up, which has more requests under way than a program can have.
+struct Cursor {
+  const char* at;
+  const char* row_end;
+  std::int64_t row_bytes, row_stride;
+
+  void ask(std::int64_t bytes) {
+    for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
+    at += bytes;
+    if (at < row_end) return;
+    at += row_stride - row_bytes;
+    row_end += row_stride;
+  }
+};
+
 template <class U, DType D, int R, int NV>
-void strip_of(const char* a, const char* b, std::int64_t row_stride, const char* next, std::int64_t k,
+void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
               bool add, typename U::Sum* out, std::int64_t out_stride) {
-  constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D), kUnitsAhead = 24 / U::kKr;
+  constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D);
   typename U::Vec sum[R][NV];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
-  const char* ahead = b + kUnitsAhead * step;
-  for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step, ahead += step) {
-    if (u + kUnitsAhead == units) ahead = next;
-    for (std::int64_t row = 0; row < U::kKr; ++row)
-      for (std::int64_t line = 0; line < kBytes; line += kLine)
-        __builtin_prefetch(ahead + row * row_stride + line);
+  for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
+    for (int row = 0; row < U::kKr; ++row) following.ask(kBytes);
     typename U::Pack column[NV];
     load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
 #pragma GCC unroll 16
@@ -157,34 +173,37 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, const char*
 
 // Full strips, then narrower ones.
 template <class U, DType D, int R, int NV>
-void strips(const char* a, const char* b, std::int64_t row_stride, const char* next, std::int64_t k,
+void strips(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
-    strip_of<U, D, R, NV>(a, b, row_stride, columns > kColumns ? b + kColumns * bytes_of(D) : next, k, add,
-                          out, out_stride);
+    strip_of<U, D, R, NV>(a, b, row_stride, following, k, add, out, out_stride);
   if constexpr (NV > U::kKr)
     if (columns > 0)
-      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, next, k, columns, add, out, out_stride);
+      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
 }
 
 template <class U, DType D, int R, int Registers>
-void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, const char* next, std::int64_t k,
+void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
                     std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
                     std::int64_t out_stride) {
   if (rows == R)
-    return strips<U, D, R, strip_vectors<U, R, Registers>()>(a, b, row_stride, next, k, columns, add, out,
-                                                             out_stride);
+    return strips<U, D, R, strip_vectors<U, R, Registers>()>(a, b, row_stride, following, k, columns, add,
+                                                             out, out_stride);
   if constexpr (R > 1)
-    strips_of_rows<U, D, R - 1, Registers>(a, b, row_stride, next, k, rows, columns, add, out, out_stride);
+    strips_of_rows<U, D, R - 1, Registers>(a, b, row_stride, following, k, rows, columns, add, out,
+                                           out_stride);
 }
 
 template <class U, int MR, int Registers>
-void direct(const void* a, const Block& b, const void* next, std::int64_t k, std::int64_t rows,
-            std::int64_t columns, bool add, void* out, std::int64_t out_stride) {
+void direct(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+            void* out, std::int64_t out_stride) {
   const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
+    const std::int64_t row_bytes = columns * bytes_of(D);
+    const char* first = static_cast<const char*>(b.data) + kDirectK<U> * b.row_stride;
+    Cursor following{first, first + row_bytes, row_bytes, b.row_stride};
     strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), static_cast<const char*>(b.data),
-                                        b.row_stride, static_cast<const char*>(next), k, rows, columns, add,
+                                        b.row_stride, following, k, rows, columns, add,
                                         static_cast<typename U::Sum*>(out), out_stride);
   };
   with_dtype<U>(b.dtype, run);
@@ -370,6 +389,7 @@ constexpr Gemm gemm(const char* name) {
               .a_stride = kAStride<U>,
               .unit = U::kUnit,
               .direct_rows = MR,
+              .direct_k = kDirectK<U>,
               .enter = nullptr,
               .leave = nullptr,
               .pack_a = pack_a<U, KStep>,

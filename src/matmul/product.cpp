@@ -124,9 +124,9 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
       const std::int64_t row = first_row(t), rows = first_row(t + 1) - row;
       Sum* to = sums + row * stride;
       gemm.pack_a(part(p.a, row, k0), rows, k, a);
-      if (lying > 0)
-        gemm.direct(a, part(p.b, k0, 0), part(p.b, last ? 0 : k0 + k, 0).data, k, rows, lying, adds, to,
-                    stride);
+      for (std::int64_t p0 = 0; lying > 0 && p0 < k; p0 += gemm.direct_k)
+        gemm.direct(static_cast<std::byte*>(a) + p0 / gemm.kr * gemm.unit, part(p.b, k0 + p0, 0),
+                    std::min(gemm.direct_k, k - p0), rows, lying, adds || p0 > 0, to, stride);
       Ahead next_a = t + 1 < tiles ? Ahead(part(p.a, row + rows, k0), first_row(t + 2) - row - rows, k)
                                    : Ahead(part(p.a, 0, k0 + k), first_row(1), next_k);
       const std::int64_t a_lines = packed == 0 ? 0 : core::ceil_div(next_a.lines(), panels);
