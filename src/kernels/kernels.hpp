@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/matmul.hpp"
+
 namespace ejk::kernels {
 
 struct Kernels {
@@ -44,6 +46,8 @@ struct Kernels {
   void (*progression_64)(std::uint64_t first, std::uint64_t step, std::int64_t n, bool stream,
                          std::uint64_t* out);
   void (*stream_fence)();
+
+  Products products = {};  // of matrices; the table adds them
 };
 
 /// All rows this build has, best first; `count` of them.
@@ -55,5 +59,9 @@ bool supported(const Kernels& row);
 /// The row that EJK_ISA names, or the best supported one. When EJK_ISA names none that can run here, the
 /// portable one; the program refuses such a name before it comes to that.
 const Kernels& active();
+
+/// Makes a row the active one, for tests that go through all of them; null: the choice above. Not while
+/// others compute.
+void force(const Kernels* row);
 
 }  // namespace ejk::kernels
