@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "ejk/io.hpp"
+#include "kernels/kernels.hpp"
 #include "support/golden.hpp"
 #include "support/plain_matmul.hpp"
 
@@ -22,10 +23,18 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The products by the kernels in use; a check is called once for each instruction set.
+// Calls check() with the kernels of each instruction set that this machine has.
 template <class F>
 void on_every_instruction_set(F&& check) {
-  check();
+  int count = 0;
+  const kernels::Kernels* const* rows = kernels::all(&count);
+  for (int i = 0; i < count; ++i) {
+    if (!kernels::supported(*rows[i])) continue;
+    CAPTURE(rows[i]->name);
+    kernels::force(rows[i]);
+    check();
+  }
+  kernels::force(nullptr);
 }
 
 // Into memory that holds NaN before.
@@ -466,6 +475,24 @@ TEST_CASE("no group, empty groups and a contraction of length 0 give zeros, or w
   CHECK(multiply(rows.view(), rows.view(), *plain::source({}), all).shape() == Shape{0, 3, 3});
   CHECK(plain::same_bytes(multiply(rows.view(), rows.view(), *plain::source({0, 0}), all),
                           Array(DType::float32, {2, 3, 3})));
+}
+
+TEST_CASE("where nothing is added existing_out stays to the bit, though sums are narrower") {
+  const Sizes sizes{2, 0, 1};
+  const double third = 1.0 / 3;
+  const Array old = plain::filled(DType::float64, {3, 2, 4}, third),
+              flat = plain::filled(DType::float64, {3, 4}, third);
+  const Array lhs = plain::filled(DType::float32, {2, 3}, 1), rhs = plain::filled(DType::float32, {3, 4}, 1);
+  TransposedGroupedMatmulOptions how;
+  how.dtype = DType::float64;
+  how.existing_out = old.view();
+  CHECK(plain::doubles(multiply(lhs.view(), rhs.view(), *plain::source(sizes), how).view())[8] == third);
+  GroupedMatmulOptions options;
+  options.dtype = DType::float64;
+  options.existing_out = flat.view();
+  options.existing = Existing::add;
+  const Array none(DType::float32, {3, 0}), nothing(DType::float32, {3, 0, 4});
+  CHECK(plain::same_bytes(multiply(none.view(), nothing.view(), *plain::source(sizes), options), flat));
 }
 
 TEST_CASE("the order of sums is the tiling's, the sums are not") {
