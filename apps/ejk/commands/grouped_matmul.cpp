@@ -119,7 +119,8 @@ void require_float(const char* role, const ArraySource& source) {
   throw std::move(
       Error(Error::Kind::input, fmt::format("{} is {}; float16, bfloat16, float32 and float64 are multiplied",
                                             role, name_of(source.dtype())))
-          .at(source.name()));
+          .at(source.name())
+          .hint("ejk convert ... --dtype float32 makes it one of those"));
 }
 
 Inputs open_inputs(const ProductOptions& options, Job& job) {
