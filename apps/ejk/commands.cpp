@@ -109,7 +109,7 @@ std::span<const Command> commands() {
        grouped_matmul},
       {"transposed-grouped-matmul",
        "Groups",
-       "a matrix for each group from its rows: the gradient of experts",
+       "a matrix for each group: the gradient of experts",
        "ejk transposed-grouped-matmul tokens_t.npy grad.npy group_sizes.npy -o out.npy",
        {"out"},
        transposed_grouped_matmul},
