@@ -71,6 +71,23 @@ def group_sizes(tokens, experts):
     return np.bincount(chosen, minlength=experts).astype(np.int32)
 
 
+def experts():
+    """A layer of four experts, the second of which has no token, and a gradient; eighths, from a formula."""
+
+    def eighths(*shape):
+        n = np.arange(np.prod(shape), dtype=np.int64)
+        return ((n * 37 % 101 % 17 - 8) / 8).astype(np.float32).reshape(shape)
+
+    tokens, grad = eighths(32, 16), eighths(32, 8)[::-1].copy()
+    return {
+        "tokens": tokens,
+        "tokens_t": tokens.T.copy(),
+        "experts": eighths(4, 16, 8),
+        "group_sizes": np.array([9, 0, 17, 6], np.int32),
+        "grad": grad,
+    }
+
+
 def write_npz(path, arrays):
     """np.savez_compressed without the time of day, so that the same arrays give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -115,6 +132,10 @@ def main():
             small = array.ndim == 1
             file.create_dataset(name, data=array, **({} if small else {"compression": "gzip", "shuffle": True}))
         file.create_dataset("attention_mask", data=(same & causal)[None], chunks=(1, 128, 256), compression="gzip")
+
+    with h5py.File(HERE / "experts.h5", "w") as file:
+        for name, array in experts().items():
+            file[name] = array
 
     print(f"{len(lengths)} paragraphs, {sum(lengths)} tokens; {len(lens)} paragraphs in the packed sequence")
 

@@ -43,6 +43,7 @@ Run chunk_indices(CLI::App& app);
 Run chunk_offsets(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
 Run group_metadata(CLI::App& app);
+Run grouped_matmul(CLI::App& app);
 Run info(CLI::App& app);
 Run lens(CLI::App& app);
 Run mask(CLI::App& app);
@@ -55,6 +56,7 @@ Run segment_mask(CLI::App& app);
 Run seq_info(CLI::App& app);
 Run sequence_ids(CLI::App& app);
 Run token_indices(CLI::App& app);
+Run transposed_grouped_matmul(CLI::App& app);
 Run unpack(CLI::App& app);
 
 }  // namespace ejk::app

@@ -190,7 +190,12 @@ void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const Array
   fill_rows(p.begin(p.groups), p.m, row_bytes, existing.data, to);
 
   Tasks tasks(arithmetic, options.tiling);
+  const bool adds = existing.data != nullptr && options.existing == Existing::add;
   for (std::int64_t g = 0; g < p.groups; ++g) {
+    if (p.k == 0) {  // what is added to stays as it is, whatever the arithmetic
+      fill_rows(p.begin(g), p.begin(g + 1), row_bytes, adds ? existing.data : nullptr, to);
+      continue;
+    }
     Product product;
     product.a = block_of(lhs);
     product.a.data = lhs.data + p.begin(g) * lhs.strides[0];
@@ -202,8 +207,7 @@ void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const Array
     product.dtype = options.dtype;
     product.out = to + p.begin(g) * row_bytes;
     product.out_stride = row_bytes;
-    if (existing.data != nullptr && options.existing == Existing::add)
-      product.added = existing.data + p.begin(g) * row_bytes;
+    if (adds) product.added = existing.data + p.begin(g) * row_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);
   }
@@ -219,6 +223,10 @@ void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
   const std::int64_t row_bytes = p.n * size_of(options.dtype), slice_bytes = p.k * row_bytes;
   Tasks tasks(arithmetic, options.tiling);
   for (std::int64_t g = 0; g < p.groups; ++g) {
+    if (p.rows(g) == 0) {  // existing_out as it is, whatever the arithmetic
+      fill_rows(g * p.k, (g + 1) * p.k, row_bytes, existing.data, static_cast<std::byte*>(out));
+      continue;
+    }
     Product product;
     product.a = block_of(lhs);
     product.a.data = lhs.data + p.begin(g) * lhs.strides[1];

@@ -105,14 +105,15 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
   if (p.k == 0 && !adds)
     for (std::int64_t r = 0; r < p.rows; ++r) std::fill_n(sums + r * stride, p.columns, Sum{0});
 
-  // Few rows use each element of B once: its full panels are read where they lie.
-  const bool direct = p.rows <= gemm.direct_rows && p.b.column_stride == size_of(p.b.dtype);
+  // For a few tiles of rows packing B would cost more than it gives: its full panels are read where they lie.
+  constexpr std::int64_t kDirectTiles = 3;
+  const bool direct = p.rows <= kDirectTiles * gemm.direct_rows && p.b.column_stride == size_of(p.b.dtype);
   const std::int64_t lying = direct ? p.columns / gemm.nr * gemm.nr : 0, packed = p.columns - lying;
   const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(packed, gemm.nr);
-  void* a = workspace.a(gemm.a_stride * gemm.mr);
+  const std::int64_t mr = direct ? gemm.direct_rows : gemm.mr, tiles = core::ceil_div(p.rows, mr);
+  auto* a = static_cast<std::byte*>(workspace.a(gemm.a_stride * mr * (direct ? tiles : 1)));
   auto* b = static_cast<std::byte*>(workspace.b(panel * panels));
   // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
-  const std::int64_t tiles = core::ceil_div(p.rows, gemm.mr);
   const auto first_row = [&](std::int64_t tile) { return tile * p.rows / tiles; };
   for (std::int64_t k0 = 0; k0 < p.k; k0 += kc, adds = true) {
     const std::int64_t k = std::min(kc, p.k - k0), next_k = std::min(kc, p.k - k0 - k);
@@ -120,13 +121,21 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
     gemm.pack_b(part(p.b, k0, lying), k, packed, b, panel);
     Ahead next_b(part(p.b, k0 + k, lying), next_k, packed);
     const std::int64_t b_lines = packed == 0 ? 0 : core::ceil_div(next_b.lines(), tiles * panels);
+    if (direct) {
+      const auto a_of = [&](std::int64_t t) { return a + t * mr * gemm.a_stride; };
+      const auto rows_of = [&](std::int64_t t) { return first_row(t + 1) - first_row(t); };
+      for (std::int64_t t = 0; t < tiles; ++t)
+        gemm.pack_a(part(p.a, first_row(t), k0), rows_of(t), k, a_of(t));
+      for (std::int64_t p0 = 0; lying > 0 && p0 < k; p0 += gemm.direct_k)
+        for (std::int64_t t = 0; t < tiles; ++t)
+          gemm.direct(a_of(t) + p0 / gemm.kr * gemm.unit, part(p.b, k0 + p0, 0),
+                      std::min(gemm.direct_k, k - p0), rows_of(t), lying, adds || p0 > 0,
+                      sums + first_row(t) * stride, stride);
+    }
     for (std::int64_t t = 0; t < tiles; ++t) {
       const std::int64_t row = first_row(t), rows = first_row(t + 1) - row;
       Sum* to = sums + row * stride;
-      gemm.pack_a(part(p.a, row, k0), rows, k, a);
-      for (std::int64_t p0 = 0; lying > 0 && p0 < k; p0 += gemm.direct_k)
-        gemm.direct(static_cast<std::byte*>(a) + p0 / gemm.kr * gemm.unit, part(p.b, k0 + p0, 0),
-                    std::min(gemm.direct_k, k - p0), rows, lying, adds || p0 > 0, to, stride);
+      if (!direct || packed > 0) gemm.pack_a(part(p.a, row, k0), rows, k, a);
       Ahead next_a = t + 1 < tiles ? Ahead(part(p.a, row + rows, k0), first_row(t + 2) - row - rows, k)
                                    : Ahead(part(p.a, 0, k0 + k), first_row(1), next_k);
       const std::int64_t a_lines = packed == 0 ? 0 : core::ceil_div(next_a.lines(), panels);

@@ -46,6 +46,8 @@ const std::map<std::string, std::string> kPublic{
     {"sparsity", "mask"},
     {"groups", "matmul"},
     {"grouped_matmul", "matmul"},
+    {"matmul_check", "matmul"},
+    {"tiling", "matmul"},
     {"attention", "attention"},
     {"array_math", "arrays"},
     {"statistics", "arrays"},
