@@ -73,83 +73,107 @@ void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
   });
 }
 
-template <class Sum>
-void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Workspace& workspace) {
-  const kernels::Gemm& gemm = *arithmetic.gemm;
-  const std::int64_t size = size_of(p.dtype), longest = std::min(kc, p.k);
-  // Sums lie in the result where that is of their type, and then so does what they are added to.
-  const bool in_place = p.dtype == arithmetic.sums;
-  auto* sums = static_cast<Sum*>(p.out);
-  std::int64_t stride = p.out_stride / size;
-  if (!in_place) {
-    stride = round_up(p.columns, kLine / static_cast<std::int64_t>(sizeof(Sum)));
-    sums = static_cast<Sum*>(workspace.sums(p.rows * stride * static_cast<std::int64_t>(sizeof(Sum))));
-  }
-  const auto row_of = [](auto* base, std::int64_t row, std::int64_t row_stride) {
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const std::byte,
-                                    std::byte>;
-    return reinterpret_cast<Byte*>(base) + row * row_stride;
-  };
-  bool adds = in_place && p.added != nullptr;
-  if (adds && p.added != p.out)
-    for (std::int64_t r = 0; r < p.rows; ++r)
-      std::memcpy(row_of(p.out, r, p.out_stride), row_of(p.added, r, p.added_stride),
-                  static_cast<std::size_t>(p.columns * size));
-  // Finished sums to the result, while they are near.
-  const auto finish = [&](std::int64_t row, std::int64_t rows) {
-    for (std::int64_t r = row; r < row + rows; ++r) {
-      if (p.added != nullptr) add(row_of(p.added, r, p.added_stride), p.dtype, p.columns, sums + r * stride);
-      arithmetic.convert(sums + r * stride, p.columns, p.dtype, row_of(p.out, r, p.out_stride));
-    }
-  };
-  if (p.k == 0 && !adds)
-    for (std::int64_t r = 0; r < p.rows; ++r) std::fill_n(sums + r * stride, p.columns, Sum{0});
+// For so many tiles of rows packing B would cost more than it gives.
+constexpr std::int64_t kDirectTiles = 3;
 
-  // For a few tiles of rows packing B would cost more than it gives: its full panels are read where they lie.
-  constexpr std::int64_t kDirectTiles = 3;
-  const bool direct = p.rows <= kDirectTiles * gemm.direct_rows && p.b.column_stride == size_of(p.b.dtype);
-  const std::int64_t lying = direct ? p.columns / gemm.nr * gemm.nr : 0, packed = p.columns - lying;
-  const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(packed, gemm.nr);
-  const std::int64_t mr = direct ? gemm.direct_rows : gemm.mr, tiles = core::ceil_div(p.rows, mr);
-  auto* a = static_cast<std::byte*>(workspace.a(gemm.a_stride * mr * (direct ? tiles : 1)));
-  auto* b = static_cast<std::byte*>(workspace.b(panel * panels));
-  // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
-  const auto first_row = [&](std::int64_t tile) { return tile * p.rows / tiles; };
-  for (std::int64_t k0 = 0; k0 < p.k; k0 += kc, adds = true) {
-    const std::int64_t k = std::min(kc, p.k - k0), next_k = std::min(kc, p.k - k0 - k);
-    const bool last = next_k == 0;
-    gemm.pack_b(part(p.b, k0, lying), k, packed, b, panel);
-    Ahead next_b(part(p.b, k0 + k, lying), next_k, packed);
-    const std::int64_t b_lines = packed == 0 ? 0 : core::ceil_div(next_b.lines(), tiles * panels);
-    if (direct) {
-      const auto a_of = [&](std::int64_t t) { return a + t * mr * gemm.a_stride; };
-      const auto rows_of = [&](std::int64_t t) { return first_row(t + 1) - first_row(t); };
-      for (std::int64_t t = 0; t < tiles; ++t)
-        gemm.pack_a(part(p.a, first_row(t), k0), rows_of(t), k, a_of(t));
-      for (std::int64_t p0 = 0; lying > 0 && p0 < k; p0 += gemm.direct_k)
-        for (std::int64_t t = 0; t < tiles; ++t)
-          gemm.direct(a_of(t) + p0 / gemm.kr * gemm.unit, part(p.b, k0 + p0, 0),
-                      std::min(gemm.direct_k, k - p0), rows_of(t), lying, adds || p0 > 0,
-                      sums + first_row(t) * stride, stride);
+template <class Sum>
+class Multiplication {
+ public:
+  Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
+      : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
+    direct_ = p_.rows <= kDirectTiles * gemm_.direct_rows && p_.b.column_stride == size_of(p_.b.dtype);
+    lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
+    packed_ = p_.columns - lying_;
+    tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
+    panels_ = core::ceil_div(packed_, gemm_.nr);
+    panel_ = panel_bytes(gemm_, kc_);
+    a_ = static_cast<std::byte*>(workspace.a(a_bytes() * (direct_ ? tiles_ : 1)));
+    b_ = static_cast<std::byte*>(workspace.b(panel_ * panels_));
+    in_place_ = p_.dtype == arithmetic.sums;
+    stride_ = in_place_ ? p_.out_stride / kSize : round_up(p_.columns, kLine / kSize);
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : workspace.sums(p_.rows * stride_ * kSize));
+  }
+
+  void run() {
+    // What sums begin with: nothing, or in place what they are added to.
+    adds_ = in_place_ && p_.added != nullptr;
+    if (adds_ && p_.added != p_.out)
+      for (std::int64_t r = 0; r < p_.rows; ++r)
+        std::memcpy(out(r), added(r), static_cast<std::size_t>(p_.columns * size_of(p_.dtype)));
+    if (p_.k == 0 && !adds_)
+      for (std::int64_t r = 0; r < p_.rows; ++r) std::fill_n(sums_ + r * stride_, p_.columns, Sum{0});
+    for (std::int64_t k0 = 0; k0 < p_.k; k0 += kc_, adds_ = true) {
+      const std::int64_t k = std::min(kc_, p_.k - k0);
+      if (lying_ > 0) multiply_lying(k0, k);
+      if (packed_ > 0) multiply_packed(k0, k);
+      if (lying_ > 0 && k0 + k == p_.k) finish(0, p_.rows);
     }
-    for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int64_t row = first_row(t), rows = first_row(t + 1) - row;
-      Sum* to = sums + row * stride;
-      if (!direct || packed > 0) gemm.pack_a(part(p.a, row, k0), rows, k, a);
-      Ahead next_a = t + 1 < tiles ? Ahead(part(p.a, row + rows, k0), first_row(t + 2) - row - rows, k)
-                                   : Ahead(part(p.a, 0, k0 + k), first_row(1), next_k);
-      const std::int64_t a_lines = packed == 0 ? 0 : core::ceil_div(next_a.lines(), panels);
-      for (std::int64_t j = 0; j < panels; ++j) {
+    if (p_.k == 0) finish(0, p_.rows);
+  }
+
+ private:
+  // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
+  std::int64_t first_row(std::int64_t tile) const { return tile * p_.rows / tiles_; }
+  std::int64_t rows_of(std::int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
+  std::int64_t a_bytes() const { return gemm_.a_stride * gemm_.mr; }
+  std::byte* out(std::int64_t row) const { return static_cast<std::byte*>(p_.out) + row * p_.out_stride; }
+  const std::byte* added(std::int64_t row) const {
+    return static_cast<const std::byte*>(p_.added) + row * p_.added_stride;
+  }
+
+  // B where it lies: a few rows of it at a time go through all of A.
+  void multiply_lying(std::int64_t k0, std::int64_t k) {
+    for (std::int64_t t = 0; t < tiles_; ++t)
+      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
+    for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k)
+      for (std::int64_t t = 0; t < tiles_; ++t)
+        gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0),
+                     std::min(gemm_.direct_k, k - p0), rows_of(t), lying_, adds_ || p0 > 0,
+                     sums_ + first_row(t) * stride_, stride_);
+  }
+
+  // B packed: A goes through it a tile of rows at a time. Finished rows are converted while they are near.
+  void multiply_packed(std::int64_t k0, std::int64_t k) {
+    const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
+    gemm_.pack_b(part(p_.b, k0, lying_), k, packed_, b_, panel_);
+    Ahead next_b(part(p_.b, k0 + k, lying_), next_k, packed_);
+    const std::int64_t b_lines = core::ceil_div(next_b.lines(), tiles_ * panels_);
+    for (std::int64_t t = 0; t < tiles_; ++t) {
+      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_);
+      Ahead next_a = t + 1 < tiles_ ? Ahead(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
+                                    : Ahead(part(p_.a, 0, k0 + k), rows_of(0), next_k);
+      const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_);
+      for (std::int64_t j = 0; j < panels_; ++j) {
         next_a.ask(a_lines);
         next_b.ask(b_lines);
-        gemm.tile(a, b + j * panel, k, rows, std::min(gemm.nr, packed - j * gemm.nr), adds,
-                  to + lying + j * gemm.nr, stride);
+        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), adds_,
+                   sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
       }
-      if (last && !in_place) finish(row, rows);
+      if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
     }
   }
-  if (p.k == 0 && !in_place) finish(0, p.rows);
-}
+
+  // Sums to the result, where they are not there already.
+  void finish(std::int64_t row, std::int64_t rows) {
+    if (in_place_) return;
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      if (p_.added != nullptr) add(added(r), p_.dtype, p_.columns, sums_ + r * stride_);
+      convert_(sums_ + r * stride_, p_.columns, p_.dtype, out(r));
+    }
+  }
+
+  const kernels::Gemm& gemm_;
+  kernels::Convert& convert_;
+  const Product& p_;
+  std::int64_t kc_;
+  bool direct_, in_place_;
+  bool adds_ = false;
+  std::int64_t lying_, packed_;  // columns of B that are read where they lie, and those packed behind them
+  std::int64_t tiles_, panels_, panel_, stride_;
+  std::byte *a_, *b_;
+  Sum* sums_;
+};
 
 }  // namespace
 
@@ -183,9 +207,9 @@ void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t
   kc = kc == 0 ? gemm.kc : std::min(round_up(kc, gemm.k_step), gemm.kc);
   if (gemm.enter != nullptr) gemm.enter();
   if (arithmetic.sums == DType::float64)
-    run<double>(arithmetic, product, kc, workspace);
+    Multiplication<double>(arithmetic, product, kc, workspace).run();
   else
-    run<float>(arithmetic, product, kc, workspace);
+    Multiplication<float>(arithmetic, product, kc, workspace).run();
   if (gemm.leave != nullptr) gemm.leave();
 }
 
@@ -195,7 +219,8 @@ std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, st
   const std::int64_t panels = core::ceil_div(columns, gemm.nr);
   const std::int64_t sums =
       dtype == arithmetic.sums ? 0 : rows * round_up(columns, kLine) * size_of(arithmetic.sums);
-  return gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums + 3 * kLine;
+  return kDirectTiles * gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums +
+         3 * kLine;
 }
 
 }  // namespace ejk::matmul
