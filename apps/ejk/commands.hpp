@@ -42,6 +42,7 @@ Run cdiv(CLI::App& app);
 Run chunk_indices(CLI::App& app);
 Run chunk_offsets(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
+Run group_metadata(CLI::App& app);
 Run grouped_matmul(CLI::App& app);
 Run info(CLI::App& app);
 Run lens(CLI::App& app);

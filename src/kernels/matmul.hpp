@@ -28,14 +28,16 @@ struct Block {
 };
 
 struct Gemm {
-  const char* name;       // "f32", "f64", "bf16": the arithmetic
-  std::int64_t mr;        // rows of a tile
-  std::int64_t nr;        // columns of a tile
-  std::int64_t kr;        // contraction elements in a unit
-  std::int64_t k_step;    // a multiple of kr
-  std::int64_t kc;        // the longest contraction of one call, a multiple of k_step
-  std::int64_t a_stride;  // bytes
-  std::int64_t unit;      // bytes of a unit, in A and in B
+  const char* name;          // "f32", "f64", "bf16": the arithmetic
+  std::int64_t mr;           // rows of a tile
+  std::int64_t nr;           // columns of a tile
+  std::int64_t kr;           // contraction elements in a unit
+  std::int64_t k_step;       // a multiple of kr
+  std::int64_t kc;           // the longest contraction of one call, a multiple of k_step
+  std::int64_t a_stride;     // bytes
+  std::int64_t unit;         // bytes of a unit, in A and in B
+  std::int64_t direct_rows;  // the most rows of direct()
+  std::int64_t direct_k;     // and its longest contraction: rows of B that lie in the first-level cache
 
   /// Come before the first and after the last tile() of a thread; null where nothing needs be set up.
   void (*enter)();
@@ -52,6 +54,12 @@ struct Gemm {
   /// out_stride in elements.
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                bool add, void* out, std::int64_t out_stride);
+
+  /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
+  /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
+  /// the contraction. While it works it asks for the rows of B that follow. B's dtypes as for pack_b.
+  void (*direct)(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+                 bool add, void* out, std::int64_t out_stride);
 };
 
 /// n sums to n elements of a float dtype, each rounded once.

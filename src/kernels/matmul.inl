@@ -7,7 +7,7 @@
 //   zero() load(p) load_part(p, n) store(p, v) store_part(p, v, n)    sums
 //   Pack, load_b(p), spread_a(p), mac(sum, a, b)                      products: Pack holds kLanes units
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
-//   interleave(p, q, out)  one row of a panel from two of memory      packing (where kKr is 2)
+//   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
 
 constexpr std::int64_t kLine = 64;
 
@@ -17,6 +17,20 @@ constexpr std::int64_t kAStride = U::kKc / U::kKr* U::kUnit + kLine;
 
 // Bytes of an element.
 constexpr std::int64_t bytes_of(DType d) { return d == DType::float64 ? 8 : d == DType::float32 ? 4 : 2; }
+
+// f(std::integral_constant<DType, D>) with the dtype D, one of those that the arithmetic takes.
+template <class U, class F>
+void with_dtype(DType dtype, F&& f) {
+  if constexpr (U::kKr > 1) {
+    f(std::integral_constant<DType, DType::bfloat16>{});
+  } else {
+    if (dtype == DType::float16) f(std::integral_constant<DType, DType::float16>{});
+    if (dtype == DType::bfloat16) f(std::integral_constant<DType, DType::bfloat16>{});
+    if (dtype == DType::float32) f(std::integral_constant<DType, DType::float32>{});
+    if constexpr (sizeof(typename U::Sum) == 8)
+      if (dtype == DType::float64) f(std::integral_constant<DType, DType::float64>{});
+  }
+}
 
 // --- tiles
 
@@ -81,6 +95,118 @@ void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::
           void* out, std::int64_t out_stride) {
   TileOf<U, NV, MR>::call(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
                           rows, columns, add, static_cast<typename U::Sum*>(out), out_stride);
+}
+
+// --- tiles of B where it lies
+
+// Vectors of columns for R rows: as many as registers hold, since wide strips make long reads.
+template <class U, int R, int Registers>
+constexpr int strip_vectors() {
+  constexpr int kMost = 8, kFit = (Registers - 1) / (R + 1), kWhole = U::kKr == 1 ? kFit : kFit / 2 * 2;
+  return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
+}
+
+// NV vectors of units of B at rows u · kKr of `b`.
+template <class U, DType D, int NV>
+void load_strip(const char* b, std::int64_t row_stride, bool second_row, typename U::Pack* column) {
+  if constexpr (U::kKr == 1) {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) column[v] = U::template widen<D>(b + v * U::kLanes * bytes_of(D));
+  } else {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v += 2)
+      U::interleave(b + v * U::kLanes * bytes_of(D),
+                    second_row ? b + row_stride + v * U::kLanes * bytes_of(D) : nullptr, column[v],
+                    column[v + 1]);
+  }
+}
+
+// Rows of B that are worked on together: they are read as one piece of memory, and sums wait in the cache.
+template <class U>
+constexpr std::int64_t kDirectK = 16 * U::kKr;
+
+// Asks for rows of memory from the first byte to the last: in that order the processor's own prefetching
+// takes it up, which has more requests under way than a program can have.
+struct Cursor {
+  const char* at;
+  const char* row_end;
+  std::int64_t row_bytes, row_stride;
+
+  void ask(std::int64_t bytes) {
+    for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
+    at += bytes;
+    if (at < row_end) return;
+    at += row_stride - row_bytes;
+    row_end += row_stride;
+  }
+};
+
+template <class U, DType D, int R, int NV>
+void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+              bool add, typename U::Sum* out, std::int64_t out_stride) {
+  constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D);
+  typename U::Vec sum[R][NV];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
+  const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
+  for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
+    for (int row = 0; row < U::kKr; ++row) following.ask(kBytes);
+    typename U::Pack column[NV];
+    load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const typename U::Pack row = U::spread_a(a + r * kAStride<U>);
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+      U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+    }
+}
+
+// Full strips, then narrower ones.
+template <class U, DType D, int R, int NV>
+void strips(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+            std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
+  constexpr std::int64_t kColumns = NV * U::kLanes;
+  for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
+    strip_of<U, D, R, NV>(a, b, row_stride, following, k, add, out, out_stride);
+  if constexpr (NV > U::kKr)
+    if (columns > 0)
+      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
+}
+
+template <class U, DType D, int R, int Registers>
+void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+                    std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
+                    std::int64_t out_stride) {
+  if (rows == R)
+    return strips<U, D, R, strip_vectors<U, R, Registers>()>(a, b, row_stride, following, k, columns, add,
+                                                             out, out_stride);
+  if constexpr (R > 1)
+    strips_of_rows<U, D, R - 1, Registers>(a, b, row_stride, following, k, rows, columns, add, out,
+                                           out_stride);
+}
+
+template <class U, int MR, int Registers>
+void direct(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+            void* out, std::int64_t out_stride) {
+  const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
+    const std::int64_t row_bytes = columns * bytes_of(D);
+    const char* first = static_cast<const char*>(b.data) + kDirectK<U> * b.row_stride;
+    Cursor following{first, first + row_bytes, row_bytes, b.row_stride};
+    strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), static_cast<const char*>(b.data),
+                                        b.row_stride, following, k, rows, columns, add,
+                                        static_cast<typename U::Sum*>(out), out_stride);
+  };
+  with_dtype<U>(b.dtype, run);
 }
 
 // --- packing
@@ -163,7 +289,7 @@ void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
 template <class U, DType D, int NV>
 void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::int64_t columns, char* out,
                   std::int64_t panel_stride, std::int64_t units) {
-  constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D);
+  constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D), kRowsAhead = 4;
   alignas(kLine) const char zeros[kWidth] = {};
   for (std::int64_t u = 0; u < units; ++u, out += kNr * U::kUnit) {
     char* to = out;
@@ -173,6 +299,8 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
       for (std::int64_t i = 0; i < U::kKr; ++i) {
         const std::int64_t p = u * U::kKr + i;
         row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
+        for (std::int64_t line = 0; line < kWidth; line += kLine)
+          __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
         if (p < k && columns - j < kNr) {
           std::memset(part[i], 0, sizeof part[i]);
           std::memcpy(part[i], row[i], static_cast<std::size_t>((columns - j) * bytes_of(D)));
@@ -185,7 +313,10 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
           U::store(reinterpret_cast<typename U::Sum*>(to) + v * U::kLanes,
                    U::template widen<D>(row[0] + v * U::kLanes * bytes_of(D)));
       } else {
-        U::interleave(row[0], row[1], to);
+        typename U::Pack first, second;
+        U::interleave(row[0], row[1], first, second);
+        std::memcpy(to, &first, sizeof first);
+        std::memcpy(to + sizeof first, &second, sizeof second);
       }
     }
   }
@@ -234,38 +365,20 @@ void pack_panels(const Block& in, std::int64_t k, std::int64_t columns, char* ou
 
 template <class U, std::int64_t KStep>
 void pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
-  auto* to = static_cast<char*>(out);
-  if constexpr (U::kKr > 1) {
-    pack_rows<U, DType::bfloat16, KStep>(in, rows, k, to);
-  } else {
-    if (in.dtype == DType::float16) pack_rows<U, DType::float16, KStep>(in, rows, k, to);
-    if (in.dtype == DType::bfloat16) pack_rows<U, DType::bfloat16, KStep>(in, rows, k, to);
-    if (in.dtype == DType::float32) pack_rows<U, DType::float32, KStep>(in, rows, k, to);
-    if constexpr (sizeof(typename U::Sum) == 8)
-      if (in.dtype == DType::float64) pack_rows<U, DType::float64, KStep>(in, rows, k, to);
-  }
+  with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    pack_rows<U, D, KStep>(in, rows, k, static_cast<char*>(out));
+  });
 }
 
 template <class U, std::int64_t KStep, int NV>
 void pack_b(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride) {
-  auto* to = static_cast<char*>(out);
-  if constexpr (U::kKr > 1) {
-    pack_panels<U, DType::bfloat16, KStep, NV>(in, k, columns, to, panel_stride);
-  } else {
-    if (in.dtype == DType::float16)
-      pack_panels<U, DType::float16, KStep, NV>(in, k, columns, to, panel_stride);
-    if (in.dtype == DType::bfloat16)
-      pack_panels<U, DType::bfloat16, KStep, NV>(in, k, columns, to, panel_stride);
-    if (in.dtype == DType::float32)
-      pack_panels<U, DType::float32, KStep, NV>(in, k, columns, to, panel_stride);
-    if constexpr (sizeof(typename U::Sum) == 8)
-      if (in.dtype == DType::float64)
-        pack_panels<U, DType::float64, KStep, NV>(in, k, columns, to, panel_stride);
-  }
+  with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    pack_panels<U, D, KStep, NV>(in, k, columns, static_cast<char*>(out), panel_stride);
+  });
 }
 
-// The table of an arithmetic: MR rows, NV vectors of columns.
-template <class U, int MR, int NV, std::int64_t KStep = U::kKr>
+// The table of an arithmetic: MR rows, NV vectors of columns, on so many vector registers.
+template <class U, int MR, int NV, int Registers, std::int64_t KStep = U::kKr>
 constexpr Gemm gemm(const char* name) {
   return Gemm{.name = name,
               .mr = MR,
@@ -275,9 +388,12 @@ constexpr Gemm gemm(const char* name) {
               .kc = U::kKc,
               .a_stride = kAStride<U>,
               .unit = U::kUnit,
+              .direct_rows = MR,
+              .direct_k = kDirectK<U>,
               .enter = nullptr,
               .leave = nullptr,
               .pack_a = pack_a<U, KStep>,
               .pack_b = pack_b<U, KStep, NV>,
-              .tile = tile<U, MR, NV>};
+              .tile = tile<U, MR, NV>,
+              .direct = direct<U, MR, Registers>};
 }

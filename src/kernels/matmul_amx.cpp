@@ -49,7 +49,7 @@ void leave() { _tile_release(); }
 #include "kernels/matmul.inl"
 
 constexpr Gemm made() {
-  Gemm g = gemm<Bf16, 1, 2, 32>("bf16");
+  Gemm g = gemm<Bf16, 14, 2, 32, 32>("bf16");
   g.mr = 32;
   g.enter = enter;
   g.leave = leave;

@@ -97,8 +97,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
 
 extern const Gemm gemm_f32_avx2, gemm_f64_avx2;
 extern Convert convert_f32_avx2, convert_f64_avx2;
-constinit const Gemm gemm_f32_avx2 = gemm<F32, 6, 2>("f32");
-constinit const Gemm gemm_f64_avx2 = gemm<F64, 6, 2>("f64");
+constinit const Gemm gemm_f32_avx2 = gemm<F32, 6, 2, 16>("f32");
+constinit const Gemm gemm_f64_avx2 = gemm<F64, 6, 2, 16>("f64");
 void convert_f32_avx2(const void* sums, std::int64_t n, DType dtype, void* out) {
   convert_f32(sums, n, dtype, out);
 }

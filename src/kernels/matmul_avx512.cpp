@@ -102,8 +102,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
 
 extern const Gemm gemm_f32_avx512, gemm_f64_avx512;
 extern Convert convert_f32_avx512, convert_f64_avx512;
-constinit const Gemm gemm_f32_avx512 = gemm<F32, 14, 2>("f32");
-constinit const Gemm gemm_f64_avx512 = gemm<F64, 14, 2>("f64");
+constinit const Gemm gemm_f32_avx512 = gemm<F32, 14, 2, 32>("f32");
+constinit const Gemm gemm_f64_avx512 = gemm<F64, 14, 2, 32>("f64");
 void convert_f32_avx512(const void* sums, std::int64_t n, DType dtype, void* out) {
   convert_f32(sums, n, dtype, out);
 }

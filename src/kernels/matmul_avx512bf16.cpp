@@ -17,6 +17,6 @@ namespace {
 }  // namespace
 
 extern const Gemm gemm_bf16_avx512bf16;
-constinit const Gemm gemm_bf16_avx512bf16 = gemm<Bf16, 14, 2>("bf16");
+constinit const Gemm gemm_bf16_avx512bf16 = gemm<Bf16, 14, 2, 32>("bf16");
 
 }  // namespace ejk::kernels

@@ -63,8 +63,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
 
 extern const Gemm gemm_f32_portable, gemm_f64_portable;
 extern Convert convert_f32_portable, convert_f64_portable;
-constinit const Gemm gemm_f32_portable = gemm<F32, 4, 2>("f32");
-constinit const Gemm gemm_f64_portable = gemm<F64, 4, 2>("f64");
+constinit const Gemm gemm_f32_portable = gemm<F32, 4, 2, 16>("f32");
+constinit const Gemm gemm_f64_portable = gemm<F64, 4, 2, 16>("f64");
 void convert_f32_portable(const void* sums, std::int64_t n, DType dtype, void* out) {
   convert_f32(sums, n, dtype, out);
 }

@@ -27,6 +27,38 @@ kernels::Block part(const kernels::Block& block, std::int64_t row, std::int64_t 
   return moved;
 }
 
+// Asks for the cache lines of a block some at a time, between tiles: what is packed next has come from memory
+// by then. Where neither rows nor columns lie together there is nothing to ask for.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const kernels::Block& block, std::int64_t rows, std::int64_t columns) {
+    const std::int64_t size = size_of(block.dtype);
+    const bool by_row = block.column_stride == size;
+    if (!by_row && block.row_stride != size) return;
+    from_ = static_cast<const std::byte*>(block.data);
+    stride_ = by_row ? block.row_stride : block.column_stride;
+    runs_ = by_row ? rows : columns;
+    run_bytes_ = (by_row ? columns : rows) * size;
+  }
+
+  std::int64_t lines() const { return runs_ * core::ceil_div(run_bytes_, kLine); }
+
+  void ask(std::int64_t lines) {
+    for (; lines > 0 && run_ < runs_; --lines) {
+      __builtin_prefetch(from_ + run_ * stride_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < run_bytes_) continue;
+      at_ = 0;
+      ++run_;
+    }
+  }
+
+ private:
+  const std::byte* from_ = nullptr;
+  std::int64_t stride_ = 0, runs_ = 0, run_bytes_ = 0, run_ = 0, at_ = 0;
+};
+
 // sums += an array of a float dtype.
 template <class Sum>
 void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
@@ -63,30 +95,51 @@ void run(const Arithmetic& arithmetic, const Product& p, std::int64_t kc, Worksp
     for (std::int64_t r = 0; r < p.rows; ++r)
       std::memcpy(row_of(p.out, r, p.out_stride), row_of(p.added, r, p.added_stride),
                   static_cast<std::size_t>(p.columns * size));
+  // Finished sums to the result, while they are near.
+  const auto finish = [&](std::int64_t row, std::int64_t rows) {
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      if (p.added != nullptr) add(row_of(p.added, r, p.added_stride), p.dtype, p.columns, sums + r * stride);
+      arithmetic.convert(sums + r * stride, p.columns, p.dtype, row_of(p.out, r, p.out_stride));
+    }
+  };
   if (p.k == 0 && !adds)
     for (std::int64_t r = 0; r < p.rows; ++r) std::fill_n(sums + r * stride, p.columns, Sum{0});
 
-  const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(p.columns, gemm.nr);
+  // Few rows use each element of B once: its full panels are read where they lie.
+  const bool direct = p.rows <= gemm.direct_rows && p.b.column_stride == size_of(p.b.dtype);
+  const std::int64_t lying = direct ? p.columns / gemm.nr * gemm.nr : 0, packed = p.columns - lying;
+  const std::int64_t panel = panel_bytes(gemm, longest), panels = core::ceil_div(packed, gemm.nr);
   void* a = workspace.a(gemm.a_stride * gemm.mr);
   auto* b = static_cast<std::byte*>(workspace.b(panel * panels));
   // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
   const std::int64_t tiles = core::ceil_div(p.rows, gemm.mr);
+  const auto first_row = [&](std::int64_t tile) { return tile * p.rows / tiles; };
   for (std::int64_t k0 = 0; k0 < p.k; k0 += kc, adds = true) {
-    const std::int64_t k = std::min(kc, p.k - k0);
-    gemm.pack_b(part(p.b, k0, 0), k, p.columns, b, panel);
+    const std::int64_t k = std::min(kc, p.k - k0), next_k = std::min(kc, p.k - k0 - k);
+    const bool last = next_k == 0;
+    gemm.pack_b(part(p.b, k0, lying), k, packed, b, panel);
+    Ahead next_b(part(p.b, k0 + k, lying), next_k, packed);
+    const std::int64_t b_lines = packed == 0 ? 0 : core::ceil_div(next_b.lines(), tiles * panels);
     for (std::int64_t t = 0; t < tiles; ++t) {
-      const std::int64_t row = t * p.rows / tiles, rows = (t + 1) * p.rows / tiles - row;
+      const std::int64_t row = first_row(t), rows = first_row(t + 1) - row;
+      Sum* to = sums + row * stride;
       gemm.pack_a(part(p.a, row, k0), rows, k, a);
-      for (std::int64_t j = 0; j < panels; ++j)
-        gemm.tile(a, b + j * panel, k, rows, std::min(gemm.nr, p.columns - j * gemm.nr), adds,
-                  sums + row * stride + j * gemm.nr, stride);
+      for (std::int64_t p0 = 0; lying > 0 && p0 < k; p0 += gemm.direct_k)
+        gemm.direct(static_cast<std::byte*>(a) + p0 / gemm.kr * gemm.unit, part(p.b, k0 + p0, 0),
+                    std::min(gemm.direct_k, k - p0), rows, lying, adds || p0 > 0, to, stride);
+      Ahead next_a = t + 1 < tiles ? Ahead(part(p.a, row + rows, k0), first_row(t + 2) - row - rows, k)
+                                   : Ahead(part(p.a, 0, k0 + k), first_row(1), next_k);
+      const std::int64_t a_lines = packed == 0 ? 0 : core::ceil_div(next_a.lines(), panels);
+      for (std::int64_t j = 0; j < panels; ++j) {
+        next_a.ask(a_lines);
+        next_b.ask(b_lines);
+        gemm.tile(a, b + j * panel, k, rows, std::min(gemm.nr, packed - j * gemm.nr), adds,
+                  to + lying + j * gemm.nr, stride);
+      }
+      if (last && !in_place) finish(row, rows);
     }
   }
-  if (in_place) return;
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    if (p.added != nullptr) add(row_of(p.added, r, p.added_stride), p.dtype, p.columns, sums + r * stride);
-    arithmetic.convert(sums + r * stride, p.columns, p.dtype, row_of(p.out, r, p.out_stride));
-  }
+  if (p.k == 0 && !in_place) finish(0, p.rows);
 }
 
 }  // namespace
@@ -100,11 +153,19 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
   return {products.f32, products.convert_f32, DType::float32};
 }
 
-void* Workspace::at(std::vector<std::byte>& memory, std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes + kLine);
-  if (memory.size() < size) memory = std::vector<std::byte>(size);
-  const auto past = reinterpret_cast<std::uintptr_t>(memory.data()) % kLine;
-  return memory.data() + (kLine - past) % kLine;
+Workspace& Workspace::of_this_thread() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+void* Workspace::Buffer::at_least(std::int64_t bytes) {
+  if (bytes_ < bytes) {
+    memory_.reset();
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes + kLine));
+    bytes_ = bytes;
+  }
+  const auto past = reinterpret_cast<std::uintptr_t>(memory_.get()) % kLine;
+  return memory_.get() + (kLine - past) % kLine;
 }
 
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {

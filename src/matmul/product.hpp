@@ -6,8 +6,9 @@
 // in the result itself where it is of their type.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
@@ -37,17 +38,27 @@ struct Product {
   std::int64_t added_stride = 0;
 };
 
-/// Memory of one thread, reused from product to product.
+/// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.
 class Workspace {
  public:
+  /// The calling thread's own.
+  static Workspace& of_this_thread();
+
   /// `bytes` bytes at a cache line; what was there before is lost.
-  void* a(std::int64_t bytes) { return at(a_, bytes); }
-  void* b(std::int64_t bytes) { return at(b_, bytes); }
-  void* sums(std::int64_t bytes) { return at(sums_, bytes); }
+  void* a(std::int64_t bytes) { return a_.at_least(bytes); }
+  void* b(std::int64_t bytes) { return b_.at_least(bytes); }
+  void* sums(std::int64_t bytes) { return sums_.at_least(bytes); }
 
  private:
-  static void* at(std::vector<std::byte>& memory, std::int64_t bytes);
-  std::vector<std::byte> a_, b_, sums_;
+  class Buffer {
+   public:
+    void* at_least(std::int64_t bytes);
+
+   private:
+    std::unique_ptr<std::byte[]> memory_;
+    std::int64_t bytes_ = 0;
+  };
+  Buffer a_, b_, sums_;
 };
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.

@@ -31,6 +31,8 @@ class Tasks {
   std::int64_t workspace_bytes() const;
 
  private:
+  void split_last(double work);
+
   const Arithmetic arithmetic_;
   Tiling block_;
   std::vector<Product> products_;

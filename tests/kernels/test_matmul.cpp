@@ -115,6 +115,29 @@ void check(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t k, std
                 ", add ", add, ", ", name_of(dtype));
 }
 
+// The same for B where it lies.
+template <class Sum>
+void check_direct(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t k, std::int64_t columns,
+                  bool add, std::mt19937& random) {
+  const Matrix a = matrix(dtype, rows, k, Layout::rows, random),
+               b = matrix(dtype, k, columns, Layout::rows, random);
+  std::vector<std::byte> memory(static_cast<std::size_t>(gemm.a_stride * gemm.mr + 64), std::byte{0xFF});
+  auto* packed = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  gemm.pack_a(a.block, rows, k, packed);
+  const std::int64_t stride = columns + 3;
+  std::vector<Sum> out(static_cast<std::size_t>((rows + 1) * stride), Sum{7});
+  gemm.direct(packed, b.block, k, rows, columns, add, out.data(), stride);
+  bool right = true;
+  for (std::int64_t r = 0; r <= rows; ++r)
+    for (std::int64_t c = 0; c < stride; ++c) {
+      double expected = r < rows && c < columns && !add ? 0 : 7;
+      if (r < rows && c < columns)
+        for (std::int64_t p = 0; p < k; ++p) expected += a.at(r, p) * b.at(p, c);
+      right = right && static_cast<double>(out[static_cast<std::size_t>(r * stride + c)]) == expected;
+    }
+  CHECK_MESSAGE(right, "rows ", rows, ", k ", k, ", columns ", columns, ", add ", add, ", ", name_of(dtype));
+}
+
 std::vector<DType> inputs_of(const Gemm& gemm) {
   if (gemm.kr > 1) return {DType::bfloat16};
   std::vector<DType> found{DType::float16, DType::bfloat16, DType::float32};
@@ -137,6 +160,15 @@ TEST_CASE(
       else
         check<float>(*n.gemm, dtype, rows, k, columns, layout, add, random);
     };
+    for (const DType dtype : inputs_of(*n.gemm))
+      for (std::int64_t rows = 1; rows <= n.gemm->direct_rows; ++rows)
+        for (std::int64_t panels = 1; panels <= 9; ++panels)
+          for (const std::int64_t k : {std::int64_t{1}, 2 + panels, 1 + rows, n.gemm->direct_k}) {
+            if (n.gemm->unit == 8)
+              check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+            else
+              check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+          }
     for (const DType dtype : inputs_of(*n.gemm))
       for (const Layout layout : {Layout::rows, Layout::columns, Layout::neither}) {
         for (std::int64_t rows = 1; rows <= n.gemm->mr; ++rows)
@@ -218,11 +250,14 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
                   .kc = 512,
                   .a_stride = 1088,
                   .unit = 4,
+                  .direct_rows = 0,
+                  .direct_k = 0,
                   .enter = nullptr,
                   .leave = nullptr,
                   .pack_a = plain_pack_a,
                   .pack_b = plain_pack_b,
-                  .tile = amx_tile<PlainTiles>};
+                  .tile = amx_tile<PlainTiles>,
+                  .direct = nullptr};
   std::mt19937 random(4);
   for (std::int64_t rows = 1; rows <= 32; rows += rows < 15 || rows > 17 ? 3 : 1)
     for (const std::int64_t columns : {1, 16, 17, 31, 32, 40})
