@@ -159,7 +159,8 @@ void check_through_program(const std::string& family, const std::string& command
     CAPTURE(c.name);
     const std::string in = folder / fmt::format("in{}.{}", i, kinds[i / stride % 2]);
     std::vector<NamedArray> arrays;
-    for (const auto& [name, array] : c.in) arrays.push_back({name, make_source(array.view(), name)});
+    for (const auto& entry : c.in)
+      arrays.push_back({entry.first, make_source(entry.second.view(), entry.first)});
     write_arrays(parse_reference(in), arrays);
     const auto& p = c.params;
     std::string words =
@@ -199,7 +200,7 @@ void check_random_grouped(std::uint64_t seed, const std::vector<Lengths>& all) {
   for (const Lengths& lengths : all)
     for (const DType left : plain::kFloats)
       for (const DType right : plain::kFloats) {
-        const auto [m, k, n] = lengths;
+        const std::int64_t m = lengths.m, k = lengths.k, n = lengths.n;
         const auto groups = static_cast<std::int64_t>(engine() % 6 + 1);
         const Sizes sizes = plain::random_sizes(groups, m, engine() % 2 == 0, engine);
         GroupedMatmulOptions options;
@@ -235,7 +236,7 @@ void check_random_transposed(std::uint64_t seed, const std::vector<Lengths>& all
   for (const Lengths& lengths : all)
     for (const DType left : plain::kFloats)
       for (const DType right : plain::kFloats) {
-        const auto [m, k, n] = lengths;
+        const std::int64_t m = lengths.m, k = lengths.k, n = lengths.n;
         const auto groups = static_cast<std::int64_t>(engine() % 6 + 1);
         const Sizes sizes = plain::random_sizes(groups, m, engine() % 2 == 0, engine);
         TransposedGroupedMatmulOptions options;
@@ -286,10 +287,11 @@ std::vector<Lengths> lengths_of_all_kinds() {
 void check_every_depth() {
   constexpr std::int64_t kMost = 300, m = 37, n = 29, before = 5;
   std::mt19937_64 engine(3);
-  for (const auto& [left, right] : std::vector<std::pair<DType, DType>>{{DType::float32, DType::float32},
-                                                                        {DType::bfloat16, DType::bfloat16},
-                                                                        {DType::float64, DType::float64},
-                                                                        {DType::float16, DType::bfloat16}}) {
+  for (const auto& factors : std::vector<std::pair<DType, DType>>{{DType::float32, DType::float32},
+                                                                  {DType::bfloat16, DType::bfloat16},
+                                                                  {DType::float64, DType::float64},
+                                                                  {DType::float16, DType::bfloat16}}) {
+    const DType left = factors.first, right = factors.second;
     // The same numbers for both products: lhs · rhs, and as the second group of rows behind another one.
     const Array lhs = plain::random(left, {m, before + kMost}, engine);
     const Array rhs = plain::random(right, {1, before + kMost, n}, engine);
@@ -389,7 +391,7 @@ void check_threads() {
           multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
     }
     omp_set_num_threads(before);
-    for (const std::size_t i : {1, 2}) {
+    for (std::size_t i = 1; i < products.size(); ++i) {
       CHECK(plain::same_bytes(products[0], products[i]));
       CHECK(plain::same_bytes(gradients[0], gradients[i]));
     }

@@ -26,7 +26,7 @@ using Sizes = std::vector<std::int64_t>;
 
 inline const std::vector<DType> kFloats{DType::float16, DType::bfloat16, DType::float32, DType::float64};
 
-/// Calls f(i) with the element's place in C order and its address.
+/// The elements in C order.
 inline std::vector<double> doubles(const ArrayView& view) {
   const Array copy = Array::copy_of(view);
   std::vector<double> out;

@@ -240,7 +240,10 @@ Answer run(const ProductOptions& options, typename Product::How how, Job& job) {
         fmt::format("{}: no line for m = {}, k = {}, n = {}", options.tiling_table, m, k, n));
   const std::int64_t held =
       inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() + inputs.existing.bytes_to_hold();
-  const std::int64_t peak = 2 * kPieceBytes + held + byte_count(shape, options.dtype);
+  // The check keeps some numbers for each row of rhs.
+  const std::int64_t check_bytes =
+      options.check ? 48 * (element_count(rhs_header.shape) / std::max<std::int64_t>(n, 1)) : 0;
+  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype);
   if (job.plan(report, peak)) return Answer::yes;
 
   ArrayView lhs, rhs;
