@@ -20,7 +20,7 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
     return;
   }
   // Where small pieces cost nothing, the sink takes each out of the second-level cache that it was made in.
-  constexpr std::int64_t kCachedBytes = std::int64_t{512} << 10;
+  constexpr std::int64_t kCachedBytes = std::int64_t{1} << 20;
   const std::int64_t most = source.random_access() ? kCachedBytes : kPieceBytes;
   // The header and then what is left of the last page stand in front of the next piece.
   Array buffer(DType::uint8, {held + kPage + std::min(total, most)});
