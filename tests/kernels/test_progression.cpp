@@ -86,7 +86,7 @@ void check_many_runs(F* kernel, T step) {
       Numbers offsets{0}, firsts;
       for (int r = 0; r < 40; ++r) {
         const bool empty = random() % 4 == 0;
-        offsets.push_back(offsets.back() + (empty ? 0 : random() % static_cast<unsigned>(longest + 1)));
+        offsets.push_back(offsets.back() + (empty ? 0 : static_cast<std::int64_t>(random()) % (longest + 1)));
         firsts.push_back(static_cast<std::int64_t>(random()) - 1000);
       }
       const std::int64_t all = offsets.back();
