@@ -79,6 +79,11 @@ struct Line {
     for (std::int64_t i = 0; i < kLanes; ++i) v.lane[i] = lane[i] + other.lane[i];
     return v;
   }
+  Line below(std::int64_t end, const Line& after) const {
+    Line v;
+    for (std::int64_t i = 0; i < kLanes; ++i) v.lane[i] = i < end ? lane[i] : after.lane[i];
+    return v;
+  }
   void store(T* p) const { std::memcpy(p, lane, sizeof lane); }
   void stream(T* p) const { store(p); }
 };
