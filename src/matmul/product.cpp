@@ -135,7 +135,9 @@ class Multiplication {
 
   // B packed: A goes through it a tile of rows at a time. Finished rows are converted while they are near.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
+    using kernels::Put;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
+    const Put put = adds_ ? Put::add : in_place_ && p_.stream && next_k == 0 ? Put::stream : Put::set;
     gemm_.pack_b(part(p_.b, k0, lying_), k, packed_, b_, panel_);
     Ahead next_b(part(p_.b, k0 + k, lying_), next_k, packed_);
     const std::int64_t b_lines = core::ceil_div(next_b.lines(), tiles_ * panels_);
@@ -147,7 +149,7 @@ class Multiplication {
       for (std::int64_t j = 0; j < panels_; ++j) {
         next_a.ask(a_lines);
         next_b.ask(b_lines);
-        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), adds_,
+        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), put,
                    sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
       }
       if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
@@ -159,7 +161,7 @@ class Multiplication {
     if (in_place_) return;
     for (std::int64_t r = row; r < row + rows; ++r) {
       if (p_.added != nullptr) add(added(r), p_.dtype, p_.columns, sums_ + r * stride_);
-      convert_(sums_ + r * stride_, p_.columns, p_.dtype, out(r));
+      convert_(sums_ + r * stride_, p_.columns, p_.dtype, p_.stream, out(r));
     }
   }
 

@@ -36,6 +36,7 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
+  bool stream = false;  // out is larger than caches: it is written past them
 };
 
 /// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.

@@ -11,9 +11,9 @@ namespace ejk::matmul {
 
 namespace {
 
-// A block of B of kc × kColumns float32 takes half of a second-level cache of 1 MiB, and kRows rows use it
-// often enough that packing it is a hundredth of the work.
-constexpr std::int64_t kRows = 512, kColumns = 512;
+// A block of B of kc × kColumns float32 and the next one on its way take half of a second-level cache of 1
+// MiB, and kRows rows use it often enough that packing it is a hundredth of the work.
+constexpr std::int64_t kRows = 512, kColumns = 256;
 
 // The last tasks are cut finer, so that no thread waits long for another's last one.
 constexpr double kLastShare = 0.15;
@@ -74,7 +74,9 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   std::mutex one_at_a_time;
   std::int64_t done = 0;
   const auto compute = [&](std::int64_t i) {
-    multiply(arithmetic_, products_[static_cast<std::size_t>(i)], block_.tk, Workspace::of_this_thread());
+    const Product& product = products_[static_cast<std::size_t>(i)];
+    multiply(arithmetic_, product, block_.tk, Workspace::of_this_thread());
+    if (product.stream) kernels::active().stream_fence();
     if (!progress) return;
     const std::lock_guard lock(one_at_a_time);
     progress(++done, count);
