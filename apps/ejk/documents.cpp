@@ -174,7 +174,8 @@ fi
 std::string fish_script() {
   std::string out = "# fish completion for ejk; made by: ejk help --completion fish\n";
   const auto first = [&](std::string_view word, std::string_view summary) {
-    out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", word, single_quoted(summary));
+    out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", word,
+                       single_quoted(summary));
   };
   first("help", kHelpSummary);
   for (const Command& command : commands()) first(command.name, command.summary);

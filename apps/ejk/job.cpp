@@ -194,12 +194,12 @@ JsonValue Job::read_json(const std::string& role, const std::string& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw cannot();
     text.append(buffer.data(), static_cast<std::size_t>(got));
-    const auto size = static_cast<std::int64_t>(text.size());
-    if (size > max_memory_ / kJsonBytesPerByte)
+    if (static_cast<std::int64_t>(text.size()) > max_memory_ / kJsonBytesPerByte)
       throw Error(
           Error::Kind::budget,
-          fmt::format("{}: {} and more of JSON take up to {} of memory, {} allowed", printable(path),
-                      format_bytes(size), format_bytes(size * kJsonBytesPerByte), format_bytes(max_memory_)))
+          fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
+                      printable(path), format_bytes(max_memory_ / kJsonBytesPerByte), kJsonBytesPerByte,
+                      format_bytes(max_memory_)))
           .hint("--max-memory sets the limit");
   }
   note_read(static_cast<std::int64_t>(text.size()));
