@@ -95,23 +95,38 @@ TEST_CASE("bash completes commands, options and their words") {
   }
 }
 
-TEST_CASE("zsh and fish can read their scripts, and fish offers commands and options") {
-  if (is_installed("zsh")) {
-    const Script script("zsh");
-    CHECK(shell("zsh -n " + script.path()).text.empty());
-  }
-  if (is_installed("fish")) {
-    const Script script("fish");
-    CHECK(shell("fish --no-execute " + script.path()).text.empty());
-    const auto fish = [&](const std::string& line) {
-      return shell(fmt::format("HOME={} fish -c \"source {}; complete -C '{}'\"", script.folder(),
-                               script.path(), line))
-          .text;
-    };
-    CHECK(fish("ejk mask-").starts_with("mask-info\t"));
-    CHECK(fish("ejk hash --conv").starts_with("--convention\t"));
-    CHECK(fish("ejk hash --convention e").starts_with("ejkernel"));
-  }
+TEST_CASE("zsh completes commands, options and their words") {
+  if (!is_installed("zsh")) return;
+  const Script script("zsh");
+  CHECK(shell("zsh -n " + script.path()).text.empty());
+  // What the script hands to zsh's own functions, without a terminal to complete in.
+  const auto described = [&](const std::string& words) {
+    return shell(fmt::format(
+                     "zsh -f -c 'compdef() {{ : }}; compadd() {{ print -rl -- ${{(P)2}} }}; "
+                     "_describe() {{ print -rl -- ${{(P)@[-1]}} }}; _files() {{ print files }}; source {}; "
+                     "words=({}); CURRENT=$#words; _ejk'",
+                     script.path().substr(1, script.path().size() - 2), words))
+        .text;
+  };
+  CHECK(described("ejk mask-").find("mask-info:block metadata") != std::string::npos);
+  CHECK(described("ejk hash --c").find("--convention:how an array is written") != std::string::npos);
+  CHECK(described("ejk hash --convention e") == "document\nejkernel\n");
+  CHECK(described("ejk help m").find("mask-info\n") != std::string::npos);
+  CHECK(described("ejk hash a") == "files\n");
+}
+
+TEST_CASE("fish completes commands, options and their words") {
+  if (!is_installed("fish")) return;
+  const Script script("fish");
+  CHECK(shell("fish --no-execute " + script.path()).text.empty());
+  const auto offered_by_fish = [&](const std::string& line) {
+    return shell(fmt::format("HOME={} fish -c \"source {}; complete -C '{}'\"", script.folder(),
+                             script.path(), line))
+        .text;
+  };
+  CHECK(offered_by_fish("ejk mask-").starts_with("mask-info\t"));
+  CHECK(offered_by_fish("ejk hash --conv").starts_with("--convention\t"));
+  CHECK(offered_by_fish("ejk hash --convention e").starts_with("ejkernel"));
 }
 
 TEST_CASE("manual pages are read without a complaint, and say what the help says") {
