@@ -53,7 +53,7 @@ void for_each_block(std::string_view text, FirstByte first, Work&& work) {
 template <int kPower>
 constexpr Word root_bits(Word prime) {
   // The largest r with r^kPower ≤ prime · 2^(32 kPower) has 32 bits behind the point.
-  __extension__ typedef unsigned __int128 Wide;
+  using Wide = __uint128_t;
   std::uint64_t low = 0, high = std::uint64_t{1} << 38;
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;

@@ -173,7 +173,7 @@ std::int64_t select_num_warps(std::int64_t q_block, std::int64_t kv_block, std::
                             "be at least 1",
                             q_block, kv_block, head_dim));
   // 2·q·kv > I · (q + kv) · itemsize in whole numbers; the head dimension is on both sides.
-  __extension__ typedef unsigned __int128 Wide;
+  using Wide = __uint128_t;
   const Wide pairs = Wide(q_block) * Wide(kv_block);
   const Wide bytes = (Wide(q_block) + Wide(kv_block)) * Wide(size_of(dtype));
   const auto intensity_above = [&](unsigned i) { return 2 * pairs > i * bytes; };
