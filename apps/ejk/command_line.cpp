@@ -152,8 +152,13 @@ std::string help_for(std::vector<std::string> words) {
   if (words.front() == "--completion") {
     at_most(2);
     if (words.size() < 2)
-      throw usage(fmt::format("a value is missing: --completion SHELL")).hint("SHELL is bash, zsh or fish");
-    return completion_script(shells()[read_choice(words[1], shells())]);
+      throw usage("a value is missing: --completion SHELL").hint("SHELL is bash, zsh or fish");
+    try {
+      return completion_script(shells()[read_choice(words[1], shells())]);
+    } catch (Error& error) {
+      error.at("--completion");
+      throw;
+    }
   }
   if (words.front() == "--man") {
     at_most(2);

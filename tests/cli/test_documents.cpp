@@ -63,10 +63,9 @@ class Script {
 std::string offered(const Script& script, const std::vector<std::string>& words) {
   std::string quoted;
   for (const std::string& word : words) quoted += " '" + word + "'";
-  return shell(fmt::format(
-                   "bash -c \"source {}; COMP_WORDS=({} ); COMP_CWORD={}; _ejk; echo \\${{COMPREPLY[@]}}\"",
-                   script.path(), quoted, words.size() - 1))
-      .text;
+  const char* command =
+      R"(bash -c "source {}; COMP_WORDS=({} ); COMP_CWORD={}; _ejk; echo \${{COMPREPLY[@]}}")";
+  return shell(fmt::format(fmt::runtime(command), script.path(), quoted, words.size() - 1)).text;
 }
 
 }  // namespace

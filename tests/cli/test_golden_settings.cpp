@@ -46,8 +46,8 @@ std::string words_of(const nlohmann::json& spec) {
   for (const auto& entry : spec) {
     std::string word;
     if (entry.is_array()) {
-      for (const auto& axis : entry) word += axis.get<std::string>() + ",";
-      word = "(" + word + ")";
+      for (const auto& axis : entry) word += (word.empty() ? "(" : ",") + axis.get<std::string>();
+      word += entry.empty() ? "()" : ")";
     } else {
       word = entry.is_string() ? entry.get<std::string>() : entry.is_null() ? "None" : "UNCONSTRAINED";
     }
