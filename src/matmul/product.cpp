@@ -1,10 +1,14 @@
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
+#include <fmt/format.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "core/checked.hpp"
+#include "ejk/error.hpp"
 
 namespace ejk::matmul {
 
@@ -88,11 +92,13 @@ class Multiplication {
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
     panels_ = core::ceil_div(packed_, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
-    a_ = static_cast<std::byte*>(workspace.a(a_bytes() * (direct_ ? tiles_ : 1)));
-    b_ = static_cast<std::byte*>(workspace.b(panel_ * panels_));
     in_place_ = p_.dtype == arithmetic.sums;
     stride_ = in_place_ ? p_.out_stride / kSize : round_up(p_.columns, kLine / kSize);
-    sums_ = static_cast<Sum*>(in_place_ ? p_.out : workspace.sums(p_.rows * stride_ * kSize));
+    const std::int64_t a_size = round_up(a_bytes() * (direct_ ? tiles_ : 1), kLine),
+                       b_size = panel_ * panels_;
+    a_ = workspace.at_least(a_size + b_size + (in_place_ ? 0 : p_.rows * stride_ * kSize));
+    b_ = a_ + a_size;
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(b_ + b_size));
   }
 
   void run() {
@@ -193,14 +199,20 @@ Workspace& Workspace::of_this_thread() {
   return workspace;
 }
 
-void* Workspace::Buffer::at_least(std::int64_t bytes) {
-  if (bytes_ < bytes) {
-    memory_.reset();
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes + kLine));
-    bytes_ = bytes;
-  }
-  const auto past = reinterpret_cast<std::uintptr_t>(memory_.get()) % kLine;
-  return memory_.get() + (kLine - past) % kLine;
+std::byte* Workspace::at_least(std::int64_t bytes) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthOne = kHugePage / 16;
+  if (bytes <= bytes_) return memory_.get();
+  const bool huge = bytes >= kWorthOne;
+  bytes = round_up(bytes, huge ? kHugePage : kLine);
+  memory_.reset();
+  bytes_ = 0;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(huge ? kHugePage : kLine),
+                                                           static_cast<std::size_t>(bytes))));
+  if (memory_ == nullptr)
+    throw Error(Error::Kind::budget, fmt::format("no memory for packing ({} bytes)", bytes));
+  if (huge) madvise(memory_.get(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  bytes_ = bytes;
+  return memory_.get();
 }
 
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
@@ -221,8 +233,9 @@ std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, st
   const std::int64_t panels = core::ceil_div(columns, gemm.nr);
   const std::int64_t sums =
       dtype == arithmetic.sums ? 0 : rows * round_up(columns, kLine) * size_of(arithmetic.sums);
-  return kDirectTiles * gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums +
-         3 * kLine;
+  const std::int64_t bytes =
+      kDirectTiles * gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums;
+  return round_up(bytes, std::int64_t{2} << 20);
 }
 
 }  // namespace ejk::matmul
