@@ -19,6 +19,9 @@ constexpr std::int64_t kRows = 512, kColumns = 256;
 constexpr double kLastShare = 0.15;
 constexpr std::int64_t kLeastRows = 64;
 
+// The most tasks of one product.
+constexpr std::int64_t kMostParts = std::int64_t{1} << 16;
+
 // Fewer multiplications than this are done before other threads have woken up.
 constexpr std::int64_t kWorthThreads = std::int64_t{1} << 21;
 
@@ -45,8 +48,11 @@ Tasks::Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
 void Tasks::add(const Product& product) {
   // Even parts: a last one of a few rows would have packed B for them alone. Columns in whole tiles.
   const std::int64_t nr = arithmetic_.gemm->nr;
-  const std::int64_t row_parts = core::ceil_div(product.rows, block_.tm);
-  const std::int64_t column_parts = core::ceil_div(product.columns, block_.tn);
+  std::int64_t row_parts = core::ceil_div(product.rows, block_.tm);
+  const std::int64_t column_parts = core::ceil_div(product.columns, std::max(block_.tn, nr));
+  // A tiling of single elements must not take more memory than the arrays.
+  row_parts =
+      std::min(row_parts, std::max<std::int64_t>(1, kMostParts / std::max<std::int64_t>(column_parts, 1)));
   const std::int64_t columns =
       core::ceil_div(core::ceil_div(product.columns, std::max<std::int64_t>(column_parts, 1)), nr) * nr;
   for (std::int64_t i = 0; i < row_parts; ++i) {
