@@ -86,7 +86,7 @@ class Multiplication {
   Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
-    direct_ = p_.rows <= kDirectTiles * gemm_.direct_rows && p_.b.column_stride == size_of(p_.b.dtype);
+    direct_ = reads_b_in_place(arithmetic, p_);
     lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
     packed_ = p_.columns - lying_;
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
@@ -212,6 +212,11 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
   if (lhs == DType::bfloat16 && rhs == DType::bfloat16 && products.bf16 != nullptr)
     return {products.bf16, products.convert_f32, DType::float32};
   return {products.f32, products.convert_f32, DType::float32};
+}
+
+bool reads_b_in_place(const Arithmetic& arithmetic, const Product& product) {
+  return product.rows <= kDirectTiles * arithmetic.gemm->direct_rows &&
+         product.b.column_stride == size_of(product.b.dtype);
 }
 
 Workspace& Workspace::of_this_thread() {

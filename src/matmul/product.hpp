@@ -58,6 +58,9 @@ class Workspace {
   std::int64_t bytes_ = 0;
 };
 
+/// So few rows that B is read where it lies: then it is read fastest in long pieces, many columns at a time.
+bool reads_b_in_place(const Arithmetic& arithmetic, const Product& product);
+
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
 

@@ -13,7 +13,7 @@ namespace {
 
 // A block of B of kc × kColumns float32 and the next one on its way take half of a second-level cache of 1
 // MiB, and kRows rows use it often enough that packing it is a hundredth of the work.
-constexpr std::int64_t kRows = 512, kColumns = 256;
+constexpr std::int64_t kRows = 512, kColumns = 256, kColumnsInPlace = 1024;
 
 // The last tasks are cut finer, so that no thread waits long for another's last one.
 constexpr double kLastShare = 0.15;
@@ -43,13 +43,15 @@ Product rows_of(const Product& product, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 Tasks::Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
-    : arithmetic_(arithmetic), block_(tiling.value_or(Tiling{kRows, 0, kColumns})) {}
+    : arithmetic_(arithmetic), chosen_(!tiling), block_(tiling.value_or(Tiling{kRows, 0, kColumns})) {}
 
 void Tasks::add(const Product& product) {
   // Even parts: a last one of a few rows would have packed B for them alone. Columns in whole tiles.
   const std::int64_t nr = arithmetic_.gemm->nr;
+  const std::int64_t most_columns =
+      chosen_ && reads_b_in_place(arithmetic_, product) ? kColumnsInPlace : std::max(block_.tn, nr);
   std::int64_t row_parts = core::ceil_div(product.rows, block_.tm);
-  const std::int64_t column_parts = core::ceil_div(product.columns, std::max(block_.tn, nr));
+  const std::int64_t column_parts = core::ceil_div(product.columns, most_columns);
   // A tiling of single elements must not take more memory than the arrays.
   row_parts =
       std::min(row_parts, std::max<std::int64_t>(1, kMostParts / std::max<std::int64_t>(column_parts, 1)));

@@ -34,6 +34,7 @@ class Tasks {
   void split_last(double work);
 
   const Arithmetic arithmetic_;
+  const bool chosen_;  // the blocks are ours to choose
   Tiling block_;
   std::vector<Product> products_;
 };
