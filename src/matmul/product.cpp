@@ -86,7 +86,7 @@ class Multiplication {
   Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
-    direct_ = reads_b_in_place(arithmetic, p_);
+    direct_ = p_.rows <= kDirectTiles * gemm_.direct_rows && p_.b.column_stride == size_of(p_.b.dtype);
     lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
     packed_ = p_.columns - lying_;
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
@@ -214,11 +214,6 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
   return {products.f32, products.convert_f32, DType::float32};
 }
 
-bool reads_b_in_place(const Arithmetic& arithmetic, const Product& product) {
-  return product.rows <= kDirectTiles * arithmetic.gemm->direct_rows &&
-         product.b.column_stride == size_of(product.b.dtype);
-}
-
 Workspace& Workspace::of_this_thread() {
   thread_local Workspace workspace;
   return workspace;
@@ -250,17 +245,6 @@ void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t
   else
     Multiplication<float>(arithmetic, product, kc, workspace).run();
   if (gemm.leave != nullptr) gemm.leave();
-}
-
-std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
-                             std::int64_t columns, DType dtype) {
-  const kernels::Gemm& gemm = *arithmetic.gemm;
-  const std::int64_t panels = core::ceil_div(columns, gemm.nr);
-  const std::int64_t sums =
-      dtype == arithmetic.sums ? 0 : rows * round_up(columns, kLine) * size_of(arithmetic.sums);
-  const std::int64_t bytes =
-      kDirectTiles * gemm.a_stride * gemm.mr + 2 * panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums;
-  return round_up(bytes, std::int64_t{2} << 20);
 }
 
 }  // namespace ejk::matmul

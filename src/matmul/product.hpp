@@ -58,14 +58,7 @@ class Workspace {
   std::int64_t bytes_ = 0;
 };
 
-/// So few rows that B is read where it lies: then it is read fastest in long pieces, many columns at a time.
-bool reads_b_in_place(const Arithmetic& arithmetic, const Product& product);
-
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
-
-/// Bytes that multiply() takes for a product of at most this size.
-std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
-                             std::int64_t columns, DType dtype);
 
 }  // namespace ejk::matmul
