@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "arrays/boxes.hpp"
 #include "core/parallel.hpp"
-#include "core/pieces.hpp"
 
 namespace ejk {
 
@@ -93,59 +93,27 @@ Extreme extreme(S value) {
   return static_cast<double>(value);
 }
 
-// The boxes that the array is cut into, and the number of elements before each.
-struct Cut {
-  std::vector<Shape> starts, counts;
-  std::vector<std::int64_t> before;
-};
-
-Cut cut(const ArraySource& source) {
-  Cut boxes;
-  std::int64_t elements = 0;
-  core::for_each_piece(source.shape(), kPieceBytes / size_of(source.dtype()),
-                       [&](const Shape& start, const Shape& count) {
-                         boxes.starts.push_back(start);
-                         boxes.counts.push_back(count);
-                         boxes.before.push_back(elements);
-                         elements += element_count(count);
-                       });
-  return boxes;
-}
-
 template <class T>
 Statistics statistics_as(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   Statistics all;
   all.elements = element_count(source.shape());
-  const Cut boxes = cut(source);
+  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::BoxReader reader(source);
   std::vector<Part<Seen<T>>> parts(boxes.starts.size());
-  auto view = source.mapped();
-  if (view && !view->is_c_contiguous()) view.reset();
   std::int64_t done = 0;
   std::mutex mutex;
-  struct Buffer {
-    std::vector<std::byte> bytes;
-  };
   core::parallel_reduce(
-      static_cast<std::int64_t>(parts.size()), source.random_access() ? omp_get_max_threads() : 1,
-      [] { return Buffer{}; },
-      [&](Buffer& buffer, std::int64_t box) {
-        const auto b = static_cast<std::size_t>(box);
-        const std::int64_t n = element_count(boxes.counts[b]), size = size_of(source.dtype());
-        if (view) {
-          const std::byte* data = view->data + boxes.before[b] * size;
-          parts[b] = look_at<T>(data, n);
-          source.release(data, n * size);
-        } else {
-          buffer.bytes.resize(static_cast<std::size_t>(n * size));
-          source.read(boxes.starts[b], boxes.counts[b], buffer.bytes.data());
-          parts[b] = look_at<T>(buffer.bytes.data(), n);
-        }
+      boxes.size(), reader.threads(), [] { return std::vector<std::byte>{}; },
+      [&](std::vector<std::byte>& buffer, std::int64_t box) {
+        const std::int64_t n = boxes.elements(box);
+        parts[static_cast<std::size_t>(box)] = look_at<T>(reader.look(boxes, box, buffer), n);
+        reader.leave(boxes, box);
         if (!progress) return;
         const std::lock_guard lock(mutex);
         progress(done += n, all.elements);
       },
-      [](const Buffer&) {});
+      [](const std::vector<std::byte>&) {});
 
   std::optional<Part<Seen<T>>> sum;
   for (const auto& part : parts) {
@@ -182,8 +150,7 @@ std::int64_t statistics_bytes(const ArraySource& source) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   const std::int64_t threads = source.random_access() ? omp_get_max_threads() : 1;
   const std::int64_t pieces = bytes / kPieceBytes + 1;
-  const std::int64_t per_piece =
-      64 + 2 * (24 + 8 * static_cast<std::int64_t>(source.shape().size())) + 2 * 32;
+  const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;
   return std::min(bytes, threads * kPieceBytes) + pieces * per_piece;
 }
 
