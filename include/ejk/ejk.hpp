@@ -3,6 +3,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/compare.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"

@@ -48,6 +48,8 @@ const std::map<std::string, std::string> kPublic{
     {"grouped_matmul", "matmul"},
     {"attention", "attention"},
     {"array_math", "arrays"},
+    {"compare", "arrays"},
+    {"generate", "arrays"},
     {"statistics", "arrays"},
     {"params", "settings"},
     {"hash", "settings"},
