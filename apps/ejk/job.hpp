@@ -55,6 +55,9 @@ class Job {
   /// An effective option: an attribute of the HDF5 files written. No time, host or path.
   void note_setting(const std::string& name, const std::string& value);
 
+  /// The report is for a program, which wants it whole.
+  bool json() const { return options_.json; }
+
   /// Bytes that the work may take.
   std::int64_t max_memory() const { return max_memory_; }
 
