@@ -6,10 +6,12 @@ in, so nothing in the build needs this script.
 """
 
 import hashlib
+import itertools
 import pathlib
 import re
 import sys
 import zipfile
+import zlib
 
 import h5py
 import numpy as np
@@ -18,11 +20,11 @@ TEXT_SHA256 = "d4a9ac22462b35e7821a4f2706c211093da678620a8f9997989ee7cf8d507bbd"
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def paragraph_lengths(text):
-    """Tokens in each paragraph, in the order of the text."""
+def tokens_of_paragraphs(text):
+    """The tokens of each paragraph, in the order of the text."""
     body = text[text.index("OPTICKS:") :].replace("_", "")
     paragraphs = (p for p in re.split(r"\n\s*\n", body) if p.strip())
-    return [len(re.findall(r"\w+|[^\w\s]", p)) for p in paragraphs]
+    return [re.findall(r"\w+|[^\w\s]", p) for p in paragraphs]
 
 
 def packed(lengths, tokens):
@@ -63,6 +65,29 @@ def documents(lengths, tokens):
     return ids[:, None] == ids[None, :]
 
 
+def group_sizes(tokens, experts):
+    """How many tokens each expert gets, where a hash of a token's text chooses its expert."""
+    chosen = [zlib.crc32(token.encode()) % experts for token in tokens]
+    return np.bincount(chosen, minlength=experts).astype(np.int32)
+
+
+def experts():
+    """A layer of four experts, the second of which has no token, and a gradient; eighths, from a formula."""
+
+    def eighths(*shape):
+        n = np.arange(np.prod(shape), dtype=np.int64)
+        return ((n * 37 % 101 % 17 - 8) / 8).astype(np.float32).reshape(shape)
+
+    tokens, grad = eighths(32, 16), eighths(32, 8)[::-1].copy()
+    return {
+        "tokens": tokens,
+        "tokens_t": tokens.T.copy(),
+        "experts": eighths(4, 16, 8),
+        "group_sizes": np.array([9, 0, 17, 6], np.int32),
+        "grad": grad,
+    }
+
+
 def write_npz(path, arrays):
     """np.savez_compressed without the time of day, so that the same arrays give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -77,7 +102,8 @@ def main():
     raw = pathlib.Path(sys.argv[1]).read_bytes()
     if hashlib.sha256(raw).hexdigest() != TEXT_SHA256:
         sys.exit(f"{sys.argv[1]}: not the text that README.md names")
-    lengths = paragraph_lengths(raw.decode("utf-8"))
+    paragraphs = tokens_of_paragraphs(raw.decode("utf-8"))
+    lengths = [len(p) for p in paragraphs]
 
     lens = np.array(packed(lengths, 16384), np.int32)
     arrays = {
@@ -88,6 +114,9 @@ def main():
     }
     for name, array in arrays.items():
         np.save(HERE / f"{name}.npy", array)
+
+    first = list(itertools.chain.from_iterable(paragraphs))[: sum(lens)]
+    np.save(HERE / "group_sizes.npy", group_sizes(first, 16))
 
     q, k = np.ogrid[:1024, :1024]
     same = documents(lengths, 1024)
@@ -103,6 +132,10 @@ def main():
             small = array.ndim == 1
             file.create_dataset(name, data=array, **({} if small else {"compression": "gzip", "shuffle": True}))
         file.create_dataset("attention_mask", data=(same & causal)[None], chunks=(1, 128, 256), compression="gzip")
+
+    with h5py.File(HERE / "experts.h5", "w") as file:
+        for name, array in experts().items():
+            file[name] = array
 
     print(f"{len(lengths)} paragraphs, {sum(lengths)} tokens; {len(lens)} paragraphs in the packed sequence")
 

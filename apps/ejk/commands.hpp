@@ -45,7 +45,8 @@ Run chunk_offsets(CLI::App& app);
 Run compare(CLI::App& app);
 Run convert(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
-Run generate(CLI::App& app);
+Run group_metadata(CLI::App& app);
+Run grouped_matmul(CLI::App& app);
 Run info(CLI::App& app);
 Run lens(CLI::App& app);
 Run log_sum_exp(CLI::App& app);
@@ -60,6 +61,7 @@ Run segment_mask(CLI::App& app);
 Run seq_info(CLI::App& app);
 Run sequence_ids(CLI::App& app);
 Run token_indices(CLI::App& app);
+Run transposed_grouped_matmul(CLI::App& app);
 Run unchunk(CLI::App& app);
 Run unpack(CLI::App& app);
 

@@ -79,11 +79,17 @@ std::string program_help() {
   std::string out =
       "ejk: masks, segments, groups and reference results for attention and MoE kernels\n\n"
       "Usage: ejk COMMAND INPUT... [options] [-o OUTPUT]\n";
-  std::size_t width = 0;
-  for (const Command& command : commands()) width = std::max(width, command.name.size());
+  // Summaries stand below each other; a name longer than most moves those of its group alone.
+  constexpr std::size_t kMost = 16;
   std::string group;
+  std::size_t width = 0;
   for (const Command& command : commands()) {
-    if (command.group != group) out += fmt::format("\n{}\n", group = command.group);
+    if (command.group != group) {
+      out += fmt::format("\n{}\n", group = command.group);
+      width = kMost;
+      for (const Command& other : commands())
+        if (other.group == group) width = std::max(width, other.name.size());
+    }
     out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
   }
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";

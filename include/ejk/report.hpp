@@ -12,8 +12,7 @@
 namespace ejk {
 
 /// What a number counts. It decides the text ("1.5 GiB", "12.3 %") and the end of the JSON key ("_bytes",
-/// "_s",
-/// "_flop"; the others have none).
+/// "_s", "_flop", "_bytes_per_s", "_flop_per_s"; the others have none).
 enum class Unit {
   none,
   count,
@@ -27,6 +26,7 @@ enum class Unit {
   seconds,
   flop,
   bytes_per_second,
+  flop_per_second,
   bar  // a table's cell, drawn as a bar: the largest number of the column fills it
 };
 

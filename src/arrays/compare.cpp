@@ -19,6 +19,7 @@
 #include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
 
 namespace ejk {
 
@@ -102,35 +103,27 @@ class Floats {
   explicit Floats(const Tolerance& tolerance)
       : rtol_(rounded(tolerance.rtol)),
         atol_(rounded(tolerance.atol)),
-        nan_equal_(tolerance.nan == NanEqual::yes) {}
+        nan_equal_(tolerance.nan == NanEqual::yes) {
+    // A whole block is tested without rounding to T. So that what agrees there agrees by the definition too,
+    // the tolerance is a little smaller: by more than two roundings can take away, of normal and subnormal
+    // numbers.
+    constexpr V share = std::is_same_v<T, double>  ? V(0x1p-40)
+                        : std::is_same_v<T, float> ? V(0x1p-18)
+                                                   : V(0x1p-6);
+    constexpr V least = std::is_same_v<T, float16> ? V(0x1p-24) : V(0x1p-120);
+    sure_rtol_ = rtol_ * (1 - share);
+    sure_atol_ = std::max(atol_ * (1 - share) - least, V{0});
+  }
 
-  // True when all elements are finite and surely agree; counts those that are 0. What 16 bits would round is
-  // not rounded here; instead the tolerance is taken a little smaller than that could make it.
+  // True when all elements are finite and surely agree; counts those that are 0.
   bool all_close(const V* a, const V* e, std::int64_t n, std::int64_t& both_zero) const {
-    constexpr V most = std::numeric_limits<V>::max();
-    constexpr std::int64_t kLanes = 16;
-    const V rtol = rtol_, atol = atol_;
-    V close[kLanes] = {}, zeros[kLanes] = {};
-    const auto test = [&](std::int64_t lane, V x, V y) {
-      const V size = std::abs(y);
-      V allowed = atol + rtol * size;
-      if constexpr (arrays::is_half<T>) {
-        constexpr V sure = V{1} - V{0x1p-6};
-        constexpr V slack = std::is_same_v<T, float16> ? V{0x1p-22f} : V{0x1p-125f};  // for subnormal floats
-        allowed = allowed * sure - slack;
-        allowed = allowed > 0 ? allowed : V{0};
-      }
-      close[lane] += (std::abs(x - y) <= allowed) & (size <= most) ? V{1} : V{0};
-      zeros[lane] += (std::abs(x) + size == 0) ? V{1} : V{0};
-    };
-    std::int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) test(lane, a[i + lane], e[i + lane]);
-    for (std::int64_t lane = 0; i < n; ++i, ++lane) test(lane, a[i], e[i]);
-    V all = 0, none = 0;
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) all += close[lane], none += zeros[lane];
-    if (all != static_cast<V>(n)) return false;
-    both_zero += static_cast<std::int64_t>(none);
+    std::int64_t zeros = 0;
+    if constexpr (sizeof(V) == 8) {
+      if (kernels::active().count_close_64(a, e, n, sure_rtol_, sure_atol_, &zeros) != n) return false;
+    } else {
+      if (kernels::active().count_close_32(a, e, n, sure_rtol_, sure_atol_, &zeros) != n) return false;
+    }
+    both_zero += zeros;
     return true;
   }
 
@@ -167,7 +160,7 @@ class Floats {
     return A::round(std::abs(a - e)) <= A::round(atol + A::round(rtol * std::abs(e)));
   }
 
-  V rtol_, atol_;
+  V rtol_, atol_, sure_rtol_, sure_atol_;
   bool nan_equal_;
 };
 

@@ -219,6 +219,15 @@ AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target
   if (fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
 }
 
+void AtomicFile::reserve(std::int64_t bytes) {
+  // A small file that is soon gone again need never have a place on the disk.
+  constexpr std::int64_t kWorthwhile = std::int64_t{1} << 20;
+  if (temporary_.empty() || bytes < kWorthwhile) return;
+  if (fallocate(file_.fd(), 0, 0, bytes) == 0) return;
+  // Whatever else is wrong with it, writing may still do.
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw output_error(name_, errno);
+}
+
 void AtomicFile::close() {
   if (const int code = file_.close(); code != 0) throw output_error(name_, code);
 }

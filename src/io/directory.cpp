@@ -59,7 +59,7 @@ void write_directory(const WriteJob& job) {
   std::vector<AtomicFile> files;
   for (const NamedArray& array : job.arrays) {
     AtomicFile& file = files.emplace_back(file_of(job, array.name));
-    write_npy(*array.source, [&](const void* data, std::int64_t n) { file.write(data, n); });
+    write_npy(*array.source, file);
     file.close();
   }
   commit_all(files);

@@ -12,7 +12,6 @@
 #include <cstdio>
 
 #include "core/text.hpp"
-#include "io/atomic_file.hpp"
 
 namespace ejk::io {
 
@@ -252,14 +251,17 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
 }
 
 void write_npy(const ArraySource& source, const Sink& sink) {
-  const std::string header = npy_header(source.dtype(), source.shape());
-  sink(header.data(), static_cast<std::int64_t>(header.size()));
-  stream_elements(source, sink);
+  stream_elements(source, sink, npy_header(source.dtype(), source.shape()));
+}
+
+void write_npy(const ArraySource& source, AtomicFile& file) {
+  file.reserve(byte_count(source.shape(), source.dtype()));
+  write_npy(source, [&](const void* data, std::int64_t n) { file.write(data, n); });
 }
 
 void write_npy_file(const WriteJob& job) {
   AtomicFile file(job.path);
-  write_npy(*job.arrays[0].source, [&](const void* data, std::int64_t n) { file.write(data, n); });
+  write_npy(*job.arrays[0].source, file);
   file.commit();
 }
 

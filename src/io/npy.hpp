@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "io/atomic_file.hpp"
 #include "io/container.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
@@ -34,6 +35,7 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
 
 /// The bytes of a whole file: header and elements.
 void write_npy(const ArraySource& source, const Sink& sink);
+void write_npy(const ArraySource& source, AtomicFile& file);
 
 /// The one array of the job, to a file or to standard output.
 void write_npy_file(const WriteJob& job);

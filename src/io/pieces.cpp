@@ -5,22 +5,35 @@
 
 namespace ejk::io {
 
-void stream_elements(const ArraySource& source, const Sink& sink) {
+void stream_elements(const ArraySource& source, const Sink& sink, std::string_view header) {
+  constexpr std::int64_t kPage = 4096;
   const std::int64_t size = size_of(source.dtype());
   const std::int64_t total = byte_count(source.shape(), source.dtype());
+  auto held = static_cast<std::int64_t>(header.size());
   if (const auto view = source.mapped(); view && view->is_c_contiguous()) {
-    for (std::int64_t done = 0; done < total; done += kPieceBytes) {
-      const std::int64_t n = std::min(kPieceBytes, total - done);
+    if (held > 0) sink(header.data(), held);
+    for (std::int64_t done = 0, n = 0; done < total; done += n) {
+      n = std::min(kPieceBytes - (held + done) % kPage, total - done);
       sink(view->data + done, n);
       source.release(view->data + done, n);
     }
     return;
   }
-  Array piece(DType::uint8, {std::min(total, kPieceBytes)});
-  for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
-    source.read(start, count, piece.data());
-    sink(piece.data(), element_count(count) * size);
+  // Where small pieces cost nothing, the sink takes each out of the second-level cache that it was made in.
+  constexpr std::int64_t kCachedBytes = std::int64_t{1} << 20;
+  const std::int64_t most = source.random_access() ? kCachedBytes : kPieceBytes;
+  // The header and then what is left of the last page stand in front of the next piece.
+  Array buffer(DType::uint8, {held + kPage + std::min(total, most)});
+  std::copy_n(reinterpret_cast<const std::byte*>(header.data()), held, buffer.data());
+  for_each_piece(source.shape(), most / size, [&](const Shape& start, const Shape& count) {
+    source.read(start, count, buffer.data() + held);
+    held += element_count(count) * size;
+    const std::int64_t whole = held / kPage * kPage;
+    if (whole > 0) sink(buffer.data(), whole);
+    held -= whole;
+    std::copy_n(buffer.data() + whole, held, buffer.data());
   });
+  if (held > 0) sink(buffer.data(), held);
 }
 
 }  // namespace ejk::io

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "core/pieces.hpp"
 #include "ejk/array.hpp"
@@ -19,7 +20,9 @@ using core::Pieces;
 /// Takes the next bytes of a stream.
 using Sink = std::function<void(const void* data, std::int64_t bytes)>;
 
-/// All elements of a source in C order, piece by piece; from where they lie when they lie in order.
-void stream_elements(const ArraySource& source, const Sink& sink);
+/// The header (a multiple of 8 bytes), then all elements of a source in C order, piece by piece; from where
+/// they lie when they lie in order. Every piece of elements but the last ends at a multiple of the page size,
+/// counted from the header's begin: the system writes such pieces fastest.
+void stream_elements(const ArraySource& source, const Sink& sink, std::string_view header = {});
 
 }  // namespace ejk::io

@@ -96,6 +96,11 @@ struct Vector32 {
   static Vector32 of(const T* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
   static Vector32 all(T x) { return {_mm256_set1_epi32(static_cast<int>(x))}; }
   Vector32 plus(const Vector32& other) const { return {_mm256_add_epi32(v, other.v)}; }
+  Vector32 below(std::int64_t lane, const Vector32& after) const {
+    const __m256i here = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(lane)),
+                                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return {_mm256_blendv_epi8(after.v, v, here)};
+  }
   void store(T* p) const { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
   void stream(T* p) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v); }
 };
@@ -108,18 +113,23 @@ struct Vector64 {
   static Vector64 of(const T* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
   static Vector64 all(T x) { return {_mm256_set1_epi64x(static_cast<long long>(x))}; }
   Vector64 plus(const Vector64& other) const { return {_mm256_add_epi64(v, other.v)}; }
+  Vector64 below(std::int64_t lane, const Vector64& after) const {
+    const __m256i here = _mm256_cmpgt_epi64(_mm256_set1_epi64x(lane), _mm256_setr_epi64x(0, 1, 2, 3));
+    return {_mm256_blendv_epi8(after.v, v, here)};
+  }
   void store(T* p) const { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
   void stream(T* p) const { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v); }
 };
 
 void stream_fence() { _mm_sfence(); }
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels avx2;
 constinit const Kernels avx2{
-    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

@@ -63,6 +63,9 @@ struct Vector32 {
   static Vector32 of(const T* p) { return {_mm512_loadu_si512(p)}; }
   static Vector32 all(T x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
   Vector32 plus(const Vector32& other) const { return {_mm512_add_epi32(v, other.v)}; }
+  Vector32 below(std::int64_t lane, const Vector32& after) const {
+    return {_mm512_mask_blend_epi32(static_cast<__mmask16>((1u << lane) - 1), after.v, v)};
+  }
   void store(T* p) const { _mm512_store_si512(p, v); }
   void stream(T* p) const { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v); }
 };
@@ -75,18 +78,25 @@ struct Vector64 {
   static Vector64 of(const T* p) { return {_mm512_loadu_si512(p)}; }
   static Vector64 all(T x) { return {_mm512_set1_epi64(static_cast<long long>(x))}; }
   Vector64 plus(const Vector64& other) const { return {_mm512_add_epi64(v, other.v)}; }
+  Vector64 below(std::int64_t lane, const Vector64& after) const {
+    return {_mm512_mask_blend_epi64(static_cast<__mmask8>((1u << lane) - 1), after.v, v)};
+  }
   void store(T* p) const { _mm512_store_si512(p, v); }
   void stream(T* p) const { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v); }
 };
 
 void stream_fence() { _mm_sfence(); }
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels avx512;
-constinit const Kernels avx512{
-    .name = "avx512", .needs = kAvx512f | kAvx512bw | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+constinit const Kernels avx512{.name = "avx512",
+                               .needs = kAvx512f | kAvx512bw | kPopcnt,
+                               EJK_BITS_KERNELS,
+                               EJK_PROGRESSION_KERNELS,
+                               EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

@@ -4,8 +4,27 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace ejk::kernels {
+
+namespace {
+
+constexpr int kTileBit = 24, kBf16TileBit = 22;  // of leaf 7's EDX
+
+bool request_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 CpuWords read_cpu() {
   CpuWords cpu;
@@ -19,24 +38,36 @@ CpuWords read_cpu() {
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     cpu.xcr0 = (static_cast<std::uint64_t>(high) << 32) | low;
   }
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) != 0) cpu.leaf7_ebx = b;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) != 0) {
+    cpu.leaf7_ebx = b;
+    cpu.leaf7_edx = d;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) cpu.leaf7_1_eax = a;
+  }
+  if ((cpu.leaf7_edx >> kTileBit & 1u) != 0) cpu.tiles_granted = request_tiles();
 #endif
   return cpu;
 }
 
 std::uint32_t features_of(const CpuWords& cpu) {
-  constexpr std::uint64_t kYmmState = 0x6;   // XMM and YMM
-  constexpr std::uint64_t kZmmState = 0xE6;  // and opmask, ZMM 0-15, ZMM 16-31
+  constexpr std::uint64_t kYmmState = 0x6;       // XMM and YMM
+  constexpr std::uint64_t kZmmState = 0xE6;      // and opmask, ZMM 0-15, ZMM 16-31
+  constexpr std::uint64_t kTileState = 0x60000;  // tile configuration and data
   const auto bit = [](std::uint32_t word, int n) { return (word >> n & 1u) != 0; };
   std::uint32_t found = 0;
   if (bit(cpu.leaf1_ecx, 23)) found |= kPopcnt;
   if ((cpu.xcr0 & kYmmState) == kYmmState && bit(cpu.leaf1_ecx, 28)) {
     if (bit(cpu.leaf7_ebx, 5)) found |= kAvx2;
+    if (bit(cpu.leaf1_ecx, 12)) found |= kFma;
+    if (bit(cpu.leaf1_ecx, 29)) found |= kF16c;
     if ((cpu.xcr0 & kZmmState) == kZmmState) {
       if (bit(cpu.leaf7_ebx, 16)) found |= kAvx512f;
       if (bit(cpu.leaf7_ebx, 30)) found |= kAvx512bw;
+      if (bit(cpu.leaf7_1_eax, 5)) found |= kAvx512bf16;
     }
   }
+  if ((cpu.xcr0 & kTileState) == kTileState && cpu.tiles_granted && bit(cpu.leaf7_edx, kTileBit) &&
+      bit(cpu.leaf7_edx, kBf16TileBit))
+    found |= kAmxBf16;
   return found;
 }
 

@@ -1,7 +1,7 @@
 // Instruction sets: what the CPU has and what the operating system lets a program use.
 //
 // A CPU's bit alone is not enough: wide registers must also be saved by the system (XCR0), else their use
-// traps.
+// traps; and Linux grants AMX's tiles to a process only when asked.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,25 @@ namespace ejk::kernels {
 enum Feature : std::uint32_t {
   kPopcnt = 1u << 0,
   kAvx2 = 1u << 1,
-  kAvx512f = 1u << 2,
-  kAvx512bw = 1u << 3,
+  kFma = 1u << 2,
+  kF16c = 1u << 3,
+  kAvx512f = 1u << 4,
+  kAvx512bw = 1u << 5,
+  kAvx512bf16 = 1u << 6,
+  kAmxBf16 = 1u << 7,
 };
 
 /// The words from which features are told; a fake one makes "has the bit, may not use it" a unit test.
 struct CpuWords {
   std::uint32_t leaf1_ecx = 0;
   std::uint32_t leaf7_ebx = 0;
-  std::uint64_t xcr0 = 0;  // 0 when the CPU or the system does not support XGETBV
+  std::uint32_t leaf7_edx = 0;
+  std::uint32_t leaf7_1_eax = 0;
+  std::uint64_t xcr0 = 0;      // 0 when the CPU or the system does not support XGETBV
+  bool tiles_granted = false;  // the system's answer to the request for AMX's tiles
 };
 
+/// Asks the system for AMX's tiles where the CPU has them; that holds for all threads of the process.
 CpuWords read_cpu();
 std::uint32_t features_of(const CpuWords& cpu);
 

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/matmul.hpp"
+
 namespace ejk::kernels {
 
 struct Kernels {
@@ -36,14 +38,18 @@ struct Kernels {
   /// out[i] = bit i as 0 or 1, n bytes.
   void (*expand_bits)(const std::uint64_t* bits, std::int64_t n, std::uint8_t* out);
 
-  /// out[i] = first + i · step, modulo 2^32 or 2^64; out is aligned to its elements. `stream` writes whole
-  /// cache lines past the caches, for results larger than those; stream_fence() then comes before another
-  /// thread reads.
-  void (*progression_32)(std::uint32_t first, std::uint32_t step, std::int64_t n, bool stream,
-                         std::uint32_t* out);
-  void (*progression_64)(std::uint64_t first, std::uint64_t step, std::int64_t n, bool stream,
-                         std::uint64_t* out);
+  /// Runs of progressions: run r is the elements [offsets[r], offsets[r + 1]), some of which may be empty.
+  /// out[i - begin] = firsts[r] + (i - offsets[r]) · step, modulo 2^32 or 2^64, for begin ≤ i < end, r being
+  /// the run of i; firsts null: all 0. offsets[0] ≤ begin < offsets[1], or begin = end; some offset is ≥ end.
+  /// out is aligned to its elements. `stream` writes whole cache lines past the caches, for results larger
+  /// than those; stream_fence() then comes before another thread reads.
+  void (*progressions_32)(const std::int64_t* offsets, const std::int64_t* firsts, std::uint32_t step,
+                          std::int64_t begin, std::int64_t end, bool stream, std::uint32_t* out);
+  void (*progressions_64)(const std::int64_t* offsets, const std::int64_t* firsts, std::uint64_t step,
+                          std::int64_t begin, std::int64_t end, bool stream, std::uint64_t* out);
   void (*stream_fence)();
+
+  Products products = {};  // of matrices; the table adds them
 };
 
 /// All rows this build has, best first; `count` of them.
@@ -55,5 +61,9 @@ bool supported(const Kernels& row);
 /// The row that EJK_ISA names, or the best supported one. When EJK_ISA names none that can run here, the
 /// portable one; the program refuses such a name before it comes to that.
 const Kernels& active();
+
+/// Makes a row the active one, for tests that go through all of them; null: the choice above. Not while
+/// others compute.
+void force(const Kernels* row);
 
 }  // namespace ejk::kernels

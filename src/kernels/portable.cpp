@@ -79,6 +79,11 @@ struct Line {
     for (std::int64_t i = 0; i < kLanes; ++i) v.lane[i] = lane[i] + other.lane[i];
     return v;
   }
+  Line below(std::int64_t end, const Line& after) const {
+    Line v;
+    for (std::int64_t i = 0; i < kLanes; ++i) v.lane[i] = i < end ? lane[i] : after.lane[i];
+    return v;
+  }
   void store(T* p) const { std::memcpy(p, lane, sizeof lane); }
   void stream(T* p) const { store(p); }
 };
@@ -86,11 +91,13 @@ using Vector32 = Line<std::uint32_t>;
 using Vector64 = Line<std::uint64_t>;
 void stream_fence() {}
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels portable;
-constinit const Kernels portable{.name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+constinit const Kernels portable{
+    .name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

@@ -63,6 +63,33 @@ struct BitRows {
   Word* row(std::int64_t r) const { return words + r * row_words; }
 };
 
+/// Copies columns [column, column + width) of all rows to `out`, row_words words a row, the rest of which is
+/// 0.
+inline void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::int64_t row_words,
+                   Word* out) {
+  if (column % 64 == 0 && (width % 64 == 0 || column + width == panel.columns)) {
+    const Word* from = panel.words + column / 64;
+    if (row_words == 2 && width > 64) {  // blocks of 128, the most common ones
+      for (std::int64_t r = 0; r < panel.rows; ++r, from += panel.row_words)
+        out[2 * r] = from[0], out[2 * r + 1] = from[1];
+      return;
+    }
+    const std::int64_t words = words_for(width);
+    for (std::int64_t r = 0; r < panel.rows; ++r, from += panel.row_words, out += row_words) {
+      std::copy(from, from + words, out);
+      std::fill(out + words, out + row_words, Word{0});
+    }
+    return;
+  }
+  for (std::int64_t r = 0; r < panel.rows; ++r, out += row_words) {
+    const Word* row = panel.row(r);
+    for (std::int64_t w = 0; w < row_words; ++w) {
+      const std::int64_t begin = 64 * w, count = std::min<std::int64_t>(64, width - begin);
+      out[w] = count > 0 ? get_bits(row, column + begin, count, row + panel.row_words) : 0;
+    }
+  }
+}
+
 /// Rows of bits in memory that is kept from one use to the next.
 class BitBuffer {
  public:

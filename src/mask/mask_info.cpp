@@ -27,7 +27,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <numeric>
 
@@ -200,14 +199,9 @@ class EveryBlock final : public ArraySource {
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
           const mask::BitRows& row = row_of_blocks(h, i);
-          for (std::int64_t r = 0; r < block_.q; ++r)
-            for (std::int64_t w = 0; w < row_words; ++w) {
-              const std::int64_t column = j * block_.kv + 64 * w;
-              const std::int64_t n = std::min({std::int64_t{64}, block_.kv - 64 * w, row.columns - column});
-              bits[static_cast<std::size_t>(r * row_words + w)] =
-                  r < row.rows && n > 0 ? mask::get_bits(row.row(r), column, n, row.row(r) + row.row_words)
-                                        : 0;
-            }
+          const std::int64_t column = j * block_.kv;
+          mask::gather(row, column, std::min(block_.kv, row.columns - column), row_words, bits.data());
+          std::fill(bits.begin() + row.rows * row_words, bits.end(), mask::Word{0});
           mask::expand_part(bits.data(), row_words, part, direction_, to);
           to += count[3] * count[4];
         }

@@ -10,7 +10,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <optional>
 
@@ -25,32 +24,6 @@ namespace {
 
 constexpr std::int64_t kTaskElements = std::int64_t{1}
                                        << 21;  // rows of blocks are handed out in at least so much
-
-// Copies block columns [column, column + width) of the panel to `out`, row_words words a row.
-void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::int64_t row_words,
-            Word* out) {
-  if (column % 64 == 0 && (width % 64 == 0 || column + width == panel.columns)) {
-    const Word* from = panel.words + column / 64;
-    if (row_words == 2 && width > 64) {  // blocks of 128, the most common ones
-      for (std::int64_t r = 0; r < panel.rows; ++r, from += panel.row_words)
-        out[2 * r] = from[0], out[2 * r + 1] = from[1];
-      return;
-    }
-    const std::int64_t words = words_for(width);
-    for (std::int64_t r = 0; r < panel.rows; ++r, from += panel.row_words, out += row_words) {
-      std::copy(from, from + words, out);
-      std::fill(out + words, out + row_words, Word{0});
-    }
-    return;
-  }
-  for (std::int64_t r = 0; r < panel.rows; ++r, out += row_words) {
-    const Word* row = panel.row(r);
-    for (std::int64_t w = 0; w < row_words; ++w) {
-      const std::int64_t begin = 64 * w, count = std::min<std::int64_t>(64, width - begin);
-      out[w] = count > 0 ? get_bits(row, column + begin, count, row + panel.row_words) : 0;
-    }
-  }
-}
 
 // What one thread has found in the rows of blocks it worked on, and the memory it works in.
 struct Part {

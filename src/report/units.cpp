@@ -81,6 +81,8 @@ std::string measure(double value, Unit unit) {
       return flop(value);
     case Unit::bytes_per_second:
       return bytes(value) + "/s";
+    case Unit::flop_per_second:
+      return flop(value) + "/s";
     default:
       return plain(value);
   }
@@ -88,7 +90,7 @@ std::string measure(double value, Unit unit) {
 
 bool is_measure(Unit unit) {
   return unit == Unit::bytes || unit == Unit::share || unit == Unit::seconds || unit == Unit::flop ||
-         unit == Unit::bytes_per_second;
+         unit == Unit::bytes_per_second || unit == Unit::flop_per_second;
 }
 
 std::string number(const ReportValue& value, Unit unit) {
@@ -147,6 +149,8 @@ std::string_view key_ending(Unit unit) {
       return "_flop";
     case Unit::bytes_per_second:
       return "_bytes_per_s";
+    case Unit::flop_per_second:
+      return "_flop_per_s";
     default:
       return "";
   }

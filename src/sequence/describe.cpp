@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
+#include "core/distribution.hpp"
 #include "core/offsets.hpp"
 #include "ejk/sequence.hpp"
 
@@ -23,16 +22,6 @@ void add_count(Report& report, const char* key, const char* label, double count)
     report.add(key, label, count, Unit::count);
 }
 
-// The value below which `percent` of the sorted lengths lie, interpolated between neighbours.
-double percentile(const std::vector<std::int64_t>& sorted, double percent) {
-  const double place = percent / 100 * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const auto low = static_cast<double>(sorted[below]), high = static_cast<double>(sorted[above]);
-  return low + (place - std::floor(place)) * (high - low);
-}
-
-// 0, 1, 2-3, 4-7, ...: all up to the longest, empty ones too, from the shortest on.
 Table histogram(const std::vector<std::int64_t>& sorted) {
   Table table{"histogram",
               "sequences by length",
@@ -46,20 +35,10 @@ Table histogram(const std::vector<std::int64_t>& sorted) {
               64};
   double all_tokens = 0;
   for (const std::int64_t length : sorted) all_tokens += static_cast<double>(length);
-  auto next = sorted.begin();
-  const auto bin_of = [](std::int64_t length) {
-    return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(length)));
-  };
-  for (int bin = bin_of(sorted.front()); bin <= bin_of(sorted.back()); ++bin) {
-    const std::int64_t from = bin == 0 ? 0 : std::int64_t{1} << (bin - 1);
-    const std::int64_t to = bin == 0 ? 0 : from + (from - 1);
-    std::int64_t count = 0;
-    double tokens = 0;
-    for (; next != sorted.end() && *next <= to; ++next) ++count, tokens += static_cast<double>(*next);
-    table.rows.push_back({from == to ? fmt::format("{}", from) : fmt::format("{}-{}", from, to), from, to,
-                          count, static_cast<double>(count) / static_cast<double>(sorted.size()),
-                          ratio(tokens, all_tokens)});
-  }
+  for (const core::Bin& bin : core::doubling_bins(sorted))
+    table.rows.push_back({bin.range(), bin.from, bin.to, bin.count,
+                          static_cast<double>(bin.count) / static_cast<double>(sorted.size()),
+                          ratio(bin.sum, all_tokens)});
   return table;
 }
 
@@ -94,7 +73,7 @@ Report describe_sequences(const ArraySource& cu_seqlens) {
   Table percentiles{"percentiles", "percentiles", {}, {{}}, 1};
   for (const int percent : {1, 5, 25, 50, 75, 95, 99}) {
     percentiles.columns.push_back({fmt::format("p{}", percent), fmt::format("{} %", percent)});
-    percentiles.rows[0].emplace_back(percentile(sorted, percent));
+    percentiles.rows[0].emplace_back(core::percentile(sorted, percent));
   }
   report.add(std::move(percentiles)).add(histogram(sorted));
 

@@ -15,34 +15,38 @@ namespace ejk::sequence {
 
 namespace {
 
-// Writes n values first, first + step, … of any integer type.
+// What `kernels` calls runs of progressions, for any integer type.
 template <class T>
-void progression(std::int64_t first, std::int64_t step, std::int64_t n, bool stream, T* out) {
+void progressions(const std::int64_t* offsets, const std::int64_t* firsts, std::int64_t step,
+                  std::int64_t begin, std::int64_t end, bool stream, T* out) {
   const kernels::Kernels& kernel = kernels::active();
   if constexpr (sizeof(T) == 4) {
-    kernel.progression_32(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(step), n, stream,
-                          reinterpret_cast<std::uint32_t*>(out));
+    kernel.progressions_32(offsets, firsts, static_cast<std::uint32_t>(step), begin, end, stream,
+                           reinterpret_cast<std::uint32_t*>(out));
   } else if constexpr (sizeof(T) == 8) {
-    kernel.progression_64(static_cast<std::uint64_t>(first), static_cast<std::uint64_t>(step), n, stream,
-                          reinterpret_cast<std::uint64_t*>(out));
+    kernel.progressions_64(offsets, firsts, static_cast<std::uint64_t>(step), begin, end, stream,
+                           reinterpret_cast<std::uint64_t*>(out));
   } else {
-    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(first + i * step);
+    for (std::int64_t at = begin, run = 0; at < end; ++run)
+      for (const std::int64_t stop = std::min(end, offsets[run + 1]); at < stop; ++at)
+        *out++ = static_cast<T>((firsts == nullptr ? 0 : firsts[run]) + (at - offsets[run]) * step);
   }
 }
 
-// Writes n pairs (label, position), (label, position + 1), …
+// Pairs (label, position).
 template <class T>
-void pairs(std::int64_t label, std::int64_t position, std::int64_t n, bool stream, T* out) {
+void pairs(const std::int64_t* offsets, const std::int64_t* labels, std::int64_t begin, std::int64_t end,
+           bool stream, T* out) {
   if constexpr (sizeof(T) == 4 && std::endian::native == std::endian::little) {
     // A pair of 32 bits is one number of 64, and the next pair that number and 2^32.
-    const auto first = static_cast<std::uint64_t>(label) | static_cast<std::uint64_t>(position) << 32;
-    std::uint64_t* to = reinterpret_cast<std::uint64_t*>(out);
-    kernels::active().progression_64(first, std::uint64_t{1} << 32, n, stream, to);
+    kernels::active().progressions_64(offsets, labels, std::uint64_t{1} << 32, begin, end, stream,
+                                      reinterpret_cast<std::uint64_t*>(out));
   } else {
-    for (std::int64_t i = 0; i < n; ++i) {
-      out[2 * i] = static_cast<T>(label);
-      out[2 * i + 1] = static_cast<T>(position + i);
-    }
+    for (std::int64_t at = begin, run = 0; at < end; ++run)
+      for (const std::int64_t stop = std::min(end, offsets[run + 1]); at < stop; ++at) {
+        *out++ = static_cast<T>(labels[run]);
+        *out++ = static_cast<T>(at - offsets[run]);
+      }
   }
 }
 
@@ -82,20 +86,21 @@ class IdSource final : public ArraySource {
   // Elements are handed out to threads in pieces that are the same for any number of them.
   template <class T>
   void read_elements(std::int64_t begin, std::int64_t count, T* out) const {
-    constexpr std::int64_t kPiece = std::int64_t{1} << 17;
-    constexpr std::int64_t kBeyondCaches = std::int64_t{64} << 20;  // bytes
+    constexpr std::int64_t kOneThread = std::int64_t{1} << 20;  // bytes, made before others have begun
+    // What a core can hold of the caches is less, whatever size a shared one has.
+    constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;  // bytes
     const std::int64_t width = kind_ == IdKind::both ? 2 : 1;
-    const bool stream = count * width * static_cast<std::int64_t>(sizeof(T)) >= kBeyondCaches;
-    core::parallel_for(core::ceil_div(count, kPiece), [&](std::int64_t piece) {
-      const std::int64_t first = piece * kPiece, n = std::min(kPiece, count - first);
-      for_each_run(begin + first, begin + first + n,
-                   [&](std::size_t run, std::int64_t from, std::int64_t to) {
-                     T* at = out + (from - begin) * width;
-                     const std::int64_t position = from - offsets_[run], length = to - from;
-                     if (kind_ == IdKind::position) progression(position, 1, length, stream, at);
-                     if (kind_ == IdKind::label) progression(labels_[run], 0, length, stream, at);
-                     if (kind_ == IdKind::both) pairs(labels_[run], position, length, stream, at);
-                   });
+    const std::int64_t bytes = count * width * static_cast<std::int64_t>(sizeof(T));
+    const bool stream = bytes >= kBeyondCaches;
+    const std::int64_t most = bytes <= kOneThread ? count : std::int64_t{1} << 17;
+    core::parallel_for(core::ceil_div(count, most), [&](std::int64_t piece) {
+      const std::int64_t first = begin + piece * most, end = std::min(begin + count, first + most);
+      const std::int64_t run = run_of(first);
+      T* at = out + (first - begin) * width;
+      if (kind_ == IdKind::both)
+        pairs(offsets_.data() + run, labels_.data() + run, first, end, stream, at);
+      else
+        column(run, first, end, kind_ == IdKind::label, stream, at);
       if (stream) kernels::active().stream_fence();
     });
   }
@@ -103,23 +108,19 @@ class IdSource final : public ArraySource {
   // One of the two columns of pairs.
   template <class T>
   void read_column(std::span<const std::int64_t> start, std::int64_t count, T* out) const {
-    for_each_run(start[0], start[0] + count, [&](std::size_t run, std::int64_t from, std::int64_t to) {
-      const bool label = start[1] == 0;
-      progression(label ? labels_[run] : from - offsets_[run], label ? 0 : 1, to - from, false,
-                  out + (from - start[0]));
-    });
+    column(run_of(start[0]), start[0], start[0] + count, start[1] == 0, false, out);
   }
 
-  // f(run, begin, end) for the part of every run within [begin, end).
-  template <class F>
-  void for_each_run(std::int64_t begin, std::int64_t end, F&& f) const {
-    auto run = static_cast<std::size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), begin) -
-                                        offsets_.begin() - 1);
-    for (; begin < end; ++run) {
-      const std::int64_t stop = std::min(end, offsets_[run + 1]);
-      if (stop > begin) f(run, begin, stop);
-      begin = std::max(begin, stop);
-    }
+  // The labels, or the positions, of elements [begin, end), the first of which belongs to `run`.
+  template <class T>
+  void column(std::int64_t run, std::int64_t begin, std::int64_t end, bool labels, bool stream,
+              T* out) const {
+    progressions(offsets_.data() + run, labels ? labels_.data() + run : nullptr, labels ? 0 : 1, begin, end,
+                 stream, out);
+  }
+
+  std::int64_t run_of(std::int64_t element) const {
+    return std::upper_bound(offsets_.begin(), offsets_.end(), element) - offsets_.begin() - 1;
   }
 
   std::vector<std::int64_t> offsets_, labels_;

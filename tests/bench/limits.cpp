@@ -80,21 +80,37 @@ double mapped_read_bandwidth(const std::string& path) {
   return static_cast<double>(bytes) / seconds.count();
 }
 
-double new_file_bandwidth(const std::string& path) {
-  constexpr std::int64_t kPiece = std::int64_t{8} << 20;
+namespace {
+
+enum class Room { found_while_writing, reserved };
+
+double write_new_file(const std::string& path, std::int64_t bytes, int threads, Room room) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   std::filesystem::remove(path);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600);
   if (fd < 0) return 0;
   const auto begin = std::chrono::steady_clock::now();
-  std::int64_t done = 0;
-  while (done < kBytes) {
-    const ssize_t n = write(fd, buffer().data() + done % (16 * kPiece), static_cast<std::size_t>(kPiece));
-    if (n <= 0) break;
-    done += n;
+  bool good = room == Room::found_while_writing || fallocate(fd, 0, 0, bytes) == 0;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : good)
+  for (std::int64_t at = 0; at < bytes; at += kPiece) {
+    const std::int64_t n = std::min(kPiece, bytes - at);
+    good =
+        pwrite(fd, buffer().data() + omp_get_thread_num() * kPiece, static_cast<std::size_t>(n), at) == n &&
+        good;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   close(fd);
-  return static_cast<double>(done) / seconds.count();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::filesystem::remove(path);
+  return good ? static_cast<double>(bytes) / seconds.count() : 0;
+}
+
+}  // namespace
+
+double new_file_bandwidth(const std::string& path, std::int64_t bytes) {
+  buffer();
+  return std::max({write_new_file(path, bytes, 1, Room::found_while_writing),
+                   write_new_file(path, bytes, 1, Room::reserved),
+                   write_new_file(path, bytes, omp_get_max_threads(), Room::reserved)});
 }
 
 double fill_bandwidth(int passes) {

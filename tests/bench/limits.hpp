@@ -16,8 +16,9 @@ double mapped_read_bandwidth(const std::string& path);
 /// The same, written past the caches to memory that is already there.
 double fill_bandwidth(int passes = 5);
 
-/// Bytes a second at which one thread writes 1 GiB, in pieces of 8 MiB, to a file that is not there yet. The
-/// file stays.
-double new_file_bandwidth(const std::string& path);
+/// Bytes a second at which `bytes` bytes are written to a file that is not there yet, from memory that is in
+/// the caches: the best of one thread writing, the same with room reserved before, and all threads writing
+/// pieces of the reserved file. The file is removed after each.
+double new_file_bandwidth(const std::string& path, std::int64_t bytes);
 
 }  // namespace bench

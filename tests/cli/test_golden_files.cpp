@@ -191,6 +191,17 @@ TEST_CASE("golden cases of segments through the program") {
   });
 }
 
+TEST_CASE("golden cases of groups through the program") {
+  using Params = nlohmann::json;
+  check_array_family("make_group_metadata", {"group_sizes"}, [](const Params& p) {
+    return fmt::format("group-metadata --tm {} --m {} --start-group {} --num-nonzero-groups {}{}{}",
+                       p.at("tm").dump(), p.at("m").dump(), p.at("start_group").dump(),
+                       p.at("num_nonzero_groups").dump(),
+                       p.at("visit_empty_groups").get<bool>() ? "" : " --no-visit-empty-groups",
+                       p.at("strict").get<bool>() ? " --strict" : "");
+  });
+}
+
 TEST_CASE("golden cases through the program and real files") {
   check_family("process_mask", "", 3);
   check_family("process_mask_dkv", "--dkv", 4);

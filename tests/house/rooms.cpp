@@ -46,6 +46,8 @@ const std::map<std::string, std::string> kPublic{
     {"sparsity", "mask"},
     {"groups", "matmul"},
     {"grouped_matmul", "matmul"},
+    {"matmul_check", "matmul"},
+    {"tiling", "matmul"},
     {"attention", "attention"},
     {"array_math", "arrays"},
     {"compare", "arrays"},
@@ -71,9 +73,10 @@ const std::map<std::string, Names> kLibraries{
 
 // Kernels are compiled several times over, for wider and wider instruction sets, and the linker takes one
 // copy of a function that two of them share. So they include what brings no functions along.
-const Names kKernelHeaders{"array",   "bit",         "climits",     "cmath",       "cstddef", "cstdint",
-                           "cstdlib", "cstring",     "cpuid.h",     "immintrin.h", "limits",  "optional",
-                           "span",    "string_view", "type_traits", "arm_neon.h",  "utility", "sys/auxv.h"};
+const Names kKernelHeaders{"array",   "bit",           "climits",     "cmath",       "cstddef", "cstdint",
+                           "cstdlib", "cstring",       "cpuid.h",     "immintrin.h", "limits",  "optional",
+                           "span",    "string_view",   "type_traits", "arm_neon.h",  "utility", "sys/auxv.h",
+                           "atomic",  "sys/syscall.h", "unistd.h"};
 const std::regex kKernelWords(
     R"(\b(throw|try|catch|new|delete|malloc|calloc|realloc|free)\b|#\s*pragma\s+omp|\bstd::(vector|string|map|function|unique_ptr|shared_ptr)\b)");
 

@@ -132,3 +132,28 @@ TEST_CASE("of several files all are put in place or none") {
     CHECK(get(folder / "a") == (fails ? "old" : "new"));
   }
 }
+
+TEST_CASE("room is reserved, and refused at once where there is not so much") {
+  Folder folder;
+  put(folder / "a", "old");
+  const std::string text(3 << 20, 'x');
+  {
+    io::AtomicFile file(folder / "a");
+    file.reserve(static_cast<std::int64_t>(text.size()));
+    file.write(text.data(), static_cast<std::int64_t>(text.size()));
+    file.commit();
+  }
+  CHECK(get(folder / "a") == text);
+  {
+    io::AtomicFile file(folder / "a");
+    // Not every file system can reserve; one that can has not so much.
+    try {
+      file.reserve(std::int64_t{1} << 61);
+    } catch (const Error& e) {
+      CHECK(e.kind() == Error::Kind::output);
+      CHECK(contains(e.message(), folder / "a"));
+    }
+  }
+  CHECK(get(folder / "a") == text);
+  CHECK(folder.names() == Names{"a"});
+}

@@ -18,3 +18,46 @@ TEST_CASE("a large source is streamed without being held whole") {
   REQUIRE(bytes.size() == static_cast<std::size_t>(copy.bytes()));
   CHECK(std::memcmp(bytes.data(), copy.data(), bytes.size()) == 0);
 }
+
+TEST_CASE("header and elements are one stream, cut at whole pages, whatever the source is like") {
+  // The same elements through read() only, in any order.
+  class Anywhere final : public ArraySource {
+   public:
+    explicit Anywhere(const Array& array) : source_(make_source(array.view())) {}
+    DType dtype() const override { return source_->dtype(); }
+    const Shape& shape() const override { return source_->shape(); }
+    const std::string& name() const override { return source_->name(); }
+    bool random_access() const override { return true; }
+    void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+              void* out) const override {
+      source_->read(start, count, out);
+    }
+
+   private:
+    std::shared_ptr<const ArraySource> source_;
+  };
+  const std::string header(72, 'h');
+  for (const Shape& shape : {Shape{}, Shape{0}, Shape{7}, Shape{1006}, Shape{1007}, Shape{3, 1100, 999},
+                             Shape{5, 250001}, Shape{2200000}}) {
+    const Array all = counting(shape);
+    const std::string expected = header + std::string(reinterpret_cast<const char*>(all.data()),
+                                                      static_cast<std::size_t>(all.bytes()));
+    const Anywhere anywhere(all);
+    const Unmapped in_order(Array::copy_of(all.view()));
+    const auto mapped = make_source(all.view());
+    for (const ArraySource* source : {static_cast<const ArraySource*>(&anywhere),
+                                      static_cast<const ArraySource*>(&in_order), mapped.get()}) {
+      std::string bytes;
+      std::vector<std::size_t> ends;
+      io::stream_elements(
+          *source,
+          [&](const void* data, std::int64_t n) {
+            bytes.append(static_cast<const char*>(data), static_cast<std::size_t>(n));
+            if (bytes.size() > header.size()) ends.push_back(bytes.size());
+          },
+          header);
+      CHECK(bytes == expected);
+      for (std::size_t i = 0; i + 1 < ends.size(); ++i) CHECK(ends[i] % 4096 == 0);
+    }
+  }
+}

@@ -16,6 +16,7 @@ TEST_CASE("the envelope holds six keys, the result under result, on one line") {
   report.add("size", "size", std::int64_t{1536}, Unit::bytes)
       .add("elapsed", "time", 0.1, Unit::seconds)
       .add("work_flop", "work", std::int64_t{5}, Unit::flop)
+      .add("rate", "rate", 2.5, Unit::flop_per_second)
       .add("empty", "empty", 1.0 / 3, Unit::share)
       .add("grid", "grid", std::vector<std::int64_t>{2, 3}, Unit::blocks)
       .add("none", "none", ReportValue{});
@@ -24,7 +25,7 @@ TEST_CASE("the envelope holds six keys, the result under result, on one line") {
   CHECK(to_json(report, {"mask-info", {{"mask", "m.npy"}}}) ==
         std::string(R"({"schema":1,"ejk_version":")") + version() +
             R"(","command":"mask-info","inputs":[{"role":"mask","value":"m.npy"}],)"
-            R"("result":{"size_bytes":1536,"elapsed_s":0.1,"work_flop":5,"empty":0.3333333333333333,)"
+            R"("result":{"size_bytes":1536,"elapsed_s":0.1,"work_flop":5,"rate_flop_per_s":2.5,"empty":0.3333333333333333,)"
             R"("grid":[2,3],"none":null},"warnings":["careful"]})"
             "\n");
 }

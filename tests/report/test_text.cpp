@@ -168,6 +168,7 @@ TEST_CASE("measures get the unit that keeps them short") {
   CHECK(report::with_unit(7260.0, Unit::seconds) == "2 h 01 min");
   CHECK(report::with_unit(2.5e12, Unit::flop) == "2.5 TFLOP");
   CHECK(report::with_unit(std::int64_t{12}, Unit::flop) == "12 FLOP");
+  CHECK(report::with_unit(1.26e11, Unit::flop_per_second) == "126.0 GFLOP/s");
   CHECK(report::with_unit(3.0 * (1 << 30), Unit::bytes_per_second) == "3.0 GiB/s");
   CHECK(report::with_unit(1048575.0, Unit::bytes_per_second) == "1.0 MiB/s");
   CHECK(report::with_unit(999960.0, Unit::flop) == "1.0 MFLOP");

@@ -1,0 +1,77 @@
+// Micro-kernels of matrix products: a tile of sums that stays in registers, and the forms in which it wants
+// its factors.
+//
+//   A   rows × k, row-major, `a_stride` bytes from row to row (a constant, so that rows are displacements; it
+//   is
+//       an odd number of cache lines, so that rows do not meet in one set of a cache)
+//   B   panels of nr columns: unit u of column j at (u · nr + j) · unit bytes, where a unit is kr contraction
+//       elements side by side
+//   out rows × columns of sums (float, double for f64), row-major
+//
+// Contraction lengths are padded with zeros to a multiple of k_step in A and in B, columns to a multiple of
+// nr in B; what is padded meets only padding or is not stored. Kernels know pointers and strides; who calls
+// them decides the blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "ejk/dtype.hpp"
+
+namespace ejk::kernels {
+
+/// A rows × columns array of `dtype` in memory; strides in bytes.
+struct Block {
+  const void* data;
+  DType dtype;
+  std::int64_t row_stride;
+  std::int64_t column_stride;
+};
+
+struct Gemm {
+  const char* name;          // "f32", "f64", "bf16": the arithmetic
+  std::int64_t mr;           // rows of a tile
+  std::int64_t nr;           // columns of a tile
+  std::int64_t kr;           // contraction elements in a unit
+  std::int64_t k_step;       // a multiple of kr
+  std::int64_t kc;           // the longest contraction of one call, a multiple of k_step
+  std::int64_t a_stride;     // bytes
+  std::int64_t unit;         // bytes of a unit, in A and in B
+  std::int64_t direct_rows;  // the most rows of direct()
+  std::int64_t direct_k;     // and its longest contraction: rows of B that lie in the first-level cache
+
+  /// Come before the first and after the last tile() of a thread; null where nothing needs be set up.
+  void (*enter)();
+  void (*leave)();
+
+  /// rows (≤ mr) × k (≤ kc) to A's form. float16, bfloat16, float32 to f32; those and float64 to f64;
+  /// bfloat16 to bf16. So does pack_b.
+  void (*pack_a)(const Block& in, std::int64_t rows, std::int64_t k, void* out);
+
+  /// k (≤ kc) × columns to B's form, panel_stride bytes from panel to panel.
+  void (*pack_b)(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride);
+
+  /// out = (add ? out : 0) + A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
+  /// out_stride in elements.
+  void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+               bool add, void* out, std::int64_t out_stride);
+
+  /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
+  /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
+  /// the contraction. While it works it asks for the rows of B that follow. B's dtypes as for pack_b.
+  void (*direct)(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+                 bool add, void* out, std::int64_t out_stride);
+};
+
+/// n sums to n elements of a float dtype, each rounded once.
+using Convert = void(const void* sums, std::int64_t n, DType dtype, void* out);
+
+/// What an instruction set has for products.
+struct Products {
+  const Gemm* f32 = nullptr;
+  const Gemm* f64 = nullptr;
+  const Gemm* bf16 = nullptr;  // null: bfloat16 goes through f32, which is as exact
+  Convert* convert_f32 = nullptr;
+  Convert* convert_f64 = nullptr;
+};
+
+}  // namespace ejk::kernels

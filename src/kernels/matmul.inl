@@ -1,0 +1,399 @@
+// Tiles and packing, included by each instruction set's file inside its own unnamed namespace.
+//
+// The file defines before, for each arithmetic, a struct U:
+//   Sum, Vec           float or double, and a vector of kLanes of them
+//   kUnit, kKr         bytes of a unit and contraction elements in it
+//   kKc                the longest contraction of one call
+//   zero() load(p) load_part(p, n) store(p, v) store_part(p, v, n)    sums
+//   Pack, load_b(p), spread_a(p), mac(sum, a, b)                      products: Pack holds kLanes units
+//   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
+//   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
+
+constexpr std::int64_t kLine = 64;
+
+// Bytes from row to row of packed A: room for kKc elements and a cache line.
+template <class U>
+constexpr std::int64_t kAStride = U::kKc / U::kKr* U::kUnit + kLine;
+
+// Bytes of an element.
+constexpr std::int64_t bytes_of(DType d) { return d == DType::float64 ? 8 : d == DType::float32 ? 4 : 2; }
+
+// f(std::integral_constant<DType, D>) with the dtype D, one of those that the arithmetic takes.
+template <class U, class F>
+void with_dtype(DType dtype, F&& f) {
+  if constexpr (U::kKr > 1) {
+    f(std::integral_constant<DType, DType::bfloat16>{});
+  } else {
+    if (dtype == DType::float16) f(std::integral_constant<DType, DType::float16>{});
+    if (dtype == DType::bfloat16) f(std::integral_constant<DType, DType::bfloat16>{});
+    if (dtype == DType::float32) f(std::integral_constant<DType, DType::float32>{});
+    if constexpr (sizeof(typename U::Sum) == 8)
+      if (dtype == DType::float64) f(std::integral_constant<DType, DType::float64>{});
+  }
+}
+
+// --- tiles
+
+template <class U, int R, int NV>
+void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, bool add,
+             typename U::Sum* out, std::int64_t out_stride) {
+  constexpr std::int64_t kStep = NV * U::kLanes * U::kUnit;
+  constexpr std::int64_t kAhead = 16 * kStep;
+  typename U::Vec sum[R][NV];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    __builtin_prefetch(out + r * out_stride, 1);
+    __builtin_prefetch(out + r * out_stride + NV * U::kLanes - 1, 1);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
+  }
+  for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += kStep) {
+    typename U::Pack column[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) column[v] = U::load_b(b + v * U::kLanes * U::kUnit);
+    for (std::int64_t line = 0; line < kStep; line += kLine) __builtin_prefetch(b + kAhead + line);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const typename U::Pack row = U::spread_a(a + r * kAStride<U>);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
+    }
+  }
+  if (columns == NV * U::kLanes) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+        U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+      }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      const std::int64_t left = columns - v * U::kLanes;
+      if (left <= 0) continue;
+      const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
+      typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+      U::store_part(at, add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+    }
+}
+
+template <class U, int NV, int R>
+struct TileOf {
+  static void call(const char* a, const char* b, std::int64_t units, std::int64_t rows, std::int64_t columns,
+                   bool add, typename U::Sum* out, std::int64_t out_stride) {
+    if (rows == R) return tile_of<U, R, NV>(a, b, units, columns, add, out, out_stride);
+    if constexpr (R > 1) TileOf<U, NV, R - 1>::call(a, b, units, rows, columns, add, out, out_stride);
+  }
+};
+
+template <class U, int MR, int NV>
+void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+          void* out, std::int64_t out_stride) {
+  TileOf<U, NV, MR>::call(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
+                          rows, columns, add, static_cast<typename U::Sum*>(out), out_stride);
+}
+
+// --- tiles of B where it lies
+
+// Vectors of columns for R rows: as many as registers hold, since wide strips make long reads.
+template <class U, int R, int Registers>
+constexpr int strip_vectors() {
+  constexpr int kMost = 8, kFit = (Registers - 1) / (R + 1), kWhole = U::kKr == 1 ? kFit : kFit / 2 * 2;
+  return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
+}
+
+// NV vectors of units of B at rows u · kKr of `b`.
+template <class U, DType D, int NV>
+void load_strip(const char* b, std::int64_t row_stride, bool second_row, typename U::Pack* column) {
+  if constexpr (U::kKr == 1) {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) column[v] = U::template widen<D>(b + v * U::kLanes * bytes_of(D));
+  } else {
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v += 2)
+      U::interleave(b + v * U::kLanes * bytes_of(D),
+                    second_row ? b + row_stride + v * U::kLanes * bytes_of(D) : nullptr, column[v],
+                    column[v + 1]);
+  }
+}
+
+// Rows of B that are worked on together: they are read as one piece of memory, and sums wait in the cache.
+template <class U>
+constexpr std::int64_t kDirectK = 16 * U::kKr;
+
+// Asks for rows of memory from the first byte to the last: in that order the processor's own prefetching
+// takes it up, which has more requests under way than a program can have.
+struct Cursor {
+  const char* at;
+  const char* row_end;
+  std::int64_t row_bytes, row_stride;
+
+  void ask(std::int64_t bytes) {
+    for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
+    at += bytes;
+    if (at < row_end) return;
+    at += row_stride - row_bytes;
+    row_end += row_stride;
+  }
+};
+
+template <class U, DType D, int R, int NV>
+void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+              bool add, typename U::Sum* out, std::int64_t out_stride) {
+  constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D);
+  typename U::Vec sum[R][NV];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
+  const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
+  for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
+    for (int row = 0; row < U::kKr; ++row) following.ask(kBytes);
+    typename U::Pack column[NV];
+    load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const typename U::Pack row = U::spread_a(a + r * kAStride<U>);
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; ++v) {
+      typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+      U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+    }
+}
+
+// Full strips, then narrower ones.
+template <class U, DType D, int R, int NV>
+void strips(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+            std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
+  constexpr std::int64_t kColumns = NV * U::kLanes;
+  for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
+    strip_of<U, D, R, NV>(a, b, row_stride, following, k, add, out, out_stride);
+  if constexpr (NV > U::kKr)
+    if (columns > 0)
+      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
+}
+
+template <class U, DType D, int R, int Registers>
+void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+                    std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
+                    std::int64_t out_stride) {
+  if (rows == R)
+    return strips<U, D, R, strip_vectors<U, R, Registers>()>(a, b, row_stride, following, k, columns, add,
+                                                             out, out_stride);
+  if constexpr (R > 1)
+    strips_of_rows<U, D, R - 1, Registers>(a, b, row_stride, following, k, rows, columns, add, out,
+                                           out_stride);
+}
+
+template <class U, int MR, int Registers>
+void direct(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+            void* out, std::int64_t out_stride) {
+  const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
+    const std::int64_t row_bytes = columns * bytes_of(D);
+    const char* first = static_cast<const char*>(b.data) + kDirectK<U> * b.row_stride;
+    Cursor following{first, first + row_bytes, row_bytes, b.row_stride};
+    strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), static_cast<const char*>(b.data),
+                                        b.row_stride, following, k, rows, columns, add,
+                                        static_cast<typename U::Sum*>(out), out_stride);
+  };
+  with_dtype<U>(b.dtype, run);
+}
+
+// --- packing
+
+// Rows and columns of a square of vectors exchanged: at every step squares of `S` change places.
+template <int S, int High, class V, std::size_t... I>
+V exchanged(V a, V b, std::index_sequence<I...>) {
+  constexpr int kLanes = sizeof...(I);
+  if constexpr (High == 0)
+    return __builtin_shufflevector(a, b,
+                                   (I & S) != 0 ? static_cast<int>(I) - S + kLanes : static_cast<int>(I)...);
+  else
+    return __builtin_shufflevector(a, b,
+                                   (I & S) != 0 ? static_cast<int>(I) + kLanes : static_cast<int>(I) + S...);
+}
+
+template <int S, int L, class V>
+void transpose(V* rows) {
+  if constexpr (S < L) {
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) {
+      if ((i & S) != 0) continue;
+      const V a = rows[i], b = rows[i + S];
+      rows[i] = exchanged<S, 0>(a, b, std::make_index_sequence<L>{});
+      rows[i + S] = exchanged<S, 1>(a, b, std::make_index_sequence<L>{});
+    }
+    transpose<2 * S, L>(rows);
+  }
+}
+
+// Up to kLanes units of consecutive contraction elements, converted; zeros behind the last of `n` elements.
+// For kKr > 1 the elements are taken as they are.
+template <class U, DType D>
+typename U::Vec units_at(const char* p, std::int64_t n) {
+  constexpr std::int64_t kElements = U::kLanes * U::kKr;
+  if (n >= kElements) {
+    if constexpr (U::kKr > 1)
+      return U::load(reinterpret_cast<const typename U::Sum*>(p));
+    else
+      return U::template widen<D>(p);
+  }
+  alignas(kLine) char part[kElements * bytes_of(D)] = {};
+  if (n > 0) std::memcpy(part, p, static_cast<std::size_t>(n * bytes_of(D)));
+  return units_at<U, D>(part, kElements);
+}
+
+// One element where neither stride is its size.
+template <class U, DType D>
+void put_unit(const char* p, std::int64_t stride, std::int64_t n, char* out) {
+  alignas(kLine) char elements[U::kLanes * U::kKr * bytes_of(D)] = {};
+  for (std::int64_t i = 0; i < (n < U::kKr ? n : U::kKr); ++i)
+    std::memcpy(elements + i * bytes_of(D), p + i * stride, static_cast<std::size_t>(bytes_of(D)));
+  alignas(kLine) typename U::Sum unit[U::kLanes];
+  U::store(unit, units_at<U, D>(elements, U::kLanes * U::kKr));
+  std::memcpy(out, unit, static_cast<std::size_t>(U::kUnit));
+}
+
+constexpr std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+template <class U, DType D, std::int64_t KStep>
+void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
+  const std::int64_t units = padded(k, KStep) / U::kKr;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const char* from = static_cast<const char*>(in.data) + r * in.row_stride;
+    char* to = out + r * kAStride<U>;
+    if (in.column_stride == bytes_of(D)) {
+      // A row has room for one vector more than its longest contraction.
+      for (std::int64_t u = 0; u < units; u += U::kLanes)
+        U::store(reinterpret_cast<typename U::Sum*>(to + u * U::kUnit),
+                 units_at<U, D>(from + u * U::kKr * bytes_of(D), k - u * U::kKr));
+    } else {
+      for (std::int64_t u = 0; u < units; ++u)
+        put_unit<U, D>(from + u * U::kKr * in.column_stride, in.column_stride, k - u * U::kKr,
+                       to + u * U::kUnit);
+    }
+  }
+}
+
+// Columns side by side in memory: rows of B are copied, or pairs of rows interleaved.
+template <class U, DType D, int NV>
+void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::int64_t columns, char* out,
+                  std::int64_t panel_stride, std::int64_t units) {
+  constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D), kRowsAhead = 4;
+  alignas(kLine) const char zeros[kWidth] = {};
+  for (std::int64_t u = 0; u < units; ++u, out += kNr * U::kUnit) {
+    char* to = out;
+    for (std::int64_t j = 0; j < columns; j += kNr, to += panel_stride) {
+      const char* row[U::kKr];
+      alignas(kLine) char part[U::kKr][kWidth];
+      for (std::int64_t i = 0; i < U::kKr; ++i) {
+        const std::int64_t p = u * U::kKr + i;
+        row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
+        for (std::int64_t line = 0; line < kWidth; line += kLine)
+          __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
+        if (p < k && columns - j < kNr) {
+          std::memset(part[i], 0, sizeof part[i]);
+          std::memcpy(part[i], row[i], static_cast<std::size_t>((columns - j) * bytes_of(D)));
+          row[i] = part[i];
+        }
+      }
+      if constexpr (U::kKr == 1) {
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v)
+          U::store(reinterpret_cast<typename U::Sum*>(to) + v * U::kLanes,
+                   U::template widen<D>(row[0] + v * U::kLanes * bytes_of(D)));
+      } else {
+        typename U::Pack first, second;
+        U::interleave(row[0], row[1], first, second);
+        std::memcpy(to, &first, sizeof first);
+        std::memcpy(to + sizeof first, &second, sizeof second);
+      }
+    }
+  }
+}
+
+// Contraction elements side by side in memory: squares of units are transposed.
+template <class U, DType D, int NV>
+void pack_transposed(const char* in, std::int64_t column_stride, std::int64_t k, std::int64_t columns,
+                     char* out, std::int64_t panel_stride, std::int64_t units) {
+  constexpr std::int64_t kNr = NV * U::kLanes;
+  for (std::int64_t j = 0; j < padded(columns, kNr); j += U::kLanes) {
+    char* panel = out + j / kNr * panel_stride + j % kNr * U::kUnit;
+    for (std::int64_t u = 0; u < units; u += U::kLanes) {
+      typename U::Vec square[U::kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < U::kLanes; ++i)
+        square[i] = j + i < columns ? units_at<U, D>(in + (j + i) * column_stride + u * U::kKr * bytes_of(D),
+                                                     k - u * U::kKr)
+                                    : U::zero();
+      transpose<1, U::kLanes>(square);
+      const std::int64_t left = units - u;
+#pragma GCC unroll 16
+      for (int i = 0; i < U::kLanes; ++i)
+        if (i < left)
+          U::store(reinterpret_cast<typename U::Sum*>(panel + (u + i) * kNr * U::kUnit), square[i]);
+    }
+  }
+}
+
+template <class U, DType D, std::int64_t KStep, int NV>
+void pack_panels(const Block& in, std::int64_t k, std::int64_t columns, char* out,
+                 std::int64_t panel_stride) {
+  const auto* from = static_cast<const char*>(in.data);
+  const std::int64_t units = padded(k, KStep) / U::kKr;
+  if (in.column_stride == bytes_of(D))
+    return pack_columns<U, D, NV>(from, in.row_stride, k, columns, out, panel_stride, units);
+  if (in.row_stride == bytes_of(D))
+    return pack_transposed<U, D, NV>(from, in.column_stride, k, columns, out, panel_stride, units);
+  constexpr std::int64_t kNr = NV * U::kLanes;
+  for (std::int64_t j = 0; j < padded(columns, kNr); ++j)
+    for (std::int64_t u = 0; u < units; ++u)
+      put_unit<U, D>(from + j * in.column_stride + u * U::kKr * in.row_stride, in.row_stride,
+                     j < columns ? k - u * U::kKr : 0,
+                     out + j / kNr * panel_stride + (u * kNr + j % kNr) * U::kUnit);
+}
+
+template <class U, std::int64_t KStep>
+void pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
+  with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    pack_rows<U, D, KStep>(in, rows, k, static_cast<char*>(out));
+  });
+}
+
+template <class U, std::int64_t KStep, int NV>
+void pack_b(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride) {
+  with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    pack_panels<U, D, KStep, NV>(in, k, columns, static_cast<char*>(out), panel_stride);
+  });
+}
+
+// The table of an arithmetic: MR rows, NV vectors of columns, on so many vector registers.
+template <class U, int MR, int NV, int Registers, std::int64_t KStep = U::kKr>
+constexpr Gemm gemm(const char* name) {
+  return Gemm{.name = name,
+              .mr = MR,
+              .nr = NV * U::kLanes,
+              .kr = U::kKr,
+              .k_step = KStep,
+              .kc = U::kKc,
+              .a_stride = kAStride<U>,
+              .unit = U::kUnit,
+              .direct_rows = MR,
+              .direct_k = kDirectK<U>,
+              .enter = nullptr,
+              .leave = nullptr,
+              .pack_a = pack_a<U, KStep>,
+              .pack_b = pack_b<U, KStep, NV>,
+              .tile = tile<U, MR, NV>,
+              .direct = direct<U, MR, Registers>};
+}

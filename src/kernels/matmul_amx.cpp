@@ -1,0 +1,67 @@
+// Products of bfloat16 by AMX.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/matmul.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+// Written in assembler: GCC's own intrinsics take a tile's number only as a literal.
+struct Tiles {
+  template <int N>
+  static void zero() {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(N));
+  }
+  template <int N>
+  static void load(const void* p, std::int64_t stride) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(N) : "memory");
+  }
+  template <int N>
+  static void store(void* p, std::int64_t stride) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(N) : "memory");
+  }
+  template <int Sum, int A, int B>
+  static void dot() {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sum), "i"(A), "i"(B));
+  }
+};
+
+// All eight tiles: 16 rows of 64 bytes.
+void enter() {
+  struct alignas(64) Config {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  };
+  const Config config;
+  _tile_loadconfig(&config);
+}
+
+void leave() { _tile_release(); }
+
+#include "kernels/amx.inl"
+#include "kernels/bf16.inl"
+#include "kernels/matmul.inl"
+
+constexpr Gemm made() {
+  Gemm g = gemm<Bf16, 14, 2, 32, 32>("bf16");
+  g.mr = 32;
+  g.enter = enter;
+  g.leave = leave;
+  g.tile = amx_tile<Tiles>;
+  return g;
+}
+
+static_assert(kAStride<Bf16> == 1088);
+
+}  // namespace
+
+extern const Gemm gemm_bf16_amx;
+constinit const Gemm gemm_bf16_amx = made();
+
+}  // namespace ejk::kernels

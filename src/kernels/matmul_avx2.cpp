@@ -1,0 +1,109 @@
+// Products on AVX2 with FMA: 6 × 16 sums (float32) or 6 × 8 (float64) in 12 of the 16 registers.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/matmul.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+// -1 for the first n lanes of eight.
+__m256i first_of_8(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+__m256i first_of_4(int n) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+
+// Eight or four 16-bit floats as float32.
+__m256 widen_8(const char* p, bool bfloat16) {
+  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return bfloat16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)) : _mm256_cvtph_ps(v);
+}
+__m128 widen_4(const char* p, bool bfloat16) {
+  const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return bfloat16 ? _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(v), 16)) : _mm_cvtph_ps(v);
+}
+
+struct F32 {
+  using Sum = float;
+  using Vec = __m256;
+  using Pack = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr std::int64_t kUnit = 4, kKr = 1, kKc = 256;
+
+  static Vec zero() { return _mm256_setzero_ps(); }
+  static Vec load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+  static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
+  static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
+  static Pack load_b(const char* p) { return _mm256_load_ps(reinterpret_cast<const float*>(p)); }
+  static Pack spread_a(const char* p) { return _mm256_broadcast_ss(reinterpret_cast<const float*>(p)); }
+  static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_ps(a, b, sum); }
+  template <DType D>
+  static Vec widen(const char* p) {
+    if constexpr (D == DType::float32)
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+    else
+      return widen_8(p, D == DType::bfloat16);
+  }
+};
+
+struct F64 {
+  using Sum = double;
+  using Vec = __m256d;
+  using Pack = __m256d;
+  static constexpr int kLanes = 4;
+  static constexpr std::int64_t kUnit = 8, kKr = 1, kKc = 256;
+
+  static Vec zero() { return _mm256_setzero_pd(); }
+  static Vec load(const double* p) { return _mm256_loadu_pd(p); }
+  static void store(double* p, Vec v) { _mm256_storeu_pd(p, v); }
+  static Vec load_part(const double* p, int n) { return _mm256_maskload_pd(p, first_of_4(n)); }
+  static void store_part(double* p, Vec v, int n) { _mm256_maskstore_pd(p, first_of_4(n), v); }
+  static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
+  static Pack spread_a(const char* p) { return _mm256_broadcast_sd(reinterpret_cast<const double*>(p)); }
+  static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_pd(a, b, sum); }
+  template <DType D>
+  static Vec widen(const char* p) {
+    if constexpr (D == DType::float64)
+      return _mm256_loadu_pd(reinterpret_cast<const double*>(p));
+    else if constexpr (D == DType::float32)
+      return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(p)));
+    else
+      return _mm256_cvtps_pd(widen_4(p, D == DType::bfloat16));
+  }
+};
+
+void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  for (; n > 0; n -= 8, in += 8, out += 8) {
+    const auto count = static_cast<std::size_t>(n < 8 ? n : 8);
+    alignas(16) std::uint16_t half[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(half),
+                    _mm256_cvtps_ph(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    std::memcpy(out, half, count * 2);
+  }
+}
+
+#include "kernels/convert.inl"
+#include "kernels/matmul.inl"
+
+}  // namespace
+
+extern const Gemm gemm_f32_avx2, gemm_f64_avx2;
+extern Convert convert_f32_avx2, convert_f64_avx2;
+constinit const Gemm gemm_f32_avx2 = gemm<F32, 6, 2, 16>("f32");
+constinit const Gemm gemm_f64_avx2 = gemm<F64, 6, 2, 16>("f64");
+void convert_f32_avx2(const void* sums, std::int64_t n, DType dtype, void* out) {
+  convert_f32(sums, n, dtype, out);
+}
+void convert_f64_avx2(const void* sums, std::int64_t n, DType dtype, void* out) {
+  convert_f64(sums, n, dtype, out);
+}
+
+}  // namespace ejk::kernels

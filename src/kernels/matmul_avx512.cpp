@@ -1,0 +1,114 @@
+// Products on AVX-512 F: 14 × 32 sums (float32) or 14 × 16 (float64) in 28 of the 32 registers.
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/matmul.hpp"
+
+namespace ejk::kernels {
+
+namespace {
+
+__m512 widen_16(__m256i v, std::bool_constant<true> /* bfloat16 */) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}
+__m512 widen_16(__m256i v, std::bool_constant<false> /* float16 */) { return _mm512_cvtph_ps(v); }
+
+template <DType D>
+__m512 widen_f32(const char* p) {
+  if constexpr (D == DType::float32)
+    return _mm512_loadu_ps(p);
+  else
+    return widen_16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                    std::bool_constant<D == DType::bfloat16>{});
+}
+
+struct F32 {
+  using Sum = float;
+  using Vec = __m512;
+  using Pack = __m512;
+  static constexpr int kLanes = 16;
+  static constexpr std::int64_t kUnit = 4, kKr = 1, kKc = 256;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  static Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  static void store_part(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static Pack load_b(const char* p) { return _mm512_load_ps(p); }
+  static Pack spread_a(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
+  static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_fmadd_ps(a, b, sum); }
+  template <DType D>
+  static Vec widen(const char* p) {
+    return widen_f32<D>(p);
+  }
+
+ private:
+  static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+};
+
+struct F64 {
+  using Sum = double;
+  using Vec = __m512d;
+  using Pack = __m512d;
+  static constexpr int kLanes = 8;
+  static constexpr std::int64_t kUnit = 8, kKr = 1, kKc = 256;
+
+  static Vec zero() { return _mm512_setzero_pd(); }
+  static Vec load(const double* p) { return _mm512_loadu_pd(p); }
+  static void store(double* p, Vec v) { _mm512_storeu_pd(p, v); }
+  static Vec load_part(const double* p, int n) { return _mm512_maskz_loadu_pd(first(n), p); }
+  static void store_part(double* p, Vec v, int n) { _mm512_mask_storeu_pd(p, first(n), v); }
+  static Pack load_b(const char* p) { return _mm512_load_pd(p); }
+  static Pack spread_a(const char* p) { return _mm512_set1_pd(*reinterpret_cast<const double*>(p)); }
+  static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_fmadd_pd(a, b, sum); }
+  template <DType D>
+  static Vec widen(const char* p) {
+    if constexpr (D == DType::float64)
+      return _mm512_loadu_pd(p);
+    else if constexpr (D == DType::float32)
+      return _mm512_cvtps_pd(_mm256_loadu_ps(reinterpret_cast<const float*>(p)));
+    else  // the upper eight are not needed
+      return _mm512_cvtps_pd(_mm512_castps512_ps256(
+          widen_16(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+                   std::bool_constant<D == DType::bfloat16>{})));
+  }
+
+ private:
+  static __mmask8 first(int n) { return static_cast<__mmask8>((1u << n) - 1u); }
+};
+
+void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  for (; n > 0; n -= 16, in += 16, out += 16) {
+    const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
+    const __m256i half =
+        _mm512_cvtps_ph(_mm512_maskz_loadu_ps(some, in), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    if (n >= 16) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), half);
+    } else {
+      alignas(32) std::uint16_t part[16];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(part), half);
+      std::memcpy(out, part, static_cast<std::size_t>(n) * 2);
+    }
+  }
+}
+
+#include "kernels/convert.inl"
+#include "kernels/matmul.inl"
+
+}  // namespace
+
+extern const Gemm gemm_f32_avx512, gemm_f64_avx512;
+extern Convert convert_f32_avx512, convert_f64_avx512;
+constinit const Gemm gemm_f32_avx512 = gemm<F32, 14, 2, 32>("f32");
+constinit const Gemm gemm_f64_avx512 = gemm<F64, 14, 2, 32>("f64");
+void convert_f32_avx512(const void* sums, std::int64_t n, DType dtype, void* out) {
+  convert_f32(sums, n, dtype, out);
+}
+void convert_f64_avx512(const void* sums, std::int64_t n, DType dtype, void* out) {
+  convert_f64(sums, n, dtype, out);
+}
+
+}  // namespace ejk::kernels

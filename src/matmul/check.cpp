@@ -1,0 +1,606 @@
+// Comparing a grouped product with its reference, element by element or, where that takes too long, some rows
+// of it and all of it by Freivalds' test: out · x against lhs · (rhs · x), which reads each array once.
+//
+// The test's tolerance: the errors e_j of a row do not know of the signs x_j, so by Hoeffding's inequality
+// |Σ x_j e_j| > s · ‖e‖₂ has a probability below 2 exp(−s²/2), and ‖e‖₂ ≤ Σ_p |a_p| · ‖b_p‖₂ · bound + … by
+// the triangle inequality; s = 9, or √n, with which it is certain.
+//
+// tests: tests/matmul/test_check.cpp
+#include "matmul/check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "ejk/groups.hpp"
+#include "ejk/text.hpp"
+#include "matmul/reference.hpp"
+
+namespace ejk::matmul {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kRows = 32, kColumns = 256;
+
+std::uint64_t mixed(std::uint64_t n) {  // splitmix64
+  n += 0x9E3779B97F4A7C15u;
+  n = (n ^ (n >> 30)) * 0xBF58476D1CE4E5B9u;
+  n = (n ^ (n >> 27)) * 0x94D049BB133111EBu;
+  return n ^ (n >> 31);
+}
+
+struct FloatType {
+  int fraction_bits;
+  int least_exponent;  // of normal numbers
+  double overflow;     // what is at least this rounds to infinity
+};
+
+FloatType float_type(DType dtype) {
+  switch (dtype) {
+    case DType::float16:
+      return {10, -14, 65520};
+    case DType::bfloat16:
+      return {7, -126, 0x1.FFp127};
+    case DType::float32:
+      return {23, -126, 0x1.FFFFFFp127};
+    default:
+      return {52, -1022, std::numeric_limits<double>::max()};
+  }
+}
+
+double spacing_at(double value, const FloatType& type) {
+  const int exponent = value == 0 ? type.least_exponent : std::max(std::ilogb(value), type.least_exponent);
+  return std::ldexp(1.0, exponent - type.fraction_bits);
+}
+
+// What the result of a product may differ by.
+struct Tolerance {
+  FloatType result;
+  double unit;             // of rounding, in the arithmetic
+  double least;            // what it may lose at the lower end of its range, each time
+  double most;             // the upper end
+  double evaluation_unit;  // of rounding, in the reference
+  double flushed;          // how often subnormal factors count, so that they are given up whole
+
+  static Tolerance of(const ArrayView& lhs, const ArrayView& rhs, DType result) {
+    const FloatType type = float_type(result);
+    if (precision_for(lhs, rhs) == Precision::extended)
+      return {type,
+              0x1p-53,
+              0x1p-1074,
+              std::numeric_limits<double>::max(),
+              static_cast<double>(std::numeric_limits<long double>::epsilon()),
+              1};
+    if (lhs.dtype == DType::bfloat16 && rhs.dtype == DType::bfloat16)
+      return {type, 0x1p-24, 0x1p-126, 0x1.FFFFFEp127, 0x1p-53, 0x1p18};
+    return {type, 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
+  }
+  double of_sums(std::int64_t depth) const { return std::max<double>(64, static_cast<double>(depth)) * unit; }
+  double of_result() const { return std::ldexp(1.0, -result.fraction_bits); }
+  double at_the_end(std::int64_t depth) const {
+    return static_cast<double>(depth + 1) * least + spacing_at(0, result) / 2;
+  }
+};
+
+// A result seen as a matrix (rows, columns).
+struct Matrix {
+  const ArrayView& array;
+
+  const std::byte* row(std::int64_t index) const {
+    const Shape& strides = array.strides;
+    if (array.rank() == 2) return array.data + index * strides[0];
+    return array.data + index / array.shape[1] * strides[0] + index % array.shape[1] * strides[1];
+  }
+  void load_row(std::int64_t index, std::int64_t first, std::int64_t count, double* out) const {
+    const std::int64_t step = array.strides.back();
+    load(array.dtype, row(index) + first * step, step, count, out);
+  }
+  Shape index_of(std::int64_t row, std::int64_t column) const {
+    if (array.rank() == 2) return {row, column};
+    return {row / array.shape[1], row % array.shape[1], column};
+  }
+};
+
+struct Problem {
+  std::vector<GroupProduct> products;
+  const std::optional<ArrayView>& existing;
+  Existing use;
+  const ArrayView& out;
+  Tolerance tolerance;
+  bool extended;
+  std::function<void(std::int64_t, std::int64_t)> progress;
+
+  std::int64_t columns() const { return out.shape.back(); }
+  std::int64_t rows() const { return out.rank() == 2 ? out.shape[0] : out.shape[0] * out.shape[1]; }
+  bool adds() const { return existing && use == Existing::add; }
+};
+
+// The extreme of a kind that was seen; of equals the one that comes first in the array, whatever the order in
+// which they are seen.
+struct Largest {
+  double rank = -1;
+  std::int64_t row = 0, column = 0;
+  double value = 0, reference = 0, size = 0;
+
+  void see(const Largest& other) {
+    if (other.rank < 0 || other.rank < rank) return;
+    if (other.rank > rank || other.row < row || (other.row == row && other.column < column)) *this = other;
+  }
+  std::optional<MatmulDifference> in(const Matrix& out) const {
+    if (rank < 0) return std::nullopt;
+    return MatmulDifference{out.index_of(row, column), value, reference, size};
+  }
+};
+
+class Tally {
+ public:
+  explicit Tally(const Tolerance* tolerance = nullptr) : tolerance_(tolerance) {}
+
+  struct Element {
+    std::int64_t row, column;
+    double value, reference;
+    double magnitude;    // X
+    std::int64_t depth;  // K; 0: exact
+  };
+
+  void see(const Element& e) {
+    ++compared;
+    if (e.value != 0 || e.reference != 0) ++nonzero;
+    const double allowed = e.depth == 0 ? 0
+                                        : tolerance_->of_sums(e.depth) * e.magnitude +
+                                              tolerance_->of_result() * std::abs(e.reference) +
+                                              tolerance_->at_the_end(e.depth);
+    if (!std::isfinite(e.value) || !std::isfinite(e.reference)) {
+      if (!same_kind(e, allowed)) violate(e, kInfinity, kInfinity);
+      return;
+    }
+    const double difference = std::abs(e.value - e.reference);
+    const auto seen = [&](double size) { return Largest{size, e.row, e.column, e.value, e.reference, size}; };
+    absolute.see(seen(difference));
+    if (e.reference != 0) relative.see(seen(difference / std::abs(e.reference)));
+    ulps.see(seen(difference / spacing_at(e.reference, tolerance_->result)));
+    if (difference > allowed) violate(e, difference, allowed > 0 ? difference / allowed : kInfinity);
+  }
+
+  void join(const Tally& other) {
+    compared += other.compared;
+    nonzero += other.nonzero;
+    violating += other.violating;
+    absolute.see(other.absolute);
+    relative.see(other.relative);
+    ulps.see(other.ulps);
+    worst.see(other.worst);
+  }
+
+  std::int64_t compared = 0, nonzero = 0, violating = 0;
+  Largest absolute, relative, ulps, worst;
+
+ private:
+  bool same_kind(const Element& e, double allowed) const {
+    if (std::isnan(e.reference) || std::isinf(e.reference))
+      return std::isnan(e.reference) ? std::isnan(e.value) : e.value == e.reference;
+    if (e.depth > 0 && e.magnitude > tolerance_->most) return true;  // sums may overflow on the way
+    return std::isinf(e.value) &&
+           std::copysign(1.0, e.value) * e.reference + allowed >= tolerance_->result.overflow;
+  }
+
+  void violate(const Element& e, double size, double rank) {
+    ++violating;
+    worst.see({rank, e.row, e.column, e.value, e.reference, size});
+  }
+
+  const Tolerance* tolerance_;
+};
+
+// Rows to be compared: of a product (counted within it), or without one a run in which nothing is computed.
+struct Task {
+  const GroupProduct* product = nullptr;
+  std::vector<std::int64_t> rows;
+  std::int64_t first_row = 0, count = 0;  // without a product
+};
+
+void add_rows(std::vector<Task>& tasks, const GroupProduct& product, const std::vector<std::int64_t>& rows) {
+  for (std::size_t begin = 0; begin < rows.size(); begin += kRows) {
+    const std::size_t end = std::min(rows.size(), begin + kRows);
+    tasks.push_back({&product,
+                     {rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                      rows.begin() + static_cast<std::ptrdiff_t>(end)}});
+  }
+}
+
+// The rows between products.
+std::vector<Task> other_rows(const Problem& problem) {
+  std::vector<Task> tasks;
+  std::int64_t next = 0;
+  const auto up_to = [&](std::int64_t end) {
+    for (; next < end; next += std::min(kRows, end - next))
+      tasks.push_back({nullptr, {}, next, std::min(kRows, end - next)});
+  };
+  for (const GroupProduct& product : problem.products) {
+    up_to(product.row);
+    next = product.row + product.a.shape[0];
+  }
+  up_to(problem.rows());
+  return tasks;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(const Problem& problem)
+      : problem_(problem), tally_(&problem.tolerance), tiles_(core::ceil_div(problem.columns(), kColumns)) {}
+
+  void run(const std::vector<Task>& tasks) {
+    const std::int64_t all = std::ssize(tasks) * tiles_;
+    std::int64_t done = 0;
+    std::mutex one_at_a_time;
+    core::parallel_reduce(
+        all, omp_get_max_threads(), [&] { return Tally(&problem_.tolerance); },
+        [&](Tally& tally, std::int64_t i) {
+          const Task& task = tasks[static_cast<std::size_t>(i / tiles_)];
+          const std::int64_t first = i % tiles_ * kColumns;
+          const std::int64_t columns = std::min(kColumns, problem_.columns() - first);
+          if (task.product)
+            compare_products(task, first, columns, tally);
+          else
+            compare_others(task, first, columns, tally);
+          if (!problem_.progress) return;
+          const std::scoped_lock lock(one_at_a_time);
+          problem_.progress(++done, all);
+        },
+        [&](const Tally& tally) { tally_.join(tally); });
+  }
+
+  const Tally& tally() const { return tally_; }
+
+ private:
+  void compare_products(const Task& task, std::int64_t first, std::int64_t columns, Tally& tally) const {
+    const std::int64_t depth = task.product->a.shape[1], rows = std::ssize(task.rows);
+    std::vector<double> sums(static_cast<std::size_t>(rows * columns)), magnitudes(sums.size());
+    std::vector<double> values(static_cast<std::size_t>(columns)), there(values.size());
+    multiply_rows(*task.product, task.rows, first, columns, sums.data(), magnitudes.data(),
+                  problem_.tolerance.flushed);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t row = task.product->row + task.rows[static_cast<std::size_t>(r)];
+      Matrix{problem_.out}.load_row(row, first, columns, values.data());
+      if (problem_.adds()) Matrix{*problem_.existing}.load_row(row, first, columns, there.data());
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const auto at = static_cast<std::size_t>(r * columns + j), c = static_cast<std::size_t>(j);
+        tally.see(
+            {row, first + j, values[c], sums[at] + there[c], magnitudes[at] + std::abs(there[c]), depth});
+      }
+    }
+  }
+
+  void compare_others(const Task& task, std::int64_t first, std::int64_t columns, Tally& tally) const {
+    std::vector<double> values(static_cast<std::size_t>(columns)), there(values.size());
+    for (std::int64_t row = task.first_row; row < task.first_row + task.count; ++row) {
+      Matrix{problem_.out}.load_row(row, first, columns, values.data());
+      if (problem_.existing) Matrix{*problem_.existing}.load_row(row, first, columns, there.data());
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const auto c = static_cast<std::size_t>(j);
+        tally.see({row, first + j, values[c], there[c], 0, 0});
+      }
+    }
+  }
+
+  const Problem& problem_;
+  Tally tally_;
+  std::int64_t tiles_;
+};
+
+// Σ x_j v_j and Σ v_j² over a row; x_j is 1 or −1.
+struct RowSum {
+  long double signed_sum = 0;
+  double squares = 0;
+};
+
+class VectorTest {
+ public:
+  explicit VectorTest(const Problem& problem)
+      : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
+    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (mixed(j) & 1u) != 0 ? 1 : -1;
+  }
+
+  enum class Verdict { right, failing, open };
+
+  /// The verdict on each row of each product.
+  std::vector<std::vector<Verdict>> run() const {
+    const auto& products = problem_.products;
+    struct Part {
+      std::size_t product;
+      std::int64_t first, count;
+    };
+    // y = b · x and the length of each row of b
+    std::vector<std::vector<RowSum>> y(products.size());
+    std::vector<std::vector<Verdict>> verdicts(products.size());
+    std::vector<Part> depth_parts, row_parts;
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      const std::int64_t rows = products[i].a.shape[0], depth = products[i].a.shape[1];
+      y[i].resize(static_cast<std::size_t>(depth));
+      verdicts[i].resize(static_cast<std::size_t>(rows));
+      for (std::int64_t p = 0; p < depth; p += kRows)
+        depth_parts.push_back({i, p, std::min(kRows, depth - p)});
+      for (std::int64_t r = 0; r < rows; r += kRows) row_parts.push_back({i, r, std::min(kRows, rows - r)});
+    }
+    core::parallel_for(std::ssize(depth_parts), [&](std::int64_t i) {
+      const Part& part = depth_parts[static_cast<std::size_t>(i)];
+      sum_rows(products[part.product].b, part.first, part.count, problem_.tolerance.flushed,
+               y[part.product].data() + part.first);
+    });
+    core::parallel_for(std::ssize(row_parts), [&](std::int64_t i) {
+      const Part& part = row_parts[static_cast<std::size_t>(i)];
+      for (std::int64_t r = part.first; r < part.first + part.count; ++r)
+        verdicts[part.product][static_cast<std::size_t>(r)] =
+            verdict(products[part.product], y[part.product], r);
+    });
+    return verdicts;
+  }
+
+ private:
+  // Rows of b; tiles of columns in the outer loop, so that any strides use whole cache lines.
+  void sum_rows(const ArrayView& b, std::int64_t first, std::int64_t count, double flushed,
+                RowSum* sums) const {
+    double values[kColumns];
+    for (std::int64_t j = 0; j < b.shape[1]; j += kColumns) {
+      const std::int64_t columns = std::min(kColumns, b.shape[1] - j);
+      for (std::int64_t p = 0; p < count; ++p) {
+        load(b.dtype, b.data + (first + p) * b.strides[0] + j * b.strides[1], b.strides[1], columns, values);
+        add(values, j, columns, flushed, sums[p]);
+      }
+    }
+  }
+
+  void add(const double* values, std::int64_t first, std::int64_t count, double flushed, RowSum& sum) const {
+    const double* const x = signs_.data() + first;
+    if (problem_.extended)
+      for (std::int64_t j = 0; j < count; ++j) sum.signed_sum += static_cast<long double>(x[j]) * values[j];
+    else
+      sum.signed_sum += std::inner_product(values, values + count, x, 0.0);
+    for (std::int64_t j = 0; j < count; ++j) {
+      const double size = std::abs(values[j]) < 0x1p-126 ? flushed * values[j] : values[j];
+      sum.squares += size * size;
+    }
+  }
+
+  RowSum sum_row(const ArrayView& array, std::int64_t row) const {
+    RowSum sum;
+    double values[kColumns];
+    for (std::int64_t j = 0; j < problem_.columns(); j += kColumns) {
+      const std::int64_t columns = std::min(kColumns, problem_.columns() - j);
+      Matrix{array}.load_row(row, j, columns, values);
+      add(values, j, columns, 1, sum);
+    }
+    return sum;
+  }
+
+  Verdict verdict(const GroupProduct& product, const std::vector<RowSum>& y, std::int64_t row) const {
+    const Tolerance& tolerance = problem_.tolerance;
+    const std::int64_t depth = product.a.shape[1];
+    const RowSum out = sum_row(problem_.out, product.row + row);
+    long double expected = 0;
+    double size = 0;  // ≥ the length of the row of X
+    double a[kColumns];
+    for (std::int64_t p = 0; p < depth; p += kColumns) {
+      const std::int64_t count = std::min(kColumns, depth - p);
+      load(product.a.dtype, product.a.data + row * product.a.strides[0] + p * product.a.strides[1],
+           product.a.strides[1], count, a);
+      for (std::int64_t q = 0; q < count; ++q) {
+        const RowSum& b = y[static_cast<std::size_t>(p + q)];
+        expected += a[q] * b.signed_sum;
+        const double factor = std::abs(a[q]) < 0x1p-126 ? tolerance.flushed * a[q] : a[q];
+        size += std::abs(factor) * std::sqrt(b.squares);
+      }
+    }
+    if (problem_.adds()) {
+      const RowSum there = sum_row(*problem_.existing, product.row + row);
+      expected += there.signed_sum;
+      size += std::sqrt(there.squares);
+    }
+    const double length = std::sqrt(out.squares), n = static_cast<double>(problem_.columns());
+    const double sure = std::sqrt(n);
+    const double rounding =
+        tolerance.of_sums(depth) * size + tolerance.of_result() * length + tolerance.at_the_end(depth) * sure;
+    const double evaluation =
+        (n + static_cast<double>(depth)) * tolerance.evaluation_unit * sure * (size + length);
+    // The result's length stands for that of the reference; a hundredth is more than they differ by.
+    const double allowed = 1.01 * (std::min(9.0, sure) * rounding + evaluation);
+    const auto difference = static_cast<double>(std::abs(out.signed_sum - expected));
+    if (!std::isfinite(difference) || !std::isfinite(allowed)) return Verdict::open;
+    return difference <= allowed ? Verdict::right : Verdict::failing;
+  }
+
+  const Problem& problem_;
+  std::vector<double> signs_;
+};
+
+double multiply_adds(const Problem& problem) {
+  double all = 0;
+  for (const GroupProduct& product : problem.products)
+    all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
+           static_cast<double>(problem.columns());
+  return all;
+}
+
+// Rows of a product: the first, the last, and `more` between them, one at random from each of as many equal
+// parts.
+std::vector<std::int64_t> sample(std::int64_t rows, std::int64_t more, std::int64_t seed) {
+  std::vector<std::int64_t> chosen{0};
+  const std::int64_t between = std::max<std::int64_t>(rows - 2, 0);
+  more = std::min(more, between);
+  for (std::int64_t i = 0; i < more; ++i) {
+    const auto place = [&](std::int64_t n) {
+      return 1 + static_cast<std::int64_t>(static_cast<double>(between) * static_cast<double>(n) /
+                                           static_cast<double>(more));
+    };
+    const std::int64_t begin = place(i), length = std::max<std::int64_t>(place(i + 1) - begin, 1);
+    chosen.push_back(begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(seed + i)) %
+                                                       static_cast<std::uint64_t>(length)));
+  }
+  chosen.push_back(rows - 1);
+  return chosen;
+}
+
+MatmulCheck check_problem(const Problem& problem, const CheckEffort& effort) {
+  MatmulCheck result;
+  result.dtype = problem.out.dtype;
+  result.elements = element_count(problem.out.shape);
+  const double work = multiply_adds(problem), scale = problem.extended ? 8 : 1;
+  const bool every = work * scale <= static_cast<double>(effort.every_element);
+  result.method = every ? MatmulCheck::Method::every_element : MatmulCheck::Method::sampled_rows;
+
+  std::vector<Task> tasks = other_rows(problem);
+  for (const Task& task : tasks) result.compared_other += task.count * problem.columns();
+  if (every) {
+    for (const GroupProduct& product : problem.products) {
+      std::vector<std::int64_t> rows(static_cast<std::size_t>(product.a.shape[0]));
+      std::iota(rows.begin(), rows.end(), 0);
+      add_rows(tasks, product, rows);
+    }
+  } else {
+    using Verdict = VectorTest::Verdict;
+    const auto verdicts = VectorTest(problem).run();
+    std::vector<std::vector<std::int64_t>> chosen(problem.products.size());
+    const double share = std::min(1.0, static_cast<double>(effort.samples) / (work * scale));
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      const GroupProduct& product = problem.products[i];
+      const std::int64_t rows = product.a.shape[0];
+      if (rows == 0) continue;
+      const auto more = static_cast<std::int64_t>(share * static_cast<double>(rows)) - 2;
+      chosen[i] = sample(rows, std::max<std::int64_t>(more, 0), product.row);
+      result.rows_by_vector += rows;
+    }
+    // Those that fail before those of which it says nothing: a few in any case, more while there is time.
+    double left = static_cast<double>(effort.samples) / scale;
+    int few = 16;
+    for (const Verdict verdict : {Verdict::failing, Verdict::open})
+      for (std::size_t i = 0; i < chosen.size(); ++i) {
+        const GroupProduct& product = problem.products[i];
+        const double cost = static_cast<double>(product.a.shape[1]) * static_cast<double>(problem.columns());
+        for (std::int64_t r = 0; r < product.a.shape[0]; ++r) {
+          if (verdicts[i][static_cast<std::size_t>(r)] != verdict) continue;
+          if (left >= cost || few > 0) {
+            left -= cost;
+            --few;
+            chosen[i].push_back(r);
+          } else {
+            ++(verdict == Verdict::failing ? result.rows_refuted : result.rows_open);
+          }
+        }
+      }
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      std::sort(chosen[i].begin(), chosen[i].end());
+      chosen[i].erase(std::unique(chosen[i].begin(), chosen[i].end()), chosen[i].end());
+      add_rows(tasks, problem.products[i], chosen[i]);
+    }
+  }
+
+  Comparison comparison(problem);
+  comparison.run(tasks);
+  const Tally& tally = comparison.tally();
+  result.compared = tally.compared;
+  result.nonzero = tally.nonzero;
+  result.violating = tally.violating;
+  const Matrix out{problem.out};
+  result.largest_absolute = tally.absolute.in(out);
+  result.largest_relative = tally.relative.in(out);
+  result.largest_ulps = tally.ulps.in(out);
+  result.worst = tally.worst.in(out);
+  return result;
+}
+
+void check_out(const ArrayView& out, const Shape& shape, DType dtype) {
+  if (out.shape != shape || out.dtype != dtype)
+    throw Error(Error::Kind::input, fmt::format("out is {} {}; the result is {} {}", name_of(out.dtype),
+                                                to_string(out.shape), name_of(dtype), to_string(shape)));
+}
+
+}  // namespace
+
+MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                  const GroupedMatmulOptions& options, const ArrayView& out, const CheckEffort& effort) {
+  check_out(out, grouped_matmul_shape(lhs, rhs, group_sizes, options), options.dtype);
+  const auto offsets = group_offsets(group_sizes, lhs.shape[0], options.strict);
+  return check_problem({products_of(lhs, rhs, offsets, options), options.existing_out, options.existing, out,
+                        Tolerance::of(lhs, rhs, options.dtype),
+                        precision_for(lhs, rhs) == Precision::extended, options.progress},
+                       effort);
+}
+
+MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                  const TransposedGroupedMatmulOptions& options, const ArrayView& out,
+                  const CheckEffort& effort) {
+  check_out(out, transposed_grouped_matmul_shape(lhs, rhs, group_sizes, options), options.dtype);
+  const auto offsets = group_offsets(group_sizes, lhs.shape[1], options.strict);
+  return check_problem({products_of(lhs, rhs, offsets, options), options.existing_out, Existing::add, out,
+                        Tolerance::of(lhs, rhs, options.dtype),
+                        precision_for(lhs, rhs) == Precision::extended, options.progress},
+                       effort);
+}
+
+}  // namespace ejk::matmul
+
+namespace ejk {
+
+MatmulCheck check_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                                 const GroupedMatmulOptions& options, const ArrayView& out) {
+  return matmul::check(lhs, rhs, group_sizes, options, out, matmul::CheckEffort{});
+}
+
+MatmulCheck check_transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs,
+                                            const ArraySource& group_sizes,
+                                            const TransposedGroupedMatmulOptions& options,
+                                            const ArrayView& out) {
+  return matmul::check(lhs, rhs, group_sizes, options, out, matmul::CheckEffort{});
+}
+
+Report describe(const MatmulCheck& check) {
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return whole > 0 ? ReportValue(static_cast<double>(part) / static_cast<double>(whole)) : ReportValue();
+  };
+  const bool every = check.method == MatmulCheck::Method::every_element;
+  Report report;
+  report.add("passed", "within the tolerance", check.passed())
+      .add("method", "compared with float64", std::string(every ? "every element" : "sampled rows"))
+      .add("elements", "elements", check.elements, Unit::count)
+      .add("compared", "compared", check.compared, Unit::count)
+      .add("violating", "beyond the tolerance", check.violating, Unit::count)
+      .add("violating_share", "share of those", share(check.violating, check.compared), Unit::share);
+  if (!every) {
+    report.add("rows_by_vector", "all rows by a random vector", check.rows_by_vector, Unit::rows)
+        .add("rows_refuted", "that it refutes, not compared", check.rows_refuted, Unit::rows);
+    if (check.rows_open > 0) report.add("rows_open", "of which it says nothing", check.rows_open, Unit::rows);
+  }
+  Table table{"differences",
+              "largest differences from float64",
+              {{"kind", ""},
+               {"difference", "difference"},
+               {"index", "index"},
+               {"value", "result"},
+               {"reference", "float64"}},
+              {}};
+  const auto row = [&](const char* kind, const std::optional<MatmulDifference>& d) {
+    if (d) table.rows.push_back({std::string(kind), d->size, d->index, d->value, d->reference});
+  };
+  row("absolute", check.largest_absolute);
+  row("relative", check.largest_relative);
+  row("ulps", check.largest_ulps);
+  row("worst", check.worst);
+  if (!table.rows.empty()) report.add(std::move(table));
+  if (check.compared == check.compared_other)
+    report.add(Remark{"Nothing was computed, so there was nothing to check."});
+  else if (check.nonzero * 100 < check.compared)
+    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
+                                  format_count(check.compared), format_count(check.nonzero))});
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,226 @@
+// tests: tests/matmul/test_product.cpp
+#include "matmul/product.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/checked.hpp"
+
+namespace ejk::matmul {
+
+namespace {
+
+constexpr std::int64_t kLine = 64;
+
+std::int64_t round_up(std::int64_t n, std::int64_t step) { return core::ceil_div(n, step) * step; }
+
+// Bytes of a panel of B for k contraction elements, and from panel to panel: two lines more, so that the same
+// row of all panels does not fall into one set of the cache.
+std::int64_t panel_bytes(const kernels::Gemm& gemm, std::int64_t k) {
+  return round_up(k, gemm.k_step) / gemm.kr * gemm.nr * gemm.unit + 2 * kLine;
+}
+
+kernels::Block part(const kernels::Block& block, std::int64_t row, std::int64_t column) {
+  kernels::Block moved = block;
+  moved.data =
+      static_cast<const std::byte*>(block.data) + row * block.row_stride + column * block.column_stride;
+  return moved;
+}
+
+// Asks for the cache lines of a block some at a time, between tiles: what is packed next has come from memory
+// by then. Where neither rows nor columns lie together there is nothing to ask for.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const kernels::Block& block, std::int64_t rows, std::int64_t columns) {
+    const std::int64_t size = size_of(block.dtype);
+    const bool by_row = block.column_stride == size;
+    if (!by_row && block.row_stride != size) return;
+    from_ = static_cast<const std::byte*>(block.data);
+    stride_ = by_row ? block.row_stride : block.column_stride;
+    runs_ = by_row ? rows : columns;
+    run_bytes_ = (by_row ? columns : rows) * size;
+  }
+
+  std::int64_t lines() const { return runs_ * core::ceil_div(run_bytes_, kLine); }
+
+  void ask(std::int64_t lines) {
+    for (; lines > 0 && run_ < runs_; --lines) {
+      __builtin_prefetch(from_ + run_ * stride_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < run_bytes_) continue;
+      at_ = 0;
+      ++run_;
+    }
+  }
+
+ private:
+  const std::byte* from_ = nullptr;
+  std::int64_t stride_ = 0, runs_ = 0, run_bytes_ = 0, run_ = 0, at_ = 0;
+};
+
+// sums += an array of a float dtype.
+template <class Sum>
+void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+      const auto* from = static_cast<const T*>(in);
+      for (std::int64_t i = 0; i < n; ++i) sums[i] += static_cast<Sum>(static_cast<float>(from[i]));
+    } else if constexpr (std::is_floating_point_v<T>) {
+      const auto* from = static_cast<const T*>(in);
+      for (std::int64_t i = 0; i < n; ++i) sums[i] = static_cast<Sum>(sums[i] + static_cast<Sum>(from[i]));
+    }
+  });
+}
+
+// For so many tiles of rows packing B would cost more than it gives.
+constexpr std::int64_t kDirectTiles = 3;
+
+template <class Sum>
+class Multiplication {
+ public:
+  Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
+      : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
+    direct_ = p_.rows <= kDirectTiles * gemm_.direct_rows && p_.b.column_stride == size_of(p_.b.dtype);
+    lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
+    packed_ = p_.columns - lying_;
+    tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
+    panels_ = core::ceil_div(packed_, gemm_.nr);
+    panel_ = panel_bytes(gemm_, kc_);
+    a_ = static_cast<std::byte*>(workspace.a(a_bytes() * (direct_ ? tiles_ : 1)));
+    b_ = static_cast<std::byte*>(workspace.b(panel_ * panels_));
+    in_place_ = p_.dtype == arithmetic.sums;
+    stride_ = in_place_ ? p_.out_stride / kSize : round_up(p_.columns, kLine / kSize);
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : workspace.sums(p_.rows * stride_ * kSize));
+  }
+
+  void run() {
+    // What sums begin with: nothing, or in place what they are added to.
+    adds_ = in_place_ && p_.added != nullptr;
+    if (adds_ && p_.added != p_.out)
+      for (std::int64_t r = 0; r < p_.rows; ++r)
+        std::memcpy(out(r), added(r), static_cast<std::size_t>(p_.columns * size_of(p_.dtype)));
+    if (p_.k == 0 && !adds_)
+      for (std::int64_t r = 0; r < p_.rows; ++r) std::fill_n(sums_ + r * stride_, p_.columns, Sum{0});
+    for (std::int64_t k0 = 0; k0 < p_.k; k0 += kc_, adds_ = true) {
+      const std::int64_t k = std::min(kc_, p_.k - k0);
+      if (lying_ > 0) multiply_lying(k0, k);
+      if (packed_ > 0) multiply_packed(k0, k);
+      if (lying_ > 0 && k0 + k == p_.k) finish(0, p_.rows);
+    }
+    if (p_.k == 0) finish(0, p_.rows);
+  }
+
+ private:
+  // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
+  std::int64_t first_row(std::int64_t tile) const { return tile * p_.rows / tiles_; }
+  std::int64_t rows_of(std::int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
+  std::int64_t a_bytes() const { return gemm_.a_stride * gemm_.mr; }
+  std::byte* out(std::int64_t row) const { return static_cast<std::byte*>(p_.out) + row * p_.out_stride; }
+  const std::byte* added(std::int64_t row) const {
+    return static_cast<const std::byte*>(p_.added) + row * p_.added_stride;
+  }
+
+  // B where it lies: a few rows of it at a time go through all of A.
+  void multiply_lying(std::int64_t k0, std::int64_t k) {
+    for (std::int64_t t = 0; t < tiles_; ++t)
+      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
+    for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k)
+      for (std::int64_t t = 0; t < tiles_; ++t)
+        gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0),
+                     std::min(gemm_.direct_k, k - p0), rows_of(t), lying_, adds_ || p0 > 0,
+                     sums_ + first_row(t) * stride_, stride_);
+  }
+
+  // B packed: A goes through it a tile of rows at a time. Finished rows are converted while they are near.
+  void multiply_packed(std::int64_t k0, std::int64_t k) {
+    const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
+    gemm_.pack_b(part(p_.b, k0, lying_), k, packed_, b_, panel_);
+    Ahead next_b(part(p_.b, k0 + k, lying_), next_k, packed_);
+    const std::int64_t b_lines = core::ceil_div(next_b.lines(), tiles_ * panels_);
+    for (std::int64_t t = 0; t < tiles_; ++t) {
+      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_);
+      Ahead next_a = t + 1 < tiles_ ? Ahead(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
+                                    : Ahead(part(p_.a, 0, k0 + k), rows_of(0), next_k);
+      const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_);
+      for (std::int64_t j = 0; j < panels_; ++j) {
+        next_a.ask(a_lines);
+        next_b.ask(b_lines);
+        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), adds_,
+                   sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
+      }
+      if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
+    }
+  }
+
+  // Sums to the result, where they are not there already.
+  void finish(std::int64_t row, std::int64_t rows) {
+    if (in_place_) return;
+    for (std::int64_t r = row; r < row + rows; ++r) {
+      if (p_.added != nullptr) add(added(r), p_.dtype, p_.columns, sums_ + r * stride_);
+      convert_(sums_ + r * stride_, p_.columns, p_.dtype, out(r));
+    }
+  }
+
+  const kernels::Gemm& gemm_;
+  kernels::Convert& convert_;
+  const Product& p_;
+  std::int64_t kc_;
+  bool direct_, in_place_;
+  bool adds_ = false;
+  std::int64_t lying_, packed_;  // columns of B that are read where they lie, and those packed behind them
+  std::int64_t tiles_, panels_, panel_, stride_;
+  std::byte *a_, *b_;
+  Sum* sums_;
+};
+
+}  // namespace
+
+Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
+  const kernels::Products& products = row.products;
+  if (lhs == DType::float64 || rhs == DType::float64)
+    return {products.f64, products.convert_f64, DType::float64};
+  if (lhs == DType::bfloat16 && rhs == DType::bfloat16 && products.bf16 != nullptr)
+    return {products.bf16, products.convert_f32, DType::float32};
+  return {products.f32, products.convert_f32, DType::float32};
+}
+
+Workspace& Workspace::of_this_thread() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+void* Workspace::Buffer::at_least(std::int64_t bytes) {
+  if (bytes_ < bytes) {
+    memory_.reset();
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes + kLine));
+    bytes_ = bytes;
+  }
+  const auto past = reinterpret_cast<std::uintptr_t>(memory_.get()) % kLine;
+  return memory_.get() + (kLine - past) % kLine;
+}
+
+void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
+  const kernels::Gemm& gemm = *arithmetic.gemm;
+  if (product.rows == 0 || product.columns == 0) return;
+  kc = kc == 0 ? gemm.kc : std::min(round_up(kc, gemm.k_step), gemm.kc);
+  if (gemm.enter != nullptr) gemm.enter();
+  if (arithmetic.sums == DType::float64)
+    Multiplication<double>(arithmetic, product, kc, workspace).run();
+  else
+    Multiplication<float>(arithmetic, product, kc, workspace).run();
+  if (gemm.leave != nullptr) gemm.leave();
+}
+
+std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
+                             std::int64_t columns, DType dtype) {
+  const kernels::Gemm& gemm = *arithmetic.gemm;
+  const std::int64_t panels = core::ceil_div(columns, gemm.nr);
+  const std::int64_t sums =
+      dtype == arithmetic.sums ? 0 : rows * round_up(columns, kLine) * size_of(arithmetic.sums);
+  return kDirectTiles * gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums +
+         3 * kLine;
+}
+
+}  // namespace ejk::matmul

@@ -1,0 +1,71 @@
+// One product of two blocks in memory by the micro-kernels: packing, blocking over the contraction, results.
+//
+// The contraction is cut into lengths of at most kc. For each, all columns of B are packed (they stay in the
+// second-level cache) and A goes through them mr rows at a time (they stay in the first), so every element of
+// B is converted once and every element of A once per call. Sums of one length come on top of those before,
+// in the result itself where it is of their type.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "ejk/dtype.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::matmul {
+
+/// The arithmetic of a pair of factors on an instruction set.
+struct Arithmetic {
+  const kernels::Gemm* gemm;
+  kernels::Convert* convert;
+  DType sums;  // float32 or float64
+};
+Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row);
+
+/// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added are in
+/// bytes, their columns side by side.
+struct Product {
+  kernels::Block a;
+  kernels::Block b;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  std::int64_t columns = 0;
+  DType dtype = DType::float32;  // of out and added
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+  const void* added = nullptr;  // null: nothing; out's own place: that is what is there
+  std::int64_t added_stride = 0;
+};
+
+/// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.
+class Workspace {
+ public:
+  /// The calling thread's own.
+  static Workspace& of_this_thread();
+
+  /// `bytes` bytes at a cache line; what was there before is lost.
+  void* a(std::int64_t bytes) { return a_.at_least(bytes); }
+  void* b(std::int64_t bytes) { return b_.at_least(bytes); }
+  void* sums(std::int64_t bytes) { return sums_.at_least(bytes); }
+
+ private:
+  class Buffer {
+   public:
+    void* at_least(std::int64_t bytes);
+
+   private:
+    std::unique_ptr<std::byte[]> memory_;
+    std::int64_t bytes_ = 0;
+  };
+  Buffer a_, b_, sums_;
+};
+
+/// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
+void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
+
+/// Bytes that multiply() takes for a product of at most this size.
+std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
+                             std::int64_t columns, DType dtype);
+
+}  // namespace ejk::matmul

@@ -1,0 +1,326 @@
+// Every instruction set this machine has gives the sums of a plain loop, for every size of a tile, every
+// dtype and layout that is packed, and touches nothing around its result. AMX's tile runs here on plain loops
+// as well.
+#include "kernels/matmul.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "kernels/kernels.hpp"
+
+using namespace ejk;
+using namespace ejk::kernels;
+
+namespace {
+
+struct Named {
+  std::string isa;
+  const Gemm* gemm;
+};
+
+std::vector<Named> runnable() {
+  int count = 0;
+  const Kernels* const* rows = all(&count);
+  std::vector<Named> found;
+  for (int i = 0; i < count; ++i) {
+    if (!supported(*rows[i])) continue;
+    const Products& p = rows[i]->products;
+    for (const Gemm* g : {p.f32, p.f64, p.bf16})
+      if (g != nullptr) found.push_back({rows[i]->name, g});
+  }
+  return found;
+}
+
+double value(const Array& a, std::int64_t i) {
+  double v = 0;
+  dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T x = a.elements<T>()[static_cast<std::size_t>(i)];
+    if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>)
+      v = static_cast<float>(x);
+    else
+      v = static_cast<double>(x);
+  });
+  return v;
+}
+
+// Small whole numbers: sums are exact in every order.
+Array numbers(DType dtype, std::int64_t n, std::mt19937& random) {
+  Array a(dtype, {n});
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (!std::is_same_v<T, bool>)
+      for (T& x : a.elements<T>()) x = T(static_cast<float>(static_cast<int>(random() % 17) - 8));
+  });
+  return a;
+}
+
+enum class Layout { rows, columns, neither };
+
+// A rows × columns block of numbers, laid out so, and its strides.
+struct Matrix {
+  Array elements;
+  Block block;
+  double at(std::int64_t r, std::int64_t c) const {
+    return value(elements, (r * block.row_stride + c * block.column_stride) / size_of(block.dtype));
+  }
+};
+
+Matrix matrix(DType dtype, std::int64_t rows, std::int64_t columns, Layout layout, std::mt19937& random) {
+  Matrix m{numbers(dtype, 3 * (rows + 1) * (columns + 1), random), {}};
+  const std::int64_t size = size_of(dtype);
+  m.block = {m.elements.data(), dtype, size, size};
+  if (layout == Layout::rows) m.block.row_stride = (columns + 1) * size;
+  if (layout == Layout::columns) m.block.column_stride = (rows + 1) * size;
+  if (layout == Layout::neither) m.block.row_stride = 2 * columns * size, m.block.column_stride = 2 * size;
+  return m;
+}
+
+template <class Sum>
+void check(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t k, std::int64_t columns,
+           Layout layout, bool add, std::mt19937& random) {
+  const Matrix a = matrix(dtype, rows, k, layout, random), b = matrix(dtype, k, columns, layout, random);
+  const std::int64_t panels = (columns + gemm.nr - 1) / gemm.nr;
+  const std::int64_t panel =
+      (k + gemm.k_step - 1) / gemm.k_step * gemm.k_step / gemm.kr * gemm.nr * gemm.unit + 64;
+  // Packed memory full of NaN: what is not written must not be read into a sum.
+  std::vector<std::byte> memory(static_cast<std::size_t>(gemm.a_stride * gemm.mr + panel * panels + 192),
+                                std::byte{0xFF});
+  auto* packed_a = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  auto* packed_b = packed_a + gemm.a_stride * gemm.mr;
+  packed_b += (64 - reinterpret_cast<std::uintptr_t>(packed_b) % 64) % 64;
+  gemm.pack_a(a.block, rows, k, packed_a);
+  gemm.pack_b(b.block, k, columns, packed_b, panel);
+  const std::int64_t stride = columns + 3;
+  std::vector<Sum> out(static_cast<std::size_t>((rows + 1) * stride), Sum{7});
+  if (gemm.enter != nullptr) gemm.enter();
+  for (std::int64_t j = 0; j < panels; ++j)
+    gemm.tile(packed_a, packed_b + j * panel, k, rows, std::min(gemm.nr, columns - j * gemm.nr), add,
+              out.data() + j * gemm.nr, stride);
+  if (gemm.leave != nullptr) gemm.leave();
+  bool right = true;
+  for (std::int64_t r = 0; r <= rows; ++r)
+    for (std::int64_t c = 0; c < stride; ++c) {
+      double expected = 7;
+      if (r < rows && c < columns) {
+        expected = add ? 7 : 0;
+        for (std::int64_t p = 0; p < k; ++p) expected += a.at(r, p) * b.at(p, c);
+      }
+      right = right && static_cast<double>(out[static_cast<std::size_t>(r * stride + c)]) == expected;
+    }
+  CHECK_MESSAGE(right, "rows ", rows, ", k ", k, ", columns ", columns, ", layout ", static_cast<int>(layout),
+                ", add ", add, ", ", name_of(dtype));
+}
+
+// The same for B where it lies.
+template <class Sum>
+void check_direct(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t k, std::int64_t columns,
+                  bool add, std::mt19937& random) {
+  const Matrix a = matrix(dtype, rows, k, Layout::rows, random),
+               b = matrix(dtype, k, columns, Layout::rows, random);
+  std::vector<std::byte> memory(static_cast<std::size_t>(gemm.a_stride * gemm.mr + 64), std::byte{0xFF});
+  auto* packed = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+  gemm.pack_a(a.block, rows, k, packed);
+  const std::int64_t stride = columns + 3;
+  std::vector<Sum> out(static_cast<std::size_t>((rows + 1) * stride), Sum{7});
+  gemm.direct(packed, b.block, k, rows, columns, add, out.data(), stride);
+  bool right = true;
+  for (std::int64_t r = 0; r <= rows; ++r)
+    for (std::int64_t c = 0; c < stride; ++c) {
+      double expected = r < rows && c < columns && !add ? 0 : 7;
+      if (r < rows && c < columns)
+        for (std::int64_t p = 0; p < k; ++p) expected += a.at(r, p) * b.at(p, c);
+      right = right && static_cast<double>(out[static_cast<std::size_t>(r * stride + c)]) == expected;
+    }
+  CHECK_MESSAGE(right, "rows ", rows, ", k ", k, ", columns ", columns, ", add ", add, ", ", name_of(dtype));
+}
+
+std::vector<DType> inputs_of(const Gemm& gemm) {
+  if (gemm.kr > 1) return {DType::bfloat16};
+  std::vector<DType> found{DType::float16, DType::bfloat16, DType::float32};
+  if (gemm.unit == 8) found.push_back(DType::float64);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "every tile size, layout and dtype gives the sums of a plain loop on every instruction set at hand") {
+  for (const Named& n : runnable()) {
+    CAPTURE(n.isa);
+    CAPTURE(n.gemm->name);
+    std::mt19937 random(3);
+    const auto run = [&](DType dtype, std::int64_t rows, std::int64_t k, std::int64_t columns, Layout layout,
+                         bool add) {
+      if (n.gemm->unit == 8)
+        check<double>(*n.gemm, dtype, rows, k, columns, layout, add, random);
+      else
+        check<float>(*n.gemm, dtype, rows, k, columns, layout, add, random);
+    };
+    for (const DType dtype : inputs_of(*n.gemm))
+      for (std::int64_t rows = 1; rows <= n.gemm->direct_rows; ++rows)
+        for (std::int64_t panels = 1; panels <= 9; ++panels)
+          for (const std::int64_t k : {std::int64_t{1}, 2 + panels, 1 + rows, n.gemm->direct_k}) {
+            if (n.gemm->unit == 8)
+              check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+            else
+              check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+          }
+    for (const DType dtype : inputs_of(*n.gemm))
+      for (const Layout layout : {Layout::rows, Layout::columns, Layout::neither}) {
+        for (std::int64_t rows = 1; rows <= n.gemm->mr; ++rows)
+          for (const std::int64_t columns : {std::int64_t{1}, n.gemm->nr - 1, n.gemm->nr, n.gemm->nr + 5})
+            run(dtype, rows, 1 + static_cast<std::int64_t>(random() % 70), columns, layout, rows % 2 == 0);
+        for (std::int64_t columns = 1; columns <= 2 * n.gemm->nr; ++columns)
+          run(dtype, n.gemm->mr, 1 + columns % 9, columns, layout, columns % 2 == 0);
+        for (const std::int64_t k : {n.gemm->kc - 1, n.gemm->kc})
+          run(dtype, n.gemm->mr, k, n.gemm->nr, layout, false);
+        for (std::int64_t k = 1; k <= 80; ++k) run(dtype, 3, k, 5, layout, k % 2 == 0);
+      }
+  }
+}
+
+namespace {
+
+// AMX's tiles as arrays.
+struct PlainTiles {
+  static inline float tile[8][16][16];
+
+  template <int N>
+  static void zero() {
+    std::memset(tile[N], 0, sizeof tile[N]);
+  }
+  template <int N>
+  static void load(const void* p, std::int64_t stride) {
+    for (int r = 0; r < 16; ++r) std::memcpy(tile[N][r], static_cast<const char*>(p) + r * stride, 64);
+  }
+  template <int N>
+  static void store(void* p, std::int64_t stride) {
+    for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(p) + r * stride, tile[N][r], 64);
+  }
+  template <int Sum, int A, int B>
+  static void dot() {
+    const auto element = [](const float* row, int i) {
+      bfloat16 b;
+      std::memcpy(&b, reinterpret_cast<const char*>(row) + 2 * i, 2);
+      return static_cast<float>(b);
+    };
+    for (int r = 0; r < 16; ++r)
+      for (int c = 0; c < 16; ++c)
+        for (int p = 0; p < 32; ++p)
+          tile[Sum][r][c] += element(tile[A][r], p) * element(tile[B][p / 2], 2 * c + p % 2);
+  }
+};
+
+#include "kernels/amx.inl"
+
+// Its packing, one element after the other.
+void plain_pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t p = 0; p < (k + 31) / 32 * 32; ++p) {
+      bfloat16 x;
+      if (p < k)
+        std::memcpy(&x, static_cast<const char*>(in.data) + r * in.row_stride + p * in.column_stride, 2);
+      std::memcpy(static_cast<char*>(out) + r * 1088 + p * 2, &x, 2);
+    }
+}
+void plain_pack_b(const Block& in, std::int64_t k, std::int64_t columns, void* out,
+                  std::int64_t panel_stride) {
+  for (std::int64_t j = 0; j < (columns + 31) / 32 * 32; ++j)
+    for (std::int64_t p = 0; p < (k + 31) / 32 * 32; ++p) {
+      bfloat16 x;
+      if (p < k && j < columns)
+        std::memcpy(&x, static_cast<const char*>(in.data) + p * in.row_stride + j * in.column_stride, 2);
+      std::memcpy(static_cast<char*>(out) + j / 32 * panel_stride + ((p / 2 * 32 + j % 32) * 2 + p % 2) * 2,
+                  &x, 2);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("the tile for AMX gives the sums of a plain loop where its instructions are plain loops") {
+  const Gemm gemm{.name = "bf16",
+                  .mr = 32,
+                  .nr = 32,
+                  .kr = 2,
+                  .k_step = 32,
+                  .kc = 512,
+                  .a_stride = 1088,
+                  .unit = 4,
+                  .direct_rows = 0,
+                  .direct_k = 0,
+                  .enter = nullptr,
+                  .leave = nullptr,
+                  .pack_a = plain_pack_a,
+                  .pack_b = plain_pack_b,
+                  .tile = amx_tile<PlainTiles>,
+                  .direct = nullptr};
+  std::mt19937 random(4);
+  for (std::int64_t rows = 1; rows <= 32; rows += rows < 15 || rows > 17 ? 3 : 1)
+    for (const std::int64_t columns : {1, 16, 17, 31, 32, 40})
+      for (const std::int64_t k : {1, 31, 32, 33, 64, 100})
+        for (const bool add : {false, true})
+          check<float>(gemm, DType::bfloat16, rows, k, columns, Layout::rows, add, random);
+}
+
+TEST_CASE("sums are rounded once, to nearest, ties to even") {
+  int count = 0;
+  const Kernels* const* rows = all(&count);
+  std::mt19937_64 random(5);
+  std::vector<double> doubles{0.0,
+                              -0.0,
+                              1e-30,
+                              1e30,
+                              -1e300,
+                              65504,
+                              65519.99,
+                              65520,
+                              65536,
+                              INFINITY,
+                              NAN,
+                              3e-8,
+                              1.0 + 0x1p-8,
+                              1.0 + 0x1p-8 + 0x1p-40,
+                              1.0 + 0x1p-8 - 0x1p-40,
+                              1.0 + 0x1p-11,
+                              1.0 + 0x1p-11 + 0x1p-45};
+  for (int i = 0; i < 500; ++i)
+    doubles.push_back(std::ldexp(static_cast<double>(static_cast<std::int64_t>(random())),
+                                 static_cast<int>(random() % 60) - 100));
+  std::vector<float> floats;
+  for (const double d : doubles) floats.push_back(static_cast<float>(d));
+  const auto n = static_cast<std::int64_t>(doubles.size());
+  const auto same = [](double a, double b) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
+  };
+  // The nearest of the two neighbours that a 16-bit type has, found without its conversion.
+  const auto nearest = [](double x, DType dtype) -> double {
+    if (std::isnan(x) || std::isinf(x) || x == 0) return x;
+    const int mantissa = dtype == DType::float16 ? 10 : 7, least = dtype == DType::float16 ? -14 : -126;
+    const int e = std::max(std::ilogb(x), least);
+    const double rounded = std::ldexp(std::nearbyint(std::ldexp(x, mantissa - e)), e - mantissa);
+    const double most = dtype == DType::float16 ? 65504 : std::ldexp(255, 120);
+    return std::abs(rounded) > most ? std::copysign(INFINITY, x) : rounded;
+  };
+  for (int i = 0; i < count; ++i) {
+    if (!supported(*rows[i])) continue;
+    CAPTURE(rows[i]->name);
+    const Products& p = rows[i]->products;
+    for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+      Array from_floats(dtype, {n}), from_doubles(dtype, {n});
+      p.convert_f32(floats.data(), n, dtype, from_floats.data());
+      p.convert_f64(doubles.data(), n, dtype, from_doubles.data());
+      for (std::int64_t j = 0; j < n; ++j) {
+        const auto at = static_cast<std::size_t>(j);
+        double wanted_f = floats[at], wanted_d = doubles[at];
+        if (dtype == DType::float32) wanted_d = static_cast<float>(wanted_d);
+        if (size_of(dtype) == 2) wanted_f = nearest(wanted_f, dtype), wanted_d = nearest(wanted_d, dtype);
+        CHECK_MESSAGE(same(value(from_floats, j), wanted_f), name_of(dtype), " of ", floats[at]);
+        CHECK_MESSAGE(same(value(from_doubles, j), wanted_d), name_of(dtype), " of ", doubles[at]);
+      }
+    }
+  }
+}

@@ -1,0 +1,594 @@
+// Grouped products: golden cases, through the library and from file to file through the program; random ones
+// against plain loops; what must not be touched.
+#include "ejk/grouped_matmul.hpp"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+
+#include "ejk/io.hpp"
+#include "kernels/kernels.hpp"
+#include "support/golden.hpp"
+#include "support/plain_matmul.hpp"
+
+using namespace ejk;
+using plain::Sizes;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Calls check() with the kernels of each instruction set that this machine has.
+template <class F>
+void on_every_instruction_set(F&& check) {
+  int count = 0;
+  const kernels::Kernels* const* rows = kernels::all(&count);
+  for (int i = 0; i < count; ++i) {
+    if (!kernels::supported(*rows[i])) continue;
+    CAPTURE(rows[i]->name);
+    kernels::force(rows[i]);
+    check();
+  }
+  kernels::force(nullptr);
+}
+
+// Into memory that holds NaN before.
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
+               const GroupedMatmulOptions& options = {}) {
+  Array out = plain::filled(options.dtype, grouped_matmul_shape(lhs, rhs, sizes, options), kNan);
+  grouped_matmul_into(lhs, rhs, sizes, options, out.data());
+  return out;
+}
+
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
+               const TransposedGroupedMatmulOptions& options) {
+  Array out = plain::filled(options.dtype, transposed_grouped_matmul_shape(lhs, rhs, sizes, options), kNan);
+  transposed_grouped_matmul_into(lhs, rhs, sizes, options, out.data());
+  return out;
+}
+
+std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
+                  const GroupedMatmulOptions& options = {}) {
+  return plain::difference(multiply(lhs, rhs, *plain::source(sizes), options),
+                           plain::grouped(lhs, rhs, sizes, options));
+}
+
+std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
+                  const TransposedGroupedMatmulOptions& options) {
+  return plain::difference(multiply(lhs, rhs, *plain::source(sizes), options),
+                           plain::transposed(lhs, rhs, sizes, options));
+}
+
+std::string failure(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.message();
+  }
+  return "no error";
+}
+
+// --- golden cases
+
+template <class How>
+How options_of(const golden::Case& c) {
+  How how;
+  how.dtype = *dtype_named(c.params.at("preferred_element_type").get<std::string>());
+  const auto& tiling = c.params.at("tiling");
+  how.tiling = Tiling{tiling[0], tiling[1], tiling[2]};
+  if (!c.params.at("group_offset").is_null()) how.group_offset = c.params.at("group_offset");
+  how.strict = c.params.at("strict");
+  if (c.in.contains("existing_out")) how.existing_out = c.in.at("existing_out").view();
+  if constexpr (std::is_same_v<How, GroupedMatmulOptions>)
+    how.transpose_rhs = c.params.at("transpose_rhs");
+  else if (!c.params.at("num_actual_groups").is_null())
+    how.num_actual_groups = c.params.at("num_actual_groups");
+  return how;
+}
+
+// Length of the sum that an element is.
+std::int64_t longest_sum(const golden::Case& c, bool transposed) {
+  if (!transposed) return c.in.at("lhs").shape()[1];
+  const auto sizes = plain::doubles(c.in.at("group_sizes").view());
+  return sizes.empty() ? 0 : static_cast<std::int64_t>(*std::max_element(sizes.begin(), sizes.end()));
+}
+
+void check_values(const Array& got, const golden::Case& c, bool transposed) {
+  const Array& expected = c.out.at("out");
+  CHECK(name_of(got.dtype()) == name_of(expected.dtype()));
+  REQUIRE(to_string(got.shape()) == to_string(expected.shape()));
+  const auto values = plain::doubles(got.view()), original = plain::doubles(expected.view()),
+             reference = plain::doubles(c.out.at("out_float64").view()),
+             magnitude = plain::doubles(c.out.at("abs_dot").view());
+  const std::int64_t depth = longest_sum(c, transposed);
+  std::int64_t near = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    near += plain::is_near(values[i], reference[i], magnitude[i], depth, got.dtype());
+  CHECK(near == got.size());
+  if (c.name.find("integers") != std::string::npos) CHECK(plain::same_bytes(got, expected));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(original[i]) || original[i] == 0)
+      CHECK((std::isnan(original[i]) ? std::isnan(values[i]) : values[i] == original[i]));
+}
+
+template <class How>
+void check_family(const std::string& family, Existing existing = Existing::keep) {
+  constexpr bool transposed = std::is_same_v<How, TransposedGroupedMatmulOptions>;
+  for (const golden::Case& c : golden::load(family)) {
+    CAPTURE(family);
+    CAPTURE(c.name);
+    How how = options_of<How>(c);
+    if constexpr (!transposed) how.existing = existing;
+    const ArrayView lhs = c.in.at("lhs").view(), rhs = c.in.at("rhs").view();
+    const auto sizes = make_source(c.in.at("group_sizes").view(), "group_sizes");
+    if (c.is_error) {
+      CHECK_THROWS_AS(multiply(lhs, rhs, *sizes, how), Error);
+      continue;
+    }
+    check_values(multiply(lhs, rhs, *sizes, how), c, transposed);
+    how.tiling.reset();
+    check_values(multiply(lhs, rhs, *sizes, how), c, transposed);
+  }
+}
+
+void check_golden() {
+  check_family<GroupedMatmulOptions>("grouped_matmul");
+  check_family<GroupedMatmulOptions>("grouped_matmul_ejkernel_xla", Existing::add);
+  check_family<TransposedGroupedMatmulOptions>("transposed_grouped_matmul");
+}
+
+int run(const std::string& arguments) {
+  const int status = std::system(fmt::format("'{}' {} >/dev/null 2>&1", EJK_PROGRAM, arguments).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// A case's inputs in a file whose bfloat16 is bfloat16, the program, its output.
+void check_through_program(const std::string& family, const std::string& command, const std::string& flags,
+                           std::size_t stride) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("ejk_matmul_{}", getpid());
+  std::filesystem::create_directory(folder);
+  const std::vector<const char*> kinds{"h5", "npz"};
+  const auto cases = golden::load(family);
+  for (std::size_t i = 0; i < cases.size(); i += stride) {
+    const golden::Case& c = cases[i];
+    CAPTURE(c.name);
+    const std::string in = folder / fmt::format("in{}.{}", i, kinds[i / stride % 2]);
+    std::vector<NamedArray> arrays;
+    for (const auto& entry : c.in)
+      arrays.push_back({entry.first, make_source(entry.second.view(), entry.first)});
+    write_arrays(parse_reference(in), arrays);
+    const auto& p = c.params;
+    std::string words =
+        fmt::format("{} '{}:lhs' '{}:rhs' '{}:group_sizes' {} --dtype {} --tiling {}x{}x{}", command, in, in,
+                    in, flags, p.at("preferred_element_type").get<std::string>(), p.at("tiling")[0].dump(),
+                    p.at("tiling")[1].dump(), p.at("tiling")[2].dump());
+    if (!p.at("group_offset").is_null())
+      words += fmt::format(" --group-offset {}", p.at("group_offset").dump());
+    if (p.at("strict").get<bool>()) words += " --strict";
+    if (p.value("transpose_rhs", false)) words += " --transpose-rhs";
+    if (p.contains("num_actual_groups") && !p.at("num_actual_groups").is_null())
+      words += fmt::format(" --num-actual-groups {}", p.at("num_actual_groups").dump());
+    if (c.in.contains("existing_out")) words += fmt::format(" --existing-out '{}:existing_out'", in);
+    CAPTURE(words);
+    const std::string out = folder / fmt::format("out{}.npy", i);
+    const int status = run(fmt::format("{} --check -o '{}'", words, out));
+    if (c.is_error) {
+      CHECK(status == 3);
+      CHECK_FALSE(std::filesystem::exists(out));
+      continue;
+    }
+    REQUIRE(status == 0);
+    check_values(read_all(*open_array(out)), c, command.starts_with("transposed"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// --- random products
+
+struct Lengths {
+  std::int64_t m, k, n;
+};
+
+// All types, mixed; shards, both uses of existing_out, transposed matrices, strides, tilings.
+void check_random_grouped(std::uint64_t seed, const std::vector<Lengths>& all) {
+  std::mt19937_64 engine(seed);
+  for (const Lengths& lengths : all)
+    for (const DType left : plain::kFloats)
+      for (const DType right : plain::kFloats) {
+        const std::int64_t m = lengths.m, k = lengths.k, n = lengths.n;
+        const auto groups = static_cast<std::int64_t>(engine() % 6 + 1);
+        const Sizes sizes = plain::random_sizes(groups, m, engine() % 2 == 0, engine);
+        GroupedMatmulOptions options;
+        options.dtype = plain::kFloats[engine() % 4];
+        options.group_offset = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(groups + 1));
+        const auto matrices = static_cast<std::int64_t>(
+            engine() % static_cast<std::uint64_t>(groups - options.group_offset + 1));
+        options.transpose_rhs = engine() % 2 == 0;
+        if (engine() % 2 == 0)
+          options.tiling = Tiling{static_cast<std::int64_t>(engine() % 70 + 1),
+                                  static_cast<std::int64_t>(engine() % 70 + 1),
+                                  static_cast<std::int64_t>(engine() % 70 + 1)};
+        const Array lhs = plain::random(left, {m, k}, engine);
+        const Array rhs = options.transpose_rhs ? plain::random(right, {matrices, n, k}, engine)
+                                                : plain::random(right, {matrices, k, n}, engine);
+        const plain::Laid a(lhs, static_cast<int>(engine() % 4)), b(rhs, static_cast<int>(engine() % 4));
+        const Array old = plain::random(options.dtype, {m, n}, engine);
+        const plain::Laid there(old, static_cast<int>(engine() % 4));
+        if (engine() % 2 == 0) options.existing_out = there.view();
+        if (engine() % 2 == 0) options.existing = Existing::add;
+        CAPTURE(m);
+        CAPTURE(k);
+        CAPTURE(n);
+        CAPTURE(name_of(left));
+        CAPTURE(name_of(right));
+        CAPTURE(name_of(options.dtype));
+        CHECK(wrong(a.view(), b.view(), sizes, options) == "");
+      }
+}
+
+void check_random_transposed(std::uint64_t seed, const std::vector<Lengths>& all) {
+  std::mt19937_64 engine(seed);
+  for (const Lengths& lengths : all)
+    for (const DType left : plain::kFloats)
+      for (const DType right : plain::kFloats) {
+        const std::int64_t m = lengths.m, k = lengths.k, n = lengths.n;
+        const auto groups = static_cast<std::int64_t>(engine() % 6 + 1);
+        const Sizes sizes = plain::random_sizes(groups, m, engine() % 2 == 0, engine);
+        TransposedGroupedMatmulOptions options;
+        options.dtype = plain::kFloats[engine() % 4];
+        options.group_offset = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(groups + 1));
+        std::int64_t computed = groups - options.group_offset;
+        if (engine() % 2 == 0) {
+          computed = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(computed + 1));
+          options.num_actual_groups = computed;
+        }
+        if (engine() % 2 == 0)
+          options.tiling = Tiling{static_cast<std::int64_t>(engine() % 70 + 1),
+                                  static_cast<std::int64_t>(engine() % 70 + 1),
+                                  static_cast<std::int64_t>(engine() % 70 + 1)};
+        const Array lhs = plain::random(left, {k, m}, engine), rhs = plain::random(right, {m, n}, engine);
+        const plain::Laid a(lhs, static_cast<int>(engine() % 4)), b(rhs, static_cast<int>(engine() % 4));
+        const Array old = plain::random(options.dtype, {computed, k, n}, engine);
+        const plain::Laid there(old, static_cast<int>(engine() % 4));
+        if (engine() % 2 == 0) options.existing_out = there.view();
+        CAPTURE(m);
+        CAPTURE(k);
+        CAPTURE(n);
+        CAPTURE(name_of(left));
+        CAPTURE(name_of(right));
+        CAPTURE(name_of(options.dtype));
+        CHECK(wrong(a.view(), b.view(), sizes, options) == "");
+      }
+}
+
+// Lengths of 0 and 1, around the blocks that kernels like, and some that no block divides.
+std::vector<Lengths> lengths_of_all_kinds() {
+  std::vector<Lengths> all;
+  for (const std::int64_t m : {0, 1, 7})
+    for (const std::int64_t k : {0, 1, 33})
+      for (const std::int64_t n : {0, 1, 50}) all.push_back({m, k, n});
+  for (const Lengths& lengths : std::initializer_list<Lengths>{{64, 64, 64},
+                                                               {65, 31, 17},
+                                                               {128, 100, 48},
+                                                               {47, 257, 95},
+                                                               {96, 32, 130},
+                                                               {200, 5, 3},
+                                                               {3, 700, 70}})
+    all.push_back(lengths);
+  return all;
+}
+
+// The factors by which kernels differ, for every length of the contraction; what is expected grows with it.
+void check_every_depth() {
+  constexpr std::int64_t kMost = 300, m = 37, n = 29, before = 5;
+  std::mt19937_64 engine(3);
+  for (const auto& factors : std::vector<std::pair<DType, DType>>{{DType::float32, DType::float32},
+                                                                  {DType::bfloat16, DType::bfloat16},
+                                                                  {DType::float64, DType::float64},
+                                                                  {DType::float16, DType::bfloat16}}) {
+    const DType left = factors.first, right = factors.second;
+    // The same numbers for both products: lhs · rhs, and as the second group of rows behind another one.
+    const Array lhs = plain::random(left, {m, before + kMost}, engine);
+    const Array rhs = plain::random(right, {1, before + kMost, n}, engine);
+    const auto a = plain::doubles(lhs.view()), b = plain::doubles(rhs.view());
+    plain::Expected expected{{m, n},
+                             std::vector<double>(m * n),
+                             std::vector<double>(m * n),
+                             std::vector<std::int64_t>(m * n),
+                             left == DType::float64};
+    std::vector<long double> sums(m * n);
+    for (std::int64_t k = 1; k <= kMost; ++k) {
+      CAPTURE(k);
+      CAPTURE(name_of(left));
+      for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t j = 0; j < n; ++j) {
+          const auto at = static_cast<std::size_t>(i * n + j);
+          const double x = a[static_cast<std::size_t>(i * (before + kMost) + before + k - 1)],
+                       y = b[static_cast<std::size_t>((before + k - 1) * n + j)];
+          sums[at] += static_cast<long double>(x) * y;
+          expected.value[at] = static_cast<double>(sums[at]);
+          expected.magnitude[at] += std::abs(x * y);
+          expected.depth[at] = k;
+        }
+      ArrayView whole = lhs.view(), rows = rhs.view()[0];
+      whole.shape[1] = rows.shape[0] = before + k;
+      ArrayView part = whole, matrix = rhs.view();
+      part.data += before * size_of(left), matrix.data += before * n * size_of(right);
+      part.shape[1] = matrix.shape[1] = k;
+      expected.shape = {m, n};
+      CHECK(plain::difference(multiply(part, matrix, *plain::source({m})), expected) == "");
+      TransposedGroupedMatmulOptions second;
+      second.group_offset = 1;
+      expected.shape = {1, m, n};
+      CHECK(plain::difference(multiply(whole, rows, *plain::source({before, k}), second), expected) == "");
+    }
+  }
+}
+
+// Elements of no computed group are NaN; each group's own are not seen by the others.
+void check_nothing_else_is_read() {
+  std::mt19937_64 engine(4);
+  const Sizes sizes{10, 0, 33, 7, 40};  // and 10 rows of none
+  for (const DType dtype : plain::kFloats) {
+    CAPTURE(name_of(dtype));
+    Array lhs = plain::filled(dtype, {100, 35}, kNan), rhs = plain::random(dtype, {2, 35, 19}, engine);
+    const Array middle = plain::random(dtype, {40, 35}, engine);
+    std::copy_n(middle.data(), middle.bytes(), lhs.data() + 10 * 35 * size_of(dtype));
+    GroupedMatmulOptions options;
+    options.group_offset = 2;  // rows 10 to 49
+    CHECK(wrong(lhs.view(), rhs.view(), sizes, options) == "");
+    const auto values =
+        plain::doubles(multiply(lhs.view(), rhs.view(), *plain::source(sizes), options).view());
+    CHECK(std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }));
+
+    TransposedGroupedMatmulOptions how;
+    how.group_offset = 2;
+    how.num_actual_groups = 2;
+    Array a = plain::filled(dtype, {35, 100}, kNan), b = plain::filled(dtype, {100, 19}, kNan);
+    const auto inner = plain::random(dtype, {35, 40}, engine), rows = plain::random(dtype, {40, 19}, engine);
+    for (std::int64_t p = 0; p < 35; ++p)
+      std::copy_n(inner.data() + p * 40 * size_of(dtype), 40 * size_of(dtype),
+                  a.data() + (p * 100 + 10) * size_of(dtype));
+    std::copy_n(rows.data(), rows.bytes(), b.data() + 10 * 19 * size_of(dtype));
+    CHECK(wrong(a.view(), b.view(), sizes, how) == "");
+    const auto gradient = plain::doubles(multiply(a.view(), b.view(), *plain::source(sizes), how).view());
+    CHECK(std::all_of(gradient.begin(), gradient.end(), [](double v) { return std::isfinite(v); }));
+
+    // A matrix of NaN or infinities is its group's alone.
+    for (const double bad : {kNan, std::numeric_limits<double>::infinity()}) {
+      const Array left = plain::random(dtype, {90, 35}, engine);
+      Array right = plain::random(dtype, {5, 35, 19}, engine);
+      const Array poison = plain::filled(dtype, {35, 19}, bad);
+      std::copy_n(poison.data(), poison.bytes(), right.data() + 2 * poison.bytes());
+      const Array out = multiply(left.view(), right.view(), *plain::source(sizes));
+      const auto v = plain::doubles(out.view());
+      bool right_place = true;
+      for (std::size_t i = 0; i < v.size(); ++i)
+        right_place = right_place && std::isfinite(v[i]) == (i / 19 < 10 || i / 19 >= 43);
+      CHECK(right_place);
+    }
+  }
+}
+
+void check_threads() {
+  std::mt19937_64 engine(5);
+  const Sizes sizes{100, 3, 0, 170, 27};
+  for (const DType dtype : plain::kFloats) {
+    const Array lhs = plain::random(dtype, {310, 130}, engine),
+                rhs = plain::random(dtype, {5, 130, 70}, engine);
+    const Array a = plain::random(dtype, {130, 310}, engine), b = plain::random(dtype, {310, 70}, engine);
+    std::vector<Array> products, gradients;
+    const int before = omp_get_max_threads();
+    for (const int threads : {1, 2, 7}) {
+      omp_set_num_threads(threads);
+      products.push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
+      gradients.push_back(
+          multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
+    }
+    omp_set_num_threads(before);
+    for (std::size_t i = 1; i < products.size(); ++i) {
+      CHECK(plain::same_bytes(products[0], products[i]));
+      CHECK(plain::same_bytes(gradients[0], gradients[i]));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("golden cases of grouped products") { on_every_instruction_set(check_golden); }
+
+TEST_CASE("golden cases of grouped products from file to file through the program") {
+  check_through_program("grouped_matmul", "grouped-matmul", "", 3);
+  check_through_program("grouped_matmul_ejkernel_xla", "grouped-matmul", "--accumulate", 1);
+  check_through_program("transposed_grouped_matmul", "transposed-grouped-matmul", "", 3);
+}
+
+TEST_CASE("grouped products of all types, shapes and options are those of plain loops") {
+  on_every_instruction_set([] { check_random_grouped(1, lengths_of_all_kinds()); });
+}
+
+TEST_CASE("transposed grouped products of all types, shapes and options are those of plain loops") {
+  on_every_instruction_set([] { check_random_transposed(2, lengths_of_all_kinds()); });
+}
+
+TEST_CASE("every length of the contraction is right") { on_every_instruction_set(check_every_depth); }
+
+TEST_CASE("what belongs to no group that is computed is never read, and NaN stays in its group") {
+  on_every_instruction_set(check_nothing_else_is_read);
+}
+
+TEST_CASE("any number of threads gives the same bytes of a grouped product") {
+  on_every_instruction_set(check_threads);
+}
+
+TEST_CASE("shards fill one result, in any order, within its own memory") {
+  std::mt19937_64 engine(6);
+  const Sizes sizes{30, 0, 20, 41};
+  const Array lhs = plain::random(DType::bfloat16, {100, 64}, engine);
+  const Array rhs = plain::random(DType::bfloat16, {4, 64, 40}, engine);
+  const Array whole = multiply(lhs.view(), rhs.view(), *plain::source(sizes));
+  Array out(DType::float32, {100, 40});
+  for (const std::int64_t group : {2, 0, 3, 1}) {
+    ArrayView one = rhs.view();
+    one.data += group * one.strides[0];
+    one.shape[0] = 1;
+    GroupedMatmulOptions options;
+    options.group_offset = group;
+    options.existing_out = out.view();
+    grouped_matmul_into(lhs.view(), one, *plain::source(sizes), options, out.data());
+  }
+  CHECK(plain::same_bytes(out, whole));
+
+  // Added to its own memory: twice the product.
+  GroupedMatmulOptions add;
+  add.existing_out = out.view();
+  add.existing = Existing::add;
+  grouped_matmul_into(lhs.view(), rhs.view(), *plain::source(sizes), add, out.data());
+  const auto once = plain::doubles(whole.view()), twice = plain::doubles(out.view());
+  bool doubled = true;
+  for (std::size_t i = 0; i < once.size(); ++i)
+    doubled = doubled && std::abs(twice[i] - 2 * once[i]) <= 1e-4 * std::abs(once[i]) + 1e-5;
+  CHECK(doubled);
+}
+
+TEST_CASE("no group, empty groups and a contraction of length 0 give zeros, or what was there") {
+  const Array lhs = plain::filled(DType::float32, {3, 0}, 1),
+              rhs = plain::filled(DType::float32, {2, 0, 4}, 1);
+  const Array old = plain::filled(DType::float32, {3, 4}, 5);
+  CHECK(plain::same_bytes(multiply(lhs.view(), rhs.view(), *plain::source({1, 2})),
+                          Array(DType::float32, {3, 4})));
+  GroupedMatmulOptions options;
+  options.existing_out = old.view();
+  const auto kept = plain::doubles(multiply(lhs.view(), rhs.view(), *plain::source({1, 1}), options).view());
+  CHECK(kept[0] == 0);
+  CHECK(kept[8] == 5);
+  options.existing = Existing::add;
+  CHECK(plain::same_bytes(multiply(lhs.view(), rhs.view(), *plain::source({1, 1}), options), old));
+
+  const Array none(DType::float32, {0, 3, 4}), rows = plain::filled(DType::float32, {3, 3}, 1);
+  CHECK(plain::same_bytes(multiply(rows.view(), none.view(), *plain::source({})),
+                          Array(DType::float32, {3, 4})));
+  const TransposedGroupedMatmulOptions all;
+  CHECK(multiply(rows.view(), rows.view(), *plain::source({}), all).shape() == Shape{0, 3, 3});
+  CHECK(plain::same_bytes(multiply(rows.view(), rows.view(), *plain::source({0, 0}), all),
+                          Array(DType::float32, {2, 3, 3})));
+}
+
+TEST_CASE("where nothing is added existing_out stays to the bit, though sums are narrower") {
+  const Sizes sizes{2, 0, 1};
+  const double third = 1.0 / 3;
+  const Array old = plain::filled(DType::float64, {3, 2, 4}, third),
+              flat = plain::filled(DType::float64, {3, 4}, third);
+  const Array lhs = plain::filled(DType::float32, {2, 3}, 1), rhs = plain::filled(DType::float32, {3, 4}, 1);
+  TransposedGroupedMatmulOptions how;
+  how.dtype = DType::float64;
+  how.existing_out = old.view();
+  CHECK(plain::doubles(multiply(lhs.view(), rhs.view(), *plain::source(sizes), how).view())[8] == third);
+  GroupedMatmulOptions options;
+  options.dtype = DType::float64;
+  options.existing_out = flat.view();
+  options.existing = Existing::add;
+  const Array none(DType::float32, {3, 0}), nothing(DType::float32, {3, 0, 4});
+  CHECK(plain::same_bytes(multiply(none.view(), nothing.view(), *plain::source(sizes), options), flat));
+}
+
+TEST_CASE("the order of sums is the tiling's, the sums are not") {
+  std::mt19937_64 engine(7);
+  const Array lhs = plain::random(DType::float32, {50, 200}, engine);
+  const Array rhs = plain::random(DType::float32, {2, 200, 60}, engine);
+  for (const Tiling& tiling : {Tiling{1, 1, 1}, Tiling{7, 13, 5}, Tiling{50, 200, 60},
+                               Tiling{1000, 1000, 1000}, Tiling{INT64_MAX, INT64_MAX, INT64_MAX}}) {
+    GroupedMatmulOptions options;
+    options.tiling = tiling;
+    CHECK(wrong(lhs.view(), rhs.view(), {25, 20}, options) == "");
+  }
+}
+
+TEST_CASE("what cannot be multiplied is refused with the numbers at fault") {
+  const Array lhs(DType::float32, {8, 5}), rhs(DType::float32, {2, 5, 3});
+  const auto refused = [&](const Array& a, const Array& b, const Sizes& sizes, GroupedMatmulOptions options,
+                           const std::vector<std::string>& words) {
+    const std::string message =
+        failure([&] { grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); });
+    CAPTURE(message);
+    CHECK(message != "no error");
+    for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
+    CHECK(failure([&] { grouped_matmul_shape(a.view(), b.view(), *plain::source(sizes), options); }) ==
+          message);
+  };
+  const auto with = [](auto&& change) {
+    GroupedMatmulOptions options;
+    change(options);
+    return options;
+  };
+  const GroupedMatmulOptions plain_options;
+  refused(Array(DType::float32, {8, 6}), rhs, {4, 4}, plain_options, {"6", "5"});
+  refused(Array(DType::float32, {1, 8, 5}), rhs, {4, 4}, plain_options, {"lhs"});
+  refused(lhs, Array(DType::float32, {5, 3}), {4, 4}, plain_options, {"rhs"});
+  refused(Array(DType::int32, {8, 5}), rhs, {4, 4}, plain_options, {"lhs", "int32"});
+  refused(lhs, Array(DType::boolean, {2, 5, 3}), {4, 4}, plain_options, {"rhs", "bool"});
+  refused(lhs, rhs, {4, 5}, plain_options, {"9", "8"});
+  refused(lhs, rhs, {4, -1}, plain_options, {"[1]", "-1"});
+  refused(lhs, rhs, {INT64_MAX, INT64_MAX}, plain_options, {"group_sizes"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = 1; }), {"2", "1"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = 3; }), {"3", "2"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = -1; }), {"-1"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = INT64_MAX; }), {"2"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.dtype = DType::int32; }), {"int32"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.tiling = Tiling{0, 1, 1}; }), {"1"});
+  refused(lhs, rhs, {4, 3}, with([](auto& o) { o.strict = true; }), {"7", "8"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.strict = true, o.tiling = Tiling{3, 1, 1}; }), {"3", "8"});
+  const Array narrow(DType::float32, {8, 2}), wide(DType::float64, {8, 3});
+  refused(lhs, rhs, {4, 4}, with([&](auto& o) { o.existing_out = narrow.view(); }), {"(8, 2)", "(8, 3)"});
+  refused(lhs, rhs, {4, 4}, with([&](auto& o) { o.existing_out = wide.view(); }), {"float64", "float32"});
+  constexpr std::int64_t kBig = std::int64_t{1} << 40;
+  refused(Array(DType::float32, {kBig, 0}), Array(DType::float32, {1, 0, kBig}), {0}, plain_options,
+          {"1099511627776"});
+}
+
+TEST_CASE("a transposed product that cannot be is refused with the numbers at fault") {
+  const Array lhs(DType::float32, {5, 8}), rhs(DType::float32, {8, 3});
+  const auto refused = [&](const Array& a, const Array& b, const Sizes& sizes,
+                           const std::function<void(TransposedGroupedMatmulOptions&)>& change,
+                           const std::vector<std::string>& words) {
+    TransposedGroupedMatmulOptions options;
+    change(options);
+    const std::string message =
+        failure([&] { transposed_grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); });
+    CAPTURE(message);
+    CHECK(message != "no error");
+    for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
+  };
+  const auto nothing = [](auto&) {};
+  refused(lhs, Array(DType::float32, {7, 3}), {4, 4}, nothing, {"8", "7"});
+  refused(lhs, Array(DType::float32, {1, 8, 3}), {4, 4}, nothing, {"rhs"});
+  refused(Array(DType::int8, {5, 8}), rhs, {4, 4}, nothing, {"lhs", "int8"});
+  refused(lhs, rhs, {4, 5}, nothing, {"9", "8"});
+  refused(lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 3; }, {"3", "2"});
+  refused(lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 1, o.num_actual_groups = 2; }, {"2", "1"});
+  refused(lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = -1; }, {"-1"});
+  refused(lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = INT64_MAX; }, {"2"});
+  const Array old(DType::float32, {3, 5, 3});
+  refused(lhs, rhs, {4, 4}, [&](auto& o) { o.existing_out = old.view(); }, {"(3, 5, 3)", "(2, 5, 3)"});
+  refused(lhs, rhs, {4, 4}, [](auto& o) { o.strict = true, o.tiling = Tiling{3, 1, 1}; }, {"3", "8"});
+}
+
+TEST_CASE("progress of a grouped product comes one at a time and ends with all") {
+  std::mt19937_64 engine(8);
+  const Array lhs = plain::random(DType::float32, {300, 40}, engine);
+  const Array rhs = plain::random(DType::float32, {3, 40, 50}, engine);
+  std::int64_t last = 0, total = -1, calls = 0;
+  GroupedMatmulOptions options;
+  options.progress = [&](std::int64_t done, std::int64_t all) {
+    CHECK(done > last);
+    last = done, total = all, ++calls;
+  };
+  grouped_matmul(lhs.view(), rhs.view(), *plain::source({100, 100, 100}), options);
+  CHECK(calls > 0);
+  CHECK(last == total);
+}
