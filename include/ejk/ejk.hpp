@@ -7,6 +7,7 @@
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
+#include "ejk/generate.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/io.hpp"
