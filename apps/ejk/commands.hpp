@@ -46,6 +46,7 @@ Run compare(CLI::App& app);
 Run convert(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
 Run group_metadata(CLI::App& app);
+Run generate(CLI::App& app);
 Run grouped_matmul(CLI::App& app);
 Run info(CLI::App& app);
 Run lens(CLI::App& app);

@@ -218,8 +218,11 @@ bool Job::arrays_to_stdout() const {
 std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   std::vector<NamedArray> arrays;
   std::int64_t bytes = 0;
+  const auto is_chosen = [&](const Output& output) {
+    return std::find(chosen_.begin(), chosen_.end(), output.name) != chosen_.end();
+  };
   for (const Output& output : outputs) {
-    if (std::find(chosen_.begin(), chosen_.end(), output.name) == chosen_.end()) continue;
+    if (!is_chosen(output)) continue;
     if (output.source) {
       arrays.push_back({output.name, output.source});
       bytes += bytes_of(*output.source);
@@ -232,7 +235,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   arrays = counted(arrays, progress());
   WriteOptions write{options_.overwrite, settings_, {}, compression_};
   for (const Output& output : outputs)
-    if (several_ && !output.source) write.absent.push_back(output.name);
+    if (several_ && !output.source && is_chosen(output)) write.absent.push_back(output.name);
   if (target_ && many_)
     write_arrays(*target_, arrays, write);
   else if (target_)
