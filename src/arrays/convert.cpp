@@ -13,6 +13,8 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "ejk/array_math.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/matmul.hpp"
 
 namespace ejk::arrays {
 
@@ -94,6 +96,11 @@ class ConvertedSource final : public ArraySource {
 
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
                                              std::byte* to, std::int64_t n) {
+  if ((from_type == DType::float32 || from_type == DType::float64) && is_float(to_type)) {
+    const kernels::Products& kernels = kernels::active().products;
+    (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, to);
+    return std::nullopt;
+  }
   return dispatch(from_type, [&]<class From>(std::type_identity<From>) {
     return dispatch(to_type, [&]<class To>(std::type_identity<To>) {
       return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
