@@ -7,12 +7,14 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <type_traits>
 #include <vector>
 
 #include "arrays/boxes.hpp"
+#include "arrays/cast.hpp"
 #include "core/parallel.hpp"
 
 namespace ejk {
@@ -144,6 +146,67 @@ Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   return dispatch(source.dtype(),
                   [&]<class T>(std::type_identity<T>) { return statistics_as<T>(source, progress); });
+}
+
+std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics, std::int64_t most_bins,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const auto number = [](const Extreme& e) -> std::optional<double> {
+    if (const auto* whole = std::get_if<std::int64_t>(&e)) return static_cast<double>(*whole);
+    if (const auto* real = std::get_if<double>(&e); real != nullptr && std::isfinite(*real)) return *real;
+    return std::nullopt;
+  };
+  const auto low = number(statistics.minimum), high = number(statistics.maximum);
+  if (!low || !high || most_bins < 1) return {};
+  const bool whole = !is_float(source.dtype());
+  const double values = *high - *low + (whole ? 1 : 0);  // that the bins share
+  if (!std::isfinite(values)) return {};
+  double width = values / static_cast<double>(most_bins);
+  if (whole) width = std::ceil(width);  // bins of whole numbers begin at whole numbers
+  const std::int64_t bins = values <= 0 ? 1
+                            : whole     ? static_cast<std::int64_t>(std::ceil(values / width))
+                                        : most_bins;
+  std::vector<Bin> histogram;
+  for (std::int64_t b = 0; b < bins; ++b) {
+    const double from = *low + width * static_cast<double>(b);
+    histogram.push_back({from,
+                         whole           ? std::min(from + width - 1, *high)
+                         : b + 1 == bins ? *high
+                                         : from + width,
+                         0});
+  }
+  const double scale = values <= 0 ? 0 : 1 / width, last = static_cast<double>(bins - 1);
+  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::BoxReader reader(source);
+  struct Part {
+    std::vector<std::byte> buffer;
+    std::vector<std::int64_t> counts;
+  };
+  std::int64_t done = 0;
+  std::mutex mutex;
+  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+    core::parallel_reduce(
+        boxes.size(), reader.threads(),
+        [&] {
+          return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
+        },
+        [&](Part& part, std::int64_t box) {
+          const auto* x = reinterpret_cast<const arrays::Stored<T>*>(reader.look(boxes, box, part.buffer));
+          const std::int64_t n = boxes.elements(box);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const auto value = static_cast<double>(arrays::widen<T>(x[i]));
+            if (!std::isfinite(value)) continue;
+            ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
+          }
+          reader.leave(boxes, box);
+          if (!progress) return;
+          const std::lock_guard lock(mutex);
+          progress(done += n, statistics.elements);
+        },
+        [&](const Part& part) {
+          for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];
+        });
+  });
+  return histogram;
 }
 
 std::int64_t statistics_bytes(const ArraySource& source) {

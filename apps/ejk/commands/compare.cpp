@@ -274,8 +274,8 @@ Run compare(CLI::App& app) {
   app.add_flag("--no-equal-nan", options->no_equal_nan,
                "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
   app.footer(
-      "Nothing is printed when all is close. Exit status: 0 close, 1 not (also when shapes or names "
-      "differ).");
+      "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
+      "differ.");
   return [options](Job& job) { return run(*options, job); };
 }
 

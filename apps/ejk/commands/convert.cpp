@@ -167,7 +167,7 @@ Run convert(CLI::App& app) {
       "LEVEL",
       "compress .npz and HDF5, 1 (fast) to 9 (small)\nDeflate; HDF5 in chunks of up to 1 MiB, shuffled.");
   app.footer(
-      "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one NAME.npy for each.");
+      "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
 
