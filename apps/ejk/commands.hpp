@@ -39,21 +39,27 @@ std::span<const Command> commands();
 // commands/*.cpp
 Run bin_pack(CLI::App& app);
 Run cdiv(CLI::App& app);
+Run chunk(CLI::App& app);
 Run chunk_indices(CLI::App& app);
 Run chunk_offsets(CLI::App& app);
+Run compare(CLI::App& app);
+Run convert(CLI::App& app);
 Run cu_seqlens(CLI::App& app);
 Run group_metadata(CLI::App& app);
+Run generate(CLI::App& app);
 Run grouped_matmul(CLI::App& app);
 Run fingerprint(CLI::App& app);
 Run hash(CLI::App& app);
 Run info(CLI::App& app);
 Run lens(CLI::App& app);
+Run log_sum_exp(CLI::App& app);
 Run mask(CLI::App& app);
 Run mask_info(CLI::App& app);
 Run pack(CLI::App& app);
 Run params(CLI::App& app);
 Run position_ids(CLI::App& app);
 Run reorder_sequence(CLI::App& app);
+Run safe_divide(CLI::App& app);
 Run segment_ids(CLI::App& app);
 Run segment_mask(CLI::App& app);
 Run seq_info(CLI::App& app);
@@ -61,6 +67,7 @@ Run sequence_ids(CLI::App& app);
 Run sharding(CLI::App& app);
 Run token_indices(CLI::App& app);
 Run transposed_grouped_matmul(CLI::App& app);
+Run unchunk(CLI::App& app);
 Run unpack(CLI::App& app);
 
 }  // namespace ejk::app

@@ -129,10 +129,11 @@ void Job::choose_target() {
                 fmt::format("{} holds one array, and {} makes {}",
                             target_->container == Container::stream ? "stdout" : printable(options_.output),
                             command_.name, chosen_.size()))
-        .hint(fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
-                          fmt::join(chosen_, ", ")));
+        .hint(all.size() == 1 ? "out.h5, out.npz or out/ takes all"
+                              : fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
+                                            fmt::join(chosen_, ", ")));
   many_ = several_ || target_->container == Container::directory;
-  check_target(*target_, chosen_, many_, {options_.overwrite, settings_});
+  check_target(*target_, chosen_, many_, {options_.overwrite, settings_, {}, compression_});
 }
 
 std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
@@ -146,7 +147,7 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
   return source;
 }
 
-std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) {
+std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) const {
   return open_array(reference, open_options());
 }
 
@@ -260,8 +261,11 @@ bool Job::arrays_to_stdout() const {
 std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   std::vector<NamedArray> arrays;
   std::int64_t bytes = 0;
+  const auto is_chosen = [&](const Output& output) {
+    return std::find(chosen_.begin(), chosen_.end(), output.name) != chosen_.end();
+  };
   for (const Output& output : outputs) {
-    if (std::find(chosen_.begin(), chosen_.end(), output.name) == chosen_.end()) continue;
+    if (!is_chosen(output)) continue;
     if (output.source) {
       arrays.push_back({output.name, output.source});
       bytes += bytes_of(*output.source);
@@ -272,9 +276,9 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
   if (arrays.empty() || (!target_ && several_)) return 0;
 
   arrays = counted(arrays, progress());
-  WriteOptions write{options_.overwrite, settings_};
+  WriteOptions write{options_.overwrite, settings_, {}, compression_};
   for (const Output& output : outputs)
-    if (several_ && !output.source) write.absent.push_back(output.name);
+    if (several_ && !output.source && is_chosen(output)) write.absent.push_back(output.name);
   if (target_ && many_)
     write_arrays(*target_, arrays, write);
   else if (target_)

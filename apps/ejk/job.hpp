@@ -43,7 +43,7 @@ class Job {
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
   /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
-  std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference);
+  std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference) const;
 
   void note_read(std::int64_t bytes);
 
@@ -59,6 +59,14 @@ class Job {
 
   /// An effective option: an attribute of the HDF5 files written. No time, host or path.
   void note_setting(const std::string& name, const std::string& value);
+
+  /// Compresses what it writes, at a level of 1 to 9.
+  void compress(int level) { compression_ = level; }
+
+  bool has_output() const { return !options_.output.empty(); }
+
+  /// The report is for a program, which wants it whole.
+  bool json() const { return options_.json; }
 
   /// Bytes that the work may take.
   std::int64_t max_memory() const { return max_memory_; }
@@ -116,6 +124,7 @@ class Job {
   std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
   std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
+  int compression_ = 0;
   JsonEnvelope envelope_;
   double seconds_[3] = {};
   Timer timer_;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 
 #include "ejk/text.hpp"
 
@@ -109,6 +111,23 @@ std::int64_t read_integer(const std::string& word, std::int64_t least) {
   if (!value) throw usage(fmt::format("'{}' is not a whole number", printable(word)));
   if (*value < least) throw usage(fmt::format("{} is less than {}", *value, least));
   return *value;
+}
+
+double read_real(const std::string& word) {
+  double value = 0;
+  const char* end = word.data() + word.size();
+  const char* begin = word.data() + (word.starts_with('+') ? 1 : 0);
+  const auto [stop, failed] = std::from_chars(begin, end, value);
+  if (stop != end || failed == std::errc::invalid_argument)
+    throw usage(fmt::format("'{}' is not a number", printable(word)));
+  if (failed == std::errc::result_out_of_range)
+    throw usage(fmt::format("'{}' is beyond double precision", printable(word)));
+  return value;
+}
+
+Number read_number(const std::string& word) {
+  if (const auto whole = parse_integer(word)) return *whole;
+  return read_real(word);
 }
 
 std::int64_t read_size(const std::string& word) {

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/array.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/error.hpp"
 #include "terminal.hpp"
@@ -69,6 +70,10 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
 
 /// A whole number of at least `least`.
 std::int64_t read_integer(const std::string& word, std::int64_t least);
+
+/// A whole number exactly, any other as a double ("0.5", "1e-3", "-inf", "nan").
+Number read_number(const std::string& word);
+double read_real(const std::string& word);
 
 /// Bytes: "64k", "4GiB".
 std::int64_t read_size(const std::string& word);

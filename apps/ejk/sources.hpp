@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "ejk/array.hpp"
+#include "ejk/io.hpp"
 
 namespace ejk::app {
 
@@ -14,6 +18,15 @@ inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 /// All of an input in memory, under its own name.
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
+}
+
+/// The name that an array has in its file, or the file's own for an .npy file; "array" for a stream.
+inline std::string array_name(const ArrayReference& reference) {
+  std::string_view member = reference.member;
+  while (member.starts_with('/')) member.remove_prefix(1);
+  if (!member.empty()) return std::string(member);
+  if (reference.container == ArrayReference::Container::stream) return "array";
+  return std::filesystem::path(reference.path).stem();
 }
 
 }  // namespace ejk::app

@@ -2,9 +2,12 @@
 #pragma once
 
 #include "ejk/array.hpp"
+#include "ejk/array_math.hpp"
+#include "ejk/compare.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
+#include "ejk/generate.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/hash.hpp"

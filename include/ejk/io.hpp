@@ -86,6 +86,9 @@ struct WriteOptions {
   /// For write_arrays: names of arrays that belong to the set but are absent this time. What an earlier write
   /// left under them goes (in HDF5 with `overwrite` only), so that nobody takes it for a part of this set.
   std::vector<std::string> absent = {};
+  /// 1 (fast) to 9 (small): HDF5 datasets in chunks of up to 1 MiB, shuffled and gzip-compressed, .npz
+  /// members deflated. 0: as they are. Other containers have no compression; asking for it is Error{usage}.
+  int compression = 0;
 };
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "ejk/array.hpp"
 
@@ -29,7 +30,19 @@ struct Statistics {
 Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// Bytes that this takes beside the source's own, at most.
+/// Elements from `from` on: up to `to` itself for whole numbers and in the last bin, else below it.
+struct Bin {
+  double from = 0, to = 0;
+  std::int64_t elements = 0;
+};
+
+/// Equally wide bins from the least to the largest element, which `statistics` knows; one more pass. Whole
+/// numbers of few values get a bin each. NaN is in none; there are no bins where there is no finite range.
+std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics,
+                              std::int64_t most_bins = 16,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress = {});
+
+/// Bytes that either takes beside the source's own, at most.
 std::int64_t statistics_bytes(const ArraySource& source);
 
 }  // namespace ejk

@@ -7,13 +7,15 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <type_traits>
 #include <vector>
 
+#include "arrays/boxes.hpp"
+#include "arrays/cast.hpp"
 #include "core/parallel.hpp"
-#include "core/pieces.hpp"
 
 namespace ejk {
 
@@ -93,59 +95,27 @@ Extreme extreme(S value) {
   return static_cast<double>(value);
 }
 
-// The boxes that the array is cut into, and the number of elements before each.
-struct Cut {
-  std::vector<Shape> starts, counts;
-  std::vector<std::int64_t> before;
-};
-
-Cut cut(const ArraySource& source) {
-  Cut boxes;
-  std::int64_t elements = 0;
-  core::for_each_piece(source.shape(), kPieceBytes / size_of(source.dtype()),
-                       [&](const Shape& start, const Shape& count) {
-                         boxes.starts.push_back(start);
-                         boxes.counts.push_back(count);
-                         boxes.before.push_back(elements);
-                         elements += element_count(count);
-                       });
-  return boxes;
-}
-
 template <class T>
 Statistics statistics_as(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   Statistics all;
   all.elements = element_count(source.shape());
-  const Cut boxes = cut(source);
+  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::BoxReader reader(source);
   std::vector<Part<Seen<T>>> parts(boxes.starts.size());
-  auto view = source.mapped();
-  if (view && !view->is_c_contiguous()) view.reset();
   std::int64_t done = 0;
   std::mutex mutex;
-  struct Buffer {
-    std::vector<std::byte> bytes;
-  };
   core::parallel_reduce(
-      static_cast<std::int64_t>(parts.size()), source.random_access() ? omp_get_max_threads() : 1,
-      [] { return Buffer{}; },
-      [&](Buffer& buffer, std::int64_t box) {
-        const auto b = static_cast<std::size_t>(box);
-        const std::int64_t n = element_count(boxes.counts[b]), size = size_of(source.dtype());
-        if (view) {
-          const std::byte* data = view->data + boxes.before[b] * size;
-          parts[b] = look_at<T>(data, n);
-          source.release(data, n * size);
-        } else {
-          buffer.bytes.resize(static_cast<std::size_t>(n * size));
-          source.read(boxes.starts[b], boxes.counts[b], buffer.bytes.data());
-          parts[b] = look_at<T>(buffer.bytes.data(), n);
-        }
+      boxes.size(), reader.threads(), [] { return std::vector<std::byte>{}; },
+      [&](std::vector<std::byte>& buffer, std::int64_t box) {
+        const std::int64_t n = boxes.elements(box);
+        parts[static_cast<std::size_t>(box)] = look_at<T>(reader.look(boxes, box, buffer), n);
+        reader.leave(boxes, box);
         if (!progress) return;
         const std::lock_guard lock(mutex);
         progress(done += n, all.elements);
       },
-      [](const Buffer&) {});
+      [](const std::vector<std::byte>&) {});
 
   std::optional<Part<Seen<T>>> sum;
   for (const auto& part : parts) {
@@ -178,12 +148,72 @@ Statistics statistics_of(const ArraySource& source,
                   [&]<class T>(std::type_identity<T>) { return statistics_as<T>(source, progress); });
 }
 
+std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics, std::int64_t most_bins,
+                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const auto number = [](const Extreme& e) -> std::optional<double> {
+    if (const auto* whole = std::get_if<std::int64_t>(&e)) return static_cast<double>(*whole);
+    if (const auto* real = std::get_if<double>(&e); real != nullptr && std::isfinite(*real)) return *real;
+    return std::nullopt;
+  };
+  const auto low = number(statistics.minimum), high = number(statistics.maximum);
+  if (!low || !high || most_bins < 1) return {};
+  const bool whole = !is_float(source.dtype());
+  const double values = *high - *low + (whole ? 1 : 0);  // that the bins share
+  if (!std::isfinite(values)) return {};
+  double width = values / static_cast<double>(most_bins);
+  if (whole) width = std::ceil(width);  // bins of whole numbers begin at whole numbers
+  const std::int64_t bins = values <= 0 ? 1
+                            : whole     ? static_cast<std::int64_t>(std::ceil(values / width))
+                                        : most_bins;
+  std::vector<Bin> histogram;
+  for (std::int64_t b = 0; b < bins; ++b) {
+    const double from = *low + width * static_cast<double>(b);
+    histogram.push_back({from,
+                         whole           ? std::min(from + width - 1, *high)
+                         : b + 1 == bins ? *high
+                                         : from + width,
+                         0});
+  }
+  const double scale = values <= 0 ? 0 : 1 / width, last = static_cast<double>(bins - 1);
+  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::BoxReader reader(source);
+  struct Part {
+    std::vector<std::byte> buffer;
+    std::vector<std::int64_t> counts;
+  };
+  std::int64_t done = 0;
+  std::mutex mutex;
+  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+    core::parallel_reduce(
+        boxes.size(), reader.threads(),
+        [&] {
+          return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
+        },
+        [&](Part& part, std::int64_t box) {
+          const auto* x = reinterpret_cast<const arrays::Stored<T>*>(reader.look(boxes, box, part.buffer));
+          const std::int64_t n = boxes.elements(box);
+          for (std::int64_t i = 0; i < n; ++i) {
+            const auto value = static_cast<double>(arrays::widen<T>(x[i]));
+            if (!std::isfinite(value)) continue;
+            ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
+          }
+          reader.leave(boxes, box);
+          if (!progress) return;
+          const std::lock_guard lock(mutex);
+          progress(done += n, statistics.elements);
+        },
+        [&](const Part& part) {
+          for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];
+        });
+  });
+  return histogram;
+}
+
 std::int64_t statistics_bytes(const ArraySource& source) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   const std::int64_t threads = source.random_access() ? omp_get_max_threads() : 1;
   const std::int64_t pieces = bytes / kPieceBytes + 1;
-  const std::int64_t per_piece =
-      64 + 2 * (24 + 8 * static_cast<std::int64_t>(source.shape().size())) + 2 * 32;
+  const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;
   return std::min(bytes, threads * kPieceBytes) + pieces * per_piece;
 }
 

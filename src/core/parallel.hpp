@@ -35,13 +35,26 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-/// f(i) for 0 ≤ i < n, in any order, on all threads.
+/// f(i) for 0 ≤ i < n, in any order, on all threads. When some throw, the exception of the smallest i comes
+/// out: indices are handed out in order, so none before it is left undone.
 template <class F>
 void parallel_for(std::int64_t n, F&& f) {
-  FirstError error;
-#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
-  for (std::int64_t i = 0; i < n; ++i) error.run([&] { f(i); });
-  error.rethrow();
+  std::atomic<std::int64_t> failed{n};
+  std::exception_ptr error;
+#pragma omp parallel for schedule(monotonic : dynamic, 1) if (n > 1)
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (i > failed.load(std::memory_order_relaxed)) continue;
+    try {
+      f(i);
+    } catch (...) {
+#pragma omp critical(ejk_parallel_for)
+      if (i < failed.load(std::memory_order_relaxed)) {
+        failed.store(i, std::memory_order_relaxed);
+        error = std::current_exception();
+      }
+    }
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 /// work(part, i) for 0 ≤ i < n in any order on `threads` threads, each with a part of its own, made by

@@ -77,6 +77,18 @@ void write_all(int fd, const void* data, std::int64_t n, std::string_view name) 
   }
 }
 
+void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std::string_view name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  const auto* from = static_cast<const std::byte*>(data);
+  while (n > 0) {
+    const ssize_t wrote = ::pwrite(fd, from, static_cast<std::size_t>(std::min(n, kMost)), at);
+    if (wrote >= 0)
+      from += wrote, at += wrote, n -= wrote;
+    else if (errno != EINTR)
+      throw system_error(Error::Kind::output, name, errno);
+  }
+}
+
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),

@@ -47,6 +47,9 @@ std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name);
 /// Writes all `n` bytes. Throws Error{output}.
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name);
 
+/// The same at byte `at` of a regular file, wherever the descriptor stands; any number of threads at once.
+void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std::string_view name);
+
 /// Memory from mmap, unmapped at the end. Movable.
 class Mapping {
  public:

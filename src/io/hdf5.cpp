@@ -240,7 +240,8 @@ void write_hdf5(const WriteJob& job) {
     call(request(Hdf5Call::create)
              .put(array.name)
              .put(static_cast<std::int64_t>(source.dtype()))
-             .put(source.shape()));
+             .put(source.shape())
+             .put(static_cast<std::int64_t>(job.options.compression)));
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
       source.read(start, count, session.buffer());
       call(request(Hdf5Call::write).put(start).put(count));

@@ -17,6 +17,7 @@
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "io/mapped_source.hpp"
+#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -26,6 +27,7 @@ namespace {
 constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;  // a chunk is held whole, some times over
 constexpr std::int64_t kMaxDeflateRatio = 1032;                 // deflate's best: 258 bytes for two bits
 constexpr std::int64_t kMemory = std::int64_t{512} << 20;       // for the library, besides chunks
+constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
 
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
@@ -636,11 +638,25 @@ class Server {
                 H5Sclose, path, "cannot be made");
     const Handle plist(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_layout(plist.id(), H5D_CONTIGUOUS);
+    const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
+    const auto level = static_cast<unsigned>(request.integer());
+    if (level > 0 && !shape.empty() && element_count(shape) > 0) {
+      // Chunks that follow one another in C order, as the elements come. A chunk that two pieces share waits
+      // in the cache.
+      Pieces chunks(shape, kWrittenChunkBytes / size_of(dataset_.layout.dtype));
+      chunks.next();
+      const std::vector<hsize_t> chunk(chunks.count().begin(), chunks.count().end());
+      H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
+      H5Pset_shuffle(plist.id());
+      H5Pset_deflate(plist.id(), level);
+      constexpr std::size_t kSlots = 521;
+      H5Pset_chunk_cache(access.id(), kSlots, 4 * kWrittenChunkBytes, H5D_CHUNK_CACHE_W0_DEFAULT);
+    }
     H5Pset_fill_time(plist.id(), H5D_FILL_TIME_NEVER);  // every element is written
     H5Pset_obj_track_times(plist.id(), false);
     dataset_.type = make_type(dataset_.layout.dtype);
     dataset_.id = checked(H5Dcreate2(file_.id(), path.c_str(), dataset_.type.id(), space.id(), H5P_DEFAULT,
-                                     plist.id(), H5P_DEFAULT),
+                                     plist.id(), access.id()),
                           H5Dclose, path, "cannot be made");
   }
 

@@ -19,7 +19,7 @@ enum class Hdf5Call : std::int64_t {
   check,
   // path, name, whether it is new (0, 1), overwrite (0, 1) → nothing
   begin,
-  // an array's path, dtype, shape → nothing
+  // an array's path, dtype, shape, compression level or 0 → nothing
   create,
   // start, count; the elements are in the buffer → nothing
   write,

@@ -2,6 +2,7 @@
 #include "io/npy.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
 #include "core/text.hpp"
 
 namespace ejk::io {
@@ -254,8 +257,56 @@ void write_npy(const ArraySource& source, const Sink& sink) {
   stream_elements(source, sink, npy_header(source.dtype(), source.shape()));
 }
 
+namespace {
+
+// Every thread makes pieces of its own and writes them to their places.
+void write_in_parallel(const ArraySource& source, AtomicFile& file) {
+  const std::string header = npy_header(source.dtype(), source.shape());
+  write_all(file.fd(), header.data(), static_cast<std::int64_t>(header.size()), file.name());
+  const auto before = static_cast<std::int64_t>(header.size());
+  const std::int64_t size = size_of(source.dtype()), total = byte_count(source.shape(), source.dtype());
+  // What a second-level cache holds, and no more pieces than can be listed.
+  constexpr std::int64_t kCachedBytes = std::int64_t{1} << 20, kMostPieces = std::int64_t{1} << 16;
+  const std::int64_t piece = std::max(kCachedBytes, total / kMostPieces / kCachedBytes * kCachedBytes);
+  if (const auto view = source.mapped(); view && view->is_c_contiguous()) {
+    core::parallel_for(core::ceil_div(before + total, piece), [&](std::int64_t i) {
+      const std::int64_t begin = std::max<std::int64_t>(i * piece - before, 0);  // whole pages of the file
+      const std::int64_t n = std::min((i + 1) * piece - before, total) - begin;
+      write_all_at(file.fd(), view->data + begin, n, before + begin, file.name());
+      source.release(view->data + begin, n);
+    });
+    return;
+  }
+  struct Box {
+    Shape start, count;
+    std::int64_t at;
+  };
+  std::vector<Box> boxes;
+  std::int64_t at = before;
+  for_each_piece(source.shape(), piece / size, [&](const Shape& start, const Shape& count) {
+    boxes.push_back({start, count, at});
+    at += element_count(count) * size;
+  });
+  std::vector<Array> buffers(static_cast<std::size_t>(omp_get_max_threads()));
+  core::parallel_for(static_cast<std::int64_t>(boxes.size()), [&](std::int64_t i) {
+    const Box& box = boxes[static_cast<std::size_t>(i)];
+    Array& buffer = buffers[static_cast<std::size_t>(omp_get_thread_num())];
+    if (buffer.size() == 0) buffer = Array(DType::uint8, {piece});
+    source.read(box.start, box.count, buffer.data());
+    write_all_at(file.fd(), buffer.data(), element_count(box.count) * size, box.at, file.name());
+  });
+}
+
+}  // namespace
+
 void write_npy(const ArraySource& source, AtomicFile& file) {
-  file.reserve(byte_count(source.shape(), source.dtype()));
+  const std::int64_t bytes = byte_count(source.shape(), source.dtype());
+  file.reserve(bytes);
+  constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;
+  if (file.is_temporary() && source.random_access() && bytes >= kWorthThreads && omp_get_max_threads() > 1) {
+    write_in_parallel(source, file);
+    return;
+  }
   write_npy(source, [&](const void* data, std::int64_t n) { file.write(data, n); });
 }
 

@@ -35,6 +35,7 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
 
 /// The bytes of a whole file: header and elements.
 void write_npy(const ArraySource& source, const Sink& sink);
+/// The same, on all threads where the source may be read in any order.
 void write_npy(const ArraySource& source, AtomicFile& file);
 
 /// The one array of the job, to a file or to standard output.

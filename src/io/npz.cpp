@@ -479,9 +479,11 @@ void write_npz(const WriteJob& job) {
     if (index < 0) zip_source_free(source);
     check(index >= 0, zip_strerror(zip.get()));
     const auto at = static_cast<zip_uint64_t>(index);
-    // Stored, so that it is read back without cost; dated 1980, so that the same work gives the same bytes.
+    // Stored unless asked otherwise, so that it is read back without cost; dated 1980, so that the same work
+    // gives the same bytes.
     constexpr zip_uint16_t kMidnight = 0, kFirstOfJanuary1980 = 1 << 5 | 1;
-    check(zip_set_file_compression(zip.get(), at, ZIP_CM_STORE, 0) == 0 &&
+    const auto level = static_cast<zip_uint32_t>(job.options.compression);
+    check(zip_set_file_compression(zip.get(), at, level > 0 ? ZIP_CM_DEFLATE : ZIP_CM_STORE, level) == 0 &&
               zip_file_set_dostime(zip.get(), at, kMidnight, kFirstOfJanuary1980, 0) == 0,
           zip_strerror(zip.get()));
   }

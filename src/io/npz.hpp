@@ -2,7 +2,8 @@
 //
 // A member is decompressed forward, as it is read; a read that goes back starts the member again (a stored
 // one is sought in). Its checksum is verified whenever it was read from beginning to end. Nothing is mapped,
-// so that a damaged member is noticed. Writing stores the members, one pass, with fixed timestamps.
+// so that a damaged member is noticed. Writing stores the members (or deflates them), one pass, with fixed
+// timestamps.
 // tests: tests/io/test_npz.cpp
 #pragma once
 

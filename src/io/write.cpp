@@ -37,6 +37,9 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
     throw misused(fmt::format("{} holds one array, not several", io::container(target.container).label))
         .hint("write to out.h5, out.npz or a folder (out/)");
   if (arrays.empty()) throw misused("there is no array to write");
+  if (options.compression != 0 && target.container != Kind::npz && target.container != Kind::hdf5)
+    throw misused(fmt::format("{} has no compression", io::container(target.container).label))
+        .hint("an .npz or HDF5 file has");
   if (!several && arrays.size() != 1) throw Error(Error::Kind::internal, "write_array: one array at a time");
 
   io::WriteJob job{target.path, std::move(arrays), "", options};

@@ -123,12 +123,13 @@ struct Vector64 {
 
 void stream_fence() { _mm_sfence(); }
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels avx2;
 constinit const Kernels avx2{
-    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

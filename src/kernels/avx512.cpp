@@ -87,12 +87,16 @@ struct Vector64 {
 
 void stream_fence() { _mm_sfence(); }
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels avx512;
-constinit const Kernels avx512{
-    .name = "avx512", .needs = kAvx512f | kAvx512bw | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+constinit const Kernels avx512{.name = "avx512",
+                               .needs = kAvx512f | kAvx512bw | kPopcnt,
+                               EJK_BITS_KERNELS,
+                               EJK_PROGRESSION_KERNELS,
+                               EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

@@ -91,11 +91,13 @@ using Vector32 = Line<std::uint32_t>;
 using Vector64 = Line<std::uint64_t>;
 void stream_fence() {}
 
+#include "kernels/close.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels portable;
-constinit const Kernels portable{.name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS};
+constinit const Kernels portable{
+    .name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
 
 }  // namespace ejk::kernels

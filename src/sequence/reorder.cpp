@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "ejk/sequence.hpp"
 
@@ -87,12 +88,7 @@ double causal_pairs(std::int64_t begin, std::int64_t end) {
 std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
                                                     std::int64_t cp_size, std::int64_t axis, Reorder order) {
   check_cp(cp_size);
-  const auto rank = static_cast<std::int64_t>(x->shape().size());
-  if (axis < -rank || axis >= rank)
-    throw Error(Error::Kind::input,
-                fmt::format("{} of shape {} has no axis {}", x->name(), to_string(x->shape()), axis))
-        .hint(rank > 0 ? fmt::format("--axis is one of {} to {}", -rank, rank - 1) : "a scalar has no axis");
-  const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+  const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
   const auto pieces = core::checked_mul(2, cp_size);
   if (!pieces || x->shape()[d] % *pieces != 0)
     throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",

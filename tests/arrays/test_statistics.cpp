@@ -117,3 +117,42 @@ TEST_CASE("the same bits for any number of threads, from memory, in strides and 
   std::swap(turned.strides[0], turned.strides[2]);
   CHECK(number(statistics_of(*make_source(turned)).maximum) == 49);
 }
+
+TEST_CASE("histograms count every finite element once, whole numbers of few values each") {
+  std::mt19937_64 random(8);
+  for (const DType dtype : test::kAllTypes) {
+    CAPTURE(name_of(dtype));
+    const Array array = random_array(dtype, {3, 1000}, random);
+    const auto source = make_source(array.view());
+    Statistics s = statistics_of(*source);
+    if (s.infinities > 0) {  // no finite range
+      CHECK(histogram_of(*source, s).empty());
+      continue;
+    }
+    std::int64_t counted = 0;
+    for (const Bin& bin : histogram_of(*source, s)) counted += bin.elements;
+    CHECK(counted == 3000 - s.nans);
+  }
+  const std::vector<std::int32_t> few{5, 7, 7, 8, 5, 5};
+  const auto bins = [](const Array& a, std::int64_t most) {
+    const auto source = make_source(a.view());
+    return histogram_of(*source, statistics_of(*source), most);
+  };
+  const auto each = bins(Array::from<std::int32_t>({6}, few), 16);
+  REQUIRE(each.size() == 4);
+  CHECK((each[0].from == 5 && each[0].to == 5 && each[0].elements == 3));
+  CHECK(each[1].elements == 0);
+  CHECK(each[2].elements == 2);
+  const auto two = bins(Array::from<std::int32_t>({6}, few), 2);
+  REQUIRE(two.size() == 2);
+  CHECK((two[0].to == 6 && two[0].elements == 3 && two[1].from == 7 && two[1].elements == 3));
+  const std::vector<float> reals{0, 0.5f, 1, 2, NAN};
+  const auto halves = bins(Array::from<float>({5}, reals), 4);
+  REQUIRE(halves.size() == 4);
+  CHECK((halves[0].elements == 1 && halves[1].elements == 1 && halves[2].elements == 1 &&
+         halves[3].elements == 1));
+  CHECK(halves[3].to == 2);
+  const std::vector<float> same{3, 3};
+  CHECK(bins(Array::from<float>({2}, same), 4).size() == 1);
+  CHECK(bins(Array(DType::float32, {0}), 4).empty());
+}

@@ -50,6 +50,8 @@ const std::map<std::string, std::string> kPublic{
     {"tiling", "matmul"},
     {"attention", "attention"},
     {"array_math", "arrays"},
+    {"compare", "arrays"},
+    {"generate", "arrays"},
     {"statistics", "arrays"},
     {"params", "settings"},
     {"hash", "settings"},

@@ -159,3 +159,31 @@ TEST_CASE("a target is checked before any work, and checking touches nothing") {
                           }),
                  "Not a directory"));
 }
+
+TEST_CASE("compressed arrays come back as they were, whatever lies across the chunks") {
+  const test::Folder folder;
+  for (const Shape& shape :
+       {Shape{}, Shape{0, 3}, Shape{5}, Shape{3, 1'100'000}, Shape{1'500'000, 3}, Shape{2, 3, 4, 5}})
+    for (const DType dtype : {DType::boolean, DType::bfloat16, DType::float64}) {
+      const Array array = test::example(dtype, shape);
+      for (const char* name : {"x.h5", "x.npz"}) {
+        CAPTURE(name);
+        const std::string path = folder / name;
+        std::filesystem::remove(path);
+        WriteOptions options;
+        options.compression = 1;
+        write_arrays(parse_reference(path), {{"x", make_source(array.view())}}, options);
+        CHECK(test::same(read_all(*open_array(path + ":x")), array));
+      }
+    }
+  Array zeros(DType::float32, {1'000'000});
+  for (const char* name : {"z.h5", "z.npz"}) {
+    WriteOptions options;
+    options.compression = 9;
+    write_array(parse_reference(folder / name), {"z", make_source(zeros.view())}, options);
+    CHECK(std::filesystem::file_size(folder / name) < 100'000);
+    options.overwrite = true;
+    CHECK_THROWS_AS(write_array(parse_reference(folder / "z.npy"), {"z", make_source(zeros.view())}, options),
+                    Error);
+  }
+}

@@ -16,6 +16,7 @@ namespace {
 
 struct InfoOptions {
   std::vector<std::string> files;
+  bool histogram = false;
 };
 
 ReportValue value_of(const Extreme& extreme) {
@@ -63,6 +64,18 @@ void add_statistics(std::vector<ReportValue>& row, const Statistics& s) {
   row[9] = s.infinities;
 }
 
+Table histogram_table() {
+  return {"histogram",
+          "distribution",
+          {{"array", "array"},
+           {"from", "from"},
+           {"to", "to"},
+           {"elements", "elements"},
+           {"share", "", Unit::bar}},
+          {},
+          INT64_MAX};
+}
+
 Answer run(const InfoOptions& options, Job& job) {
   // All headers first: a mistake shows before hours are spent on the file in front of it. Arrays are opened
   // again one by one, so that a file of ten thousand does not hold them all; but a stream comes only once.
@@ -105,15 +118,23 @@ Answer run(const InfoOptions& options, Job& job) {
   job.note_read(bytes);
   Table done = table();
   const auto progress = job.progress();
+  Table histogram = histogram_table();
+  const std::int64_t passes = options.histogram ? 2 : 1;
   std::int64_t before = 0;
   job.phase(Job::Phase::compute, [&] {
     for (const Found& one : found) {
       const auto source = one.stream ? one.stream : job.open_once(one.reference);
       const std::int64_t size = size_of(source->dtype());
       done.rows.push_back(row_of(one.reference, *source));
-      add_statistics(done.rows.back(), statistics_of(*source, [&](std::int64_t n, std::int64_t) {
-                       progress(before + n * size, bytes);
-                     }));
+      const auto counted = [&](std::int64_t n, std::int64_t) { progress(before + n * size, passes * bytes); };
+      const Statistics statistics = statistics_of(*source, counted);
+      add_statistics(done.rows.back(), statistics);
+      before += byte_count(source->shape(), source->dtype());
+      if (!options.histogram) continue;
+      for (const Bin& bin : histogram_of(*source, statistics, 16, counted))
+        histogram.rows.push_back(
+            {printable(one.reference.text), bin.from, bin.to, bin.elements,
+             static_cast<double>(bin.elements) / static_cast<double>(statistics.elements)});
       before += byte_count(source->shape(), source->dtype());
     }
   });
@@ -123,6 +144,7 @@ Answer run(const InfoOptions& options, Job& job) {
   report.add("arrays_count", "arrays", static_cast<std::int64_t>(found.size()), Unit::count)
       .add("size", "size", bytes, Unit::bytes)
       .add("nans", "NaN", nans, Unit::count);
+  if (options.histogram) report.add(std::move(histogram));
   job.deliver(std::move(report), {});
   return Answer::yes;
 }
@@ -141,6 +163,10 @@ Run info(CLI::App& app) {
          "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
       ->type_name("FILE")
       ->required();
+  app.add_flag("--histogram", options->histogram,
+               "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, "
+               "none if that is infinite; one more "
+               "pass.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
@@ -99,14 +98,6 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
   return Answer::yes;
 }
 
-double read_number(const std::string& word) {
-  double value = 0;
-  const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failed != std::errc{} || end != word.data() + word.size())
-    throw Error(Error::Kind::usage, fmt::format("'{}' is not a number", printable(word)));
-  return value;
-}
-
 }  // namespace
 
 Run pack(CLI::App& app) {
@@ -132,7 +123,7 @@ Run unpack(CLI::App& app) {
   add_word(
       app, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
       "BxS", "rows and their length; a mask says it itself");
-  add_word(app, "--fill", options->fill, read_number, "VALUE", "what padding becomes, 0 by default");
+  add_word(app, "--fill", options->fill, read_real, "VALUE", "what padding becomes, 0 by default");
   return [options](Job& job) { return run_unpack(*options, job); };
 }
 

@@ -1,0 +1,183 @@
+// ejk chunk, unchunk, log-sum-exp, safe-divide: small array functions.
+//
+// tests: tests/cli/chunk/, tests/cli/unchunk/, tests/cli/log-sum-exp/, tests/cli/safe-divide/
+#include "ejk/array_math.hpp"
+
+#include <fmt/format.h>
+
+#include "commands.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Source = std::shared_ptr<const ArraySource>;
+
+Report describe(const ArraySource& result) {
+  Report report;
+  report.add("shape", "shape", result.shape())
+      .add("dtype", "dtype", std::string(name_of(result.dtype())))
+      .add("size", "size", byte_count(result.shape(), result.dtype()), Unit::bytes);
+  return report;
+}
+
+std::int64_t read_axis(const std::string& word) { return read_integer(word, INT64_MIN); }
+
+// --- chunk, unchunk
+
+struct ChunkOptions {
+  std::string array;
+  std::int64_t chunk_size = 0;
+  std::int64_t axis = 0;
+  Number pad = std::int64_t{0};
+  std::int64_t length = 0;
+};
+
+Answer run_chunk(const ChunkOptions& options, Job& job) {
+  job.note_setting("chunk_size", fmt::format("{}", options.chunk_size));
+  job.note_setting("axis", fmt::format("{}", options.axis));
+  job.note_setting("pad_value", std::visit([](auto value) { return fmt::format("{}", value); }, options.pad));
+  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  const Source chunks = chunk_array(x, options.chunk_size, options.axis, options.pad);
+  Report report = describe(*chunks);
+  report.add("padding", "of it padding", element_count(chunks->shape()) - element_count(x->shape()),
+             Unit::elements);
+  if (job.plan(report, 2 * kPieceBytes)) return Answer::yes;
+  job.deliver(std::move(report), {{"chunk", chunks, {}}});
+  return Answer::yes;
+}
+
+Answer run_unchunk(const ChunkOptions& options, Job& job) {
+  job.note_setting("length", fmt::format("{}", options.length));
+  job.note_setting("axis", fmt::format("{}", options.axis));
+  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  const Source joined = unchunk_array(x, options.length, options.axis);
+  Report report = describe(*joined);
+  report.add("dropped", "cut off", element_count(x->shape()) - element_count(joined->shape()),
+             Unit::elements);
+  if (job.plan(report, 2 * kPieceBytes)) return Answer::yes;
+  job.deliver(std::move(report), {{"unchunk", joined, {}}});
+  return Answer::yes;
+}
+
+// --- log-sum-exp
+
+struct LogSumExpOptions {
+  std::string array;
+  std::optional<std::int64_t> axis;
+  bool keepdims = false;
+};
+
+Answer run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
+  job.note_setting("axis", options.axis ? fmt::format("{}", *options.axis) : "all");
+  job.note_setting("keepdims", options.keepdims ? "true" : "false");
+  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  Report report;
+  report.add("input_shape", "input", x->shape());
+  if (options.axis)
+    report.add("axis", "axis", *options.axis);
+  else
+    report.add("axis", "axis", std::string("all"));
+  if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + kPieceBytes)) return Answer::yes;
+  const Array sums = job.phase(Job::Phase::compute, [&] {
+    return log_sum_exp(*x, options.axis, options.keepdims ? Keepdims::yes : Keepdims::no);
+  });
+  const Source result = make_source(sums.view(), "log_sum_exp");
+  for (Report::Item& item : describe(*result).items) report.add(std::move(item));
+  job.deliver(std::move(report), {{"log_sum_exp", result, {}}});
+  return Answer::yes;
+}
+
+// --- safe-divide
+
+struct SafeDivideOptions {
+  std::string numerator, denominator;
+  double least = 1e-10;
+};
+
+Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
+  job.note_setting("min_denominator", fmt::format("{}", options.least));
+  Source a = job.phase(Job::Phase::read, [&] { return job.open("numerator", options.numerator); });
+  Source b = job.phase(Job::Phase::read, [&] { return job.open("denominator", options.denominator); });
+  Source quotient = safe_divide(a, b, options.least);
+  Report report = describe(*quotient);
+  report.add("min_denominator", "least denominator", options.least);
+  // What is repeated along an axis and can only be read forward is held in memory.
+  std::int64_t held = 0;
+  const auto is_held = [&](const ArraySource& x) {
+    return !x.random_access() && x.shape() != quotient->shape();
+  };
+  for (const Source& x : {a, b})
+    if (is_held(*x)) held += byte_count(x->shape(), x->dtype());
+  if (job.plan(report, 6 * kPieceBytes + held)) return Answer::yes;
+  job.phase(Job::Phase::read, [&] {
+    for (Source* x : {&a, &b})
+      if (is_held(**x)) *x = in_memory(**x);
+  });
+  quotient = safe_divide(a, b, options.least);
+  job.deliver(std::move(report), {{"safe_divide", quotient, {}}});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run chunk(CLI::App& app) {
+  const auto options = std::make_shared<ChunkOptions>();
+  add_reference(app, "X", options->array, "an array of any type, with at least one axis")->required();
+  add_word(
+      app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); }, "N",
+      "elements of a chunk\nAn axis of length n becomes two: ceil(n / N) chunks of N.")
+      ->required();
+  add_word(app, "--axis", options->axis, read_axis, "A",
+           "the axis to cut, 0 by default\nNegative ones count from the end.");
+  add_word(
+      app, "--pad-value", options->pad, read_number, "VALUE",
+      "what fills up the last chunk, 0 by default\nConverted to X's type: floats are rounded; integers must "
+      "hold it, and bool holds 0 and 1.");
+  return [options](Job& job) { return run_chunk(*options, job); };
+}
+
+Run unchunk(CLI::App& app) {
+  const auto options = std::make_shared<ChunkOptions>();
+  add_reference(app, "X", options->array,
+                "an array with an axis of chunks and one of their elements behind it")
+      ->required();
+  add_word(
+      app, "--length", options->length, [](const std::string& w) { return read_integer(w, 0); }, "N",
+      "length of the joined axis; what lies behind it is cut off")
+      ->required();
+  add_word(app, "--axis", options->axis, read_axis, "A",
+           "the joined axis, 0 by default\nNegative ones count from the end of the result's shape.");
+  return [options](Job& job) { return run_unchunk(*options, job); };
+}
+
+Run log_sum_exp(CLI::App& app) {
+  const auto options = std::make_shared<LogSumExpOptions>();
+  add_reference(
+      app, "X", options->array,
+      "an array of any type\nThe result has its type, float32 for integers. Sums are taken in double "
+      "precision around the largest term; a sum of -inf, or of nothing, is -inf.")
+      ->required();
+  add_word(app, "--axis", options->axis, read_axis, "A",
+           "sum along this axis; by default over all elements\nNegative ones count from the end.");
+  app.add_flag("--keepdims", options->keepdims, "keep what is summed as axes of length 1");
+  return [options](Job& job) { return run_log_sum_exp(*options, job); };
+}
+
+Run safe_divide(CLI::App& app) {
+  const auto options = std::make_shared<SafeDivideOptions>();
+  add_reference(app, "A", options->numerator, "the numerator")->required();
+  add_reference(
+      app, "B", options->denominator,
+      "the denominator; shapes meet as in NumPy\nThe result is A / max(B, M): negative denominators become "
+      "M too, NaN stays NaN. Integers count as float32.")
+      ->required();
+  add_word(
+      app, "--min-denominator", options->least, read_real, "M",
+      "the least denominator, 1e-10 by default\nRounded to B's type first, so 1e-10 is 0 for a float16 B.");
+  return [options](Job& job) { return run_safe_divide(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,282 @@
+// ejk compare: are two arrays, or all arrays of two files, the same within a tolerance; where and by how much
+// they are not. Says nothing when they are.
+//
+// tests: tests/cli/compare/
+#include "ejk/compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Source = std::shared_ptr<const ArraySource>;
+
+struct CompareOptions {
+  std::string actual, expected;
+  Tolerance tolerance;
+  bool no_equal_nan = false;
+};
+
+// One of the two words.
+struct Side {
+  std::string word;
+  std::vector<ArrayReference> arrays;
+  bool is_whole = false;  // a file or folder, and none of its arrays named
+};
+
+Side side_of(const Job& job, const std::string& word) {
+  Side side{word, job.arrays_in(word), true};
+  if (side.arrays.size() == 1 && side.arrays[0].text == word) side.is_whole = false;
+  return side;
+}
+
+// Two arrays to be compared, or one that has no partner.
+struct Pair {
+  std::string name;
+  const ArrayReference* actual = nullptr;
+  const ArrayReference* expected = nullptr;
+  Source actual_stream, expected_stream;  // what comes only once is kept
+  std::string why;                        // why it is not compared, then counted as a difference
+};
+
+std::vector<Pair> pairs_by_name(const Side& actual, const Side& expected) {
+  std::map<std::string, Pair> pairs;
+  for (const ArrayReference& reference : actual.arrays) pairs[array_name(reference)].actual = &reference;
+  for (const ArrayReference& reference : expected.arrays) pairs[array_name(reference)].expected = &reference;
+  std::vector<Pair> all;
+  for (auto& [name, pair] : pairs) {
+    pair.name = name;
+    if (pair.expected == nullptr) pair.why = "only in " + printable(actual.word);
+    if (pair.actual == nullptr) pair.why = "only in " + printable(expected.word);
+    all.push_back(std::move(pair));
+  }
+  return all;
+}
+
+Pair single_pair(const Side& actual, const Side& expected) {
+  for (const auto& [side, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
+    if (side->arrays.size() != 1)
+      throw Error(Error::Kind::input, fmt::format("{} holds {} arrays, and {} is one", printable(side->word),
+                                                  side->arrays.size(), printable(other->word)))
+          .hint(side->arrays.empty()
+                    ? "there is nothing to compare"
+                    : fmt::format("name one of them, as in {}", printable(side->arrays[0].text)));
+  return {array_name(actual.arrays[0]), actual.arrays.data(), expected.arrays.data(), nullptr, nullptr, {}};
+}
+
+Table table() {
+  return {"arrays",
+          "",
+          {{"array", "array"},
+           {"close", "close", Unit::none, true},
+           {"elements", "elements", Unit::none, true},
+           {"differing", "differ"},
+           {"differing_share", "share", Unit::share},
+           {"max_difference", "by up to"},
+           {"max_index", "at"},
+           {"max_relative", "relative", Unit::none, true},
+           {"max_ulps", "ulps", Unit::none, true},
+           {"why", "why"}},
+          {},
+          64};
+}
+
+std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
+  const auto amount = [](const std::optional<Difference>& d) {
+    return d ? ReportValue(d->amount) : ReportValue();
+  };
+  std::string why = pair.why;
+  if (why.empty() && !c.same_shape())
+    why = fmt::format("{} against {}", to_string(c.actual_shape), to_string(c.expected_shape));
+  const bool compared = pair.why.empty() && c.same_shape();
+  return {printable(pair.name),
+          c.close,
+          compared ? ReportValue(c.elements) : ReportValue(),
+          compared ? ReportValue(c.differing) : ReportValue(),
+          compared && c.elements > 0
+              ? ReportValue(static_cast<double>(c.differing) / static_cast<double>(c.elements))
+              : ReportValue(),
+          amount(c.largest_absolute),
+          c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
+          amount(c.largest_relative),
+          amount(c.largest_ulps),
+          why.empty() ? ReportValue() : ReportValue(why)};
+}
+
+// Everything that was found in many arrays.
+class Summary {
+ public:
+  void add(const Pair& pair, const Comparison& c, bool list_all) {
+    ++arrays_;
+    if (!c.close) ++differing_;
+    if (pair.actual == nullptr) ++only_in_expected_;
+    if (pair.expected == nullptr) ++only_in_actual_;
+    if (!c.close || list_all) rows_.rows.push_back(row_of(pair, c));
+    elements_ += c.elements;
+    both_zero_ += proves_little(c) ? c.both_zero : 0;
+    const auto& found = c.largest_absolute;
+    if (found && (!worst_ ||
+                  (std::isnan(found->amount) ? !std::isnan(worst_->amount) : found->amount > worst_->amount)))
+      worst_ = found, worst_array_ = pair.name;
+  }
+
+  Report report() {
+    Report report;
+    report.add("close", "close", differing_ == 0)
+        .add("arrays_count", "arrays", arrays_, Unit::count)
+        .add("differing_arrays", "that differ", differing_, Unit::count)
+        .add("only_in_actual", "only in the first", only_in_actual_, Unit::count)
+        .add("only_in_expected", "only in the second", only_in_expected_, Unit::count)
+        .add("max_difference", "largest difference", worst_ ? ReportValue(worst_->amount) : ReportValue())
+        .add("max_array", "in", worst_ ? ReportValue(printable(worst_array_)) : ReportValue())
+        .add("max_index", "at", worst_ ? ReportValue(worst_->index) : ReportValue())
+        .add(std::move(rows_));
+    if (elements_ > 0 && both_zero_ / 9 >= elements_ - both_zero_)
+      report.warnings.push_back("nearly all elements are 0 on both sides: the comparison proves little");
+    return report;
+  }
+
+ private:
+  Table rows_ = table();
+  std::int64_t arrays_ = 0, differing_ = 0, only_in_actual_ = 0, only_in_expected_ = 0;
+  std::int64_t elements_ = 0, both_zero_ = 0;
+  std::optional<Difference> worst_;
+  std::string worst_array_;
+};
+
+Answer run(const CompareOptions& options, Job& job) {
+  Tolerance tolerance = options.tolerance;
+  tolerance.nan = options.no_equal_nan ? NanEqual::no : NanEqual::yes;
+  job.note_input("actual", options.actual);
+  job.note_input("expected", options.expected);
+
+  // All headers first.
+  Side actual, expected;
+  std::vector<Pair> pairs;
+  Report head;  // what stands above what was found
+  Table planned{"arrays", "", {{"array", "array"}, {"actual", "actual"}, {"expected", "expected"}}, {}};
+  std::int64_t peak = 0, bytes = 0, elements = 0;
+  bool by_name = false;
+  job.phase(Job::Phase::read, [&] {
+    actual = side_of(job, options.actual);
+    expected = side_of(job, options.expected);
+    by_name = actual.is_whole && expected.is_whole;
+    pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
+    if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
+    const auto header = [](const ArraySource& source) {
+      return fmt::format("{} {}", name_of(source.dtype()), to_string(source.shape()));
+    };
+    for (Pair& pair : pairs) {
+      if (!pair.why.empty()) {
+        planned.rows.push_back({printable(pair.name), pair.why, {}});
+        continue;
+      }
+      const auto open = [&](const ArrayReference& reference, Source& stream) -> Source {
+        try {
+          const Source source = job.open_once(reference);
+          if (reference.container == ArrayReference::Container::stream) stream = source;
+          return source;
+        } catch (const Error& error) {
+          // One dataset of strings does not hide the others of its file, but it is not the same either.
+          if (!by_name || error.kind() != Error::Kind::input) throw;
+          pair.why = error.message();
+          return nullptr;
+        }
+      };
+      const Source a = open(*pair.actual, pair.actual_stream);
+      const std::string why_not_actual = std::exchange(pair.why, {});
+      const Source e = open(*pair.expected, pair.expected_stream);
+      if (!a && !e) {
+        head.warnings.push_back(fmt::format("{}: not compared: {}", printable(pair.name), pair.why));
+        pair.why = "-";
+      } else if (!a) {
+        pair.why = why_not_actual;
+      }
+      if (!a || !e) continue;
+      planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
+      if (a->shape() != e->shape()) continue;
+      peak = std::max(peak, compare_bytes(*a, *e));
+      bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
+      elements += element_count(a->shape());
+    }
+    std::erase_if(pairs, [](const Pair& pair) { return pair.why == "-"; });
+  });
+  head.add("reference", "reference", printable(options.expected))
+      .add("rtol", "rtol, of the reference", tolerance.rtol)
+      .add("atol", "atol", tolerance.atol)
+      .add("equal_nan", "NaN equals NaN", !options.no_equal_nan);
+  Report plan = head;
+  plan.add(std::move(planned));
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
+
+  job.note_read(bytes);
+  const auto progress = job.progress();
+  Summary summary;
+  Comparison last;
+  bool close = true;
+  std::int64_t before = 0;
+  job.phase(Job::Phase::compute, [&] {
+    for (const Pair& pair : pairs) {
+      Comparison comparison;
+      if (pair.why.empty()) {
+        const Source a = pair.actual_stream ? pair.actual_stream : job.open_once(*pair.actual);
+        const Source e = pair.expected_stream ? pair.expected_stream : job.open_once(*pair.expected);
+        comparison = compare_arrays(*a, *e, tolerance,
+                                    [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
+        before += comparison.elements;
+      }
+      close = close && comparison.close;
+      summary.add(pair, comparison, job.json());
+      last = std::move(comparison);
+    }
+  });
+  Report found = by_name ? summary.report() : describe(last);
+  Report report = std::move(head);
+  for (std::string& warning : found.warnings) report.warnings.push_back(std::move(warning));
+  if (close && !job.json()) report.items.clear();  // like diff
+  if (!close || job.json())
+    for (Report::Item& item : found.items) report.add(std::move(item));
+  job.deliver(std::move(report), {});
+  return close ? Answer::yes : Answer::no;
+}
+
+double read_tolerance(const std::string& word) {
+  const double value = read_real(word);
+  if (!(value >= 0)) throw Error(Error::Kind::usage, fmt::format("{} is not at least 0", value));
+  return value;
+}
+
+}  // namespace
+
+Run compare(CLI::App& app) {
+  const auto options = std::make_shared<CompareOptions>();
+  add_reference(app, "ACTUAL", options->actual,
+                "an array, or a file or folder of arrays\n"
+                "Two files or folders are compared array by array; a name on one side only is a difference.")
+      ->required();
+  add_reference(app, "EXPECTED", options->expected, "what it should be: the reference")->required();
+  add_word(app, "--rtol", options->tolerance.rtol, read_tolerance, "R",
+           "relative tolerance, 1e-5 by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
+           "|EXPECTED|, reckoned "
+           "in their common float type.");
+  add_word(app, "--atol", options->tolerance.atol, read_tolerance, "A",
+           "absolute tolerance, 1e-8 by default");
+  app.add_flag("--no-equal-nan", options->no_equal_nan,
+               "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
+  app.footer(
+      "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
+      "differ.");
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

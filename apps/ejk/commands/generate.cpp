@@ -1,0 +1,240 @@
+// ejk generate: synthetic inputs from a seed.
+//
+// tests: tests/cli/generate/
+#include "ejk/generate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "commands.hpp"
+#include "ejk/sequence.hpp"
+#include "job.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Source = std::shared_ptr<const ArraySource>;
+
+enum class What { attention_inputs, masks, group_sizes, lens };
+constexpr const char* kWhat[] = {"attention-inputs", "masks", "group-sizes", "lens"};
+
+// The options of every kind. Each is for some kinds, and refused for the others.
+struct GenerateOptions {
+  What what = What::attention_inputs;
+  std::int64_t seed = 0;
+  AttentionInputsOptions attention;
+  LengthsOptions lengths;
+  std::optional<std::int64_t> batch, count, seq, longest;
+  GroupsOptions groups;
+  std::string distribution;
+  PaddingSide side = PaddingSide::right;
+};
+
+template <class T, class Name>
+T chosen(const std::string& word, T otherwise, std::initializer_list<std::pair<Name, T>> choices) {
+  if (word.empty()) return otherwise;
+  std::vector<std::string> names;
+  for (const auto& choice : choices) names.emplace_back(choice.first);
+  try {
+    return (choices.begin() + read_choice(word, names))->second;
+  } catch (Error& error) {
+    error.at("--distribution");
+    throw;
+  }
+}
+
+std::vector<Output> attention_inputs(const GenerateOptions& options) {
+  AttentionInputsOptions how = options.attention;
+  how.seed = options.seed;
+  how.batch = options.batch.value_or(how.batch);
+  how.seq = options.seq.value_or(how.seq);
+  const AttentionInputs made = generate_attention_inputs(how);
+  return {{"query", made.query, {}}, {"key", made.key, {}}, {"value", made.value, {}}};
+}
+
+LengthsOptions lengths_of(const GenerateOptions& options, std::int64_t longest) {
+  LengthsOptions how = options.lengths;
+  how.seed = options.seed;
+  how.longest = options.longest.value_or(longest);
+  using D = LengthDistribution;
+  how.distribution = chosen<D, const char*>(
+      options.distribution, D::lognormal,
+      {{"lognormal", D::lognormal}, {"zipf", D::zipf}, {"uniform", D::uniform}, {"constant", D::constant}});
+  return how;
+}
+
+GroupsOptions groups_of(const GenerateOptions& options) {
+  GroupsOptions how = options.groups;
+  how.seed = options.seed;
+  using D = GroupDistribution;
+  how.distribution = chosen<D, const char*>(
+      options.distribution, D::zipf,
+      {{"zipf", D::zipf}, {"uniform", D::uniform}, {"hot", D::hot}, {"balanced", D::balanced}});
+  return how;
+}
+
+void describe_lengths(const ArraySource& lengths, Report& report) {
+  const Array cu = prepare_cu_seqlens_from_lens(lengths, DType::int64);
+  const SequenceCounts counts = count_sequences(*make_source(cu.view(), "cu_seqlens"));
+  report.add("sequences", "sequences", counts.sequences, Unit::count)
+      .add("tokens", "tokens", counts.tokens, Unit::count)
+      .add("longest", "longest", counts.longest, Unit::tokens);
+}
+
+// What takes memory: lengths and group sizes, some times over while they are made.
+std::int64_t peak_of(const GenerateOptions& options) {
+  const std::int64_t made = options.what == What::group_sizes ? options.groups.groups
+                            : options.what == What::masks     ? options.batch.value_or(32)
+                            : options.what == What::lens      ? options.count.value_or(64)
+                                                              : 0;
+  return 2 * kPieceBytes + (made < INT64_MAX / 64 ? made * 64 : INT64_MAX / 2);
+}
+
+Answer run(const GenerateOptions& options, Job& job) {
+  const char* what = kWhat[static_cast<std::size_t>(options.what)];
+  job.note_input("what", what);
+  job.note_setting("what", what);
+  job.note_setting("seed", fmt::format("{}", options.seed));
+  if (!options.distribution.empty()) job.note_setting("distribution", options.distribution);
+  job.makes(options.what == What::attention_inputs ? std::vector<std::string>{"query", "key", "value"}
+            : options.what == What::masks          ? std::vector<std::string>{"mask"}
+            : options.what == What::group_sizes    ? std::vector<std::string>{"group_sizes"}
+                                                   : std::vector<std::string>{"lens"});
+  Report report;
+  report.add("what", "generated", std::string(what)).add("seed", "seed", options.seed);
+  const std::int64_t peak = peak_of(options);
+  if (peak > job.max_memory() && job.plan(report, peak)) return Answer::yes;
+
+  // Small ones are made even for a dry run; large ones only when they are read.
+  std::vector<Output> outputs = job.phase(Job::Phase::compute, [&]() -> std::vector<Output> {
+    if (options.what == What::attention_inputs) return attention_inputs(options);
+    if (options.what == What::group_sizes) {
+      Source sizes = make_source(generate_group_sizes(groups_of(options)), "group_sizes");
+      report.add("tokens", "tokens", options.groups.tokens, Unit::count);
+      return {{"group_sizes", std::move(sizes), {}}};
+    }
+    const std::int64_t seq = options.seq.value_or(2048);
+    LengthsOptions how = lengths_of(options, options.what == What::masks ? seq : LengthsOptions{}.longest);
+    how.count = options.what == What::masks ? options.batch.value_or(32) : options.count.value_or(how.count);
+    Source lengths = make_source(generate_lengths(how), "lens");
+    describe_lengths(*lengths, report);
+    if (options.what == What::lens) return {{"lens", std::move(lengths), {}}};
+    return {{"mask", generate_padding_mask(how, seq, options.side), {}}};
+  });
+  const ArraySource& first = *outputs.front().source;
+  report.add("shape", "shape", first.shape()).add("dtype", "dtype", std::string(name_of(first.dtype())));
+  report.add("size", "size",
+             byte_count(first.shape(), first.dtype()) * static_cast<std::int64_t>(outputs.size()),
+             Unit::bytes);
+  for (const char* name : {"query", "key", "value", "mask", "group_sizes", "lens"}) {
+    const auto made =
+        std::find_if(outputs.begin(), outputs.end(), [&](const Output& o) { return o.name == name; });
+    if (made == outputs.end())
+      outputs.push_back({name, nullptr, fmt::format("'generate {}' does not make it", what)});
+  }
+  if (job.plan(report, peak)) return Answer::yes;
+  job.deliver(std::move(report), outputs);
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run generate(CLI::App& app) {
+  const auto options = std::make_shared<GenerateOptions>();
+  GenerateOptions& o = *options;
+  // Which kinds an option is for, by its name.
+  const auto only_for = std::make_shared<std::vector<std::pair<CLI::Option*, std::vector<What>>>>();
+  const auto at_least = [](std::int64_t least) {
+    return [least](const std::string& w) { return read_integer(w, least); };
+  };
+  const auto maybe = [](std::int64_t least) {
+    return [least](const std::string& w) { return std::optional(read_integer(w, least)); };
+  };
+  add_word(
+      app, "WHAT", o.what,
+      [](const std::string& word) {
+        return static_cast<What>(read_choice(word, {kWhat[0], kWhat[1], kWhat[2], kWhat[3]}));
+      },
+      "WHAT",
+      "attention-inputs, masks, group-sizes or lens\n"
+      "attention-inputs: query, key and value (batch, seq, heads, head_dim), normal numbers times 0.02 as "
+      "JAX draws "
+      "them. masks: padding masks (batch, seq). group-sizes: tokens of each expert. lens: lengths of "
+      "sequences.")
+      ->required();
+  add_word(
+      app, "--seed", o.seed,
+      [](const std::string& w) {
+        const std::int64_t seed = read_integer(w, 0);
+        if (seed > UINT32_MAX) throw Error(Error::Kind::usage, fmt::format("{} is more than 2^32 - 1", seed));
+        return seed;
+      },
+      "N", "0 by default; the same seed gives the same bytes on any machine");
+  const auto with = [&](CLI::Option* option, std::vector<What> kinds) {
+    only_for->emplace_back(option, std::move(kinds));
+  };
+  using enum What;
+  with(add_word(app, "--batch", o.batch, maybe(0), "N", "attention-inputs, masks: rows, by default 2 and 32"),
+       {attention_inputs, masks});
+  with(add_word(app, "--seq", o.seq, maybe(0), "N",
+                "attention-inputs, masks: tokens of a row, by default 128 and 2048"),
+       {attention_inputs, masks});
+  with(add_word(app, "--heads", o.attention.heads, at_least(0), "N", "attention-inputs: heads, 8 by default"),
+       {attention_inputs});
+  with(add_word(app, "--head-dim", o.attention.head_dim, at_least(0), "N",
+                "attention-inputs: size of a head, 64 by default"),
+       {attention_inputs});
+  with(add_word(app, "--dtype", o.attention.dtype, read_dtype, "TYPE",
+                "attention-inputs: float32 (default), float16 or bfloat16"),
+       {attention_inputs});
+  with(add_word(
+           app, "--distribution", o.distribution, [](const std::string& w) { return w; }, "NAME",
+           "lens, masks: lognormal, zipf, uniform, constant; group-sizes: zipf, uniform, hot, balanced\n"
+           "The first is the default. Lengths: lognormal as documents are, zipf with P(n) as 1 / n, constant "
+           "the "
+           "longest. Groups: zipf gives the group of rank r tokens as 1 / r, uniform each token to any "
+           "group, hot "
+           "one group a share, balanced all as many."),
+       {masks, lens, group_sizes});
+  with(add_word(app, "--count", o.count, maybe(0), "N", "lens: how many, 64 by default"), {lens});
+  with(add_word(app, "--mean", o.lengths.mean, read_real, "X",
+                "lens, masks: mean of lognormal lengths, 512 by default"),
+       {lens, masks});
+  with(add_word(app, "--shortest", o.lengths.shortest, at_least(0), "N",
+                "lens, masks: least length, 1 by default"),
+       {lens, masks});
+  with(add_word(app, "--longest", o.longest, maybe(0), "N",
+                "lens, masks: greatest length, by default 4096 and --seq"),
+       {lens, masks});
+  with(add_word(
+           app, "--padding", o.side,
+           [](const std::string& w) {
+             return read_choice(w, {"right", "left"}) == 0 ? PaddingSide::right : PaddingSide::left;
+           },
+           "SIDE", "masks: right (default) or left"),
+       {masks});
+  with(add_word(app, "--groups", o.groups.groups, at_least(0), "N", "group-sizes: groups, 64 by default"),
+       {group_sizes});
+  with(
+      add_word(app, "--tokens", o.groups.tokens, at_least(0), "N", "group-sizes: their sum, 8192 by default"),
+      {group_sizes});
+  with(add_word(app, "--empty", o.groups.empty, at_least(0), "N",
+                "group-sizes: groups without a token, 0 by default"),
+       {group_sizes});
+  with(add_word(app, "--hot-share", o.groups.hot_share, read_real, "X",
+                "group-sizes: what the hot group gets of all tokens, 0.5 by default"),
+       {group_sizes});
+  return [options, only_for](Job& job) {
+    for (const auto& [option, kinds] : *only_for)
+      if (option->count() > 0 && std::find(kinds.begin(), kinds.end(), options->what) == kinds.end())
+        throw Error(Error::Kind::usage, fmt::format("{} is not for '{}'", option->get_name(),
+                                                    kWhat[static_cast<std::size_t>(options->what)]));
+    return run(*options, job);
+  };
+}
+
+}  // namespace ejk::app

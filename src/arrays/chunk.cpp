@@ -1,0 +1,224 @@
+// An axis cut into chunks, and joined again: the elements stay in order, so where nothing is filled up the
+// source's own memory is shown under another shape. tests: tests/arrays/test_chunk.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "arrays/cast.hpp"
+#include "core/axis.hpp"
+#include "core/checked.hpp"
+#include "ejk/array_math.hpp"
+
+namespace ejk {
+
+namespace {
+
+// The part of a box on both sides of the axis in question.
+struct Around {
+  std::int64_t outer = 1, inner = 1;  // elements
+  Around(std::span<const std::int64_t> count, std::size_t axis, std::size_t axes) {
+    for (std::size_t d = 0; d < axis; ++d) outer *= count[d];
+    for (std::size_t d = axis + axes; d < count.size(); ++d) inner *= count[d];
+  }
+};
+
+// Reads a box of `source` to `to`: rows of `row` bytes, one for each index of the axes before `axis`, that
+// lie `stride` bytes apart.
+void read_rows(const ArraySource& source, std::span<const std::int64_t> start,
+               std::span<const std::int64_t> count, std::int64_t outer, std::int64_t stride, std::byte* to) {
+  const std::int64_t row = byte_count(count, source.dtype()) / outer;
+  if (outer == 1 || row == stride) {
+    source.read(start, count, to);
+    return;
+  }
+  std::vector<std::byte> rows(static_cast<std::size_t>(outer * row));
+  source.read(start, count, rows.data());
+  for (std::int64_t o = 0; o < outer; ++o)
+    std::memcpy(to + o * stride, rows.data() + o * row, static_cast<std::size_t>(row));
+}
+
+class ReshapedSource : public ArraySource {
+ public:
+  ReshapedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape)
+      : base_(std::move(base)), axis_(axis), shape_(std::move(shape)) {
+    byte_count(shape_, base_->dtype());
+  }
+  DType dtype() const override { return base_->dtype(); }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return base_->name(); }
+  bool random_access() const override { return base_->random_access(); }
+  void release(const std::byte* data, std::int64_t bytes) const override { base_->release(data, bytes); }
+
+ protected:
+  std::shared_ptr<const ArraySource> base_;
+  std::size_t axis_;
+  Shape shape_;
+};
+
+class ChunkedSource final : public ReshapedSource {
+ public:
+  ChunkedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape,
+                std::vector<std::byte> pad)
+      : ReshapedSource(std::move(base), axis, std::move(shape)),
+        length_(base_->shape()[axis]),
+        chunk_(shape_[axis + 1]),
+        pad_(std::move(pad)) {}
+
+  std::optional<ArrayView> mapped() const override {
+    auto view = base_->mapped();
+    if (!view || length_ % chunk_ != 0) return std::nullopt;
+    const std::int64_t stride = view->strides[axis_];
+    const auto at = static_cast<std::ptrdiff_t>(axis_);
+    view->shape = shape_;
+    view->strides[axis_] = stride * chunk_;
+    view->strides.insert(view->strides.begin() + at + 1, stride);
+    return view;
+  }
+
+  // Whole chunks follow one another in the source, so a box that takes them whole is one run of its axis;
+  // any other is a run for each chunk.
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    const Around around(count, axis_, 2);
+    const std::int64_t chunks = count[axis_], within = count[axis_ + 1],
+                       inner = around.inner * size_of(dtype());
+    const bool whole = within == chunk_;
+    const std::int64_t runs = whole ? 1 : chunks, length = whole ? chunks * chunk_ : within;
+    const std::int64_t stride = chunks * within * inner;
+    Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis_));
+    extent.erase(extent.begin() + static_cast<std::ptrdiff_t>(axis_));
+    for (std::int64_t run = 0; run < runs; ++run) {
+      from[axis_] = (start[axis_] + run) * chunk_ + start[axis_ + 1];
+      extent[axis_] = std::clamp<std::int64_t>(length_ - from[axis_], 0, length);
+      std::byte* to = static_cast<std::byte*>(out) + run * length * inner;
+      if (extent[axis_] > 0) read_rows(*base_, from, extent, around.outer, stride, to);
+      if (extent[axis_] < length)
+        for (std::int64_t o = 0; o < around.outer; ++o)
+          fill(to + o * stride + extent[axis_] * inner, (length - extent[axis_]) * inner);
+    }
+  }
+
+ private:
+  void fill(std::byte* to, std::int64_t bytes) const {
+    const auto size = static_cast<std::int64_t>(pad_.size());
+    for (std::int64_t i = 0; i < bytes; i += size) std::memcpy(to + i, pad_.data(), pad_.size());
+  }
+
+  std::int64_t length_, chunk_;
+  std::vector<std::byte> pad_;
+};
+
+class JoinedSource final : public ReshapedSource {
+ public:
+  JoinedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape)
+      : ReshapedSource(std::move(base), axis, std::move(shape)), chunk_(base_->shape()[axis + 1]) {}
+
+  std::optional<ArrayView> mapped() const override {
+    auto view = base_->mapped();
+    if (!view || (view->shape[axis_] > 1 && view->strides[axis_] != view->strides[axis_ + 1] * chunk_))
+      return std::nullopt;
+    view->shape = shape_;
+    view->strides.erase(view->strides.begin() + static_cast<std::ptrdiff_t>(axis_));
+    return view;
+  }
+
+  // The end of a chunk, whole chunks, the beginning of one.
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    const Around around(count, axis_, 1);
+    const std::int64_t inner = around.inner * size_of(dtype()), stride = count[axis_] * inner;
+    if (around.outer > 1 && !random_access()) {  // one row after the other, so that nothing is read twice
+      const auto d = static_cast<std::size_t>(
+          std::find_if(count.begin(), count.end(), [](std::int64_t n) { return n > 1; }) - count.begin());
+      Shape at(start.begin(), start.end()), one(count.begin(), count.end());
+      one[d] = 1;
+      const std::int64_t bytes = byte_count(one, dtype());
+      for (std::int64_t i = 0; i < count[d]; ++i, ++at[d])
+        read(at, one, static_cast<std::byte*>(out) + i * bytes);
+      return;
+    }
+    const auto at_axis = static_cast<std::ptrdiff_t>(axis_);
+    Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
+    from.insert(from.begin() + at_axis, 0);
+    extent.insert(extent.begin() + at_axis, 1);
+    for (std::int64_t done = 0, n = 0; done < count[axis_]; done += n) {
+      const std::int64_t at = start[axis_] + done, left = count[axis_] - done;
+      const bool whole = at % chunk_ == 0 && left >= chunk_;
+      from[axis_] = at / chunk_;
+      from[axis_ + 1] = at % chunk_;
+      extent[axis_] = whole ? left / chunk_ : 1;
+      extent[axis_ + 1] = whole ? chunk_ : std::min(chunk_ - at % chunk_, left);
+      n = extent[axis_] * extent[axis_ + 1];
+      read_rows(*base_, from, extent, around.outer, stride, static_cast<std::byte*>(out) + done * inner);
+    }
+  }
+
+ private:
+  std::int64_t chunk_;
+};
+
+// The bytes of one element.
+std::vector<std::byte> element_of(DType dtype, Number number) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size_of(dtype)));
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    arrays::Stored<T> element{};
+    const auto convert = [&](auto value) {
+      bool good = arrays::cast<T>(value, element);
+      if constexpr (std::is_same_v<T, bool>)
+        good = value == 0 || value == 1;
+      else if constexpr (std::is_integral_v<T>)
+        good = good && static_cast<decltype(value)>(element) == value;
+      if (!good)
+        throw Error(Error::Kind::input, fmt::format("the padding {} is no {}", value, name_of(dtype)));
+    };
+    std::visit(convert, number);
+    std::memcpy(bytes.data(), &element, sizeof element);
+  });
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource> x, std::int64_t chunk_size,
+                                               std::int64_t axis, Number pad) {
+  if (chunk_size < 1)
+    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it is at least 1", chunk_size));
+  const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
+  std::vector<std::byte> element;
+  try {
+    element = element_of(x->dtype(), pad);
+  } catch (Error& error) {
+    error.at(x->name());
+    throw;
+  }
+  Shape shape = x->shape();
+  shape[d] = core::ceil_div(shape[d], chunk_size);
+  shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, chunk_size);
+  return std::make_shared<ChunkedSource>(std::move(x), d, std::move(shape), std::move(element));
+}
+
+std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySource> x,
+                                                 std::int64_t original_length, std::int64_t axis) {
+  Shape shape = x->shape();
+  const auto rank = static_cast<std::int64_t>(shape.size()) - 1;  // of the result
+  if (rank < 1 || axis < -rank || axis >= rank)
+    throw Error(Error::Kind::input, fmt::format("{} of shape {} has no axes {} and {} to join", x->name(),
+                                                to_string(shape), axis, axis < 0 ? axis - 1 : axis + 1))
+        .hint(rank < 1 ? "chunks take two axes" : fmt::format("--axis is one of {} to {}", -rank, rank - 1));
+  const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
+  const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
+  if (original_length < 0 || original_length > held)
+    throw Error(Error::Kind::input,
+                fmt::format("{}: length {} is not within 0 to {}, what {} chunks of {} hold", x->name(),
+                            original_length, held, shape[d], shape[d + 1]));
+  shape[d] = original_length;
+  shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);
+  return std::make_shared<JoinedSource>(std::move(x), d, std::move(shape));
+}
+
+}  // namespace ejk

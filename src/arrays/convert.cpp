@@ -1,0 +1,121 @@
+// Another element type: loops without branches over short runs, which the compiler makes vectors of; a run
+// that holds a value which the new type cannot hold is gone through again to name the first.
+// tests: tests/arrays/test_convert.cpp
+#include "arrays/convert.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "arrays/cast.hpp"
+#include "core/axis.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "ejk/array_math.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/matmul.hpp"
+
+namespace ejk::arrays {
+
+namespace {
+
+template <class To, class From>
+std::optional<std::int64_t> convert_run(const Stored<From>* from, Stored<To>* to, std::int64_t n) {
+  constexpr std::int64_t kRun = 2048;
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    const std::int64_t end = std::min(n, begin + kRun);
+    bool good = true;
+    for (std::int64_t i = begin; i < end; ++i) good &= cast<To>(widen<From>(from[i]), to[i]);
+    if (good) continue;
+    for (std::int64_t i = begin; i < end; ++i)
+      if (!cast<To>(widen<From>(from[i]), to[i])) return i;
+  }
+  return std::nullopt;
+}
+
+std::string text_of(DType dtype, const std::byte* element) {
+  return dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    return fmt::format("{}", +widen<T>(*reinterpret_cast<const Stored<T>*>(element)));
+  });
+}
+
+class ConvertedSource final : public ArraySource {
+ public:
+  ConvertedSource(std::shared_ptr<const ArraySource> base, DType dtype)
+      : base_(std::move(base)), dtype_(dtype) {
+    byte_count(base_->shape(), dtype);
+  }
+  DType dtype() const override { return dtype_; }
+  const Shape& shape() const override { return base_->shape(); }
+  const std::string& name() const override { return base_->name(); }
+  bool random_access() const override { return base_->random_access(); }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::int64_t n = element_count(count);
+    if (n == 0) return;
+    const std::int64_t size = size_of(base_->dtype());
+    std::optional<ArrayView> view = base_->mapped();
+    if (view) {
+      for (std::size_t d = 0; d < count.size(); ++d) view->data += start[d] * view->strides[d];
+      view->shape.assign(count.begin(), count.end());
+    }
+    const bool in_place = view && view->is_c_contiguous();
+    Array box;
+    if (!in_place) {
+      box = Array(base_->dtype(), Shape(count.begin(), count.end()));
+      base_->read(start, count, box.data());
+    }
+    const std::byte* from = in_place ? view->data : box.data();
+    constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+    core::parallel_for(core::ceil_div(n, kPiece), [&](std::int64_t piece) {
+      const std::int64_t begin = piece * kPiece, length = std::min(kPiece, n - begin);
+      const auto bad = convert_elements(base_->dtype(), from + begin * size, dtype_,
+                                        static_cast<std::byte*>(out) + begin * size_of(dtype_), length);
+      if (bad) refuse(start, count, begin + *bad, from + (begin + *bad) * size);
+    });
+    if (in_place) base_->release(from, n * size);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                           std::int64_t flat, const std::byte* element) const {
+    Shape index = core::index_of(count, flat);
+    for (std::size_t d = 0; d < index.size(); ++d) index[d] += start[d];
+    throw Error(Error::Kind::input,
+                fmt::format("{}: element {} is {}, which {} cannot hold", name(), to_string(index),
+                            text_of(base_->dtype(), element), name_of(dtype_)));
+  }
+
+  std::shared_ptr<const ArraySource> base_;
+  DType dtype_;
+};
+
+}  // namespace
+
+std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
+                                             std::byte* to, std::int64_t n) {
+  if ((from_type == DType::float32 || from_type == DType::float64) && is_float(to_type)) {
+    const kernels::Products& kernels = kernels::active().products;
+    (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, to);
+    return std::nullopt;
+  }
+  return dispatch(from_type, [&]<class From>(std::type_identity<From>) {
+    return dispatch(to_type, [&]<class To>(std::type_identity<To>) {
+      return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
+                                   reinterpret_cast<Stored<To>*>(to), n);
+    });
+  });
+}
+
+}  // namespace ejk::arrays
+
+namespace ejk {
+
+std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype) {
+  if (x->dtype() == dtype) return x;
+  return std::make_shared<arrays::ConvertedSource>(std::move(x), dtype);
+}
+
+}  // namespace ejk

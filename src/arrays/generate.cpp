@@ -1,0 +1,263 @@
+// Synthetic inputs. An element of attention inputs depends on its number alone, so they are made while they
+// are read, on all threads. Cost: some 30 ns for an element. tests: tests/arrays/test_generate.cpp
+#include "ejk/generate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "arrays/cast.hpp"
+#include "arrays/random.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+
+namespace ejk {
+
+namespace {
+
+Error usage(std::string why) { return Error(Error::Kind::usage, std::move(why)); }
+
+void check_seed(std::int64_t seed) {
+  if (seed < 0 || seed > UINT32_MAX)
+    throw usage(fmt::format("the seed is {}; it is within 0 and 2^32 - 1", seed));
+}
+
+void check_not_negative(const char* what, std::int64_t value) {
+  if (value < 0) throw usage(fmt::format("{} is {}; it is at least 0", what, value));
+}
+
+// A number of T from random bits, as JAX makes it: a mantissa with the exponent of 1, from which 1 is taken.
+template <class T>
+struct Bits;
+template <>
+struct Bits<float> {
+  static float one_to_two(std::uint32_t x) { return std::bit_cast<float>((x >> 9) | 0x3F800000u); }
+  static constexpr float lowest = -0x1.fffffep-1f;
+};
+template <>
+struct Bits<float16> {
+  static float one_to_two(std::uint32_t x) {
+    float16 h;
+    h.bits = static_cast<std::uint16_t>((x & 0xFFFFu) >> 6 | 0x3C00u);
+    return arrays::widened(h);
+  }
+  static constexpr float lowest = -0x1.ffcp-1f;
+};
+template <>
+struct Bits<bfloat16> {
+  static float one_to_two(std::uint32_t x) {
+    bfloat16 b;
+    b.bits = static_cast<std::uint16_t>((x & 0xFFu) >> 1 | 0x3F80u);
+    return arrays::widened(b);
+  }
+  static constexpr float lowest = -0x1.fep-1f;
+};
+
+template <class T>
+float rounded(double x) {
+  arrays::Stored<T> narrow{};
+  arrays::cast<T>(x, narrow);
+  return arrays::widen<T>(narrow);
+}
+
+// 0.02 · √2 · erfinv(u), every operation rounded to T.
+template <class T>
+T normal(std::uint32_t bits) {
+  constexpr float low = Bits<T>::lowest;
+  const float f = Bits<T>::one_to_two(bits) - 1;
+  const float u = std::max(low, rounded<T>(rounded<T>(f * rounded<T>(1 - low)) + low));
+  const float z = rounded<T>(rounded<T>(std::sqrt(2.0)) * rounded<T>(static_cast<float>(arrays::erfinv(u))));
+  T result{};
+  arrays::cast<T>(z * rounded<T>(0.02), result);
+  return result;
+}
+
+class NormalSource final : public ArraySource {
+ public:
+  NormalSource(arrays::Key key, DType dtype, Shape shape, std::string name)
+      : key_(key), dtype_(dtype), shape_(std::move(shape)), name_(std::move(name)) {
+    byte_count(shape_, dtype_);
+  }
+  DType dtype() const override { return dtype_; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  bool random_access() const override { return true; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    if (dtype_ == DType::float32) fill(start, count, static_cast<float*>(out));
+    if (dtype_ == DType::float16) fill(start, count, static_cast<float16*>(out));
+    if (dtype_ == DType::bfloat16) fill(start, count, static_cast<bfloat16*>(out));
+  }
+
+ private:
+  template <class T>
+  void fill(std::span<const std::int64_t> start, std::span<const std::int64_t> count, T* out) const {
+    const Shape strides = c_strides(shape_, DType::uint8);  // of one byte: in elements
+    const std::int64_t n = count.back(), rows = element_count(count) / n;
+    const std::int64_t together = std::max<std::int64_t>(4096 / n, 1);
+    core::parallel_for(core::ceil_div(rows, together), [&](std::int64_t job) {
+      for (std::int64_t row = job * together; row < std::min(rows, (job + 1) * together); ++row) {
+        std::int64_t first = start.back(), rest = row;
+        for (std::size_t d = count.size() - 1; d-- > 0; rest /= count[d])
+          first += (start[d] + rest % count[d]) * strides[d];
+        for (std::int64_t i = 0; i < n; ++i) {
+          const arrays::Key words = arrays::words_of(key_, first + i);
+          out[row * n + i] = normal<T>(words[0] ^ words[1]);
+        }
+      }
+    });
+  }
+
+  arrays::Key key_;
+  DType dtype_;
+  Shape shape_;
+  std::string name_;
+};
+
+class PaddingMaskSource final : public ArraySource {
+ public:
+  PaddingMaskSource(Array lengths, std::int64_t seq, PaddingSide side)
+      : lengths_(std::move(lengths)), shape_{lengths_.size(), seq}, side_(side) {
+    byte_count(shape_, DType::boolean);
+  }
+  DType dtype() const override { return DType::boolean; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  bool random_access() const override { return true; }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    auto* to = static_cast<std::byte*>(out);
+    for (std::int64_t row = 0; row < count[0]; ++row, to += count[1]) {
+      const std::int64_t length = std::min<std::int64_t>(
+          lengths_.elements<std::int32_t>()[static_cast<std::size_t>(start[0] + row)], shape_[1]);
+      const bool right = side_ == PaddingSide::right;
+      const std::int64_t edge =
+          std::clamp<std::int64_t>((right ? length : shape_[1] - length) - start[1], 0, count[1]);
+      std::fill(to, to + edge, static_cast<std::byte>(right));
+      std::fill(to + edge, to + count[1], static_cast<std::byte>(!right));
+    }
+  }
+
+ private:
+  Array lengths_;
+  Shape shape_;
+  PaddingSide side_;
+  std::string name_ = "mask";
+};
+
+// What draws are for; each has words of its own.
+enum Stream : std::uint32_t { kLengths, kGroups };
+
+// Shares out `total` as the weights say: whole parts first, what is left to those with the largest
+// remainders.
+std::vector<std::int64_t> shared_out(std::int64_t total, const std::vector<double>& weights) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::int64_t> parts;
+  std::vector<std::pair<double, std::size_t>> remainders;
+  std::int64_t given = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const double exact = static_cast<double>(total) * (weights[i] / sum);
+    parts.push_back(static_cast<std::int64_t>(exact));
+    given += parts.back();
+    if (weights[i] > 0) remainders.emplace_back(static_cast<double>(parts.back()) - exact, i);
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (std::size_t i = 0; given < total; ++i, ++given) ++parts[remainders[i % remainders.size()].second];
+  return parts;
+}
+
+}  // namespace
+
+AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options) {
+  const Shape shape{options.batch, options.seq, options.heads, options.head_dim};
+  for (const std::int64_t length : shape) check_not_negative("a size of the attention inputs", length);
+  check_seed(options.seed);
+  if (!is_float(options.dtype) || options.dtype == DType::float64)
+    throw usage(
+        fmt::format("attention inputs are float32, float16 or bfloat16, not {}", name_of(options.dtype)));
+  const arrays::Key root{0, static_cast<std::uint32_t>(options.seed)};
+  const auto make = [&](std::uint32_t which, const char* name) {
+    return std::make_shared<NormalSource>(arrays::threefry(root, 0, which), options.dtype, shape, name);
+  };
+  return {make(0, "query"), make(1, "key"), make(2, "value")};
+}
+
+Array generate_lengths(const LengthsOptions& options) {
+  check_seed(options.seed);
+  check_not_negative("the number of lengths", options.count);
+  check_not_negative("the shortest length", options.shortest);
+  if (options.longest < options.shortest || options.longest > INT32_MAX)
+    throw usage(fmt::format("the longest length is {}; it is within the shortest, {}, and {}",
+                            options.longest, options.shortest, INT32_MAX));
+  if (!(options.mean > 0) || std::isinf(options.mean))
+    throw usage(fmt::format("the mean length is {}; it is positive", options.mean));
+  Array lengths(DType::int32, {options.count});
+  arrays::Draws draws(options.seed, kLengths);
+  const auto low = static_cast<double>(options.shortest), high = static_cast<double>(options.longest);
+  for (std::int32_t& length : lengths.elements<std::int32_t>()) {
+    double x = high;
+    if (options.distribution == LengthDistribution::lognormal)  // exp(z - ½) has mean 1
+      x = std::floor(options.mean * arrays::exp_of(draws.normal() - 0.5) + 0.5);
+    if (options.distribution == LengthDistribution::zipf)  // ln of (n + 1) / (low + 1) spreads evenly
+      x = std::floor((low + 1) * arrays::exp_of(draws.uniform() * arrays::log_of((high + 2) / (low + 1)))) -
+          1;
+    if (options.distribution == LengthDistribution::uniform)
+      x = low + static_cast<double>(draws.below(options.longest - options.shortest + 1));
+    length = static_cast<std::int32_t>(std::clamp(x, low, high));
+  }
+  return lengths;
+}
+
+std::shared_ptr<const ArraySource> generate_padding_mask(const LengthsOptions& lengths, std::int64_t seq,
+                                                         PaddingSide side) {
+  check_not_negative("the sequence length", seq);
+  return std::make_shared<PaddingMaskSource>(generate_lengths(lengths), seq, side);
+}
+
+Array generate_group_sizes(const GroupsOptions& options) {
+  check_seed(options.seed);
+  check_not_negative("the number of groups", options.groups);
+  check_not_negative("the number of tokens", options.tokens);
+  check_not_negative("the number of empty groups", options.empty);
+  const std::int64_t used = options.groups - options.empty;
+  if (used < 0 || (used == 0 && options.tokens > 0))
+    throw usage(fmt::format("{} of {} groups are to be empty; one is needed for the {} tokens", options.empty,
+                            options.groups, options.tokens));
+  if (options.tokens > INT32_MAX)
+    throw usage(fmt::format("{} tokens are more than int32 counts", options.tokens));
+  if (!(options.hot_share >= 0 && options.hot_share <= 1))
+    throw usage(fmt::format("the share of the hot group is {}; it is within 0 and 1", options.hot_share));
+  Array sizes(DType::int32, {options.groups});
+  if (used == 0) return sizes;
+
+  // Groups in a random order: the first `used` get tokens, the first of them is the hot one.
+  arrays::Draws draws(options.seed, kGroups);
+  std::vector<std::size_t> order(static_cast<std::size_t>(options.groups));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[static_cast<std::size_t>(draws.below(static_cast<std::int64_t>(i)))]);
+  const auto out = sizes.elements<std::int32_t>();
+  if (options.distribution == GroupDistribution::uniform) {
+    for (std::int64_t t = 0; t < options.tokens; ++t)
+      ++out[order[static_cast<std::size_t>(draws.below(used))]];
+    return sizes;
+  }
+  std::vector<double> weights(static_cast<std::size_t>(used), 1.0);
+  for (std::size_t r = 0; r < weights.size(); ++r) {
+    if (options.distribution == GroupDistribution::zipf) weights[r] = 1 / static_cast<double>(r + 1);
+    if (options.distribution == GroupDistribution::hot && used > 1)
+      weights[r] = r == 0 ? options.hot_share : (1 - options.hot_share) / static_cast<double>(used - 1);
+  }
+  const auto parts = shared_out(options.tokens, weights);
+  for (std::size_t r = 0; r < parts.size(); ++r) out[order[r]] = static_cast<std::int32_t>(parts[r]);
+  return sizes;
+}
+
+}  // namespace ejk

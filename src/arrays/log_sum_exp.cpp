@@ -1,0 +1,189 @@
+// ln Σ exp(x) in one pass: a sum is kept as its largest term m and Σ exp(x - m), and two such are joined by
+// scaling the smaller one. The array is seen as (outer, n, inner), n the elements that are summed. Boxes that
+// hold whole sums are finished where they are read, in parallel; of larger sums each box makes partial ones,
+// which are joined in the order of the boxes, so that the result does not depend on the threads.
+// Cost: one exp for each element. tests: tests/arrays/test_log_sum_exp.cpp
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "arrays/boxes.hpp"
+#include "arrays/cast.hpp"
+#include "core/axis.hpp"
+#include "core/parallel.hpp"
+#include "ejk/array_math.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Sum {
+  double m = -kInfinity;
+  double s = 0;  // NaN once there was one
+};
+
+Sum joined(const Sum& a, const Sum& b) {
+  if (a.m == b.m) return {a.m, a.s + b.s};
+  const Sum &large = a.m > b.m ? a : b, &small = a.m > b.m ? b : a;
+  return {large.m, large.s + small.s * std::exp(small.m - large.m)};
+}
+
+double value_of(const Sum& sum) {
+  if (std::isnan(sum.s)) return sum.s;
+  return std::isinf(sum.m) ? sum.m : sum.m + std::log(sum.s);
+}
+
+// n elements `stride` apart.
+template <class T>
+Sum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride) {
+  const auto at = [&](std::int64_t i) { return static_cast<double>(arrays::widen<T>(x[i * stride])); };
+  Sum sum;
+  bool has_nan = false;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double v = at(i);
+    sum.m = v > sum.m ? v : sum.m;
+    has_nan |= v != v;
+  }
+  if (has_nan) return {sum.m, std::numeric_limits<double>::quiet_NaN()};
+  if (std::isinf(sum.m)) return {sum.m, sum.m > 0 ? 1.0 : 0.0};
+  for (std::int64_t i = 0; i < n; ++i) sum.s += std::exp(at(i) - sum.m);
+  return sum;
+}
+
+DType result_type(DType dtype) { return is_float(dtype) ? dtype : DType::float32; }
+
+void store(Array& out, std::int64_t i, double value) {
+  dispatch(out.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (!std::is_same_v<T, bool>)
+      arrays::cast<T>(value, out.elements<T>()[static_cast<std::size_t>(i)]);
+  });
+}
+
+// The array as (outer, n, inner).
+struct Extents {
+  std::int64_t outer = 1, n = 1, inner = 1;
+  Extents(const ArraySource& x, std::optional<std::int64_t> axis) {
+    const Shape& shape = x.shape();
+    if (!axis) {
+      n = element_count(shape);
+      return;
+    }
+    const std::size_t d = core::axis_of(x.name(), shape, *axis);
+    n = shape[d];
+    outer = element_count(std::span(shape).first(d));
+    inner = element_count(std::span(shape).subspan(d + 1));
+  }
+};
+
+// Partial sums of one box that lies within one outer index: those of the inner indices first, first + 1, …
+struct Partial {
+  std::int64_t outer = 0, first = 0;
+  std::vector<Sum> sums;
+};
+
+template <class T>
+Partial partial_of(const arrays::Stored<T>* x, std::int64_t before, std::int64_t elements, const Extents& e) {
+  const std::int64_t in_outer = before % (e.n * e.inner);
+  Partial partial{before / (e.n * e.inner), 0, {}};
+  if (elements >= e.inner) {  // whole rows of inner indices
+    partial.sums.resize(static_cast<std::size_t>(e.inner));
+    for (std::int64_t i = 0; i < e.inner; ++i)
+      partial.sums[static_cast<std::size_t>(i)] = sum_of<T>(x + i, elements / e.inner, e.inner);
+    return partial;
+  }
+  partial.first = in_outer % e.inner;
+  partial.sums.resize(static_cast<std::size_t>(elements));
+  for (std::int64_t i = 0; i < elements; ++i)
+    partial.sums[static_cast<std::size_t>(i)] = sum_of<T>(x + i, 1, 1);
+  return partial;
+}
+
+}  // namespace
+
+std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t> axis) {
+  const Extents e(x, axis);
+  const std::int64_t bytes = byte_count(x.shape(), x.dtype()), size = size_of(x.dtype());
+  const std::int64_t threads = x.random_access() ? omp_get_max_threads() : 1;
+  const bool whole = e.n * e.inner * size <= kPieceBytes;
+  const auto sum_bytes = static_cast<std::int64_t>(sizeof(Sum));
+  return e.outer * e.inner * size_of(result_type(x.dtype())) + std::min(bytes, threads * kPieceBytes) +
+         (bytes / kPieceBytes + 1) * arrays::bytes_of_a_box(x.shape().size()) +
+         (whole ? 0 : (e.inner + threads * std::min(e.inner, kPieceBytes / size)) * sum_bytes);
+}
+
+Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdims keepdims) {
+  const Extents e(x, axis);
+  Shape shape = x.shape();
+  if (!axis && keepdims == Keepdims::no) shape.clear();
+  if (!axis) std::fill(shape.begin(), shape.end(), 1);
+  if (axis) {
+    const std::size_t d = core::axis_of(x.name(), shape, *axis);
+    shape[d] = 1;
+    if (keepdims == Keepdims::no) shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d));
+  }
+  Array out(result_type(x.dtype()), shape);
+  const std::int64_t slab = e.n * e.inner;
+  if (slab == 0 || out.size() == 0) {  // a sum of nothing
+    for (std::int64_t i = 0; i < out.size(); ++i) store(out, i, -kInfinity);
+    return out;
+  }
+  const arrays::Boxes boxes(x.shape(), kPieceBytes / size_of(x.dtype()));
+  const arrays::BoxReader reader(x);
+  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(reader.threads()));
+  const auto buffer = [&]() -> std::vector<std::byte>& {
+    return buffers.at(static_cast<std::size_t>(omp_get_thread_num()) % buffers.size());
+  };
+  // f(elements, how many, how many before them) for the boxes from `begin` on.
+  const auto look_at = [&](std::int64_t begin, std::int64_t end, auto&& f) {
+    core::parallel_reduce(
+        end - begin, reader.threads(), [] { return 0; },
+        [&](int, std::int64_t i) {
+          const std::int64_t box = begin + i;
+          f(reader.look(boxes, box, buffer()), i, boxes.elements(box),
+            boxes.before[static_cast<std::size_t>(box)]);
+          reader.leave(boxes, box);
+        },
+        [](int) {});
+  };
+  dispatch(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    using S = arrays::Stored<T>;
+    if (boxes.elements(0) >= slab) {
+      look_at(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {
+        for (std::int64_t i = 0; i < n / e.n; ++i)
+          store(out, before / e.n + i,
+                value_of(sum_of<T>(reinterpret_cast<const S*>(data) + i / e.inner * slab + i % e.inner, e.n,
+                                   e.inner)));
+      });
+      return;
+    }
+    std::vector<Sum> open(static_cast<std::size_t>(e.inner));
+    const std::int64_t wave = reader.threads();
+    std::vector<Partial> partials;
+    for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
+      const std::int64_t end = std::min(boxes.size(), begin + wave);
+      partials.assign(static_cast<std::size_t>(end - begin), {});
+      look_at(begin, end, [&](const std::byte* data, std::int64_t i, std::int64_t n, std::int64_t before) {
+        partials[static_cast<std::size_t>(i)] = partial_of<T>(reinterpret_cast<const S*>(data), before, n, e);
+      });
+      for (std::int64_t box = begin; box < end; ++box) {
+        const Partial& partial = partials[static_cast<std::size_t>(box - begin)];
+        const auto joins = static_cast<std::int64_t>(partial.sums.size());
+        for (std::int64_t i = 0; i < joins; ++i) {
+          Sum& sum = open[static_cast<std::size_t>(partial.first + i)];
+          sum = joined(sum, partial.sums[static_cast<std::size_t>(i)]);
+        }
+        if (boxes.before[static_cast<std::size_t>(box) + 1] % slab != 0) continue;
+        for (std::int64_t i = 0; i < e.inner; ++i) {
+          store(out, partial.outer * e.inner + i, value_of(open[static_cast<std::size_t>(i)]));
+          open[static_cast<std::size_t>(i)] = Sum{};
+        }
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace ejk

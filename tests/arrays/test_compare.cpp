@@ -1,0 +1,211 @@
+// Comparisons: golden cases, a plain loop for every pair of types, NaN and infinities, ulps, threads,
+// sources.
+#include "ejk/compare.hpp"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "ejk/array_math.hpp"
+#include "io/support.hpp"
+#include "support/golden.hpp"
+
+using namespace ejk;
+
+namespace {
+
+double number(const Array& a, std::int64_t i) {
+  return dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T x = a.elements<T>()[static_cast<std::size_t>(i)];
+    if constexpr (std::is_arithmetic_v<T>)
+      return static_cast<double>(x);
+    else
+      return static_cast<double>(static_cast<float>(x));
+  });
+}
+
+Array floats(const std::vector<float>& values) {
+  return Array::from<float>({static_cast<std::int64_t>(values.size())}, values);
+}
+
+Comparison compare(const Array& a, const Array& e, const Tolerance& tolerance = {}) {
+  return compare_arrays(*make_source(a.view(), "a"), *make_source(e.view(), "e"), tolerance);
+}
+
+}  // namespace
+
+TEST_CASE("assert_allclose: golden cases") {
+  for (const golden::Case& c : golden::load("assert_allclose")) {
+    CAPTURE(c.name);
+    const auto a = make_source(c.in.at("actual").view(), "a"),
+               e = make_source(c.in.at("expected").view(), "e");
+    const Tolerance tolerance{c.params.at("rtol"), c.params.at("atol"),
+                              c.params.at("equal_nan").get<bool>() ? NanEqual::yes : NanEqual::no};
+    if (c.is_error) {
+      CHECK(test::contains(test::error_of(Error::Kind::input, [&] { assert_allclose(*a, *e, tolerance); }),
+                           "has the shape"));
+      continue;
+    }
+    const Comparison got = compare_arrays(*a, *e, tolerance);
+    REQUIRE(got.close == (number(c.out.at("close"), 0) != 0));
+    if (got.close) {
+      CHECK_NOTHROW(assert_allclose(*a, *e, tolerance));
+      CHECK_FALSE(got.largest_absolute);
+      continue;
+    }
+    CHECK(test::contains(test::error_of(Error::Kind::input, [&] { assert_allclose(*a, *e, tolerance); }),
+                         "a is not close to e"));
+    const double wanted = number(c.out.at("max_difference"), 0);
+    REQUIRE(got.largest_absolute);
+    if (std::isfinite(wanted))
+      CHECK(got.largest_absolute->amount == doctest::Approx(wanted).epsilon(1e-6));
+    else
+      CHECK((got.largest_absolute->amount == wanted ||
+             (std::isnan(wanted) && std::isnan(got.largest_absolute->amount))));
+    const auto index = c.out.at("max_index").elements<std::int64_t>();
+    CHECK(got.largest_absolute->index == Shape(index.begin(), index.end()));
+  }
+}
+
+TEST_CASE("every pair of types is compared as a plain loop does") {
+  std::mt19937_64 random(9);
+  constexpr std::int64_t n = 5000;
+  for (const DType from : test::kAllTypes)
+    for (const DType to : test::kAllTypes) {
+      CAPTURE(name_of(from));
+      CAPTURE(name_of(to));
+      // Small numbers that every type holds; one in five is one off, so that no block is without some.
+      Array a(DType::int8, {n}), e(DType::int8, {n});
+      std::int64_t differing = 0, zeros = 0;
+      const bool is_bool = from == DType::boolean || to == DType::boolean;
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto x = static_cast<std::int8_t>(random() % (is_bool ? 2 : 100));
+        const auto y = static_cast<std::int8_t>(random() % 5 != 0 ? x : is_bool ? 1 - x : x + 1);
+        a.elements<std::int8_t>()[i] = x, e.elements<std::int8_t>()[i] = y;
+        differing += x != y, zeros += x == 0 && y == 0;
+      }
+      const Comparison got = compare_arrays(*convert_array(make_source(a.view()), from),
+                                            *convert_array(make_source(e.view()), to));
+      CHECK(got.elements == n);
+      CHECK(got.differing == differing);
+      CHECK(got.both_zero == zeros);
+      CHECK(got.largest_absolute->amount == 1);
+      CHECK(compare_arrays(*convert_array(make_source(a.view()), from),
+                           *convert_array(make_source(a.view()), to))
+                .close);
+      CHECK(compare_arrays(*convert_array(make_source(a.view()), from),
+                           *convert_array(make_source(e.view()), to), {0, 1})
+                .close);
+    }
+}
+
+TEST_CASE("NaN and infinities are counted on each side, and NaN on one side is the largest difference") {
+  const float nan = NAN, inf = INFINITY;
+  const Array a = floats({1, nan, inf, -inf, nan, 0, 9}), e = floats({1, nan, inf, inf, 2, inf, 8});
+  const Comparison got = compare(a, e);
+  CHECK(got.actual_nans == 2);
+  CHECK(got.expected_nans == 1);
+  CHECK(got.actual_infinities == 2);
+  CHECK(got.expected_infinities == 3);
+  CHECK(got.differing == 4);
+  CHECK(std::isnan(got.largest_absolute->amount));
+  CHECK(got.largest_absolute->index == Shape{4});
+  CHECK(got.largest_relative->index == Shape{6});
+  CHECK(got.largest_relative->amount == 0.125);
+  CHECK(got.largest_ulps->index == Shape{3});  // from one infinity to the other
+  CHECK(compare(a, a).close);
+  CHECK(compare(a, a, {1e-5, 1e-8, NanEqual::no}).differing == 2);
+}
+
+TEST_CASE("only elements that violate the tolerance can be the worst") {
+  // The first differs by more, and agrees.
+  const Comparison got = compare(floats({1000001, 1}), floats({1000000, 1.5f}));
+  CHECK(got.differing == 1);
+  CHECK(got.largest_absolute->index == Shape{1});
+  CHECK(std::get<double>(got.largest_absolute->actual) == 1);
+  CHECK(std::get<double>(got.largest_absolute->expected) == 1.5);
+  CHECK(got.largest_relative->amount == doctest::Approx(1 / 3.0));
+  CHECK(got.largest_ulps->amount == 0x1p22);
+}
+
+TEST_CASE("distances in ulps are counted in the common type") {
+  const auto ulps = [](DType dtype, double a, double e) {
+    const auto one = [&](double x) {
+      return convert_array(make_source(Array::from<double>({1}, std::vector<double>{x})), dtype);
+    };
+    return compare_arrays(*one(a), *one(e), {0, 0}).largest_ulps->amount;
+  };
+  CHECK(ulps(DType::float32, 1, 1 + 0x1p-23) == 1);
+  CHECK(ulps(DType::float16, 1, 1 + 0x1p-9) == 2);
+  CHECK(ulps(DType::bfloat16, 1, 2) == 128);
+  CHECK(ulps(DType::float64, -0x1p-1074, 0x1p-1074) == 2);
+  CHECK(ulps(DType::float64, -INFINITY, INFINITY) == doctest::Approx(0x1p64).epsilon(0.01));
+}
+
+TEST_CASE("integers differ exactly when no tolerance is given") {
+  const std::vector<std::int64_t> a{(std::int64_t{1} << 53) + 1, -5}, e{std::int64_t{1} << 53, -5};
+  const Array x = Array::from<std::int64_t>({2}, a), y = Array::from<std::int64_t>({2}, e);
+  CHECK(compare(x, y).close);
+  const Comparison got = compare(x, y, {0, 0});
+  CHECK(got.differing == 1);
+  CHECK(got.largest_absolute->amount == 1);
+  CHECK(std::get<std::int64_t>(got.largest_absolute->actual) == a[0]);
+  CHECK_FALSE(got.largest_ulps);
+  const std::vector<std::uint64_t> large{UINT64_MAX, 3};
+  const std::vector<std::int64_t> low{INT64_MIN, 3};
+  const Comparison far = compare(Array::from<std::uint64_t>({2}, large), Array::from<std::int64_t>({2}, low));
+  CHECK(far.differing == 1);
+  CHECK(far.largest_absolute->amount == 0x1p64 + 0x1p63);
+  // Any byte but 0 is True.
+  Array odd(DType::boolean, {3});
+  odd.data()[1] = std::byte{7};
+  Array even(DType::boolean, {3});
+  even.data()[1] = std::byte{1};
+  CHECK(compare(odd, even).close);
+}
+
+TEST_CASE("the first of the worst is found, for any number of threads and any kind of source") {
+  Array a(DType::float32, {3, 1'000'000}), e(DType::float32, {3, 1'000'000});
+  for (std::size_t i = 0; i < 3'000'000; ++i)
+    a.elements<float>()[i] = e.elements<float>()[i] = static_cast<float>(i % 977);
+  for (const std::size_t i : {2'999'999U, 1'234'567U, 1'500'000U}) a.elements<float>()[i] += 100;
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 2, 7}) {
+    omp_set_num_threads(threads);
+    const Comparison got = compare(a, e);
+    CHECK(got.differing == 3);
+    CHECK(got.largest_absolute->index == Shape{1, 234'567});
+    const Comparison read = compare_arrays(test::Unmapped(Array::copy_of(a.view())), *make_source(e.view()));
+    CHECK(read.largest_absolute->index == Shape{1, 234'567});
+    CHECK(read.largest_relative->index == got.largest_relative->index);
+    CHECK(read.both_zero == got.both_zero);
+  }
+  omp_set_num_threads(before);
+}
+
+TEST_CASE("a comparison of zeros says that it proves little, and dtypes that differ are said") {
+  Array a(DType::float32, {100});
+  CHECK(proves_little(compare(a, a)));
+  for (std::size_t i = 0; i < 11; ++i) a.elements<float>()[i] = 1;
+  CHECK_FALSE(proves_little(compare(a, a)));
+  CHECK_FALSE(proves_little(compare(Array(DType::boolean, {5}), Array(DType::boolean, {5}))));
+  CHECK_FALSE(proves_little(compare(Array(DType::float32, {0}), Array(DType::float32, {0}))));
+  const Report report = describe(compare(Array(DType::float16, {100}), Array(DType::bfloat16, {100})));
+  REQUIRE(report.warnings.size() == 2);
+  CHECK(report.warnings[0] == "the dtypes differ: float16 against bfloat16, compared as float32");
+  CHECK(test::contains(report.warnings[1], "proves little"));
+  CHECK_THROWS_AS(compare(a, a, {-1, 0}), Error);
+  CHECK_THROWS_AS(compare(a, a, {NAN, 0}), Error);
+}
+
+TEST_CASE("the tolerance is reckoned in the arrays' own type") {
+  // In float16 the allowance 0.001 · 1000 and the difference 1 are both exactly 1.
+  const auto one = [](float x) {
+    return convert_array(make_source(Array::from<float>({1}, std::vector<float>{x})), DType::float16);
+  };
+  CHECK(compare_arrays(*one(1001), *one(1000), {0.001, 0}).close);
+  CHECK_FALSE(compare_arrays(*one(1001), *one(1000), {0.0009, 0}).close);
+}

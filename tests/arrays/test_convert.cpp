@@ -1,0 +1,142 @@
+// Conversions: every pair of types against long double, all 16-bit patterns there and back, halfway cases,
+// and what cannot be held.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "arrays/cast.hpp"
+#include "ejk/array_math.hpp"
+#include "io/support.hpp"
+
+using namespace ejk;
+
+namespace {
+
+template <class To, class From>
+Array converted(const std::vector<From>& values) {
+  return read_all(
+      *convert_array(make_source(Array::from<From>({static_cast<std::int64_t>(values.size())}, values), "x"),
+                     dtype_of<To>()));
+}
+
+template <class From>
+std::string refused(DType to, const std::vector<From>& values) {
+  return test::error_of(Error::Kind::input, [&] {
+    read_all(*convert_array(
+        make_source(Array::from<From>({static_cast<std::int64_t>(values.size())}, values), "x"), to));
+  });
+}
+
+}  // namespace
+
+TEST_CASE("16-bit floats without branches are those of dtype.hpp, for every pattern") {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    float16 h;
+    bfloat16 b;
+    h.bits = b.bits = static_cast<std::uint16_t>(bits);
+    const float f = arrays::widened(h), g = arrays::widened(b);
+    const bool same = std::isnan(f) ? std::isnan(static_cast<float>(h)) : f == static_cast<float>(h);
+    CHECK_MESSAGE(same, bits);
+    if (std::isnan(g) != std::isnan(static_cast<float>(b)) || (!std::isnan(g) && g != static_cast<float>(b)))
+      FAIL_CHECK(bits);
+    if (!std::isnan(f) && arrays::narrowed<float16>(f).bits != h.bits) FAIL_CHECK(bits);
+    if (!std::isnan(g) && arrays::narrowed<bfloat16>(g).bits != b.bits) FAIL_CHECK(bits);
+  }
+  // Every float near the steps of 16 bits: exponents, halfway cases and their neighbours.
+  for (std::uint32_t high = 0; high < 0x10000; ++high)
+    for (const std::uint32_t low : {0u, 1u, 0xFFFu, 0x1000u, 0x1001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      const auto x = std::bit_cast<float>(high << 16 | low);
+      if (std::isnan(x)) {
+        CHECK(std::isnan(static_cast<float>(arrays::narrowed<float16>(x))));
+        CHECK(std::isnan(static_cast<float>(arrays::narrowed<bfloat16>(x))));
+      } else if (arrays::narrowed<float16>(x).bits != float16(x).bits ||
+                 arrays::narrowed<bfloat16>(x).bits != bfloat16(x).bits) {
+        FAIL_CHECK(x);
+      }
+    }
+}
+
+TEST_CASE("small numbers are the same in every type") {
+  for (const DType from : test::kAllTypes)
+    for (const DType to : test::kAllTypes) {
+      CAPTURE(name_of(from));
+      CAPTURE(name_of(to));
+      const std::vector<std::int8_t> ones{0, 1, 1, 0, 1};
+      const auto first = convert_array(make_source(Array::from<std::int8_t>({5}, ones)), from);
+      const auto back = convert_array(convert_array(first, to), DType::int8);
+      CHECK(test::same(read_all(*back), Array::from<std::int8_t>({5}, ones)));
+    }
+}
+
+TEST_CASE("to 16 bits from wider types is rounded once") {
+  // Just above halfway between two bfloat16: rounding to float first would make it a tie, and 1.
+  const double above_tie = 1 + 0x1p-8 + 0x1p-40;
+  CHECK(static_cast<float>(converted<bfloat16>(std::vector<double>{above_tie}).elements<bfloat16>()[0]) ==
+        1 + 0x1p-7f);
+  CHECK(static_cast<float>(converted<bfloat16>(std::vector<double>{-(1 + 0x1p-8)}).elements<bfloat16>()[0]) ==
+        -1);
+  const double half_tie = 1 + 0x1p-11 + 0x1p-45;
+  CHECK(static_cast<float>(converted<float16>(std::vector<double>{half_tie}).elements<float16>()[0]) ==
+        1 + 0x1p-10f);
+  const std::int64_t wide = (std::int64_t{1} << 60) + (std::int64_t{1} << 52) + 1;
+  CHECK(static_cast<float>(converted<bfloat16>(std::vector<std::int64_t>{wide}).elements<bfloat16>()[0]) ==
+        0x1p60f + 0x1p53f);
+  CHECK(static_cast<float>(
+            converted<bfloat16>(std::vector<std::int64_t>{INT64_MIN}).elements<bfloat16>()[0]) == -0x1p63f);
+  CHECK(static_cast<float>(
+            converted<bfloat16>(std::vector<std::uint64_t>{UINT64_MAX}).elements<bfloat16>()[0]) == 0x1p64f);
+  CHECK(static_cast<float>(converted<float16>(std::vector<std::int32_t>{70000}).elements<float16>()[0]) ==
+        INFINITY);
+  CHECK(static_cast<float>(converted<float16>(std::vector<double>{1e300}).elements<float16>()[0]) ==
+        INFINITY);
+  CHECK(
+      std::isnan(static_cast<float>(converted<bfloat16>(std::vector<double>{NAN}).elements<bfloat16>()[0])));
+}
+
+TEST_CASE("integers and floats at the ends of their ranges") {
+  const auto whole = converted<std::int32_t>(std::vector<double>{-2147483648.9, 2147483647.9, -0.9, 2.5});
+  const auto i = whole.elements<std::int32_t>();
+  CHECK(i[0] == INT32_MIN);
+  CHECK(i[1] == INT32_MAX);
+  CHECK(i[2] == 0);
+  CHECK(i[3] == 2);
+  CHECK(converted<std::int64_t>(std::vector<float>{-0x1p63f}).elements<std::int64_t>()[0] == INT64_MIN);
+  CHECK(refused(DType::int32, std::vector<double>{0, 2147483648.0}) ==
+        "x: element (1,) is 2147483648, which int32 cannot hold");
+  CHECK(refused(DType::int32, std::vector<float>{0x1p31f}) ==
+        "x: element (0,) is 2147483600, which int32 cannot hold");
+  CHECK(test::contains(refused(DType::int64, std::vector<double>{0x1p63}), "which int64 cannot hold"));
+  CHECK(test::contains(refused(DType::uint8, std::vector<float>{-1}), "element (0,) is -1"));
+  CHECK(test::contains(refused(DType::uint8, std::vector<std::int64_t>{3, 256}), "element (1,) is 256"));
+  CHECK(
+      test::contains(refused(DType::int8, std::vector<std::uint8_t>{128}), "is 128, which int8 cannot hold"));
+  CHECK(test::contains(refused(DType::uint64, std::vector<std::int8_t>{-1}),
+                       "is -1, which uint64 cannot hold"));
+  CHECK(test::contains(refused(DType::int16, std::vector<float>{NAN}), "is nan"));
+  CHECK(test::contains(refused(DType::boolean, std::vector<float>{NAN}), "is nan"));
+  CHECK(converted<bool>(std::vector<float>{0.25f, -0.0f, INFINITY}).elements<bool>()[0]);
+  CHECK_FALSE(converted<bool>(std::vector<float>{-0.0f}).elements<bool>()[0]);
+}
+
+TEST_CASE("pieces, boxes and turned arrays are converted alike, and the index is the array's") {
+  Array x = test::counting({300, 1000});
+  ArrayView turned = x.view();
+  std::swap(turned.shape[0], turned.shape[1]);
+  std::swap(turned.strides[0], turned.strides[1]);
+  const Array wide = read_all(*convert_array(make_source(turned), DType::float64));
+  std::int64_t wrong = 0;
+  for (std::int64_t e = 0; e < wide.size(); ++e)
+    wrong +=
+        wide.elements<double>()[static_cast<std::size_t>(e)] != static_cast<double>(e % 300 * 1000 + e / 300);
+  CHECK(wrong == 0);
+  double box[6];
+  convert_array(make_source(x.view()), DType::float64)->read(Shape{7, 10}, Shape{2, 3}, box);
+  CHECK(box[4] == 8011);
+  x.elements<std::int32_t>()[299'999] = -1;
+  CHECK(test::error_of(Error::Kind::input, [&] {
+          read_all(*convert_array(make_source(x.view(), "x"), DType::uint32));
+        }) == "x: element (299, 999) is -1, which uint32 cannot hold");
+  const auto same = make_source(x.view());
+  CHECK(convert_array(same, DType::int32) == same);
+}
