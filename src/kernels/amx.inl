@@ -9,16 +9,18 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
   const auto* from_a = static_cast<const char*>(a);
   const auto* from_b = static_cast<const char*>(b);
   auto* to = static_cast<float*>(out);
-  // Ragged tiles go through memory of the full size.
+  // Ragged tiles go through memory of the full size, and sums begin with what they come on top of either way:
+  // a row has the same bits whichever tile it falls into.
   alignas(64) float part[32 * 32];
-  const bool whole = rows == 32 && columns == 32;
+  const bool whole = rows == 32 && columns == 32, lower = rows > kHalf;
   float* sums = whole ? to : part;
-  const std::int64_t stride = 4 * (whole ? out_stride : 32);
-  const bool lower = rows > kHalf, add = put == Put::add;
-  if (add && whole) {
+  const std::int64_t stride = 4 * (whole ? out_stride : 32), second = kHalf * stride / 4;
+  if (put == Put::add) {
+    if (!whole)
+      for (std::int64_t r = 0; r < rows; ++r)
+        std::memcpy(part + r * 32, to + r * out_stride, static_cast<std::size_t>(columns) * 4);
     T::template load<0>(sums, stride), T::template load<1>(sums + kHalf, stride);
-    T::template load<2>(sums + kHalf * out_stride, stride);
-    T::template load<3>(sums + kHalf * out_stride + kHalf, stride);
+    if (lower) T::template load<2>(sums + second, stride), T::template load<3>(sums + second + kHalf, stride);
   } else {
     T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
   }
@@ -30,13 +32,9 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
     T::template load<5>(from_a + kHalf * kARow, kARow);
     T::template dot<2, 5, 6>(), T::template dot<3, 5, 7>();
   }
-  const std::int64_t second = kHalf * stride / 4;
   T::template store<0>(sums, stride), T::template store<1>(sums + kHalf, stride);
   if (lower) T::template store<2>(sums + second, stride), T::template store<3>(sums + second + kHalf, stride);
   if (whole) return;
   for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t c = 0; c < columns; ++c) {
-      float* at = to + r * out_stride + c;
-      *at = add ? *at + part[r * 32 + c] : part[r * 32 + c];
-    }
+    std::memcpy(to + r * out_stride, part + r * 32, static_cast<std::size_t>(columns) * 4);
 }

@@ -1,5 +1,5 @@
-// Pairs within a tolerance, included by each instruction set's file inside its own unnamed namespace: plain loops
-// over lanes, which the compiler makes vectors of.
+// Pairs within a tolerance, included by each instruction set's file inside its own unnamed namespace: plain
+// loops over lanes, which the compiler makes vectors of.
 
 inline float magnitude(float x) { return __builtin_fabsf(x); }
 inline double magnitude(double x) { return __builtin_fabs(x); }

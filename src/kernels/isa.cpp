@@ -14,6 +14,7 @@ namespace ejk::kernels {
 namespace {
 
 constexpr int kTileBit = 24, kBf16TileBit = 22;  // of leaf 7's EDX
+constexpr std::uint64_t kTileState = 0x60000;    // of XCR0: tile configuration and data
 
 bool request_tiles() {
 #if defined(__x86_64__) && defined(__linux__)
@@ -43,15 +44,15 @@ CpuWords read_cpu() {
     cpu.leaf7_edx = d;
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) cpu.leaf7_1_eax = a;
   }
-  if ((cpu.leaf7_edx >> kTileBit & 1u) != 0) cpu.tiles_granted = request_tiles();
+  if ((cpu.leaf7_edx >> kTileBit & 1u) != 0 && (cpu.xcr0 & kTileState) == kTileState)
+    cpu.tiles_granted = request_tiles();
 #endif
   return cpu;
 }
 
 std::uint32_t features_of(const CpuWords& cpu) {
-  constexpr std::uint64_t kYmmState = 0x6;       // XMM and YMM
-  constexpr std::uint64_t kZmmState = 0xE6;      // and opmask, ZMM 0-15, ZMM 16-31
-  constexpr std::uint64_t kTileState = 0x60000;  // tile configuration and data
+  constexpr std::uint64_t kYmmState = 0x6;   // XMM and YMM
+  constexpr std::uint64_t kZmmState = 0xE6;  // and opmask, ZMM 0-15, ZMM 16-31
   const auto bit = [](std::uint32_t word, int n) { return (word >> n & 1u) != 0; };
   std::uint32_t found = 0;
   if (bit(cpu.leaf1_ecx, 23)) found |= kPopcnt;

@@ -29,7 +29,8 @@ struct CpuWords {
   bool tiles_granted = false;  // the system's answer to the request for AMX's tiles
 };
 
-/// Asks the system for AMX's tiles where the CPU has them; that holds for all threads of the process.
+/// Asks the system for AMX's tiles where CPU and system have them. That holds for all threads of the process,
+/// whose alternate signal stacks must then have room for the tiles.
 CpuWords read_cpu();
 std::uint32_t features_of(const CpuWords& cpu);
 

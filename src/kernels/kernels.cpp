@@ -51,7 +51,7 @@ struct Rows {
 #endif
   const Kernels rows[kCount] = {
 #if defined(__x86_64__)
-      row(avx512, "amx", kAmxBf16, tiles),
+      row(avx512, "amx", kAmxBf16 | kAvx512bf16, tiles),
       row(avx512, "avx512bf16", kAvx512bf16, pairs),
       row(avx512, "avx512", 0, wide),
       row(avx2, "avx2", kFma | kF16c,

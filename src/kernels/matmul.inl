@@ -11,7 +11,8 @@
 
 constexpr std::int64_t kLine = 64;
 
-// Bytes from row to row of packed A: room for kKc elements and a cache line.
+// Bytes from row to row of packed A: kKc elements, and a cache line so that rows do not meet in one set of a
+// cache.
 template <class U>
 constexpr std::int64_t kAStride = U::kKc / U::kKr* U::kUnit + kLine;
 
@@ -284,7 +285,7 @@ void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
     const char* from = static_cast<const char*>(in.data) + r * in.row_stride;
     char* to = out + r * kAStride<U>;
     if (in.column_stride == bytes_of(D)) {
-      // A row has room for one vector more than its longest contraction.
+      // kKc is a multiple of a vector: the last one ends within its row.
       for (std::int64_t u = 0; u < units; u += U::kLanes)
         U::store(reinterpret_cast<typename U::Sum*>(to + u * U::kUnit),
                  units_at<U, D>(from + u * U::kKr * bytes_of(D), k - u * U::kKr));
@@ -300,6 +301,7 @@ void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
 template <class U, DType D, int NV>
 void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::int64_t columns, char* out,
                   std::int64_t panel_stride, std::int64_t units) {
+  static_assert(U::kKr == 1 || (U::kKr == 2 && NV == 2), "pairs of rows make one vector of columns each");
   constexpr std::int64_t kNr = NV * U::kLanes, kWidth = kNr * bytes_of(D), kRowsAhead = 4;
   alignas(kLine) const char zeros[kWidth] = {};
   for (std::int64_t u = 0; u < units; ++u, out += kNr * U::kUnit) {

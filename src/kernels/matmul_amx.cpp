@@ -32,17 +32,19 @@ struct Tiles {
 };
 
 // All eight tiles: 16 rows of 64 bytes.
+struct alignas(64) Config {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(Config) == 64);
+
 void enter() {
-  struct alignas(64) Config {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  };
-  const Config config;
-  _tile_loadconfig(&config);
+  static constexpr Config kConfig;
+  __asm__ volatile("ldtilecfg %0" : : "m"(kConfig));
 }
 
-void leave() { _tile_release(); }
+void leave() { __asm__ volatile("tilerelease"); }
 
 #include "kernels/amx.inl"
 #include "kernels/bf16.inl"

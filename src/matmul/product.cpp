@@ -86,7 +86,7 @@ class Multiplication {
   Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
-    direct_ = p_.rows <= kDirectTiles * gemm_.direct_rows && p_.b.column_stride == size_of(p_.b.dtype);
+    direct_ = p_.few_rows && p_.b.column_stride == size_of(p_.b.dtype);
     lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
     packed_ = p_.columns - lying_;
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
@@ -154,7 +154,11 @@ class Multiplication {
     const std::int64_t slice =
         round_up(std::max<std::int64_t>(core::ceil_div(next_k, tiles_), 1), slice_step_);
     for (std::int64_t t = 0; t < tiles_; ++t) {
-      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_);
+      std::byte* a = a_;
+      if (lying_ > 0)
+        a += t * a_bytes();  // packed already
+      else
+        gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a);
       pack_b(k0 + k, t * slice, slice, next_k, next);
       Ahead next_a = t + 1 < tiles_ ? Ahead(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
                                     : Ahead(part(p_.a, 0, k0 + k), rows_of(0), next_k);
@@ -165,7 +169,7 @@ class Multiplication {
       for (std::int64_t j = 0; j < panels_; ++j) {
         next_a.ask(a_lines);
         next_b.ask(b_lines);
-        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), put,
+        gemm_.tile(a, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), put,
                    sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
       }
       if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
@@ -235,16 +239,31 @@ std::byte* Workspace::at_least(std::int64_t bytes) {
   return memory_.get();
 }
 
+bool few_rows(const Arithmetic& arithmetic, std::int64_t rows) {
+  return rows <= kDirectTiles * arithmetic.gemm->direct_rows;
+}
+
+namespace {
+
+template <class Sum>
+void run(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
+  const kernels::Gemm& gemm = *arithmetic.gemm;
+  Multiplication<Sum> multiplication(arithmetic, product, kc, workspace);
+  if (gemm.enter != nullptr) gemm.enter();
+  multiplication.run();
+  if (gemm.leave != nullptr) gemm.leave();
+}
+
+}  // namespace
+
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
   const kernels::Gemm& gemm = *arithmetic.gemm;
   if (product.rows == 0 || product.columns == 0) return;
-  kc = kc == 0 ? gemm.kc : std::min(round_up(kc, gemm.k_step), gemm.kc);
-  if (gemm.enter != nullptr) gemm.enter();
+  kc = kc == 0 || kc >= gemm.kc ? gemm.kc : round_up(kc, gemm.k_step);
   if (arithmetic.sums == DType::float64)
-    Multiplication<double>(arithmetic, product, kc, workspace).run();
+    run<double>(arithmetic, product, kc, workspace);
   else
-    Multiplication<float>(arithmetic, product, kc, workspace).run();
-  if (gemm.leave != nullptr) gemm.leave();
+    run<float>(arithmetic, product, kc, workspace);
 }
 
 }  // namespace ejk::matmul

@@ -1,9 +1,9 @@
 // One product of two blocks in memory by the micro-kernels: packing, blocking over the contraction, results.
 //
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed (they stay in the
-// second-level cache) and A goes through them mr rows at a time (they stay in the first), so every element of
-// B is converted once and every element of A once per call. Sums of one length come on top of those before,
-// in the result itself where it is of their type.
+// second-level cache) and A goes through them mr rows at a time (they stay in the first). Products of few
+// rows read B where it lies instead. Sums of one length come on top of those before, in the result itself
+// where it is of their type.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
-  bool stream = false;  // out is larger than caches: it is written past them
+  bool stream = false;    // out is larger than caches: it is written past them
+  bool few_rows = false;  // few_rows() of the whole product that this is a part of
 };
 
 /// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.
@@ -57,6 +58,10 @@ class Workspace {
   std::unique_ptr<std::byte, Release> memory_;
   std::int64_t bytes_ = 0;
 };
+
+/// So few rows that packing B would cost more than it gives. The two ways through B add in another order, so
+/// this is asked before a product is cut into parts, and never of a part.
+bool few_rows(const Arithmetic& arithmetic, std::int64_t rows);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);

@@ -20,8 +20,8 @@ constexpr std::int64_t kRows = 512, kColumns = 1024, kLeastRows = 128, kLeastCol
 constexpr double kLastShare = 0.15;
 constexpr std::int64_t kLastRows = 64;
 
-// The most tasks of one product: a tiling of single elements must not take more memory than the arrays.
-constexpr std::int64_t kMostParts = std::int64_t{1} << 16;
+// The most tasks of all products: a tiling of single elements must not take more memory than the arrays.
+constexpr std::int64_t kMostTasks = std::int64_t{1} << 18;
 
 // Fewer multiplications than this are done before other threads have woken up.
 constexpr double kWorthThreads = 2e6;
@@ -63,6 +63,11 @@ void split_last(std::vector<Product>& tasks, double work) {
 
 }  // namespace
 
+void Tasks::add(const Product& product) {
+  products_.push_back(product);
+  products_.back().few_rows = few_rows(arithmetic_, product.rows);
+}
+
 Tiling Tasks::block_for(int threads) const {
   if (tiling_) return *tiling_;
   const auto tasks = [&](std::int64_t rows, std::int64_t columns) {
@@ -83,12 +88,14 @@ std::vector<Product> Tasks::cut(const Tiling& block) const {
   const std::int64_t nr = arithmetic_.gemm->nr;
   std::vector<Product> tasks;
   double work = 0;
+  const std::int64_t most_parts = std::max<std::int64_t>(
+      1, kMostTasks / std::max<std::int64_t>(1, static_cast<std::int64_t>(products_.size())));
   for (const Product& p : products_) {
     if (p.rows == 0 || p.columns == 0) continue;
     work += work_of(p);
     const std::int64_t column_parts = core::ceil_div(p.columns, std::max(block.tn, nr));
     const std::int64_t row_parts =
-        std::min(core::ceil_div(p.rows, block.tm), std::max<std::int64_t>(1, kMostParts / column_parts));
+        std::min(core::ceil_div(p.rows, block.tm), std::max<std::int64_t>(1, most_parts / column_parts));
     const std::int64_t columns = core::ceil_div(core::ceil_div(p.columns, column_parts), nr) * nr;
     for (std::int64_t i = 0; i < row_parts; ++i) {
       const std::int64_t row = i * p.rows / row_parts, rows = (i + 1) * p.rows / row_parts - row;

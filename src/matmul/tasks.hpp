@@ -23,7 +23,7 @@ class Tasks {
   Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
       : arithmetic_(arithmetic), tiling_(tiling) {}
 
-  void add(const Product& product) { products_.push_back(product); }
+  void add(const Product& product);
 
   /// Computes all of them, on several threads where the work is worth it. progress may be empty.
   void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;

@@ -273,6 +273,25 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
           check<float>(gemm, DType::bfloat16, rows, k, columns, Layout::rows, add, random);
 }
 
+TEST_CASE("a row has the same bits in AMX's whole tiles and in its ragged ones") {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  constexpr std::int64_t kLength = 500, kWhole = 32, kRagged = 31;
+  std::vector<bfloat16> a(kWhole * kLength), b(kLength * 32);
+  for (auto* factor : {&a, &b})
+    for (bfloat16& x : *factor) x = bfloat16(normal(random));
+  alignas(64) static std::byte packed_a[32 * 1088], packed_b[512 * 64];
+  plain_pack_a({a.data(), DType::bfloat16, kLength * 2, 2}, kWhole, kLength, packed_a);
+  plain_pack_b({b.data(), DType::bfloat16, 64, 2}, kLength, 32, packed_b, sizeof packed_b);
+  for (const Put put : {Put::set, Put::add}) {
+    std::vector<float> whole(32 * 32, 0.37f), ragged = whole;
+    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kWhole, 32, put, whole.data(), 32);
+    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kRagged, 32, put, ragged.data(), 32);
+    CHECK(std::memcmp(whole.data(), ragged.data(), kRagged * 32 * 4) == 0);
+    CHECK(ragged.back() == 0.37f);
+  }
+}
+
 TEST_CASE("sums are rounded once, to nearest, ties to even") {
   int count = 0;
   const Kernels* const* rows = all(&count);

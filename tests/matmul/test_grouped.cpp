@@ -375,26 +375,38 @@ void check_nothing_else_is_read() {
   }
 }
 
+// Rows, contraction and columns that several threads cut otherwise than one, over two blocks of the
+// contraction, with and without an existing result that is added.
 void check_threads() {
   std::mt19937_64 engine(5);
-  const Sizes sizes{100, 3, 0, 170, 27};
+  const Sizes sizes{160, 3, 0, 500, 27};
+  constexpr std::int64_t kRows = 700, kLength = 1030, kColumns = 300;
   for (const DType dtype : plain::kFloats) {
-    const Array lhs = plain::random(dtype, {310, 130}, engine),
-                rhs = plain::random(dtype, {5, 130, 70}, engine);
-    const Array a = plain::random(dtype, {130, 310}, engine), b = plain::random(dtype, {310, 70}, engine);
-    std::vector<Array> products, gradients;
+    const Array lhs = plain::random(dtype, {kRows, kLength}, engine),
+                rhs = plain::random(dtype, {5, kLength, kColumns}, engine),
+                out = plain::random(DType::float32, {kRows, kColumns}, engine);
+    const Array a = plain::random(dtype, {130, kRows}, engine), b = plain::random(dtype, {kRows, 70}, engine),
+                gradient = plain::random(DType::float32, {5, 130, 70}, engine);
+    GroupedMatmulOptions forward;
+    forward.existing_out = out.view();
+    forward.existing = Existing::add;
+    TransposedGroupedMatmulOptions transposed;
+    transposed.existing_out = gradient.view();
+    std::vector<std::vector<Array>> results;
     const int before = omp_get_max_threads();
     for (const int threads : {1, 2, 7}) {
       omp_set_num_threads(threads);
-      products.push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
-      gradients.push_back(
+      results.emplace_back();
+      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
+      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes), forward));
+      results.back().push_back(
           multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
+      results.back().push_back(multiply(a.view(), b.view(), *plain::source(sizes), transposed));
     }
     omp_set_num_threads(before);
-    for (std::size_t i = 1; i < products.size(); ++i) {
-      CHECK(plain::same_bytes(products[0], products[i]));
-      CHECK(plain::same_bytes(gradients[0], gradients[i]));
-    }
+    for (std::size_t i = 1; i < results.size(); ++i)
+      for (std::size_t j = 0; j < results[i].size(); ++j)
+        CHECK_MESSAGE(plain::same_bytes(results[0][j], results[i][j]), name_of(dtype), ", result ", j);
   }
 }
 

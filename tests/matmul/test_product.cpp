@@ -60,7 +60,9 @@ void check(const kernels::Kernels& row, std::int64_t rows, std::int64_t k, std::
   p.out_stride = p.added_stride = columns * size_of(kOut);
   p.added = adds ? added.data() : nullptr;
   p.stream = stream;
-  multiply(matmul::arithmetic_of(kIn, kIn, row), p, kc, matmul::Workspace::of_this_thread());
+  const auto arithmetic = matmul::arithmetic_of(kIn, kIn, row);
+  p.few_rows = matmul::few_rows(arithmetic, rows);
+  multiply(arithmetic, p, kc, matmul::Workspace::of_this_thread());
   row.stream_fence();
   bool right = std::isnan(static_cast<float>(out.back()));
   const auto at = [&](const std::vector<T>& m, std::int64_t r, std::int64_t c, std::int64_t n_rows,
@@ -112,6 +114,40 @@ TEST_CASE("few and many rows, several blocks of the contraction and ragged colum
   }
 }
 
+TEST_CASE("a block length beyond everything is the longest there is") {
+  for (const kernels::Kernels* row : runnable()) {
+    std::mt19937 random(13);
+    check<bfloat16, float>(*row, 50, 700, 40, Layout::rows, true, INT64_MAX, false, random);
+    check<float, float>(*row, 50, 700, 40, Layout::rows, true, INT64_MAX, false, random);
+  }
+}
+
+TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
+  // NaN behind the last row of B, behind each row of A and behind the last one.
+  for (const kernels::Kernels* row : runnable())
+    for (const std::int64_t rows : {5, 60})
+      for (const std::int64_t k : {1, 7, 33, 65}) {
+        constexpr std::int64_t kColumns = 45;
+        const bfloat16 nan(std::numeric_limits<float>::quiet_NaN()), one(1.0f);
+        std::vector<bfloat16> a(static_cast<std::size_t>((rows + 1) * (k + 1)), nan);
+        std::vector<bfloat16> b(static_cast<std::size_t>((k + 1) * kColumns), nan);
+        for (std::int64_t r = 0; r < rows; ++r) std::fill_n(a.begin() + r * (k + 1), k, one);
+        std::fill_n(b.begin(), k * kColumns, one);
+        std::vector<float> out(static_cast<std::size_t>(rows * kColumns));
+        Product p;
+        p.a = {a.data(), DType::bfloat16, (k + 1) * 2, 2};
+        p.b = {b.data(), DType::bfloat16, kColumns * 2, 2};
+        p.rows = rows, p.k = k, p.columns = kColumns;
+        p.out = out.data();
+        p.out_stride = kColumns * 4;
+        const auto arithmetic = matmul::arithmetic_of(DType::bfloat16, DType::bfloat16, *row);
+        p.few_rows = matmul::few_rows(arithmetic, rows);
+        multiply(arithmetic, p, 0, matmul::Workspace::of_this_thread());
+        CHECK_MESSAGE(out == std::vector<float>(out.size(), static_cast<float>(k)), row->name, ", ", rows,
+                      " x ", k);
+      }
+}
+
 TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
   for (const kernels::Kernels* row : runnable())
@@ -128,8 +164,9 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
         p.rows = rows, p.k = kLength, p.columns = kColumns;
         p.out = out.data();
         p.out_stride = kColumns * 4;
-        multiply(matmul::arithmetic_of(DType::float32, DType::float32, *row), p, 0,
-                 matmul::Workspace::of_this_thread());
+        const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, *row);
+        p.few_rows = matmul::few_rows(arithmetic, rows);
+        multiply(arithmetic, p, 0, matmul::Workspace::of_this_thread());
         bool right = true;
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t c = 0; c < kColumns; ++c) {
