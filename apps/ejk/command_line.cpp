@@ -12,11 +12,13 @@
 #include <optional>
 
 #include "commands.hpp"
+#include "documents.hpp"
 #include "ejk/text.hpp"
 #include "exit_status.hpp"
 #include "help.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "parser.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
 
@@ -63,21 +65,6 @@ const Command& command_named(const std::string& word) {
                                      : "'ejk help' lists the commands");
   throw error;
 }
-
-// A command's own parser.
-struct Parser {
-  CLI::App app;
-  SharedOptions shared;
-  Run run;
-
-  explicit Parser(const Command& command) {
-    app.set_help_flag();  // asked for before anything else is looked at
-    app.option_defaults()->group("Options");
-    app.allow_extras();
-    run = command.declare(app);
-    declare_shared(app, command, shared);
-  }
-};
 
 // The option that a message of CLI11 begins with, and its type: "--block QxK".
 std::string option_in(const CLI::App& app, const std::string& message) {
@@ -155,6 +142,33 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
 
+// "ejk help" and what may follow: a command, --completion SHELL, --man [COMMAND].
+std::string help_for(std::vector<std::string> words) {
+  std::erase_if(words, [](const std::string& w) { return w == "-h" || w == "--help"; });
+  const auto at_most = [&](std::size_t count) {
+    if (words.size() > count) throw usage(fmt::format("unexpected argument '{}'", printable(words[count])));
+  };
+  if (words.empty() || words.front() == "help") return at_most(1), program_help();
+  if (words.front() == "--completion") {
+    at_most(2);
+    if (words.size() < 2)
+      throw usage("a value is missing: --completion SHELL").hint("SHELL is bash, zsh or fish");
+    try {
+      return completion_script(shells()[read_choice(words[1], shells())]);
+    } catch (Error& error) {
+      error.at("--completion");
+      throw;
+    }
+  }
+  if (words.front() == "--man") {
+    at_most(2);
+    return words.size() < 2 ? manual_page() : manual_page(command_named(words[1]));
+  }
+  at_most(1);
+  const Command& command = command_named(words.front());
+  return command_help(command, Parser(command).app, HelpLength::all);
+}
+
 int run_words(const std::vector<std::string>& words, Voice& voice) {
   if (words.empty()) {
     say(program_help());
@@ -168,13 +182,7 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
       throw usage(fmt::format("unexpected argument '{}'", printable(rest.back())));
     return print(version_text(verbose)), kExitDone;
   }
-  if (word == "-h" || word == "--help" || word == "help") {
-    std::erase_if(rest, [](const std::string& w) { return w == "-h" || w == "--help"; });
-    if (rest.size() > 1) throw usage(fmt::format("unexpected argument '{}'", printable(rest[1])));
-    if (rest.empty() || rest.front() == "help") return print(program_help()), kExitDone;
-    const Command& command = command_named(rest.front());
-    return print(command_help(command, Parser(command).app, HelpLength::all)), kExitDone;
-  }
+  if (word == "-h" || word == "--help" || word == "help") return print(help_for(rest)), kExitDone;
   const Command& command = command_named(word);
   voice.program = "ejk " + command.name;
   handle_signals(voice.program);

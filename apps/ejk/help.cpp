@@ -16,10 +16,6 @@ namespace {
 
 constexpr std::size_t kWidth = 80;
 
-constexpr std::string_view kReferences =
-    "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
-    "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";
-
 // Words of `text` in lines of at most kWidth columns, all but the first indented by `indent`; `column` is
 // where the first one begins. Line breaks in the text stay.
 std::string wrapped(std::string_view text, std::size_t column, std::size_t indent) {
@@ -45,7 +41,8 @@ std::string wrapped(std::string_view text, std::size_t column, std::size_t inden
   return out;
 }
 
-// "-o, --output OUTPUT", "--dkv", "MASK".
+}  // namespace
+
 std::string option_name(const CLI::Option& option) {
   if (option.get_positional())  // "FILE..."
     return option.get_name(true) + (option.get_items_expected_max() > 1 ? "..." : "");
@@ -57,9 +54,8 @@ std::string option_name(const CLI::Option& option) {
   return name;
 }
 
-// What a command's own options are called in the usage line.
-std::string usage_line(const Command& command, const CLI::App& app) {
-  std::string line = "Usage: ejk " + command.name;
+std::string usage_of(const Command& command, const CLI::App& app) {
+  std::string line = "ejk " + command.name;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
     const std::string word = option_name(*option);
@@ -73,7 +69,14 @@ std::string usage_line(const Command& command, const CLI::App& app) {
   return line;
 }
 
-}  // namespace
+std::vector<std::string> groups_of(const CLI::App& app) {
+  std::vector<std::string> groups;
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_group().empty() &&
+        std::find(groups.begin(), groups.end(), option->get_group()) == groups.end())
+      groups.push_back(option->get_group());
+  return groups;
+}
 
 std::string program_help() {
   std::string out =
@@ -95,7 +98,9 @@ std::string program_help() {
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   out +=
       "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
-      "screen, 'ejk --version --verbose' what this program was built with.\n";
+      "screen, 'ejk --version --verbose' what this program was built with,\n"
+      "'ejk help --completion bash' (zsh, fish) a script for that shell, and\n"
+      "'ejk help --man [COMMAND]' a manual page.\n";
   return out;
 }
 
@@ -104,16 +109,10 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
   std::string out;
   if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
   out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
-  out += usage_line(command, app) + "\n";
+  out += "Usage: " + usage_of(command, app) + "\n";
 
-  // Options under their headings, in the order in which they were declared.
-  std::vector<std::string> groups;
-  for (const CLI::Option* option : app.get_options())
-    if (!option->get_group().empty() &&
-        std::find(groups.begin(), groups.end(), option->get_group()) == groups.end())
-      groups.push_back(option->get_group());
   constexpr std::size_t most = 26;
-  for (const std::string& group : groups) {
+  for (const std::string& group : groups_of(app)) {
     if (!all && group == kSharedGroup) {
       std::string names;
       for (const CLI::Option* option : app.get_options())

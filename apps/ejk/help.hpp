@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "commands.hpp"
 
@@ -15,6 +17,20 @@ enum class HelpLength { screen, all };
 
 /// One command: on a screen, or with an example first and every word there is.
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length);
+
+/// "Usage: ejk mask-info [MASK] --block QxK [options] [-o OUTPUT]", without its first word.
+std::string usage_of(const Command& command, const CLI::App& app);
+
+/// Headings of options, in the order in which they were declared.
+std::vector<std::string> groups_of(const CLI::App& app);
+
+/// "-o, --output OUTPUT", "--dkv", "MASK".
+std::string option_name(const CLI::Option& option);
+
+/// How an array is named.
+inline constexpr std::string_view kReferences =
+    "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
+    "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";
 
 /// "ejk 0.1.0", and with `verbose` how it was built and what it runs on.
 std::string version_text(bool verbose);

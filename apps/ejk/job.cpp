@@ -1,7 +1,9 @@
 #include "job.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -172,6 +174,47 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   return all;
 }
 
+JsonValue Job::read_json(const std::string& role, const std::string& path) {
+  note_input(role, path);
+  const auto cannot = [&] {
+    return Error(Error::Kind::input, fmt::format("{}: {}", printable(path), std::strerror(errno)));
+  };
+  const bool is_stdin = path == "-";
+  if (is_stdin && std::exchange(stdin_taken_, true))
+    throw Error(Error::Kind::usage, "-: standard input can be read only once");
+  const int fd = is_stdin ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw cannot();
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) {
+    if (*f != STDIN_FILENO) close(*f);
+  });
+  std::string text;
+  std::vector<char> buffer(std::size_t{1} << 16);
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got == 0) break;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw cannot();
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+    if (static_cast<std::int64_t>(text.size()) > max_memory_ / kJsonBytesPerByte)
+      throw Error(
+          Error::Kind::budget,
+          fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
+                      printable(path), format_bytes(max_memory_ / kJsonBytesPerByte), kJsonBytesPerByte,
+                      format_bytes(max_memory_)))
+          .hint("--max-memory sets the limit");
+  }
+  note_read(static_cast<std::int64_t>(text.size()));
+  try {
+    return parse_json(text);
+  } catch (Error& error) {
+    error.at(printable(path));
+    if (text.starts_with("\x93NUMPY"))
+      error.hint(is_stdin ? "this is an .npy stream, which '-[...]' names"
+                          : "this is an .npy file: name it .npy");
+    throw;
+  }
+}
+
 void Job::note_input(const std::string& role, const std::string& value) {
   envelope_.inputs.emplace_back(role, value);
 }
@@ -246,7 +289,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
 }
 
 void Job::add_stats(Report& report, std::int64_t bytes_written) const {
-  const double all = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const MemoryUsage memory = get_memory_usage();
   const std::int64_t bytes = bytes_read_ + bytes_written;
   const double busy = seconds_[0] + seconds_[1] + seconds_[2];
 
@@ -254,19 +297,22 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
   stats->add("read", "reading", seconds_[0], Unit::seconds)
       .add("compute", "computing", seconds_[1], Unit::seconds)
       .add("write", "writing", seconds_[2], Unit::seconds)
-      .add("elapsed", "in all", all, Unit::seconds)
+      .add("elapsed", "in all", timer_.seconds(), Unit::seconds)
       .add("input", "input", bytes_read_, Unit::bytes)
       .add("output", "output", bytes_written, Unit::bytes)
       .add("throughput", "throughput",
            busy > 0 && bytes > 0 ? ReportValue(static_cast<double>(bytes) / busy) : ReportValue(),
            Unit::bytes_per_second)
       .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
+      .add("memory_allocated", "memory held at the end", memory.allocated_bytes, Unit::bytes)
+      .add("memory_reserved", "memory reserved", memory.reserved_bytes, Unit::bytes)
+      .add("memory_limit", "memory limit", memory.limit_bytes, Unit::bytes)
       .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
   report.add(Section{"stats", "statistics", stats});
 }
 
 void Job::print(const Report& report) {
-  std::FILE* stream = arrays_to_stdout() ? stderr : stdout;
+  std::FILE* stream = text_on_stdout_ || arrays_to_stdout() ? stderr : stdout;
   if (!options_.json)
     for (const std::string& warning : report.warnings)
       say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
@@ -286,6 +332,19 @@ void Job::deliver(Report report, const std::vector<Output>& outputs) {
     throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
   if (options_.stats) add_stats(report, bytes);
   print(report);
+}
+
+void Job::deliver_text(const std::string& text, Report report) {
+  if (options_.json) return deliver(std::move(report), {});
+  text_on_stdout_ = true;
+  phase(Phase::write, [&] {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+      throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
+  });
+  Report beside;
+  beside.warnings = std::move(report.warnings);
+  if (options_.stats) add_stats(beside, static_cast<std::int64_t>(text.size()));
+  print(beside);
 }
 
 }  // namespace ejk::app

@@ -4,7 +4,6 @@
 // plan(), and stops there when that says so; its work inside phase(); deliver().
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,7 +14,9 @@
 
 #include "commands.hpp"
 #include "ejk/array.hpp"
+#include "ejk/hash.hpp"
 #include "ejk/io.hpp"
+#include "ejk/machine.hpp"
 #include "ejk/report.hpp"
 #include "options.hpp"
 #include "progress.hpp"
@@ -48,6 +49,10 @@ class Job {
 
   /// The arrays of a file, as far as its own word names no one of them.
   std::vector<ArrayReference> arrays_in(const std::string& reference) const;
+
+  /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
+  /// once it is taken apart is not read.
+  JsonValue read_json(const std::string& role, const std::string& path);
 
   /// Notes an input that is not an array, such as a mask expression.
   void note_input(const std::string& role, const std::string& value);
@@ -88,13 +93,16 @@ class Job {
   /// Writes the arrays where -o and --field say, then the report.
   void deliver(Report report, const std::vector<Output>& outputs);
 
+  /// For results that are text (a hash, JSON, a number): prints it as it stands, with -q too; with --json the
+  /// report instead. Statistics go to stderr then.
+  void deliver_text(const std::string& text, Report report);
+
  private:
-  using Clock = std::chrono::steady_clock;
   struct Stopwatch {
     explicit Stopwatch(double& seconds) : into(seconds) {}
-    ~Stopwatch() { into += std::chrono::duration<double>(Clock::now() - begin).count(); }
+    ~Stopwatch() { into += timer.seconds(); }
     double& into;
-    Clock::time_point begin = Clock::now();
+    Timer timer;
   };
 
   OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
@@ -119,7 +127,9 @@ class Job {
   int compression_ = 0;
   JsonEnvelope envelope_;
   double seconds_[3] = {};
-  Clock::time_point begin_ = Clock::now();
+  Timer timer_;
+  bool text_on_stdout_ = false;
+  bool stdin_taken_ = false;  // by JSON
   std::shared_ptr<ProgressBar> bar_;
 };
 

@@ -83,8 +83,20 @@ struct Remark {
   std::string text;
 };
 
+/// A value that takes JSON to say (a list of names), as JSON text; not in the text.
+struct JsonField {
+  std::string key;
+  std::string json;
+};
+
+/// A line of the text as it stands, for those who read it with `head -1`; in the JSON a text under its key.
+struct Line {
+  std::string key;
+  std::string text;
+};
+
 struct Report {
-  using Item = std::variant<Field, Table, BlockPicture, Section, Remark>;
+  using Item = std::variant<Field, Table, BlockPicture, Section, Remark, JsonField, Line>;
 
   std::vector<Item> items;
   std::vector<std::string> warnings;  // in text on stderr, in JSON under "warnings"

@@ -3,7 +3,7 @@
 // on tiles of 16 rows of 64 bytes; so that the same lines run on plain loops where there is no AMX.
 
 template <class T>
-void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
               void* out, std::int64_t out_stride) {
   constexpr std::int64_t kARow = 1088, kRow = 128, kSteps = 32, kHalf = 16;
   const auto* from_a = static_cast<const char*>(a);
@@ -14,7 +14,7 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
   const bool whole = rows == 32 && columns == 32;
   float* sums = whole ? to : part;
   const std::int64_t stride = 4 * (whole ? out_stride : 32);
-  const bool lower = rows > kHalf;
+  const bool lower = rows > kHalf, add = put == Put::add;
   if (add && whole) {
     T::template load<0>(sums, stride), T::template load<1>(sums + kHalf, stride);
     T::template load<2>(sums + kHalf * out_stride, stride);

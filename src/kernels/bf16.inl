@@ -10,6 +10,7 @@ struct Bf16 {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  static void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_part(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
   static Pack load_b(const char* p) { return pack(_mm512_load_si512(p)); }

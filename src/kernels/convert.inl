@@ -1,5 +1,6 @@
 // Sums to results, rounded once; included by instruction sets' files inside their own unnamed namespace. The
-// file defines before: narrow_16(const float*, n, std::uint16_t*), float32 to float16.
+// file defines before: narrow_16(const float*, n, std::uint16_t*), float32 to float16, and stream_line(to,
+// from), 64 bytes from a cache line to a cache line past the caches.
 
 // float32 to bfloat16, to nearest, ties to even; a NaN keeps its upper half and is quiet.
 inline std::uint16_t to_bfloat16(std::uint32_t u) {
@@ -21,38 +22,59 @@ inline float to_odd(double x) {
   return odd;
 }
 
-inline void convert_f32(const void* sums, std::int64_t n, DType dtype, void* out) {
-  const auto* from = static_cast<const float*>(sums);
-  if (dtype == DType::float32) std::memcpy(out, sums, static_cast<std::size_t>(n) * 4);
-  if (dtype == DType::float16) narrow_16(from, n, static_cast<std::uint16_t*>(out));
-  if (dtype == DType::bfloat16) {
-    auto* to = static_cast<std::uint16_t*>(out);
-    for (std::int64_t i = 0; i < n; ++i) {
-      std::uint32_t bits = 0;
-      std::memcpy(&bits, from + i, 4);
-      to[i] = to_bfloat16(bits);
+inline void convert_16(const float* from, std::int64_t n, DType dtype, std::uint16_t* out) {
+  if (dtype == DType::float16) return narrow_16(from, n, out);
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, from + i, 4);
+    out[i] = to_bfloat16(bits);
+  }
+}
+
+// Runs of 32 results, a cache line; each is made by f(first, count, out).
+template <class F>
+void by_lines(std::int64_t n, bool stream, std::uint16_t* out, F&& f) {
+  constexpr std::int64_t kLineElements = 32;
+  const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) % 64 / 2);
+  std::int64_t count = past == 0 ? kLineElements : kLineElements - past;
+  for (std::int64_t i = 0; i < n; i += count, count = kLineElements) {
+    if (count > n - i) count = n - i;
+    if (stream && count == kLineElements) {
+      alignas(64) std::uint16_t line[kLineElements];
+      f(i, count, line);
+      stream_line(out + i, line);
+    } else {
+      f(i, count, out + i);
     }
   }
+}
+
+inline void convert_f32(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  const auto* from = static_cast<const float*>(sums);
+  if (dtype == DType::float32) std::memcpy(out, sums, static_cast<std::size_t>(n) * 4);
   if (dtype == DType::float64) {
     auto* to = static_cast<double*>(out);
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
   }
+  if (dtype == DType::float16 || dtype == DType::bfloat16)
+    by_lines(n, stream, static_cast<std::uint16_t*>(out),
+             [&](std::int64_t i, std::int64_t count, std::uint16_t* to) {
+               convert_16(from + i, count, dtype, to);
+             });
 }
 
-inline void convert_f64(const void* sums, std::int64_t n, DType dtype, void* out) {
+inline void convert_f64(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
   const auto* from = static_cast<const double*>(sums);
   if (dtype == DType::float64) std::memcpy(out, sums, static_cast<std::size_t>(n) * 8);
   if (dtype == DType::float32) {
     auto* to = static_cast<float*>(out);
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i]);
   }
-  if (dtype == DType::float16 || dtype == DType::bfloat16) {
-    constexpr std::int64_t kAtOnce = 64;
-    float part[kAtOnce];
-    for (std::int64_t i = 0; i < n; i += kAtOnce) {
-      const std::int64_t count = n - i < kAtOnce ? n - i : kAtOnce;
-      for (std::int64_t j = 0; j < count; ++j) part[j] = to_odd(from[i + j]);
-      convert_f32(part, count, dtype, static_cast<std::uint16_t*>(out) + i);
-    }
-  }
+  if (dtype == DType::float16 || dtype == DType::bfloat16)
+    by_lines(n, stream, static_cast<std::uint16_t*>(out),
+             [&](std::int64_t i, std::int64_t count, std::uint16_t* to) {
+               float part[32];
+               for (std::int64_t j = 0; j < count; ++j) part[j] = to_odd(from[i + j]);
+               convert_16(part, count, dtype, to);
+             });
 }

@@ -27,6 +27,10 @@ struct Block {
   std::int64_t column_stride;
 };
 
+/// What becomes of a tile's sums: they are the result, they come on top of it, or they are written past the
+/// caches (for results larger than those; stream_fence() before another thread reads).
+enum class Put { set, add, stream };
+
 struct Gemm {
   const char* name;          // "f32", "f64", "bf16": the arithmetic
   std::int64_t mr;           // rows of a tile
@@ -50,10 +54,10 @@ struct Gemm {
   /// k (≤ kc) × columns to B's form, panel_stride bytes from panel to panel.
   void (*pack_b)(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride);
 
-  /// out = (add ? out : 0) + A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
+  /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
   /// out_stride in elements.
-  void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
-               bool add, void* out, std::int64_t out_stride);
+  void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
+               void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
@@ -62,8 +66,8 @@ struct Gemm {
                  bool add, void* out, std::int64_t out_stride);
 };
 
-/// n sums to n elements of a float dtype, each rounded once.
-using Convert = void(const void* sums, std::int64_t n, DType dtype, void* out);
+/// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.
+using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
 /// What an instruction set has for products.
 struct Products {

@@ -4,7 +4,7 @@
 //   Sum, Vec           float or double, and a vector of kLanes of them
 //   kUnit, kKr         bytes of a unit and contraction elements in it
 //   kKc                the longest contraction of one call
-//   zero() load(p) load_part(p, n) store(p, v) store_part(p, v, n)    sums
+//   zero() load(p) load_part(p, n) store(p, v) store_part(p, v, n) stream(p, v)    sums
 //   Pack, load_b(p), spread_a(p), mac(sum, a, b)                      products: Pack holds kLanes units
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
 //   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
@@ -35,15 +35,17 @@ void with_dtype(DType dtype, F&& f) {
 // --- tiles
 
 template <class U, int R, int NV>
-void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, bool add,
+void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Put put,
              typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kStep = NV * U::kLanes * U::kUnit;
   constexpr std::int64_t kAhead = 16 * kStep;
   typename U::Vec sum[R][NV];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    __builtin_prefetch(out + r * out_stride, 1);
-    __builtin_prefetch(out + r * out_stride + NV * U::kLanes - 1, 1);
+    if (put != Put::stream) {
+      __builtin_prefetch(out + r * out_stride, 1);
+      __builtin_prefetch(out + r * out_stride + NV * U::kLanes - 1, 1);
+    }
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   }
@@ -60,12 +62,21 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
     }
   }
   if (columns == NV * U::kLanes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(out);
+    if (put == Put::stream &&
+        (address | static_cast<std::uintptr_t>(out_stride) * sizeof(typename U::Sum)) % kLine != 0)
+      put = Put::set;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) {
         typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-        U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+        if (put == Put::add)
+          U::store(at, U::load(at) + sum[r][v]);
+        else if (put == Put::stream)
+          U::stream(at, sum[r][v]);
+        else
+          U::store(at, sum[r][v]);
       }
     return;
   }
@@ -77,24 +88,24 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
       if (left <= 0) continue;
       const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
       typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      U::store_part(at, add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+      U::store_part(at, put == Put::add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
     }
 }
 
 template <class U, int NV, int R>
 struct TileOf {
   static void call(const char* a, const char* b, std::int64_t units, std::int64_t rows, std::int64_t columns,
-                   bool add, typename U::Sum* out, std::int64_t out_stride) {
-    if (rows == R) return tile_of<U, R, NV>(a, b, units, columns, add, out, out_stride);
-    if constexpr (R > 1) TileOf<U, NV, R - 1>::call(a, b, units, rows, columns, add, out, out_stride);
+                   Put put, typename U::Sum* out, std::int64_t out_stride) {
+    if (rows == R) return tile_of<U, R, NV>(a, b, units, columns, put, out, out_stride);
+    if constexpr (R > 1) TileOf<U, NV, R - 1>::call(a, b, units, rows, columns, put, out, out_stride);
   }
 };
 
 template <class U, int MR, int NV>
-void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
+void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
           void* out, std::int64_t out_stride) {
   TileOf<U, NV, MR>::call(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
-                          rows, columns, add, static_cast<typename U::Sum*>(out), out_stride);
+                          rows, columns, put, static_cast<typename U::Sum*>(out), out_stride);
 }
 
 // --- tiles of B where it lies

@@ -39,6 +39,7 @@ struct F32 {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+  static void stream(float* p, Vec v) { _mm256_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
   static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
   static Pack load_b(const char* p) { return _mm256_load_ps(reinterpret_cast<const float*>(p)); }
@@ -63,6 +64,7 @@ struct F64 {
   static Vec zero() { return _mm256_setzero_pd(); }
   static Vec load(const double* p) { return _mm256_loadu_pd(p); }
   static void store(double* p, Vec v) { _mm256_storeu_pd(p, v); }
+  static void stream(double* p, Vec v) { _mm256_stream_pd(p, v); }
   static Vec load_part(const double* p, int n) { return _mm256_maskload_pd(p, first_of_4(n)); }
   static void store_part(double* p, Vec v, int n) { _mm256_maskstore_pd(p, first_of_4(n), v); }
   static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
@@ -90,6 +92,13 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   }
 }
 
+// One cache line past the caches.
+void stream_line(void* to, const void* from) {
+  for (int half = 0; half < 2; ++half)
+    _mm256_stream_si256(static_cast<__m256i*>(to) + half,
+                        _mm256_load_si256(static_cast<const __m256i*>(from) + half));
+}
+
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
@@ -99,11 +108,11 @@ extern const Gemm gemm_f32_avx2, gemm_f64_avx2;
 extern Convert convert_f32_avx2, convert_f64_avx2;
 constinit const Gemm gemm_f32_avx2 = gemm<F32, 6, 2, 16>("f32");
 constinit const Gemm gemm_f64_avx2 = gemm<F64, 6, 2, 16>("f64");
-void convert_f32_avx2(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f32(sums, n, dtype, out);
+void convert_f32_avx2(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f32(sums, n, dtype, stream, out);
 }
-void convert_f64_avx2(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f64(sums, n, dtype, out);
+void convert_f64_avx2(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f64(sums, n, dtype, stream, out);
 }
 
 }  // namespace ejk::kernels

@@ -35,6 +35,7 @@ struct F32 {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  static void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_part(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
   static Pack load_b(const char* p) { return _mm512_load_ps(p); }
@@ -59,6 +60,7 @@ struct F64 {
   static Vec zero() { return _mm512_setzero_pd(); }
   static Vec load(const double* p) { return _mm512_loadu_pd(p); }
   static void store(double* p, Vec v) { _mm512_storeu_pd(p, v); }
+  static void stream(double* p, Vec v) { _mm512_stream_pd(p, v); }
   static Vec load_part(const double* p, int n) { return _mm512_maskz_loadu_pd(first(n), p); }
   static void store_part(double* p, Vec v, int n) { _mm512_mask_storeu_pd(p, first(n), v); }
   static Pack load_b(const char* p) { return _mm512_load_pd(p); }
@@ -95,6 +97,11 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   }
 }
 
+// One cache line past the caches.
+void stream_line(void* to, const void* from) {
+  _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(from));
+}
+
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
@@ -104,11 +111,11 @@ extern const Gemm gemm_f32_avx512, gemm_f64_avx512;
 extern Convert convert_f32_avx512, convert_f64_avx512;
 constinit const Gemm gemm_f32_avx512 = gemm<F32, 14, 2, 32>("f32");
 constinit const Gemm gemm_f64_avx512 = gemm<F64, 14, 2, 32>("f64");
-void convert_f32_avx512(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f32(sums, n, dtype, out);
+void convert_f32_avx512(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f32(sums, n, dtype, stream, out);
 }
-void convert_f64_avx512(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f64(sums, n, dtype, out);
+void convert_f64_avx512(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f64(sums, n, dtype, stream, out);
 }
 
 }  // namespace ejk::kernels

@@ -21,6 +21,7 @@ struct Plain {
   static Vec zero() { return Vec{}; }
   static Vec load(const T* p) { return load_part(p, kLanes); }
   static void store(T* p, Vec v) { store_part(p, v, kLanes); }
+  static void stream(T* p, Vec v) { store(p, v); }
   static Vec load_part(const T* p, int n) {
     Vec v{};
     std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(T));
@@ -56,6 +57,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = float16(in[i]).bits;
 }
 
+void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
+
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
@@ -65,11 +68,11 @@ extern const Gemm gemm_f32_portable, gemm_f64_portable;
 extern Convert convert_f32_portable, convert_f64_portable;
 constinit const Gemm gemm_f32_portable = gemm<F32, 4, 2, 16>("f32");
 constinit const Gemm gemm_f64_portable = gemm<F64, 4, 2, 16>("f64");
-void convert_f32_portable(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f32(sums, n, dtype, out);
+void convert_f32_portable(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f32(sums, n, dtype, stream, out);
 }
-void convert_f64_portable(const void* sums, std::int64_t n, DType dtype, void* out) {
-  convert_f64(sums, n, dtype, out);
+void convert_f64_portable(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
+  convert_f64(sums, n, dtype, stream, out);
 }
 
 }  // namespace ejk::kernels

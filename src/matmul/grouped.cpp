@@ -132,6 +132,9 @@ Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gro
 
 // --- the work
 
+// Results of this size are written past the caches.
+constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;
+
 kernels::Block block_of(const ArrayView& matrix) {
   return {matrix.data, matrix.dtype, matrix.strides[0], matrix.strides[1]};
 }
@@ -207,6 +210,7 @@ void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const Array
     product.dtype = options.dtype;
     product.out = to + p.begin(g) * row_bytes;
     product.out_stride = row_bytes;
+    product.stream = byte_count(p.shape, options.dtype) >= kBeyondCaches;
     if (adds) product.added = existing.data + p.begin(g) * row_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);
@@ -238,6 +242,7 @@ void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
     product.dtype = options.dtype;
     product.out = static_cast<std::byte*>(out) + g * slice_bytes;
     product.out_stride = row_bytes;
+    product.stream = byte_count(p.shape, options.dtype) >= kBeyondCaches;
     if (existing.data != nullptr) product.added = existing.data + g * slice_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);

@@ -1,10 +1,14 @@
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
+#include <fmt/format.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "core/checked.hpp"
+#include "ejk/error.hpp"
 
 namespace ejk::matmul {
 
@@ -88,11 +92,17 @@ class Multiplication {
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
     panels_ = core::ceil_div(packed_, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
-    a_ = static_cast<std::byte*>(workspace.a(a_bytes() * (direct_ ? tiles_ : 1)));
-    b_ = static_cast<std::byte*>(workspace.b(panel_ * panels_));
     in_place_ = p_.dtype == arithmetic.sums;
     stride_ = in_place_ ? p_.out_stride / kSize : round_up(p_.columns, kLine / kSize);
-    sums_ = static_cast<Sum*>(in_place_ ? p_.out : workspace.sums(p_.rows * stride_ * kSize));
+    // Where contraction elements lie together they are packed in squares.
+    slice_step_ =
+        std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
+    const std::int64_t a_size = round_up(a_bytes() * (direct_ ? tiles_ : 1), kLine);
+    const std::int64_t b_size = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
+    a_ = workspace.at_least(a_size + b_size + (in_place_ ? 0 : p_.rows * stride_ * kSize));
+    b_ = packed_b_[0] = a_ + a_size;
+    packed_b_[1] = b_ + panel_ * panels_;
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(b_ + b_size));
   }
 
   void run() {
@@ -133,25 +143,42 @@ class Multiplication {
                      sums_ + first_row(t) * stride_, stride_);
   }
 
-  // B packed: A goes through it a tile of rows at a time. Finished rows are converted while they are near.
+  // B packed: A goes through it a tile of rows at a time, and with each of them a slice of what B is next is
+  // packed beside it: memory is read while sums are made. Finished rows are converted while they are near.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
+    using kernels::Put;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
-    gemm_.pack_b(part(p_.b, k0, lying_), k, packed_, b_, panel_);
-    Ahead next_b(part(p_.b, k0 + k, lying_), next_k, packed_);
-    const std::int64_t b_lines = core::ceil_div(next_b.lines(), tiles_ * panels_);
+    const Put put = adds_ ? Put::add : in_place_ && p_.stream && next_k == 0 ? Put::stream : Put::set;
+    if (k0 == 0) pack_b(0, 0, k, k, b_);
+    std::byte* next = b_ == packed_b_[0] ? packed_b_[1] : packed_b_[0];
+    const std::int64_t slice =
+        round_up(std::max<std::int64_t>(core::ceil_div(next_k, tiles_), 1), slice_step_);
     for (std::int64_t t = 0; t < tiles_; ++t) {
       gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_);
+      pack_b(k0 + k, t * slice, slice, next_k, next);
       Ahead next_a = t + 1 < tiles_ ? Ahead(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
                                     : Ahead(part(p_.a, 0, k0 + k), rows_of(0), next_k);
+      Ahead next_b(part(p_.b, k0 + k + (t + 1) * slice, lying_),
+                   std::clamp<std::int64_t>(next_k - (t + 1) * slice, 0, slice), packed_);
       const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_);
+      const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_);
       for (std::int64_t j = 0; j < panels_; ++j) {
         next_a.ask(a_lines);
         next_b.ask(b_lines);
-        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), adds_,
+        gemm_.tile(a_, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), put,
                    sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
       }
       if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
     }
+    b_ = next;
+  }
+
+  // Contraction elements [first, first + count) of the k that begin at k0, as far as there are any.
+  void pack_b(std::int64_t k0, std::int64_t first, std::int64_t count, std::int64_t k, std::byte* out) const {
+    count = std::min(count, k - first);
+    if (count > 0)
+      gemm_.pack_b(part(p_.b, k0 + first, lying_), count, packed_,
+                   out + first / gemm_.kr * gemm_.nr * gemm_.unit, panel_);
   }
 
   // Sums to the result, where they are not there already.
@@ -159,7 +186,7 @@ class Multiplication {
     if (in_place_) return;
     for (std::int64_t r = row; r < row + rows; ++r) {
       if (p_.added != nullptr) add(added(r), p_.dtype, p_.columns, sums_ + r * stride_);
-      convert_(sums_ + r * stride_, p_.columns, p_.dtype, out(r));
+      convert_(sums_ + r * stride_, p_.columns, p_.dtype, p_.stream, out(r));
     }
   }
 
@@ -171,7 +198,8 @@ class Multiplication {
   bool adds_ = false;
   std::int64_t lying_, packed_;  // columns of B that are read where they lie, and those packed behind them
   std::int64_t tiles_, panels_, panel_, stride_;
-  std::byte *a_, *b_;
+  std::int64_t slice_step_;
+  std::byte *a_, *b_, *packed_b_[2];  // b_ is that of the two which is in use
   Sum* sums_;
 };
 
@@ -191,14 +219,20 @@ Workspace& Workspace::of_this_thread() {
   return workspace;
 }
 
-void* Workspace::Buffer::at_least(std::int64_t bytes) {
-  if (bytes_ < bytes) {
-    memory_.reset();
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes + kLine));
-    bytes_ = bytes;
-  }
-  const auto past = reinterpret_cast<std::uintptr_t>(memory_.get()) % kLine;
-  return memory_.get() + (kLine - past) % kLine;
+std::byte* Workspace::at_least(std::int64_t bytes) {
+  constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthOne = kHugePage / 16;
+  if (bytes <= bytes_) return memory_.get();
+  const bool huge = bytes >= kWorthOne;
+  bytes = round_up(bytes, huge ? kHugePage : kLine);
+  memory_.reset();
+  bytes_ = 0;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(huge ? kHugePage : kLine),
+                                                           static_cast<std::size_t>(bytes))));
+  if (memory_ == nullptr)
+    throw Error(Error::Kind::budget, fmt::format("no memory for packing ({} bytes)", bytes));
+  if (huge) madvise(memory_.get(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  bytes_ = bytes;
+  return memory_.get();
 }
 
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
@@ -211,16 +245,6 @@ void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t
   else
     Multiplication<float>(arithmetic, product, kc, workspace).run();
   if (gemm.leave != nullptr) gemm.leave();
-}
-
-std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
-                             std::int64_t columns, DType dtype) {
-  const kernels::Gemm& gemm = *arithmetic.gemm;
-  const std::int64_t panels = core::ceil_div(columns, gemm.nr);
-  const std::int64_t sums =
-      dtype == arithmetic.sums ? 0 : rows * round_up(columns, kLine) * size_of(arithmetic.sums);
-  return kDirectTiles * gemm.a_stride * gemm.mr + panels * panel_bytes(gemm, std::min(k, gemm.kc)) + sums +
-         3 * kLine;
 }
 
 }  // namespace ejk::matmul

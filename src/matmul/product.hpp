@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 
 #include "ejk/dtype.hpp"
@@ -36,36 +37,28 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
+  bool stream = false;  // out is larger than caches: it is written past them
 };
 
 /// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.
+/// Larger ones lie on huge pages, where the caches' sets are filled evenly.
 class Workspace {
  public:
   /// The calling thread's own.
   static Workspace& of_this_thread();
 
   /// `bytes` bytes at a cache line; what was there before is lost.
-  void* a(std::int64_t bytes) { return a_.at_least(bytes); }
-  void* b(std::int64_t bytes) { return b_.at_least(bytes); }
-  void* sums(std::int64_t bytes) { return sums_.at_least(bytes); }
+  std::byte* at_least(std::int64_t bytes);
 
  private:
-  class Buffer {
-   public:
-    void* at_least(std::int64_t bytes);
-
-   private:
-    std::unique_ptr<std::byte[]> memory_;
-    std::int64_t bytes_ = 0;
+  struct Release {
+    void operator()(std::byte* p) const { std::free(p); }
   };
-  Buffer a_, b_, sums_;
+  std::unique_ptr<std::byte, Release> memory_;
+  std::int64_t bytes_ = 0;
 };
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
-
-/// Bytes that multiply() takes for a product of at most this size.
-std::int64_t workspace_bytes(const Arithmetic& arithmetic, std::int64_t rows, std::int64_t k,
-                             std::int64_t columns, DType dtype);
 
 }  // namespace ejk::matmul

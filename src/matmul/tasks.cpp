@@ -11,70 +11,110 @@ namespace ejk::matmul {
 
 namespace {
 
-// A block of B of kc × kColumns float32 takes half of a second-level cache of 1 MiB, and kRows rows use it
-// often enough that packing it is a hundredth of the work.
-constexpr std::int64_t kRows = 512, kColumns = 512;
+// Each element of A is packed once for every block of columns, each of B once for every block of rows; wide
+// blocks ask less of memory. They become narrower only to give each thread several tasks.
+constexpr std::int64_t kRows = 512, kColumns = 1024, kLeastRows = 128, kLeastColumns = 256,
+                       kTasksPerThread = 4;
 
 // The last tasks are cut finer, so that no thread waits long for another's last one.
 constexpr double kLastShare = 0.15;
-constexpr std::int64_t kLeastRows = 64;
+constexpr std::int64_t kLastRows = 64;
+
+// The most tasks of one product: a tiling of single elements must not take more memory than the arrays.
+constexpr std::int64_t kMostParts = std::int64_t{1} << 16;
 
 // Fewer multiplications than this are done before other threads have woken up.
-constexpr std::int64_t kWorthThreads = std::int64_t{1} << 21;
+constexpr double kWorthThreads = 2e6;
 
 double work_of(const Product& p) {
   return static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.k + 1);
 }
 
-// Rows [begin, end) of a product.
-Product rows_of(const Product& product, std::int64_t begin, std::int64_t end) {
+// Rows [row, row + rows) and columns [column, column + columns) of a product.
+Product part_of(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t column,
+                std::int64_t columns) {
+  const std::int64_t across = column * size_of(product.dtype);
   Product part = product;
-  part.rows = end - begin;
-  part.a.data = static_cast<const std::byte*>(product.a.data) + begin * product.a.row_stride;
-  part.out = static_cast<std::byte*>(product.out) + begin * product.out_stride;
+  part.rows = rows;
+  part.columns = columns;
+  part.a.data = static_cast<const std::byte*>(product.a.data) + row * product.a.row_stride;
+  part.b.data = static_cast<const std::byte*>(product.b.data) + column * product.b.column_stride;
+  part.out = static_cast<std::byte*>(product.out) + row * product.out_stride + across;
   if (product.added != nullptr)
-    part.added = static_cast<const std::byte*>(product.added) + begin * product.added_stride;
+    part.added = static_cast<const std::byte*>(product.added) + row * product.added_stride + across;
   return part;
 }
 
-}  // namespace
-
-Tasks::Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
-    : arithmetic_(arithmetic), block_(tiling.value_or(Tiling{kRows, 0, kColumns})) {}
-
-void Tasks::add(const Product& product) {
-  // Even parts: a last one of a few rows would have packed B for them alone. Columns in whole tiles.
-  const std::int64_t nr = arithmetic_.gemm->nr;
-  const std::int64_t row_parts = core::ceil_div(product.rows, block_.tm);
-  const std::int64_t column_parts = core::ceil_div(product.columns, block_.tn);
-  const std::int64_t columns =
-      core::ceil_div(core::ceil_div(product.columns, std::max<std::int64_t>(column_parts, 1)), nr) * nr;
-  for (std::int64_t i = 0; i < row_parts; ++i) {
-    const std::int64_t row = i * product.rows / row_parts;
-    for (std::int64_t column = 0; column < product.columns; column += columns) {
-      Product task = rows_of(product, row, (i + 1) * product.rows / row_parts);
-      task.columns = std::min(columns, product.columns - column);
-      task.b.data = static_cast<const std::byte*>(product.b.data) + column * product.b.column_stride;
-      const std::int64_t across = column * size_of(product.dtype);
-      task.out = static_cast<std::byte*>(task.out) + across;
-      if (product.added != nullptr) task.added = static_cast<const std::byte*>(task.added) + across;
-      products_.push_back(task);
+// The last tasks, in quarters.
+void split_last(std::vector<Product>& tasks, double work) {
+  std::vector<Product> last;
+  for (double taken = 0; !tasks.empty() && taken < work * kLastShare; tasks.pop_back()) {
+    taken += work_of(tasks.back());
+    last.push_back(tasks.back());
+  }
+  for (auto p = last.rbegin(); p != last.rend(); ++p) {
+    const std::int64_t parts = std::clamp<std::int64_t>(p->rows / kLastRows, 1, 4);
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t row = i * p->rows / parts;
+      tasks.push_back(part_of(*p, row, (i + 1) * p->rows / parts - row, 0, p->columns));
     }
   }
 }
 
-void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  std::stable_sort(products_.begin(), products_.end(),
+}  // namespace
+
+Tiling Tasks::block_for(int threads) const {
+  if (tiling_) return *tiling_;
+  const auto tasks = [&](std::int64_t rows, std::int64_t columns) {
+    std::int64_t count = 0;
+    for (const Product& p : products_)
+      count += core::ceil_div(p.rows, rows) * core::ceil_div(p.columns, columns);
+    return count;
+  };
+  Tiling block{kRows, 0, kColumns};
+  const std::int64_t wanted = kTasksPerThread * threads;
+  while (block.tn > kLeastColumns && tasks(block.tm, block.tn) < wanted) block.tn /= 2;
+  while (block.tm > kLeastRows && tasks(block.tm, block.tn) < wanted) block.tm /= 2;
+  return block;
+}
+
+// Even parts: a last one of a few rows would have B packed for them alone. Columns in whole tiles.
+std::vector<Product> Tasks::cut(const Tiling& block) const {
+  const std::int64_t nr = arithmetic_.gemm->nr;
+  std::vector<Product> tasks;
+  double work = 0;
+  for (const Product& p : products_) {
+    if (p.rows == 0 || p.columns == 0) continue;
+    work += work_of(p);
+    const std::int64_t column_parts = core::ceil_div(p.columns, std::max(block.tn, nr));
+    const std::int64_t row_parts =
+        std::min(core::ceil_div(p.rows, block.tm), std::max<std::int64_t>(1, kMostParts / column_parts));
+    const std::int64_t columns = core::ceil_div(core::ceil_div(p.columns, column_parts), nr) * nr;
+    for (std::int64_t i = 0; i < row_parts; ++i) {
+      const std::int64_t row = i * p.rows / row_parts, rows = (i + 1) * p.rows / row_parts - row;
+      for (std::int64_t column = 0; column < p.columns; column += columns)
+        tasks.push_back(part_of(p, row, rows, column, std::min(columns, p.columns - column)));
+    }
+  }
+  std::stable_sort(tasks.begin(), tasks.end(),
                    [](const Product& a, const Product& b) { return work_of(a) > work_of(b); });
+  split_last(tasks, work);
+  return tasks;
+}
+
+void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
   double work = 0;
   for (const Product& p : products_) work += work_of(p);
-  split_last(work);
-  const auto count = static_cast<std::int64_t>(products_.size());
   const int threads = work < kWorthThreads ? 1 : omp_get_max_threads();
+  const Tiling block = block_for(threads);
+  const std::vector<Product> tasks = cut(block);
+  const auto count = static_cast<std::int64_t>(tasks.size());
   std::mutex one_at_a_time;
   std::int64_t done = 0;
   const auto compute = [&](std::int64_t i) {
-    multiply(arithmetic_, products_[static_cast<std::size_t>(i)], block_.tk, Workspace::of_this_thread());
+    const Product& task = tasks[static_cast<std::size_t>(i)];
+    multiply(arithmetic_, task, block.tk, Workspace::of_this_thread());
+    if (task.stream) kernels::active().stream_fence();
     if (!progress) return;
     const std::lock_guard lock(one_at_a_time);
     progress(++done, count);
@@ -83,26 +123,6 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
     for (std::int64_t i = 0; i < count; ++i) compute(i);
   else
     core::parallel_for(count, compute);
-}
-
-void Tasks::split_last(double work) {
-  std::vector<Product> last;
-  for (double taken = 0; !products_.empty() && taken < work * kLastShare; products_.pop_back()) {
-    taken += work_of(products_.back());
-    last.push_back(products_.back());
-  }
-  for (auto p = last.rbegin(); p != last.rend(); ++p) {
-    const std::int64_t parts = std::clamp<std::int64_t>(p->rows / kLeastRows, 1, 4);
-    for (std::int64_t i = 0; i < parts; ++i)
-      products_.push_back(rows_of(*p, i * p->rows / parts, (i + 1) * p->rows / parts));
-  }
-}
-
-std::int64_t Tasks::workspace_bytes() const {
-  std::int64_t most = 0;
-  for (const Product& p : products_)
-    most = std::max(most, matmul::workspace_bytes(arithmetic_, p.rows, p.k, p.columns, p.dtype));
-  return most;
 }
 
 }  // namespace ejk::matmul

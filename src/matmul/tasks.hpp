@@ -1,8 +1,9 @@
 // The cut of grouped products into tasks that threads take one by one.
 //
-// A task is a block of one group's result: at most `rows` by `columns`. How it is cut depends on the problem
-// alone; the largest tasks come first, so that threads end together whether one group is large or a thousand
-// are small.
+// A task is a block of one group's result. Sums run over the whole contraction in one task and in one order,
+// so the cut changes no bit of them: it may look at the number of threads, and gives each several tasks. The
+// largest come first and the last are cut finer, so that threads end together whether one group is large or a
+// thousand are small.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,20 @@ namespace ejk::matmul {
 class Tasks {
  public:
   /// tiling: what the caller asked for; absent: what suits caches of a usual size.
-  Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling);
+  Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
+      : arithmetic_(arithmetic), tiling_(tiling) {}
 
-  /// Adds a product, cut along its rows and columns.
-  void add(const Product& product);
+  void add(const Product& product) { products_.push_back(product); }
 
-  /// Computes all of them, on several threads where the work is worth it.
-  void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress);
-
-  /// Bytes that one thread takes for the largest task.
-  std::int64_t workspace_bytes() const;
+  /// Computes all of them, on several threads where the work is worth it. progress may be empty.
+  void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
 
  private:
-  void split_last(double work);
+  Tiling block_for(int threads) const;
+  std::vector<Product> cut(const Tiling& block) const;
 
   const Arithmetic arithmetic_;
-  Tiling block_;
+  const std::optional<Tiling> tiling_;
   std::vector<Product> products_;
 };
 

@@ -75,6 +75,10 @@ void put(Json& object, const Section& section) {
 
 void put(Json&, const Remark&) {}
 
+void put(Json& object, const JsonField& field) { object[field.key] = Json::parse(field.json); }
+
+void put(Json& object, const Line& line) { object[line.key] = line.text; }
+
 Json object_of(const Report& report) {
   Json object = Json::object();
   for (const Report::Item& item : report.items)

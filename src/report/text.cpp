@@ -176,6 +176,13 @@ class TextWriter {
       line(indent, row);
   }
 
+  void write_item(const JsonField&, std::size_t) {}
+
+  void write_item(const Line& one, std::size_t indent) {
+    gap();
+    line(indent, core::printable(one.text, one.text.size()));
+  }
+
   Column column_of(const Table& table, std::size_t c, std::size_t rows) const {
     const TableColumn& about = table.columns[c];
     // A bar is as long as its number, the column's largest being kBarWidth.

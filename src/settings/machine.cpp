@@ -1,4 +1,4 @@
-// What this process may use: /proc and /sys/fs/cgroup say it.
+// What this process may use, and what it holds: /proc and /sys/fs/cgroup say it.
 //
 // A control group (version 2) lies at /sys/fs/cgroup/<path>, version 1 at /sys/fs/cgroup/<controller>/<path>;
 // the path is in /proc/self/cgroup. Every group on the way up limits those below it. Inside a container the
@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -74,16 +75,21 @@ std::vector<std::string> control_groups(const std::string& root, const std::stri
   return folders;
 }
 
+// The limit of this process's address space.
+std::int64_t address_space() {
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return kUnlimited;
+  return static_cast<std::int64_t>(std::min<rlim_t>(space.rlim_cur, kUnlimited));
+}
+
 }  // namespace
 
-int usable_cores(const std::string& root) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::int64_t cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-  if (cores < 1) cores = std::max<std::int64_t>(sysconf(_SC_NPROCESSORS_ONLN), 1);
-
+std::optional<double> cpu_quota(const std::string& root) {
+  std::optional<double> least;
   const auto limit_to = [&](std::int64_t quota, std::int64_t period) {
-    if (quota > 0 && period > 0) cores = std::min(cores, (quota - 1) / period + 1);
+    if (quota < 1 || period < 1) return;
+    const double cores = static_cast<double>(quota) / static_cast<double>(period);
+    least = std::min(cores, least.value_or(cores));
   };
   for (const std::string& folder : control_groups(root, "")) {
     std::istringstream words(first_line(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
@@ -93,7 +99,17 @@ int usable_cores(const std::string& root) {
   for (const std::string& folder : control_groups(root, "cpu"))
     limit_to(number_in(folder + "/cpu.cfs_quota_us").value_or(-1),
              number_in(folder + "/cpu.cfs_period_us").value_or(-1));
-  return static_cast<int>(cores);
+  return least;
+}
+
+int usable_cores(const std::string& root) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  if (cores < 1) cores = static_cast<int>(std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1));
+  if (const auto quota = cpu_quota(root); quota && *quota < cores)
+    cores = static_cast<int>(std::ceil(*quota));
+  return cores;
 }
 
 std::int64_t memory_limit(const std::string& root) {
@@ -112,13 +128,29 @@ std::int64_t memory_limit(const std::string& root) {
   for (const std::string& folder : control_groups(root, "memory"))
     group(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
 
-  rlimit space{};
-  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
-    const auto most = static_cast<std::int64_t>(std::min<rlim_t>(space.rlim_cur, kUnlimited));
+  if (const std::int64_t most = address_space(); most < kUnlimited) {
     const auto used = number_behind(root + "/proc/self/status", "VmSize").value_or(0) * 1024;
     least = std::min(least, std::max<std::int64_t>(most - used, 0));
   }
   return least;
+}
+
+MemoryUsage get_memory_usage(const std::string& root) {
+  const auto of_status = [&](const char* key) {
+    return number_behind(root + "/proc/self/status", key).value_or(0) * 1024;
+  };
+  MemoryUsage usage;
+  usage.allocated_bytes = of_status("RssAnon") + of_status("VmSwap");
+  usage.reserved_bytes = std::max(of_status("VmData") + of_status("VmStk"), usage.allocated_bytes);
+  usage.limit_bytes = address_space();
+  const auto limit_to = [&](std::optional<std::int64_t> bytes) {
+    if (bytes) usage.limit_bytes = std::min(usage.limit_bytes, *bytes);
+  };
+  if (const auto total = number_behind(root + "/proc/meminfo", "MemTotal")) limit_to(*total * 1024);
+  for (const std::string& folder : control_groups(root, "")) limit_to(number_in(folder + "/memory.max"));
+  for (const std::string& folder : control_groups(root, "memory"))
+    limit_to(number_in(folder + "/memory.limit_in_bytes"));
+  return usage;
 }
 
 std::vector<std::string> instruction_sets() {
@@ -147,12 +179,14 @@ std::int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   // The pages of mapped files that are in memory now are the system's to take back. They were in the peak
-  // too.
-  std::int64_t file_kib = 0;
+  // too, which is the system's guess and may lag behind what is held now.
+  std::int64_t file_kib = 0, own_kib = 0;
   std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
+  for (std::string word; status >> word;) {
     if (word == "RssFile:") status >> file_kib;
-  return (static_cast<std::int64_t>(usage.ru_maxrss) - file_kib) * 1024;
+    if (word == "RssAnon:") status >> own_kib;
+  }
+  return std::max<std::int64_t>(usage.ru_maxrss - file_kib, own_kib) * 1024;
 }
 
 }  // namespace ejk

@@ -1,4 +1,4 @@
-// Every command explains itself with an example and has cases under tests/cli.
+// Every command explains itself with an example and has cases under tests/cli, one of which is that example.
 #include <doctest/doctest.h>
 
 #include <regex>
@@ -24,7 +24,27 @@ std::set<std::string> commands() {
   return names;
 }
 
+// The line below "Example:" of a command's help.
+std::string example_of(const std::string& name) {
+  const auto lines = house::lines_of(house::output_of(EJK_PROGRAM " help " + name).text);
+  return lines.size() < 2 || lines[0] != "Example:" ? "" : lines[1].substr(lines[1].find_first_not_of(' '));
+}
+
 }  // namespace
+
+TEST_CASE("the example of every command's help is run as it stands by a case") {
+  for (const std::string& name : commands()) {
+    const std::string example = example_of(name);
+    REQUIRE_MESSAGE(example.starts_with("ejk " + name), "ejk help ", name, " does not begin with an example");
+    bool found = false;
+    for (const std::string& file : house::files_below("tests/cli/" + name)) {
+      if (!file.ends_with(".case")) continue;
+      for (const std::string& line : house::lines_of(house::read_file(house::kRoot / file)))
+        found = found || (line.starts_with("run: ") && line.find(example) != std::string::npos);
+    }
+    CHECK_MESSAGE(found, "no case in tests/cli/", name, " runs its example: ", example);
+  }
+}
 
 TEST_CASE("every command has an example in its help and a case") {
   const auto names = commands();

@@ -19,4 +19,16 @@ TEST_CASE("features need the CPU's bit and the system's consent") {
   cpu = {.leaf1_ecx = ~0u, .leaf7_ebx = ~(1u << 30), .xcr0 = 0xE7};
   CHECK((features_of(cpu) & kAvx512bw) == 0);
   CHECK((features_of(cpu) & kAvx512f) != 0);
+  cpu = {.leaf1_ecx = ~0u, .leaf7_ebx = ~0u, .leaf7_edx = ~0u, .leaf7_1_eax = ~0u, .xcr0 = 0xE7};
+  CHECK((features_of(cpu) & (kFma | kF16c | kAvx512bf16)) == (kFma | kF16c | kAvx512bf16));
+  CHECK((features_of(cpu) & kAmxBf16) == 0);
+  cpu.xcr0 = 0x600E7;  // tiles are saved, and were not asked for
+  CHECK((features_of(cpu) & kAmxBf16) == 0);
+  cpu.tiles_granted = true;
+  CHECK((features_of(cpu) & kAmxBf16) != 0);
+  cpu.xcr0 = 0x200E7;  // their configuration without their data
+  CHECK((features_of(cpu) & kAmxBf16) == 0);
+  cpu.xcr0 = 0x600E7;
+  cpu.leaf7_edx = ~(1u << 22);  // tiles, and no products of bfloat16
+  CHECK((features_of(cpu) & kAmxBf16) == 0);
 }

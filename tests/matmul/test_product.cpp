@@ -1,0 +1,151 @@
+// One product over its blocks: every length of contraction on every instruction set, in both ways through B,
+// into poisoned memory and onto what is there.
+#include "matmul/product.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "kernels/kernels.hpp"
+
+using namespace ejk;
+using matmul::Product;
+
+namespace {
+
+std::vector<const kernels::Kernels*> runnable() {
+  int count = 0;
+  const kernels::Kernels* const* rows = kernels::all(&count);
+  std::vector<const kernels::Kernels*> found;
+  for (int i = 0; i < count; ++i)
+    if (kernels::supported(*rows[i])) found.push_back(rows[i]);
+  return found;
+}
+
+// Whole numbers small enough that every sum is exact in float32 and every factor in bfloat16.
+template <class T>
+std::vector<T> numbers(std::int64_t n, std::mt19937& random) {
+  std::vector<T> values(static_cast<std::size_t>(n));
+  for (T& v : values) v = T(static_cast<float>(static_cast<int>(random() % 9) - 4));
+  return values;
+}
+
+enum class Layout { rows, columns };
+
+kernels::Block block(const void* data, DType dtype, std::int64_t rows, std::int64_t columns, Layout layout) {
+  const std::int64_t size = size_of(dtype);
+  return layout == Layout::rows ? kernels::Block{data, dtype, columns * size, size}
+                                : kernels::Block{data, dtype, size, rows * size};
+}
+
+// T factors, Out results; `added` is what the result begins with, if anything.
+template <class T, class Out>
+void check(const kernels::Kernels& row, std::int64_t rows, std::int64_t k, std::int64_t columns,
+           Layout layout, bool adds, std::int64_t kc, bool stream, std::mt19937& random) {
+  const auto a = numbers<T>(rows * k, random), b = numbers<T>(k * columns, random);
+  const auto added = numbers<Out>(rows * columns, random);
+  std::vector<Out> out(static_cast<std::size_t>(rows * columns + 1),
+                       Out(std::numeric_limits<float>::quiet_NaN()));
+  constexpr DType kIn = dtype_of<T>(), kOut = dtype_of<Out>();
+  Product p;
+  p.a = block(a.data(), kIn, rows, k, layout);
+  p.b = block(b.data(), kIn, k, columns, layout);
+  p.rows = rows, p.k = k, p.columns = columns;
+  p.dtype = kOut;
+  p.out = out.data();
+  p.out_stride = p.added_stride = columns * size_of(kOut);
+  p.added = adds ? added.data() : nullptr;
+  p.stream = stream;
+  multiply(matmul::arithmetic_of(kIn, kIn, row), p, kc, matmul::Workspace::of_this_thread());
+  row.stream_fence();
+  bool right = std::isnan(static_cast<float>(out.back()));
+  const auto at = [&](const std::vector<T>& m, std::int64_t r, std::int64_t c, std::int64_t n_rows,
+                      std::int64_t n_columns) {
+    return static_cast<float>(
+        m[static_cast<std::size_t>(layout == Layout::rows ? r * n_columns + c : c * n_rows + r)]);
+  };
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const auto i = static_cast<std::size_t>(r * columns + c);
+      float expected = adds ? static_cast<float>(added[i]) : 0;
+      for (std::int64_t q = 0; q < k; ++q) expected += at(a, r, q, rows, k) * at(b, q, c, k, columns);
+      right = right && static_cast<float>(out[i]) == static_cast<float>(Out(expected));
+    }
+  CHECK_MESSAGE(right, row.name, ", ", name_of(kIn), " to ", name_of(kOut), ": ", rows, " x ", k, " x ",
+                columns, ", layout ", static_cast<int>(layout), ", adds ", adds, ", kc ", kc, ", stream ",
+                stream);
+}
+
+}  // namespace
+
+TEST_CASE("products are right for every contraction length in 1..300") {
+  for (const kernels::Kernels* row : runnable()) {
+    std::mt19937 random(11);
+    for (std::int64_t k = 0; k <= 300; ++k) {
+      const Layout layout = k % 3 == 0 ? Layout::columns : Layout::rows;
+      check<float, float>(*row, 17, k, 37, layout, k % 2 == 0, 0, false, random);
+      check<bfloat16, bfloat16>(*row, 5, k, 41, layout, k % 2 == 1, 0, false, random);
+      check<double, double>(*row, 7, k, 9, layout, false, 0, false, random);
+      check<float16, float>(*row, 3, k, 33, layout, false, 0, false, random);
+    }
+  }
+}
+
+TEST_CASE("few and many rows, several blocks of the contraction and ragged columns give the same") {
+  for (const kernels::Kernels* row : runnable()) {
+    std::mt19937 random(12);
+    for (const std::int64_t rows : {1, 13, 14, 15, 28, 41, 43, 60, 100})
+      for (const std::int64_t columns : {1, 31, 32, 64, 77})
+        for (const Layout layout : {Layout::rows, Layout::columns})
+          for (const bool adds : {false, true}) {
+            const std::int64_t k = 500 + rows + columns;
+            check<float, float>(*row, rows, k, columns, layout, adds, 0, false, random);
+            check<bfloat16, float>(*row, rows, 2 * k, columns, layout, adds, 0, false, random);
+            check<bfloat16, bfloat16>(*row, rows, k, columns, layout, adds, 33, true, random);
+            check<float, float16>(*row, rows, 3, columns, layout, adds, 0, true, random);
+            check<float, float>(*row, rows, 40, columns, layout, adds, 7, true, random);
+          }
+  }
+}
+
+TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
+  const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
+  for (const kernels::Kernels* row : runnable())
+    for (const float value : bad)
+      for (const std::int64_t rows : {5, 60}) {
+        constexpr std::int64_t kLength = 70, kColumns = 45;
+        std::vector<float> a(static_cast<std::size_t>(rows * kLength), 1), b(kLength * kColumns, 1),
+            out(static_cast<std::size_t>(rows * kColumns));
+        a[3 * kLength + 69] = value;
+        b[69 * kColumns + 44] = value;
+        Product p;
+        p.a = block(a.data(), DType::float32, rows, kLength, Layout::rows);
+        p.b = block(b.data(), DType::float32, kLength, kColumns, Layout::rows);
+        p.rows = rows, p.k = kLength, p.columns = kColumns;
+        p.out = out.data();
+        p.out_stride = kColumns * 4;
+        multiply(matmul::arithmetic_of(DType::float32, DType::float32, *row), p, 0,
+                 matmul::Workspace::of_this_thread());
+        bool right = true;
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t c = 0; c < kColumns; ++c) {
+            const float got = out[static_cast<std::size_t>(r * kColumns + c)];
+            right = right && (r == 3 || c == 44 ? !std::isfinite(got) : got == kLength);
+          }
+        CHECK_MESSAGE(right, row->name, ", ", rows, " rows of ", value);
+      }
+}
+
+TEST_CASE("a thread's memory grows and stays aligned") {
+  auto& workspace = matmul::Workspace::of_this_thread();
+  for (const std::int64_t bytes : {1, 100, 4096, 200'000, 3'000'000}) {
+    std::byte* p = workspace.at_least(bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(p) % 64 == 0);
+    std::fill_n(p, bytes, std::byte{1});
+  }
+  CHECK(workspace.at_least(10) == workspace.at_least(20));
+}

@@ -1,0 +1,93 @@
+// Tasks cover their products once, whatever the cut, and progress counts all of them.
+#include "matmul/tasks.hpp"
+
+#include <doctest/doctest.h>
+#include <omp.h>
+
+#include <vector>
+
+#include "kernels/kernels.hpp"
+
+using namespace ejk;
+
+namespace {
+
+// out (rows × columns) += ones · ones over k: an element that is computed twice, or never, shows.
+struct Ones {
+  std::int64_t rows, k, columns;
+  std::vector<float> a, b, out;
+
+  Ones(std::int64_t r, std::int64_t length, std::int64_t c)
+      : rows(r),
+        k(length),
+        columns(c),
+        a(static_cast<std::size_t>(r * length), 1),
+        b(static_cast<std::size_t>(length * c), 1),
+        out(static_cast<std::size_t>(r * c)) {}
+
+  matmul::Product product() {
+    matmul::Product p;
+    p.a = {a.data(), DType::float32, k * 4, 4};
+    p.b = {b.data(), DType::float32, columns * 4, 4};
+    p.rows = rows, p.k = k, p.columns = columns;
+    p.out = out.data();
+    p.added = out.data();
+    p.out_stride = p.added_stride = columns * 4;
+    return p;
+  }
+  bool all_once() const {
+    for (const float x : out)
+      if (x != static_cast<float>(k)) return false;
+    return true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every element is computed once for every cut") {
+  const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
+  for (const std::optional<Tiling>& tiling :
+       {std::optional<Tiling>{}, std::optional<Tiling>{{1, 1, 1}}, std::optional<Tiling>{{7, 5, 40}},
+        std::optional<Tiling>{{64, 1000, 33}}, std::optional<Tiling>{{100000, 100000, 100000}}}) {
+    std::vector<Ones> work;
+    for (const std::int64_t rows : {1, 3, 70, 130})
+      for (const std::int64_t columns : {1, 31, 65, 300}) work.emplace_back(rows, 10 + rows, columns);
+    matmul::Tasks tasks(arithmetic, tiling);
+    for (Ones& ones : work) tasks.add(ones.product());
+    std::int64_t last = 0, all = 0, calls = 0;
+    tasks.run([&](std::int64_t done, std::int64_t count) {
+      ++calls;
+      last = done;
+      all = count;
+    });
+    CHECK(last == all);
+    CHECK(calls == all);
+    for (const Ones& ones : work)
+      CHECK_MESSAGE(ones.all_once(), ones.rows, " x ", ones.columns, ", ", tiling ? tiling->tm : 0);
+  }
+}
+
+TEST_CASE("work that is worth several threads is computed once as well") {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(5);
+  std::vector<Ones> work;
+  for (const std::int64_t rows : {600, 900, 40, 5}) work.emplace_back(rows, 150, 310);
+  matmul::Tasks tasks(matmul::arithmetic_of(DType::float32, DType::float32, kernels::active()), {});
+  for (Ones& ones : work) tasks.add(ones.product());
+  tasks.run({});
+  omp_set_num_threads(threads);
+  for (const Ones& ones : work) CHECK_MESSAGE(ones.all_once(), ones.rows);
+}
+
+TEST_CASE("a product without rows or columns is no task, one without a contraction fills") {
+  matmul::Tasks tasks(matmul::arithmetic_of(DType::float32, DType::float32, kernels::active()), {});
+  Ones empty(0, 3, 4), narrow(4, 3, 0), filled(3, 0, 5);
+  std::fill(filled.out.begin(), filled.out.end(), 9.0f);
+  tasks.add(empty.product());
+  tasks.add(narrow.product());
+  auto p = filled.product();
+  p.added = nullptr;
+  tasks.add(p);
+  tasks.run({});
+  CHECK(filled.all_once());
+}

@@ -72,3 +72,11 @@ TEST_CASE("a large picture has at most 64 cells a side in JSON") {
   CHECK(picture["cells"][0] == std::string(33, 'F'));
   CHECK(picture["blocks_per_cell"] == nlohmann::json::parse("[16,2]"));
 }
+
+TEST_CASE("values that only JSON can say stand under their keys, and lines of the text too") {
+  ejk::Report report;
+  report.add(ejk::Line{"fingerprint", "cpu|"}).add(ejk::JsonField{"spec", R"(["dp",null,["mp","tp"]])"});
+  const auto result = nlohmann::json::parse(ejk::to_json(report, {})).at("result");
+  CHECK(result.at("fingerprint") == "cpu|");
+  CHECK(result.at("spec").dump() == R"(["dp",null,["mp","tp"]])");
+}

@@ -246,3 +246,9 @@ TEST_CASE("a column of bars is drawn against its largest number, and nothing abo
   CHECK(to_text(report).find("▏") != std::string::npos);
   CHECK(to_json(report, {"c", {}}).find("\"share\":0.25") != std::string::npos);
 }
+
+TEST_CASE("a line stands as it is, and values that only JSON can say are left out") {
+  ejk::Report report;
+  report.add(ejk::Line{"fingerprint", "cpu|  x"}).add(ejk::JsonField{"spec", "[]"}).add("cores", "cores", 2);
+  CHECK(ejk::to_text(report) == "cpu|  x\n\ncores  2\n");
+}

@@ -4,26 +4,11 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
-#include <filesystem>
-#include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
-namespace {
-
-struct FakeRoot {
-  std::string path;
-  FakeRoot() {
-    std::string name = std::filesystem::temp_directory_path() / "ejk_machine_XXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~FakeRoot() { std::filesystem::remove_all(path); }
-  void file(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories(std::filesystem::path(path + name).parent_path());
-    std::ofstream(path + name) << text;
-  }
-};
-
-}  // namespace
+#include "settings/fake_root.hpp"
 
 TEST_CASE("the quota of any control group above limits the cores, rounded up") {
   const FakeRoot root;
@@ -58,6 +43,51 @@ TEST_CASE("memory is the least of what is available and what the group has left,
   CHECK(ejk::memory_limit(root.path) == 800000);
   root.file("/sys/fs/cgroup/memory.max", "max\n");
   CHECK(ejk::memory_limit(root.path) == 2000 * 1024);
+}
+
+TEST_CASE("a quota need not be a whole number of cores") {
+  const FakeRoot root;
+  CHECK_FALSE(ejk::cpu_quota(root.path).has_value());
+  root.file("/proc/self/cgroup", "0::/a\n");
+  root.file("/sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+  CHECK(ejk::cpu_quota(root.path) == 2.5);
+  CHECK(ejk::usable_cores(root.path) <= 3);
+}
+
+TEST_CASE("the limit of memory is the machine's or the control group's, whichever is lower") {
+  const FakeRoot root;
+  root.file("/proc/meminfo", "MemTotal:  4000 kB\nMemAvailable:   2000 kB\n");
+  root.file("/proc/self/status", "VmData:\t 900 kB\nVmStk:\t 100 kB\nRssAnon:\t 300 kB\nVmSwap:\t 20 kB\n");
+  const ejk::MemoryUsage free = ejk::get_memory_usage(root.path);
+  CHECK(free.allocated_bytes == 320 * 1024);
+  CHECK(free.reserved_bytes == 1000 * 1024);
+  CHECK(free.limit_bytes == 4000 * 1024);
+  root.file("/proc/self/cgroup", "0::/\n");
+  root.file("/sys/fs/cgroup/memory.max", "1000000\n");
+  CHECK(ejk::get_memory_usage(root.path).limit_bytes == 1000000);
+}
+
+TEST_CASE("memory that is touched is allocated, memory that is asked for is reserved") {
+  const ejk::MemoryUsage before = ejk::get_memory_usage();
+  constexpr std::size_t size = std::size_t{64} << 20;
+  std::vector<char> held(size, 'x');
+  const ejk::MemoryUsage after = ejk::get_memory_usage();
+  CHECK(held[size / 2] == 'x');
+  CHECK(after.allocated_bytes - before.allocated_bytes > static_cast<std::int64_t>(size / 2));
+  CHECK(after.reserved_bytes >= after.allocated_bytes);
+  CHECK(after.limit_bytes > after.allocated_bytes);
+}
+
+TEST_CASE("a timer runs on until it is restarted") {
+  const ejk::Timer outer;
+  ejk::Timer timer;
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double first = timer.seconds();
+  CHECK(first >= 0.02);
+  CHECK(timer.seconds() >= first);
+  timer.restart();
+  const double anew = timer.seconds();
+  CHECK(anew < outer.seconds());
 }
 
 TEST_CASE("peak memory is that of a living process") { CHECK(ejk::peak_memory() > 100 * 1024); }

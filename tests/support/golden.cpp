@@ -78,14 +78,32 @@ std::vector<std::string> names_in(hid_t group) {
   return names;
 }
 
-std::map<std::string, Array> read_group(hid_t parent, const char* name) {
-  std::map<std::string, Array> arrays;
-  if (H5Lexists(parent, name, H5P_DEFAULT) <= 0) return arrays;
+// The text of a dataset that is one fixed-length string; nothing when it is none.
+std::optional<std::string> read_text(hid_t group, const char* name) {
+  const hid_t dataset = H5Dopen2(group, name, H5P_DEFAULT);
+  const hid_t type = H5Dget_type(dataset);
+  std::optional<std::string> text;
+  if (H5Tget_class(type) == H5T_STRING) {
+    text.emplace(H5Tget_size(type), '\0');
+    H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, text->data());
+    text->resize(std::min(text->find('\0'), text->size()));
+  }
+  H5Tclose(type);
+  H5Dclose(dataset);
+  return text;
+}
+
+void read_group(hid_t parent, const char* name, std::map<std::string, Array>& arrays,
+                std::map<std::string, std::string>& texts) {
+  if (H5Lexists(parent, name, H5P_DEFAULT) <= 0) return;
   const hid_t group = H5Gopen2(parent, name, H5P_DEFAULT);
-  for (const std::string& member : names_in(group))
-    arrays.emplace(member, read_dataset(group, member.c_str()));
+  for (const std::string& member : names_in(group)) {
+    if (auto text = read_text(group, member.c_str()))
+      texts.emplace(member, std::move(*text));
+    else
+      arrays.emplace(member, read_dataset(group, member.c_str()));
+  }
   H5Gclose(group);
-  return arrays;
 }
 
 }  // namespace
@@ -113,8 +131,8 @@ std::vector<Case> load(const std::string& function) {
     Case c;
     c.name = name;
     c.params = nlohmann::json::parse(read_text_attribute(group, "params"));
-    c.in = read_group(group, "in");
-    c.out = read_group(group, "out");
+    read_group(group, "in", c.in, c.texts);
+    read_group(group, "out", c.out, c.texts);
     c.is_error = H5Aexists(group, "error_type") > 0;
     cases.push_back(std::move(c));
     H5Gclose(group);

@@ -16,6 +16,7 @@ struct Case {
   nlohmann::json params;
   std::map<std::string, ejk::Array> in;
   std::map<std::string, ejk::Array> out;
+  std::map<std::string, std::string> texts;  // results that are text
   bool is_error = false;
 };
 

@@ -1,0 +1,113 @@
+// ejk hash: a short name for settings, and for the types of arrays.
+//
+// tests: tests/cli/hash/
+#include "ejk/hash.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct HashOptions {
+  std::vector<std::string> inputs;
+  bool canonical = false;
+  Convention convention = Convention::document;
+};
+
+// An array by its name; every other file is JSON.
+bool is_array(const std::string& word) {
+  using Container = ArrayReference::Container;
+  if (word == "-" || word.ends_with(".json")) return false;
+  const ArrayReference reference = parse_reference(word);
+  return reference.container != Container::npy || !reference.slice.empty() ||
+         reference.path.ends_with(".npy");
+}
+
+JsonValue value_of(const std::string& word, Job& job) {
+  if (!is_array(word)) return job.read_json("input", word);
+  job.note_input("input", word);
+  const auto source = job.open_once(parse_reference(word));
+  JsonValue::Leaf leaf;
+  leaf.dtype = source->dtype();
+  leaf.shape = source->shape();
+  return JsonValue(leaf);
+}
+
+// As sha256sum does: a line begins with a backslash when the name in it is escaped.
+std::string line_of(const std::string& hash, const std::string& name) {
+  std::string escaped;
+  for (const char c : name) {
+    if (c == '\\')
+      escaped += "\\\\";
+    else if (c == '\n')
+      escaped += "\\n";
+    else if (c == '\r')
+      escaped += "\\r";
+    else
+      escaped += c;
+  }
+  return fmt::format("{}{}  {}\n", escaped == name ? "" : "\\", hash, escaped);
+}
+
+Answer run(const HashOptions& options, Job& job) {
+  // Every input is read before anything is printed: a mistake in the last one is no half of an answer.
+  std::string text;
+  Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};
+  if (options.canonical) table.columns.push_back({"canonical", "stable JSON"});
+  for (const std::string& word : options.inputs) {
+    const JsonValue value = job.phase(Job::Phase::read, [&] { return value_of(word, job); });
+    job.phase(Job::Phase::compute, [&] {
+      std::string hash = short_hash(value, options.convention);
+      std::string canonical = options.canonical ? stable_json(value, options.convention) : "";
+      text += options.canonical ? canonical + "\n" : line_of(hash, word);
+      table.rows.push_back({word, std::move(hash)});
+      if (options.canonical) table.rows.back().emplace_back(std::move(canonical));
+    });
+  }
+  Report report;
+  report.add("convention", "convention", name_of(options.convention));
+  if (job.plan(Report(report).add("inputs_count", "inputs", static_cast<std::int64_t>(options.inputs.size())),
+               static_cast<std::int64_t>(text.size())))
+    return Answer::yes;
+  report.add(std::move(table));
+  job.deliver_text(text, std::move(report));
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run hash(CLI::App& app) {
+  const auto options = std::make_shared<HashOptions>();
+  app.add_option_function<std::vector<std::string>>(
+         "INPUT",
+         [options](const std::vector<std::string>& words) {
+           for (const std::string& word : words)
+             options->inputs.push_back(word.starts_with(" -[") ? word.substr(1) : word);
+         },
+         "JSON files, - for JSON on stdin, or arrays\n"
+         "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
+         "name looks like.")
+      ->type_name("INPUT")
+      ->required();
+  app.add_flag(
+      "--canonical", options->canonical,
+      "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
+      "read back, everything outside ASCII escaped.");
+  add_convention(app, options->convention,
+                 "how an array is written: document or ejkernel\n"
+                 "document (default): with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
+                 "the same in both.");
+  app.footer(
+      "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
+      "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,112 @@
+// ejk sharding: a partition spec, corrected to what the shape and the mesh allow.
+//
+// tests: tests/cli/sharding/
+#include "ejk/sharding.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct ShardingOptions {
+  std::string shape_word, spec_word, mesh_word;  // for the report
+  Shape shape;
+  PartitionSpec spec;
+  Mesh mesh;
+  std::optional<DType> dtype;
+  bool strict = false;
+};
+
+// "8,1024,512", "(8, 1024)"; the empty word is rank 0.
+Shape read_shape(const std::string& word) {
+  Shape shape;
+  std::string_view rest = word;
+  const auto trim = [](std::string_view& text) {
+    while (text.starts_with(' ')) text.remove_prefix(1);
+    while (text.ends_with(' ')) text.remove_suffix(1);
+  };
+  trim(rest);
+  if (rest.starts_with('(') && rest.ends_with(')')) rest = rest.substr(1, rest.size() - 2);
+  trim(rest);
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(','), rest.size());
+    std::string_view length = rest.substr(0, end);
+    trim(length);
+    const auto value = parse_integer(length);
+    if (!value || *value < 0)
+      throw Error(
+          Error::Kind::usage,
+          fmt::format("'{}' is not lengths with commas between them, such as 8,1024,512", printable(word)));
+    shape.push_back(*value);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    trim(rest);
+  }
+  return shape;
+}
+
+Answer run(const ShardingOptions& options, Job& job) {
+  job.note_input("shape", options.shape_word);
+  job.note_input("spec", options.spec_word);
+  job.note_input("mesh", options.mesh_word);
+  const Sharding sharding = job.phase(Job::Phase::compute, [&] {
+    return get_corrected_named_sharding(options.shape, options.spec, options.mesh);
+  });
+  if (options.strict && !sharding.corrections.empty()) {
+    const SpecCorrection& first = sharding.corrections.front();
+    const std::size_t others = sharding.corrections.size() - 1;
+    throw Error(Error::Kind::usage,
+                fmt::format("dimension {} cannot be cut by {}: {}{}", first.dimension,
+                            printable(to_string({first.asked})), to_string(first, sharding),
+                            others == 0 ? "" : fmt::format(" (and {} more)", others)))
+        .hint(fmt::format("without --strict the spec becomes {}", printable(to_string(sharding.spec))));
+  }
+  Report report = describe(sharding, options.dtype);
+  if (job.plan(report, 0)) return Answer::yes;
+  job.deliver(std::move(report), {});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run sharding(CLI::App& app) {
+  const auto options = std::make_shared<ShardingOptions>();
+  // Both the word and what it means.
+  const auto add = [&](const char* name, std::string& word, auto& value, auto read, const char* type,
+                       const char* help) {
+    add_word(
+        app, name, value,
+        [&word, read](const std::string& text) {
+          word = text;
+          return read(text);
+        },
+        type, help)
+        ->required();
+  };
+  add("--shape", options->shape_word, options->shape, read_shape, "N,N,...",
+      "lengths of the array, such as 8,1024,512; '' is rank 0");
+  add(
+      "--spec", options->spec_word, options->spec,
+      [](const std::string& text) { return parse_partition_spec(text); }, "SPEC",
+      "an axis, None or a tuple for each dimension, such as 'dp,None,(mp,tp)'\n"
+      "Quotes and P(...) around it may stay. Dimensions without an entry are not cut; '' is the empty spec.");
+  add(
+      "--mesh", options->mesh_word, options->mesh, [](const std::string& text) { return parse_mesh(text); },
+      "NAME=N,...", "axes of the mesh of devices, such as dp=2,mp=4");
+  add_word(app, "--dtype", options->dtype, read_dtype, "TYPE", "element type, to say memory in bytes");
+  app.add_flag("--strict", options->strict, "a spec that needs a correction is an error");
+  app.footer(
+      "The first line is the spec. A dimension is not cut where an axis is not in the\n"
+      "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
+      "device then holds. An axis used twice is an error.");
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,224 @@
+// What the machine is, from /proc and /sys.
+//
+// tests: tests/settings/test_fingerprint.cpp
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "ejk/machine.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string first_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "key : value" lines of the first processor in /proc/cpuinfo.
+std::map<std::string, std::string> first_processor(const std::string& root) {
+  std::map<std::string, std::string> values;
+  std::ifstream file(root + "/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) {
+      if (values.empty()) continue;
+      break;
+    }
+    const auto end = line.find_last_not_of(" \t", colon == 0 ? 0 : colon - 1);
+    const auto begin = line.find_first_not_of(" \t", colon + 1);
+    values.emplace(line.substr(0, end + 1), begin == std::string::npos ? "" : line.substr(begin));
+  }
+  return values;
+}
+
+std::vector<std::string> vector_extensions_in(const std::string& flags) {
+  static const std::set<std::string> known{
+      "sse4_2",      "popcnt",   "avx",      "avx2",     "fma",         "f16c",     "bmi2",
+      "avx512f",     "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
+      "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",  // x86
+      "asimd",       "asimdhp",  "asimddp",  "sve",      "sve2",        "bf16",     "i8mm",
+      "svebf16"};  // Arm
+  std::vector<std::string> found;
+  std::istringstream words(flags);
+  for (std::string word; words >> word;)
+    if (known.contains(word)) found.push_back(word);
+  return found;
+}
+
+// "0-3,8" → 5.
+std::int64_t count_in_list(const std::string& list) {
+  std::int64_t count = 0;
+  std::istringstream parts(list);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto dash = part.find('-');
+    const auto first = parse_integer(part.substr(0, dash));
+    const auto last = dash == std::string::npos ? first : parse_integer(part.substr(dash + 1));
+    if (first && last && *last >= *first) count += *last - *first + 1;
+  }
+  return count;
+}
+
+std::vector<CpuCache> caches_below(const std::string& root) {
+  std::vector<CpuCache> caches;
+  for (int index = 0;; ++index) {
+    const fs::path folder = fmt::format("{}/sys/devices/system/cpu/cpu0/cache/index{}", root, index);
+    const std::string level = first_line(folder / "level");
+    if (level.empty()) break;
+    const std::string type = first_line(folder / "type");
+    CpuCache cache;
+    cache.name = "L" + level + (type == "Data" ? "d" : type == "Instruction" ? "i" : "");
+    std::string size = first_line(folder / "size");  // "48K", in units of 1024
+    if (size.ends_with('K') || size.ends_with('M')) size += "i";
+    cache.bytes = parse_size(size).value_or(0);
+    cache.shared_by = std::max<std::int64_t>(count_in_list(first_line(folder / "shared_cpu_list")), 1);
+    caches.push_back(std::move(cache));
+  }
+  return caches;
+}
+
+std::int64_t memory_total(const std::string& root) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string key;
+  std::int64_t kib = 0;
+  return file >> key >> kib && key == "MemTotal:" ? kib * 1024 : 0;
+}
+
+// The driver's own list, for machines without its tool.
+bool driver_lists_gpus(const std::string& root) {
+  std::error_code ignored;
+  const fs::directory_iterator gpus(root + "/proc/driver/nvidia/gpus", ignored);
+  return !ignored && gpus != fs::directory_iterator();
+}
+
+std::string tpu_version(const std::string& kind) {
+  for (const char* version : {"v2", "v3", "v4"})
+    if (kind.find(version) != std::string::npos) return version;
+  return "unknown";
+}
+
+}  // namespace
+
+Device default_device(const GpuQuery& gpus, const std::string& root) {
+  if (gpus.gpus.empty() && !driver_lists_gpus(root)) return {};
+  Device device;
+  device.platform = "gpu";
+  device.query = gpus.outcome;
+  device.kind = gpus.gpus.empty() ? "unknown" : gpus.gpus.front().name;
+  if (!gpus.gpus.empty()) device.driver_version = gpus.gpus.front().driver_version;
+  return device;
+}
+
+std::string get_device_platform() { return default_device(query_gpus()).platform; }
+
+std::string device_fingerprint(const Device& device, Convention convention) {
+  using Outcome = GpuQuery::Outcome;
+  if (convention == Convention::ejkernel) {
+    if (device.platform == "gpu")
+      return fmt::format("{}|cuda{}{}", device.kind, device.driver_version.empty() ? "" : " ",
+                         device.driver_version);
+    return fmt::format("{}|{}", device.kind, device.platform);
+  }
+  std::string version;
+  if (device.platform == "gpu")
+    version = device.query == Outcome::done      ? "cuda_" + device.driver_version
+              : device.query == Outcome::not_run ? "cuda_unknown"
+                                                 : "";
+  if (device.platform == "tpu") version = tpu_version(device.kind);
+  return fmt::format("{}|{}", device.platform, version);
+}
+
+std::string device_fingerprint(Convention convention) {
+  return device_fingerprint(default_device(query_gpus()), convention);
+}
+
+Machine inspect_machine(const GpuQuery& gpus, const std::string& root) {
+  Machine machine;
+  machine.gpus = gpus;
+  machine.device = default_device(gpus, root);
+  utsname names{};
+  if (uname(&names) == 0) machine.architecture = names.machine;
+  const auto processor = first_processor(root);
+  const auto of_processor = [&](const char* key) {
+    const auto at = processor.find(key);
+    return at == processor.end() ? std::string() : at->second;
+  };
+  machine.cpu = of_processor("model name");
+  if (machine.cpu.empty()) machine.cpu = machine.architecture;
+  machine.vector_extensions = vector_extensions_in(of_processor("flags") + " " + of_processor("Features"));
+  machine.cores = count_in_list(first_line(root + "/sys/devices/system/cpu/online"));
+  if (machine.cores == 0) machine.cores = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
+  machine.usable_cores = usable_cores(root);
+  machine.cpu_quota = cpu_quota(root);
+  machine.caches = caches_below(root);
+  machine.memory_bytes = memory_total(root);
+  machine.memory_limit_bytes = get_memory_usage(root).limit_bytes;
+  machine.memory_available_bytes = memory_limit(root);
+  return machine;
+}
+
+Report describe(const Machine& machine, Convention convention) {
+  Report report;
+  report.add(Line{"fingerprint", device_fingerprint(machine.device, convention)});
+  report.add("convention", "convention", convention == Convention::document ? "document" : "ejkernel")
+      .add("platform", "platform", machine.device.platform)
+      .add("device_kind", "device", machine.device.kind)
+      .add("cpu", "processor", machine.cpu)
+      .add("architecture", "architecture", machine.architecture)
+      .add("vector_extensions", "its vector extensions",
+           fmt::format("{}", fmt::join(machine.vector_extensions, " ")))
+      .add("instruction_sets", "instruction sets found",
+           fmt::format("{}", fmt::join(instruction_sets(), ", ")))
+      .add("instruction_set", "instruction set used", instruction_set())
+      .add("cores", "cores", machine.cores)
+      .add("usable_cores", "cores for this process", static_cast<std::int64_t>(machine.usable_cores));
+  if (machine.cpu_quota) report.add("cpu_quota", "its control group's share, in cores", *machine.cpu_quota);
+  report.add("memory", "memory", machine.memory_bytes, Unit::bytes)
+      .add("memory_limit", "memory for this process", machine.memory_limit_bytes, Unit::bytes)
+      .add("memory_available", "of it free now", machine.memory_available_bytes, Unit::bytes);
+
+  Table caches{"caches",
+               "caches",
+               {{"name", "cache"}, {"size", "size", Unit::bytes}, {"shared_by", "cores that share it"}},
+               {},
+               INT64_MAX};
+  for (const CpuCache& cache : machine.caches)
+    caches.rows.push_back({cache.name, cache.bytes, cache.shared_by});
+  report.add(std::move(caches));
+
+  Table gpus{"gpus",
+             "GPUs",
+             {{"name", "GPU"}, {"driver_version", "driver"}, {"memory", "memory", Unit::bytes}},
+             {},
+             INT64_MAX};
+  for (const Gpu& gpu : machine.gpus.gpus)
+    gpus.rows.push_back({printable(gpu.name), printable(gpu.driver_version),
+                         gpu.memory_bytes ? ReportValue(*gpu.memory_bytes) : ReportValue()});
+  using Outcome = GpuQuery::Outcome;
+  const Outcome outcome = machine.gpus.outcome;
+  report.add(JsonField{"gpu_query", outcome == Outcome::done     ? "\"done\""
+                                    : outcome == Outcome::failed ? "\"failed\""
+                                                                 : "\"not_run\""});
+  if (!gpus.rows.empty()) return report.add(std::move(gpus)), report;
+  report.add(JsonField{"gpus", "[]"});
+  report.add(Remark{outcome == Outcome::done     ? "No GPU was found."
+                    : outcome == Outcome::failed ? "No GPU was found: nvidia-smi reports failure."
+                                                 : "No GPU was found: nvidia-smi cannot be run."});
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,161 @@
+// Completion scripts and manual pages: tools that read such things accept them, and what they offer is there.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Printed {
+  int status = -1;
+  std::string text;
+};
+
+Printed shell(const std::string& command) {
+  std::FILE* pipe = popen(fmt::format("( {} ) 2>&1", command).c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  Printed printed;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) printed.text += static_cast<char>(c);
+  const int status = pclose(pipe);
+  printed.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return printed;
+}
+
+bool is_installed(const std::string& tool) {
+  const bool found = shell("command -v " + tool).status == 0;
+  if (!found) MESSAGE("left out: ", tool, " is not installed");
+  return found;
+}
+
+const std::string kProgram = "'" EJK_PROGRAM "'";
+
+// The command names in `ejk help`.
+std::vector<std::string> commands() {
+  std::istringstream names(shell(kProgram + R"( help | sed -n 's/^  \([a-z][a-z-]*\)  .*/\1/p')").text);
+  std::vector<std::string> all;
+  for (std::string name; names >> name;) all.push_back(name);
+  CHECK(all.size() > 10);
+  return all;
+}
+
+class Script {
+ public:
+  explicit Script(const std::string& shell_name) {
+    std::string name = std::filesystem::temp_directory_path() / "ejk_script_XXXXXX";
+    folder_ = mkdtemp(name.data());
+    CHECK(shell(fmt::format("{} help --completion {} > {}", kProgram, shell_name, path())).status == 0);
+  }
+  ~Script() { std::filesystem::remove_all(folder_); }
+  std::string path() const { return fmt::format("'{}/_ejk'", folder_.string()); }
+  std::string folder() const { return fmt::format("'{}'", folder_.string()); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+// What bash offers for these words, the last of which is being typed.
+std::string offered(const Script& script, const std::vector<std::string>& words) {
+  std::string quoted;
+  for (const std::string& word : words) quoted += " '" + word + "'";
+  const char* command =
+      R"(bash -c "source {}; COMP_WORDS=({} ); COMP_CWORD={}; _ejk; echo \${{COMPREPLY[@]}}")";
+  return shell(fmt::format(fmt::runtime(command), script.path(), quoted, words.size() - 1)).text;
+}
+
+}  // namespace
+
+TEST_CASE("bash completes commands, options and their words") {
+  if (!is_installed("bash")) return;
+  const Script script("bash");
+  CHECK(shell("bash -n " + script.path()).text.empty());
+  CHECK(offered(script, {"ejk", "mask-"}) == "mask-info\n");
+  CHECK(offered(script, {"ejk", "he"}) == "help\n");
+  CHECK(offered(script, {"ejk", "--v"}) == "--version\n");
+  CHECK(offered(script, {"ejk", "help", "seq-"}) == "seq-info\n");
+  CHECK(offered(script, {"ejk", "help", "--com"}) == "--completion\n");
+  CHECK(offered(script, {"ejk", "mask-info", "m.npy", "--head"}) == "--head-shards\n");
+  CHECK(offered(script, {"ejk", "hash", "--conv"}) == "--convention\n");
+  CHECK(offered(script, {"ejk", "hash", "--convention", "e"}) == "ejkernel\n");
+  CHECK(offered(script, {"ejk", "sharding", "--dtype", "bf"}) == "bfloat16\n");
+  CHECK(offered(script, {"ejk", "hash", "--color", ""}) == "auto always never\n");
+  // Files are bash's own business.
+  CHECK(offered(script, {"ejk", "hash", "a"}) == "\n");
+  CHECK(offered(script, {"ejk", "nothing", "--a"}) == "\n");
+  for (const std::string& name : commands()) {
+    CHECK((" " + offered(script, {"ejk", name})).find(" " + name) != std::string::npos);
+    CHECK(offered(script, {"ejk", name, "--hel"}) == "--help\n");
+    CHECK(offered(script, {"ejk", name, "--js"}) == "--json\n");
+  }
+}
+
+TEST_CASE("zsh completes commands, options and their words") {
+  if (!is_installed("zsh")) return;
+  const Script script("zsh");
+  CHECK(shell("zsh -n " + script.path()).text.empty());
+  // What the script hands to zsh's own functions, without a terminal to complete in.
+  const auto described = [&](const std::string& words) {
+    return shell(fmt::format(
+                     "zsh -f -c 'compdef() {{ : }}; compadd() {{ print -rl -- ${{(P)2}} }}; "
+                     "_describe() {{ print -rl -- ${{(P)@[-1]}} }}; _files() {{ print files }}; source {}; "
+                     "words=({}); CURRENT=$#words; _ejk'",
+                     script.path().substr(1, script.path().size() - 2), words))
+        .text;
+  };
+  CHECK(described("ejk mask-").find("mask-info:block metadata") != std::string::npos);
+  CHECK(described("ejk hash --c").find("--convention:how an array is written") != std::string::npos);
+  CHECK(described("ejk hash --convention e") == "document\nejkernel\n");
+  CHECK(described("ejk help m").find("mask-info\n") != std::string::npos);
+  CHECK(described("ejk hash a") == "files\n");
+}
+
+TEST_CASE("fish completes commands, options and their words") {
+  if (!is_installed("fish")) return;
+  const Script script("fish");
+  CHECK(shell("fish --no-execute " + script.path()).text.empty());
+  const auto offered_by_fish = [&](const std::string& line) {
+    return shell(fmt::format("HOME={} fish -c \"source {}; complete -C '{}'\"", script.folder(),
+                             script.path(), line))
+        .text;
+  };
+  CHECK(offered_by_fish("ejk mask-").starts_with("mask-info\t"));
+  CHECK(offered_by_fish("ejk hash --conv").starts_with("--convention\t"));
+  CHECK(offered_by_fish("ejk hash --convention e").starts_with("ejkernel"));
+}
+
+TEST_CASE("manual pages are read without a complaint, and say what the help says") {
+  std::vector<std::string> pages = commands();
+  pages.emplace_back();
+  const bool groff = is_installed("groff"), mandoc = is_installed("mandoc");
+  for (const std::string& name : pages) {
+    const std::string page = fmt::format("{} help --man {}", kProgram, name);
+    CAPTURE(page);
+    const Printed printed = shell(page);
+    CHECK(printed.status == 0);
+    CHECK(printed.text.starts_with(".TH EJK"));
+    if (mandoc) CHECK(shell(page + " | mandoc -T lint -W error").status == 0);
+    if (!groff) continue;
+    CHECK(shell(page + " | groff -man -Tutf8 -ww -z").text.empty());
+    const std::string text = shell(page + " | groff -man -Tascii -P-cbou").text;
+    CHECK(text.find("EXIT STATUS") != std::string::npos);
+    if (!name.empty()) {
+      CHECK(text.find("EXAMPLE") != std::string::npos);
+      CHECK(text.find("--max-memory SIZE") != std::string::npos);
+    }
+    for (const std::string& other : pages)
+      if (name.empty() && !other.empty()) CHECK(text.find("ejk-" + other + "(1)") != std::string::npos);
+  }
+}
+
+TEST_CASE("a shell or a command that does not exist is refused") {
+  CHECK(shell(kProgram + " help --completion csh").status == 2);
+  CHECK(shell(kProgram + " help --completion").status == 2);
+  CHECK(shell(kProgram + " help --completion bash extra").status == 2);
+  CHECK(shell(kProgram + " help --man mask-inof").text.find("did you mean 'mask-info'") != std::string::npos);
+  CHECK(shell(kProgram + " help --man mask extra").status == 2);
+}
