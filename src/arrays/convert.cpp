@@ -98,7 +98,7 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
                                              std::byte* to, std::int64_t n) {
   if ((from_type == DType::float32 || from_type == DType::float64) && is_float(to_type)) {
     const kernels::Products& kernels = kernels::active().products;
-    (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, to);
+    (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, false, to);
     return std::nullopt;
   }
   return dispatch(from_type, [&]<class From>(std::type_identity<From>) {
