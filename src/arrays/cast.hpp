@@ -104,7 +104,8 @@ bool cast(From x, Stored<To>& to) {
     return std::in_range<To>(x);
   } else if constexpr (std::is_integral_v<To>) {
     constexpr From low = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From above = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+    constexpr To half = std::numeric_limits<To>::max() / 2 + 1;
+    constexpr From above = From{2} * static_cast<From>(half);
     constexpr bool has_fractions = std::numeric_limits<From>::digits > std::numeric_limits<To>::digits;
     const bool good = has_fractions ? (x > low - 1) & (x < above) : (x >= low) & (x < above);
     to = static_cast<To>(good ? x : From{0});

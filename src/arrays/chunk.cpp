@@ -52,6 +52,10 @@ class ReshapedSource : public ArraySource {
   void release(const std::byte* data, std::int64_t bytes) const override { base_->release(data, bytes); }
 
  protected:
+  const ArraySource& base() const { return *base_; }
+  std::size_t axis() const { return axis_; }
+
+ private:
   std::shared_ptr<const ArraySource> base_;
   std::size_t axis_;
   Shape shape_;
@@ -62,17 +66,17 @@ class ChunkedSource final : public ReshapedSource {
   ChunkedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape,
                 std::vector<std::byte> pad)
       : ReshapedSource(std::move(base), axis, std::move(shape)),
-        length_(base_->shape()[axis]),
-        chunk_(shape_[axis + 1]),
+        length_(this->base().shape()[axis]),
+        chunk_(this->shape()[axis + 1]),
         pad_(std::move(pad)) {}
 
   std::optional<ArrayView> mapped() const override {
-    auto view = base_->mapped();
+    auto view = base().mapped();
     if (!view || length_ % chunk_ != 0) return std::nullopt;
-    const std::int64_t stride = view->strides[axis_];
-    const auto at = static_cast<std::ptrdiff_t>(axis_);
-    view->shape = shape_;
-    view->strides[axis_] = stride * chunk_;
+    const std::int64_t stride = view->strides[axis()];
+    const auto at = static_cast<std::ptrdiff_t>(axis());
+    view->shape = shape();
+    view->strides[axis()] = stride * chunk_;
     view->strides.insert(view->strides.begin() + at + 1, stride);
     return view;
   }
@@ -82,23 +86,23 @@ class ChunkedSource final : public ReshapedSource {
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    const Around around(count, axis_, 2);
-    const std::int64_t chunks = count[axis_], within = count[axis_ + 1],
+    const Around around(count, axis(), 2);
+    const std::int64_t chunks = count[axis()], within = count[axis() + 1],
                        inner = around.inner * size_of(dtype());
     const bool whole = within == chunk_;
     const std::int64_t runs = whole ? 1 : chunks, length = whole ? chunks * chunk_ : within;
     const std::int64_t stride = chunks * within * inner;
     Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
-    from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis_));
-    extent.erase(extent.begin() + static_cast<std::ptrdiff_t>(axis_));
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis()));
+    extent.erase(extent.begin() + static_cast<std::ptrdiff_t>(axis()));
     for (std::int64_t run = 0; run < runs; ++run) {
-      from[axis_] = (start[axis_] + run) * chunk_ + start[axis_ + 1];
-      extent[axis_] = std::clamp<std::int64_t>(length_ - from[axis_], 0, length);
+      from[axis()] = (start[axis()] + run) * chunk_ + start[axis() + 1];
+      extent[axis()] = std::clamp<std::int64_t>(length_ - from[axis()], 0, length);
       std::byte* to = static_cast<std::byte*>(out) + run * length * inner;
-      if (extent[axis_] > 0) read_rows(*base_, from, extent, around.outer, stride, to);
-      if (extent[axis_] < length)
+      if (extent[axis()] > 0) read_rows(base(), from, extent, around.outer, stride, to);
+      if (extent[axis()] < length)
         for (std::int64_t o = 0; o < around.outer; ++o)
-          fill(to + o * stride + extent[axis_] * inner, (length - extent[axis_]) * inner);
+          fill(to + o * stride + extent[axis()] * inner, (length - extent[axis()]) * inner);
     }
   }
 
@@ -115,14 +119,14 @@ class ChunkedSource final : public ReshapedSource {
 class JoinedSource final : public ReshapedSource {
  public:
   JoinedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape)
-      : ReshapedSource(std::move(base), axis, std::move(shape)), chunk_(base_->shape()[axis + 1]) {}
+      : ReshapedSource(std::move(base), axis, std::move(shape)), chunk_(this->base().shape()[axis + 1]) {}
 
   std::optional<ArrayView> mapped() const override {
-    auto view = base_->mapped();
-    if (!view || (view->shape[axis_] > 1 && view->strides[axis_] != view->strides[axis_ + 1] * chunk_))
+    auto view = base().mapped();
+    if (!view || (view->shape[axis()] > 1 && view->strides[axis()] != view->strides[axis() + 1] * chunk_))
       return std::nullopt;
-    view->shape = shape_;
-    view->strides.erase(view->strides.begin() + static_cast<std::ptrdiff_t>(axis_));
+    view->shape = shape();
+    view->strides.erase(view->strides.begin() + static_cast<std::ptrdiff_t>(axis()));
     return view;
   }
 
@@ -130,8 +134,8 @@ class JoinedSource final : public ReshapedSource {
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    const Around around(count, axis_, 1);
-    const std::int64_t inner = around.inner * size_of(dtype()), stride = count[axis_] * inner;
+    const Around around(count, axis(), 1);
+    const std::int64_t inner = around.inner * size_of(dtype()), stride = count[axis()] * inner;
     if (around.outer > 1 && !random_access()) {  // one row after the other, so that nothing is read twice
       const auto d = static_cast<std::size_t>(
           std::find_if(count.begin(), count.end(), [](std::int64_t n) { return n > 1; }) - count.begin());
@@ -142,19 +146,19 @@ class JoinedSource final : public ReshapedSource {
         read(at, one, static_cast<std::byte*>(out) + i * bytes);
       return;
     }
-    const auto at_axis = static_cast<std::ptrdiff_t>(axis_);
+    const auto at_axis = static_cast<std::ptrdiff_t>(axis());
     Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
     from.insert(from.begin() + at_axis, 0);
     extent.insert(extent.begin() + at_axis, 1);
-    for (std::int64_t done = 0, n = 0; done < count[axis_]; done += n) {
-      const std::int64_t at = start[axis_] + done, left = count[axis_] - done;
+    for (std::int64_t done = 0, n = 0; done < count[axis()]; done += n) {
+      const std::int64_t at = start[axis()] + done, left = count[axis()] - done;
       const bool whole = at % chunk_ == 0 && left >= chunk_;
-      from[axis_] = at / chunk_;
-      from[axis_ + 1] = at % chunk_;
-      extent[axis_] = whole ? left / chunk_ : 1;
-      extent[axis_ + 1] = whole ? chunk_ : std::min(chunk_ - at % chunk_, left);
-      n = extent[axis_] * extent[axis_ + 1];
-      read_rows(*base_, from, extent, around.outer, stride, static_cast<std::byte*>(out) + done * inner);
+      from[axis()] = at / chunk_;
+      from[axis() + 1] = at % chunk_;
+      extent[axis()] = whole ? left / chunk_ : 1;
+      extent[axis() + 1] = whole ? chunk_ : std::min(chunk_ - at % chunk_, left);
+      n = extent[axis()] * extent[axis() + 1];
+      read_rows(base(), from, extent, around.outer, stride, static_cast<std::byte*>(out) + done * inner);
     }
   }
 

@@ -142,7 +142,7 @@ class Summary {
         .add("max_index", "at", worst_ ? ReportValue(worst_->index) : ReportValue())
         .add(std::move(rows_));
     if (elements_ > 0 && both_zero_ / 9 >= elements_ - both_zero_)
-      report.warnings.push_back("nearly all elements are 0 on both sides: the comparison proves little");
+      report.warnings.emplace_back("nearly all elements are 0 on both sides: the comparison proves little");
     return report;
   }
 
@@ -183,7 +183,7 @@ Answer run(const CompareOptions& options, Job& job) {
       }
       const auto open = [&](const ArrayReference& reference, Source& stream) -> Source {
         try {
-          const Source source = job.open_once(reference);
+          Source source = job.open_once(reference);
           if (reference.container == ArrayReference::Container::stream) stream = source;
           return source;
         } catch (const Error& error) {
