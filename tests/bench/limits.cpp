@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/machine.hpp"
 
 namespace bench {
 
@@ -59,6 +60,152 @@ void read_words(const std::byte* data, std::int64_t bytes) {
 }
 
 }  // namespace
+
+// Loops of multiply-adds. In assembler: nothing here is compiled for another instruction set than the rest of
+// the program, and no compiler can see that the sums are not used. Twelve sums at a time are more than two
+// units with a latency of five cycles each can have under way.
+namespace {
+
+struct Unit {
+  const char* name;  // as in ejk::instruction_sets()
+  double flops;      // of one round
+  void (*rounds)(std::int64_t n);
+};
+
+#if defined(__x86_64__)
+
+// 1.002 as float32, twice 1 as bfloat16, 0.008 as float64.
+constexpr std::uint32_t kFactor = 0x3F803F80;
+
+// REGISTERS: ymm or zmm.
+#define EJK_ROUNDS(NAME, INSTRUCTION, REGISTERS)                                                         \
+  void NAME(std::int64_t n) {                                                                            \
+    __asm__ volatile(                                                                                    \
+        ".irp i,0,1,2,3,4,5,6,7,8,9,10,11\n\t"                                                           \
+        "vxorps %%xmm\\i, %%xmm\\i, %%xmm\\i\n\t"                                                        \
+        ".endr\n\t"                                                                                      \
+        "vpbroadcastd %1, %%" REGISTERS                                                                  \
+        "14\n\t"                                                                                         \
+        "vpbroadcastd %1, %%" REGISTERS                                                                  \
+        "15\n"                                                                                           \
+        "1:\n\t"                                                                                         \
+        ".irp i,0,1,2,3,4,5,6,7,8,9,10,11\n\t" INSTRUCTION " %%" REGISTERS "14, %%" REGISTERS            \
+        "15, %%" REGISTERS                                                                               \
+        "\\i\n\t"                                                                                        \
+        ".endr\n\t"                                                                                      \
+        "decq %0\n\t"                                                                                    \
+        "jnz 1b\n\t"                                                                                     \
+        "vzeroupper"                                                                                     \
+        : "+r"(n)                                                                                        \
+        : "m"(kFactor)                                                                                   \
+        : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
+          "xmm11", "xmm14", "xmm15");                                                                    \
+  }
+EJK_ROUNDS(f32_in_ymm, "vfmadd231ps", "ymm")
+EJK_ROUNDS(f64_in_ymm, "vfmadd231pd", "ymm")
+EJK_ROUNDS(f32_in_zmm, "vfmadd231ps", "zmm")
+EJK_ROUNDS(f64_in_zmm, "vfmadd231pd", "zmm")
+EJK_ROUNDS(bf16_in_zmm, "vdpbf16ps", "zmm")
+#undef EJK_ROUNDS
+
+// Four tiles of sums from two tiles of rows and two of columns; each 16 rows of 64 bytes.
+void bf16_in_tiles(std::int64_t n) {
+  struct alignas(64) {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const tiles;
+  __asm__ volatile(
+      "ldtilecfg %1\n\t"
+      ".irp i,0,1,2,3,4,5,6,7\n\t"
+      "tilezero %%tmm\\i\n\t"
+      ".endr\n"
+      "1:\n\t"
+      "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+      "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+      "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+      "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
+      "decq %0\n\t"
+      "jnz 1b\n\t"
+      "tilerelease"
+      : "+r"(n)
+      : "m"(tiles)
+      : "cc");
+}
+
+#endif
+
+// What the compiler makes of it for the processors that the program is for; a round is 64 steps of eight
+// vectors.
+template <class T>
+void compiled(std::int64_t n) {
+  using Vector [[gnu::vector_size(16)]] = T;
+  Vector kept[8] = {};
+  const Vector a = Vector{} + T(0.999), b = Vector{} + T(0.001);
+  for (; n > 0; --n) {
+    Vector s0 = kept[0], s1 = kept[1], s2 = kept[2], s3 = kept[3];
+    Vector s4 = kept[4], s5 = kept[5], s6 = kept[6], s7 = kept[7];
+    for (int step = 0; step < 64; ++step) {
+      s0 = s0 * a + b, s1 = s1 * a + b, s2 = s2 * a + b, s3 = s3 * a + b;
+      s4 = s4 * a + b, s5 = s5 * a + b, s6 = s6 * a + b, s7 = s7 * a + b;
+    }
+    kept[0] = s0, kept[1] = s1, kept[2] = s2, kept[3] = s3;
+    kept[4] = s4, kept[5] = s5, kept[6] = s6, kept[7] = s7;
+    __asm__ volatile("" : "+m"(kept));
+  }
+}
+
+const Unit& unit_for(ejk::DType dtype) {
+  static const std::vector<std::string> here = ejk::instruction_sets();
+  static const std::vector<Unit> f64 = {
+#if defined(__x86_64__)
+    {"avx512", 12 * 8 * 2, f64_in_zmm},
+    {"avx2", 12 * 4 * 2, f64_in_ymm},
+#endif
+    {"portable", 64 * 16 * 2, compiled<double>}
+  };
+  static const std::vector<Unit> f32 = {
+#if defined(__x86_64__)
+    {"avx512", 12 * 16 * 2, f32_in_zmm},
+    {"avx2", 12 * 8 * 2, f32_in_ymm},
+#endif
+    {"portable", 64 * 32 * 2, compiled<float>}
+  };
+  static const std::vector<Unit> bf16 = [] {
+    std::vector<Unit> units = {
+#if defined(__x86_64__)
+      {"amx", 4 * 16 * 16 * 32 * 2, bf16_in_tiles},
+      {"avx512bf16", 12 * 32 * 2, bf16_in_zmm},
+#endif
+    };
+    units.insert(units.end(), f32.begin(), f32.end());
+    return units;
+  }();
+  const auto& units = dtype == ejk::DType::float64 ? f64 : dtype == ejk::DType::bfloat16 ? bf16 : f32;
+  return *std::find_if(units.begin(), units.end() - 1, [](const Unit& unit) {
+    return std::find(here.begin(), here.end(), unit.name) != here.end();
+  });
+}
+
+}  // namespace
+
+std::string multiply_add_unit(ejk::DType dtype) { return unit_for(dtype).name; }
+
+double multiply_add_rate(ejk::DType dtype, double seconds) {
+  const Unit& unit = unit_for(dtype);
+  constexpr std::int64_t kRounds = 10'000;  // between two looks at the clock
+  std::int64_t rounds = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto passed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+#pragma omp parallel reduction(+ : rounds)
+  while (passed() < seconds) {
+    unit.rounds(kRounds);
+    rounds += kRounds;
+  }
+  return unit.flops * static_cast<double>(rounds) / passed();
+}
 
 double read_bandwidth(int passes) { return rate(passes, read_words); }
 

@@ -4,7 +4,17 @@
 #include <cstdint>
 #include <string>
 
+#include "ejk/dtype.hpp"
+
 namespace bench {
+
+/// Floating-point operations a second, a multiply-add as two, in registers alone and with all threads, of the
+/// unit that multiplies such factors fastest here: for bfloat16 AMX, else AVX-512 BF16; float16 counts as
+/// float32. Measured for `seconds`.
+double multiply_add_rate(ejk::DType dtype, double seconds = 0.05);
+
+/// The name of that unit.
+std::string multiply_add_unit(ejk::DType dtype);
 
 /// Bytes a second that all threads together read from memory (a buffer far larger than the caches): the
 /// median of `passes` over 1 GiB.

@@ -44,6 +44,31 @@ void run(
   state.counters["of limit"] = median(shares);
 }
 
+// Times f() against the roofline of the same moment: no machine does `flops` operations on such factors
+// faster than its best unit multiplies and adds, nor anything before `bytes` have been read. Both rates are
+// probed right before each time; reading 1 GiB comes last, so that what f() reads is in no cache.
+template <class F>
+void against_roofline(benchmark::State& state, ejk::DType dtype, double flops, double bytes, F&& f) {
+  std::vector<double> times, peaks, bandwidths, shares;
+  for (auto _ : state) {
+    peaks.push_back(bench::multiply_add_rate(dtype));
+    bandwidths.push_back(bench::read_bandwidth(1));
+    const auto begin = std::chrono::steady_clock::now();
+    f();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    state.SetIterationTime(seconds.count());
+    times.push_back(seconds.count());
+    shares.push_back(std::max(flops / peaks.back(), bytes / bandwidths.back()) / times.back());
+  }
+  state.SetLabel(bench::multiply_add_unit(dtype));
+  const double time = median(times);
+  state.counters["ms"] = time * 1e3;  // the median; the column before it is the mean
+  state.counters["GFLOP/s"] = flops / time * 1e-9;
+  state.counters["peak GFLOP/s"] = median(peaks) * 1e-9;
+  state.counters["read GB/s"] = median(bandwidths) * 1e-9;
+  state.counters["of limit"] = median(shares);
+}
+
 // Log-normal lengths with a mean near `mean`, the last one cut: documents packed into one sequence.
 inline std::shared_ptr<const ejk::ArraySource> packed_documents(std::int64_t tokens, double mean) {
   std::mt19937_64 random(7);
