@@ -162,7 +162,7 @@ std::string help_for(std::vector<std::string> words) {
   }
   if (words.front() == "--man") {
     at_most(2);
-    return words.size() < 2 ? manual_page() : manual_page(command_named(words[1]));
+    return words.size() < 2 || words[1] == "help" ? manual_page() : manual_page(command_named(words[1]));
   }
   at_most(1);
   const Command& command = command_named(words.front());

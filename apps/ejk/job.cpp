@@ -143,6 +143,10 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
     source = open_array(reference, open_options());
     note_input(role, reference);
     bytes_read_ += bytes_of(*source);
+    if (parse_reference(reference).container == ArrayReference::Container::stream) stdin_role_ = role;
+  } else if (role != stdin_role_ &&
+             parse_reference(reference).container == ArrayReference::Container::stream) {
+    throw Error(Error::Kind::usage, "-: standard input can be read only once");
   }
   return source;
 }

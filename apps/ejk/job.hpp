@@ -122,6 +122,7 @@ class Job {
   bool many_ = false;                // the target is a place for several, whether there are or not
   std::int64_t max_memory_ = 0;
   std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
+  std::string stdin_role_;  // what standard input was opened as
   std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   int compression_ = 0;

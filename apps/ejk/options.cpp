@@ -48,8 +48,8 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
   }
   shared(app.add_flag(
       "--dry-run", into.dry_run,
-      "check the inputs, say what would be done, write nothing\nReads headers only. Says shapes, "
-      "bytes and peak memory."));
+      "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
+      "small inputs such as lengths and group sizes. Says shapes, bytes and peak memory."));
   shared(
       add_word(app, "--max-memory", into.max_memory, read_size, "SIZE",
                "stop before needing more, such as 4GiB\nDefault: nine tenths of what this process may use, a "

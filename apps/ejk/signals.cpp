@@ -48,7 +48,7 @@ void handle_signals(const std::string& program) {
                                  "%s: an input file became shorter while it was read\n", program.c_str());
   bus_message_size = size > 0 ? std::min(static_cast<std::size_t>(size), sizeof bus_message - 1) : 0;
 
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) install(signal, end_by_signal);  // nohup stays in force

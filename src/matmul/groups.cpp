@@ -47,7 +47,7 @@ Layout checked_layout(const ArraySource& group_sizes, std::int64_t m, std::int64
   require("num_nonzero_groups", options.num_nonzero_groups.value_or(0), 0);
   if (options.strict && m % tm != 0)
     throw Error(Error::Kind::input, fmt::format("tm = {} does not divide m = {}", tm, m))
-        .hint("without strict, the last tile is cut short");
+        .hint("unless it has to be strict, the last tile is cut short");
 
   Layout layout;
   layout.offsets = group_offsets(group_sizes, m, options.strict);
@@ -126,7 +126,7 @@ std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int
   if (strict && offsets.back() < m)
     throw invalid(group_sizes, fmt::format("group_sizes of {} groups sum to {}, less than m = {}",
                                            sizes.size(), offsets.back(), m))
-        .hint("without strict, rows past the last group belong to none");
+        .hint("unless it has to be strict, rows past the last group belong to none");
   return offsets;
 }
 
