@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ejk/array.hpp"
+#include "ejk/attention.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
