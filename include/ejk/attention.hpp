@@ -96,8 +96,10 @@ struct AttentionWork {
   std::int64_t full_blocks = 0;
   std::int64_t rows = 0;              // queries
   std::int64_t rows_without_key = 0;  // that the masks leave nothing to attend to
-  /// The first of them: (entry, head, query); empty when there is none.
+  /// The first of them: (entry, head, query within the entry); empty when there is none.
   Shape first_row_without_key;
+  /// A mask of positions lies over unequal numbers of queries and keys, where the alignment matters.
+  bool alignment_matters = false;
   double forward_flop = 0;   // 2 (D + Dv) an allowed pair
   double backward_flop = 0;  // 2 (3 D + 2 Dv) an allowed pair: without a forward pass for out and lse
   double mask_seconds = 0;   // reading masks and sorting blocks
@@ -146,9 +148,9 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
 /// The checks that need no element of q, k, v (cu_seqlens are read), and what follows from them.
 AttentionShape attention_shape(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options = {});
-void check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v, const ArrayView& dout,
-                          const AttentionOptions& options = {},
-                          const std::optional<AttentionSaved>& saved = std::nullopt);
+void check_attention_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                               const ArrayView& dout, const AttentionOptions& options = {},
+                               const std::optional<AttentionSaved>& saved = std::nullopt);
 
 /// All checks, and what there is to do: masks are read, q, k and v are not.
 AttentionWork attention_work(const ArrayView& q, const ArrayView& k, const ArrayView& v,

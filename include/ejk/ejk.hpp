@@ -3,6 +3,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"

@@ -274,8 +274,9 @@ AttentionShape attention_shape(const ArrayView& q, const ArrayView& k, const Arr
   return attn::check_arguments(q, k, v, options).shape;
 }
 
-void check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v, const ArrayView& dout,
-                          const AttentionOptions& options, const std::optional<AttentionSaved>& saved) {
+void check_attention_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                               const ArrayView& dout, const AttentionOptions& options,
+                               const std::optional<AttentionSaved>& saved) {
   attn::check_gradient(attn::check_arguments(q, k, v, options), dout, saved);
 }
 

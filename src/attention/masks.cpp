@@ -235,6 +235,8 @@ void MaskPlan::count(const Setup& setup) {
             core::ceil_div(p.q_length, setup.block.q) * core::ceil_div(p.kv_length, setup.block.kv);
       } else {
         const MaskSummary& s = tiles->summary;
+        w.alignment_matters =
+            w.alignment_matters || (p.q_length != p.kv_length && tiles->mask->node().is_positional());
         w.allowed_pairs += s.true_elements;
         w.computed_pairs += tiles->computed_pairs;
         w.empty_blocks += s.empty_blocks;

@@ -130,11 +130,25 @@ Reference::Saved Reference::saved(const ArrayView& dout) const {
   return saved;
 }
 
+std::vector<double> Reference::deltas(const ArrayView& dout, const ArrayView& out) const {
+  const ArrayView g = in_one_form(dout, setup_.layout), o = in_one_form(out, setup_.layout);
+  std::vector<double> delta(static_cast<std::size_t>(element_count(setup_.shape.lse)));
+  core::parallel_for(setup_.problems(), [&](std::int64_t n) {
+    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+    const kernels::Block a = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets),
+                         b = setup_.rows_of(o, p.entry, p.head, setup_.q_offsets);
+    for (std::int64_t i = 0; i < p.q_length; ++i)
+      delta[static_cast<std::size_t>(p.first_row + i)] =
+          dot(row_of(a, i, setup_.shape.value_size), row_of(b, i, setup_.shape.value_size));
+  });
+  return delta;
+}
+
 Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head, std::int64_t key,
                                        const ArrayView& dout, const Saved& saved) const {
   const ArrayView gradients = in_one_form(dout, setup_.layout);
   KeyGradients sum{Row(static_cast<std::size_t>(setup_.shape.head_size)),
-                   Row(static_cast<std::size_t>(setup_.shape.value_size))};
+                   Row(static_cast<std::size_t>(setup_.shape.value_size)), 0};
   for (std::int64_t h = kv_head * setup_.group(); h < (kv_head + 1) * setup_.group(); ++h) {
     const Problem p = setup_.problem(entry, h);
     if (p.q_length == 0) continue;
@@ -150,6 +164,7 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
       const Row dout_row = row_of(g, i, setup_.shape.value_size);
       const double probability = std::exp(s.value - saved.lse[at]);
       add(sum.dv, probability, dout_row);
+      sum.weight += probability;
       const double ds = probability * (dot(dout_row, v) - saved.delta[at]) * s.slope;
       add(sum.dk, setup_.scale * ds, q);
     }

@@ -34,10 +34,13 @@ class Reference {
     std::vector<double> lse, delta;
   };
   Saved saved(const ArrayView& dout) const;
+  /// δ alone, of results that are there.
+  std::vector<double> deltas(const ArrayView& dout, const ArrayView& out) const;
 
   /// The gradients of one key and its value, over all query heads that share them.
   struct KeyGradients {
     std::vector<double> dk, dv;
+    double weight = 0;  // Σ P
   };
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
