@@ -45,18 +45,27 @@ double overflow(DType dtype) {
                                     : std::numeric_limits<double>::infinity();
 }
 
-// The largest finite magnitude.
-double most(const ArrayView& array) {
+// Of the finite elements of an array of (B, heads, positions, elements): the largest, and the longest row.
+struct Extent {
+  double most = 0, longest = 0;
+};
+
+Extent extent_of(const ArrayView& array) {
   const std::int64_t rows = array.shape[0] * array.shape[1] * array.shape[2], size = array.shape[3];
   std::vector<double> row(static_cast<std::size_t>(size));
-  double all = 0;
+  Extent all;
   for (std::int64_t n = 0; n < rows; ++n) {
     const std::int64_t b = n / (array.shape[1] * array.shape[2]), h = n / array.shape[2] % array.shape[1],
                        i = n % array.shape[2];
     load(array.dtype, array.data + b * array.strides[0] + h * array.strides[1] + i * array.strides[2],
          array.strides[3], size, row.data());
-    for (const double value : row)
-      if (std::isfinite(value)) all = std::max(all, std::abs(value));
+    double squares = 0;
+    for (const double value : row) {
+      if (!std::isfinite(value)) continue;
+      all.most = std::max(all.most, std::abs(value));
+      squares += value * value;
+    }
+    all.longest = std::max(all.longest, std::sqrt(squares));
   }
   return all;
 }
@@ -206,10 +215,6 @@ void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
                             to_string(array.shape), to_string(shape)));
 }
 
-double row_length(const Setup& setup, double most_element) {
-  return most_element * std::sqrt(static_cast<double>(setup.shape.head_size));
-}
-
 double most_finite(const std::vector<double>& values) {
   double all = 0;
   for (const double value : values)
@@ -234,9 +239,8 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   if (std::ssize(chosen) < places.count()) result.method = AttentionCheck::Method::sampled_rows;
 
   const double u = finer(setup.shape.arithmetic);
-  const double scores =
-      std::abs(setup.scale) * row_length(setup, most(setup.q)) * row_length(setup, most(setup.k));
-  const double v_most = most(setup.v);
+  const double scores = std::abs(setup.scale) * extent_of(setup.q).longest * extent_of(setup.k).longest;
+  const double v_most = extent_of(setup.v).most;
   const Compared c{"out", in_one_form(out, setup.layout), &setup.q_offsets,
                    2e-5 * u + half_spacing(out.dtype)};
   std::vector<ReferenceRow> rows(chosen.size());
@@ -305,9 +309,9 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
 
   const bool wide = dout.dtype == DType::float64;
   const double u = finer(wide ? DType::float64 : setup.shape.arithmetic);
-  const double q_most = most(setup.q), k_most = most(setup.k), v_most = most(setup.v), g_most = most(g);
-  const double scores =
-      std::abs(setup.scale) * row_length(setup, q_most) * row_length(setup, k_most) + most_finite(saved.lse);
+  const Extent of_q = extent_of(setup.q), of_k = extent_of(setup.k);
+  const double v_most = extent_of(setup.v).most, g_most = extent_of(g).most;
+  const double scores = std::abs(setup.scale) * of_q.longest * of_k.longest + most_finite(saved.lse);
   const double dv_floor = 0x1p-22 * (1 + scores) * g_most;
   const double ds_floor =
       dv_floor * std::abs(setup.scale) * static_cast<double>(setup.shape.value_size) * v_most;
@@ -315,18 +319,18 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   for (const auto& row : dq_rows) dq_most = std::max(dq_most, most_finite(row));
   for (const auto& row : key_rows)
     dk_most = std::max(dk_most, most_finite(row.dk)), dv_most = std::max(dv_most, most_finite(row.dv));
-  const Compared of_q{"dq", in_one_form(dq, setup.layout), &setup.q_offsets, half_spacing(dq.dtype)};
-  const Compared of_k{"dk", in_one_form(dk, setup.layout), &setup.kv_offsets, half_spacing(dk.dtype)};
-  const Compared of_v{"dv", in_one_form(dv, setup.layout), &setup.kv_offsets, half_spacing(dv.dtype)};
+  const Compared dq_array{"dq", in_one_form(dq, setup.layout), &setup.q_offsets, half_spacing(dq.dtype)};
+  const Compared dk_array{"dk", in_one_form(dk, setup.layout), &setup.kv_offsets, half_spacing(dk.dtype)};
+  const Compared dv_array{"dv", in_one_form(dv, setup.layout), &setup.kv_offsets, half_spacing(dv.dtype)};
   Judge judge(setup, result);
   for (std::size_t n = 0; n < some_queries.size(); ++n)
-    judge.row(of_q, some_queries[n], dq_rows[n].data(), setup.shape.head_size,
-              u * (1e-4 * dq_most + ds_floor * k_most));
+    judge.row(dq_array, some_queries[n], dq_rows[n].data(), setup.shape.head_size,
+              u * (1e-4 * dq_most + ds_floor * of_k.most));
   for (std::size_t n = 0; n < some_keys.size(); ++n) {
     const double weight = std::max(1.0, key_rows[n].weight);
-    judge.row(of_k, some_keys[n], key_rows[n].dk.data(), setup.shape.head_size,
-              u * (1e-4 * dk_most + ds_floor * weight * q_most));
-    judge.row(of_v, some_keys[n], key_rows[n].dv.data(), setup.shape.value_size,
+    judge.row(dk_array, some_keys[n], key_rows[n].dk.data(), setup.shape.head_size,
+              u * (1e-4 * dk_most + ds_floor * weight * of_q.most));
+    judge.row(dv_array, some_keys[n], key_rows[n].dv.data(), setup.shape.value_size,
               u * (1e-4 * dv_most + dv_floor * weight));
   }
   return result;

@@ -27,7 +27,7 @@ AttentionMask attention_mask(std::vector<Mask> heads) {
   AttentionMask m;
   m.heads = std::ssize(heads);
   m.any_length = false;
-  m.name = heads.size() == 1 ? heads.front().text() : fmt::format("the masks of {} heads", heads.size());
+  m.name = heads.size() == 1 ? heads.front().text() : "the list of masks";
   m.mask = [heads = std::move(heads)](std::int64_t, std::int64_t head, std::int64_t, std::int64_t) {
     return heads[static_cast<std::size_t>(head)];
   };
@@ -38,7 +38,7 @@ AttentionMask attention_mask(std::vector<MaskExpression> heads, Polarity polarit
   if (heads.empty()) throw invalid("there is no expression among the masks of heads");
   AttentionMask m;
   m.heads = std::ssize(heads);
-  m.name = heads.size() == 1 ? heads.front().text() : fmt::format("the masks of {} heads", heads.size());
+  m.name = heads.size() == 1 ? heads.front().text() : "the list of masks";
   for (const MaskExpression& expression : heads) {
     const auto shape = expression.shape(open);
     if (!shape) continue;

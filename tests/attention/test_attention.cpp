@@ -33,7 +33,7 @@ TEST_CASE("attention gives the golden results") {
 TEST_CASE("random attention equals plain loops in float64") {
   plain::Random random(1);
   std::int64_t rows_without_key = 0;
-  for (int n = 0; n < 400; ++n) {
+  for (int n = 0; n < 200; ++n) {
     CAPTURE(n);
     const auto r = plain::random_attention(random, plain::kFloats);
     const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
