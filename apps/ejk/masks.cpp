@@ -250,12 +250,14 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
   AttentionMasks masks;
   using Source = std::shared_ptr<const ArraySource>;
   const auto held = std::make_shared<std::map<std::string, Source>>();
-  const OpenArray open = [&job, held](const std::string& reference) {
+  const auto held_bytes = std::make_shared<std::int64_t>(0);
+  const OpenArray open = [&job, held, held_bytes](const std::string& reference) {
     Source& source = (*held)[reference];
     if (source) return source;
     Source opened = job.open("mask_array", reference);
     if (!opened->random_access()) {
-      job.require_memory(byte_count(opened->shape(), opened->dtype()));
+      *held_bytes += byte_count(opened->shape(), opened->dtype());
+      job.require_memory(*held_bytes);
       opened = in_memory(*opened);
     }
     return source = opened;
@@ -286,6 +288,7 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
       masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
                                           printable(options.expressions.front().text()), shape.heads));
   }
+  masks.held_bytes = *held_bytes;
   note_masks(options, job);
   return masks;
 }

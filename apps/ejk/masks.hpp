@@ -49,6 +49,7 @@ void declare_attention_masks(CLI::App& app, MaskOptions& into);
 struct AttentionMasks {
   std::vector<AttentionMask> masks;  // ANDed
   std::vector<std::string> remarks;  // broadcasts
+  std::int64_t held_bytes = 0;       // of arrays in memory
 };
 
 /// Opens what the options name, for inputs of this shape. Arrays that can only be read in order are held in

@@ -247,8 +247,9 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   core::parallel_for(std::ssize(chosen), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
     rows[at] = reference.row(setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
-    rows[at].scores = {};
-    rows[at].slopes = {};
+    // Let go of what is as long as there are keys.
+    rows[at].scores = std::vector<double>();
+    rows[at].slopes = std::vector<double>();
   });
   Judge judge(setup, result);
   for (std::size_t n = 0; n < chosen.size(); ++n) {
@@ -307,7 +308,8 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
-  const bool wide = dout.dtype == DType::float64;
+  // Gradients of a float64 dout are float64; what sampled keys are compared with is no finer than the inputs.
+  const bool wide = whole && dout.dtype == DType::float64;
   const double u = finer(wide ? DType::float64 : setup.shape.arithmetic);
   const Extent of_q = extent_of(setup.q), of_k = extent_of(setup.k);
   const double v_most = extent_of(setup.v).most, g_most = extent_of(g).most;

@@ -70,7 +70,8 @@ AttentionMask attention_mask(std::shared_ptr<const ArraySource> array, Polarity 
   m.any_length = false;
   if (rank > 2) m.batch = shape[0];
   if (rank > 3) m.heads = shape[1];
-  m.mask = [array, polarity, rank](std::int64_t entry, std::int64_t head, std::int64_t, std::int64_t) {
+  m.mask = [array = std::move(array), polarity, rank](std::int64_t entry, std::int64_t head, std::int64_t,
+                                                      std::int64_t) {
     auto one = array;
     if (rank > 2) one = slice_of(one, entry);
     if (rank > 3) one = slice_of(one, head);

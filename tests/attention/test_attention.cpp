@@ -1,6 +1,8 @@
 // Attention forward: golden cases, random ones against plain loops, what masks hide, what is refused.
 #include "ejk/attention.hpp"
 
+#include <atomic>
+
 #include "attention/reference.hpp"
 #include "support/golden_attention.hpp"
 #include "support/random_attention.hpp"
@@ -345,6 +347,43 @@ TEST_CASE("expressions are masks of each sequence's own lengths") {
   CHECK(work.rows_without_key == 4);
   CHECK(work.first_row_without_key == Shape{1, 0, 0});
   CHECK(work.alignment_matters);
+}
+
+TEST_CASE("a mask that is read in order by one thread gives the same bits") {
+  class InOrder final : public ArraySource {
+   public:
+    explicit InOrder(Array array) : array_(std::move(array)) {}
+    DType dtype() const override { return array_.dtype(); }
+    const Shape& shape() const override { return array_.shape(); }
+    const std::string& name() const override { return name_; }
+    void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+              void* out) const override {
+      CHECK(busy_.fetch_add(1) == 0);
+      ArrayView part = array_.view();
+      for (std::size_t d = 0; d < count.size(); ++d) {
+        part.data += start[d] * part.strides[d];
+        part.shape[d] = count[d];
+      }
+      copy_elements(part, out);
+      busy_.fetch_sub(1);
+    }
+
+   private:
+    Array array_;
+    std::string name_ = "in order";
+    mutable std::atomic<int> busy_{0};
+  };
+  std::mt19937_64 engine(8);
+  const Array q = plain::random(DType::float32, {2, 60, 2, 4}, engine);
+  Array elements(DType::boolean, {2, 2, 60, 60});
+  for (bool& e : elements.elements<bool>()) e = engine() % 3 == 0;
+  AttentionOptions mapped, in_order;
+  mapped.block = in_order.block = BlockShape{16, 16};
+  mapped.masks.push_back(attention_mask(make_source(elements.view(), "mapped")));
+  in_order.masks.push_back(attention_mask(std::make_shared<InOrder>(Array::copy_of(elements.view()))));
+  const Threads threads(4);
+  CHECK(plain::same_bytes(attention(q.view(), q.view(), q.view(), mapped).out,
+                          attention(q.view(), q.view(), q.view(), in_order).out));
 }
 
 TEST_CASE("progress ends with all pairs") {

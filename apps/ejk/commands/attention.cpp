@@ -120,6 +120,7 @@ struct Request {
   AttentionOptions options;
   AttentionShape shape;
   std::vector<std::string> remarks;
+  std::int64_t mask_bytes = 0;  // of masks held in memory
 };
 
 Request open_request(const AttentionWords& words, Job& job) {
@@ -145,6 +146,7 @@ Request open_request(const AttentionWords& words, Job& job) {
   AttentionMasks masks = resolve_attention_masks(words.masks, r.shape, job);
   o.masks = std::move(masks.masks);
   r.remarks = std::move(masks.remarks);
+  r.mask_bytes = masks.held_bytes;
   r.shape = in.naming([&] { return attention_shape(in.q.view, in.k.view, in.v.view, o); });
   return r;
 }
@@ -205,7 +207,7 @@ bool plan(Request& r, const Report& inputs, const std::vector<Result>& results, 
   std::int64_t bytes = 0, held = 0;
   for (const Result& result : results) bytes += byte_count(result.shape, result.dtype);
   for (const Input* input : r.inputs.all()) held += input->bytes_to_hold();
-  const std::int64_t peak = 2 * kPieceBytes + r.shape.plan_bytes + held + bytes + extra;
+  const std::int64_t peak = 2 * kPieceBytes + r.shape.plan_bytes + r.mask_bytes + held + bytes + extra;
   if (!job.is_dry_run()) return job.plan({}, peak);
   job.require_memory(peak);
   Report report = inputs;
@@ -292,6 +294,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   };
   in.naming(
       [&] { check_attention_arguments(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, saved()); });
+  if (in.dout.view.dtype == DType::float64) r.shape.arithmetic = DType::float64;
   if (words.grad_dtype) job.note_setting("grad_dtype", std::string(name_of(*words.grad_dtype)));
   // With both, gradients are of --dtype first and are then cast; with one of them they are rounded once.
   const std::optional<DType> computed = words.dtype ? words.dtype : words.grad_dtype;
