@@ -71,13 +71,14 @@ def group_sizes(tokens, experts):
     return np.bincount(chosen, minlength=experts).astype(np.int32)
 
 
+def eighths(*shape):
+    """Multiples of 1/8 from -1 to 1, from a formula."""
+    n = np.arange(np.prod(shape), dtype=np.int64)
+    return ((n * 37 % 101 % 17 - 8) / 8).astype(np.float32).reshape(shape)
+
+
 def experts():
-    """A layer of four experts, the second of which has no token, and a gradient; eighths, from a formula."""
-
-    def eighths(*shape):
-        n = np.arange(np.prod(shape), dtype=np.int64)
-        return ((n * 37 % 101 % 17 - 8) / 8).astype(np.float32).reshape(shape)
-
+    """A layer of four experts, the second of which has no token, and a gradient."""
     tokens, grad = eighths(32, 16), eighths(32, 8)[::-1].copy()
     return {
         "tokens": tokens,
@@ -85,6 +86,19 @@ def experts():
         "experts": eighths(4, 16, 8),
         "group_sizes": np.array([9, 0, 17, 6], np.int32),
         "grad": grad,
+    }
+
+
+def attention():
+    """Two rows of 32 tokens, four query heads and two of keys and values, and a gradient."""
+    ids = np.repeat([[1, 2, 3, 0], [1, 2, 0, 0]], [9, 13, 4, 6], axis=1)
+    return {
+        "q": eighths(2, 32, 4, 8),
+        "k": eighths(2, 32, 2, 8)[:, ::-1].copy(),
+        "v": eighths(2, 32, 2, 8)[::-1].copy(),
+        "dout": eighths(2, 32, 4, 8)[::-1, ::-1].copy(),
+        "segment_ids": ids.astype(np.int32),
+        "cu_seqlens": np.array([0, 9, 22, 26, 32], np.int32),
     }
 
 
@@ -133,9 +147,10 @@ def main():
             file.create_dataset(name, data=array, **({} if small else {"compression": "gzip", "shuffle": True}))
         file.create_dataset("attention_mask", data=(same & causal)[None], chunks=(1, 128, 256), compression="gzip")
 
-    with h5py.File(HERE / "experts.h5", "w") as file:
-        for name, array in experts().items():
-            file[name] = array
+    for made in (experts, attention):
+        with h5py.File(HERE / f"{made.__name__}.h5", "w") as file:
+            for name, array in made().items():
+                file[name] = array
 
     print(f"{len(lengths)} paragraphs, {sum(lengths)} tokens; {len(lens)} paragraphs in the packed sequence")
 

@@ -37,6 +37,8 @@ struct Command {
 std::span<const Command> commands();
 
 // commands/*.cpp
+Run attention(CLI::App& app);
+Run attention_grad(CLI::App& app);
 Run bin_pack(CLI::App& app);
 Run cdiv(CLI::App& app);
 Run chunk(CLI::App& app);

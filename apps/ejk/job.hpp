@@ -74,6 +74,9 @@ class Job {
   /// Throws Error{budget} when the work would take more.
   void require_memory(std::int64_t peak_bytes) const;
 
+  /// Nothing is to be computed: what a plan says may take some looking.
+  bool is_dry_run() const { return options_.dry_run; }
+
   /// Says what is about to be done, before it is, and requires `peak_bytes`. With --dry-run that is all, and
   /// the answer is true: stop.
   bool plan(Report report, std::int64_t peak_bytes);

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "ejk/text.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -85,6 +87,27 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
   throw error;
 }
 
+void add_expressions(CLI::App& app, MaskOptions& into, const std::string& help) {
+  app.add_option_function<std::vector<std::string>>(
+         "--mask",
+         [&into](const std::vector<std::string>& words) {
+           for (const std::string& word : words) into.expressions.push_back(MaskExpression::parse(word));
+         },
+         "a rule, such as 'causal & documents(cu.npy)'\n" + help)
+      ->allow_extra_args(false)
+      ->type_name("EXPR")
+      ->group("Masks");
+}
+
+// What written files say of the masks.
+void note_masks(const MaskOptions& options, Job& job) {
+  std::string rules;
+  for (const MaskExpression& expression : options.expressions)
+    rules += (rules.empty() ? "" : "; ") + without_references(expression.text());
+  if (!rules.empty()) job.note_setting("mask", rules);
+  job.note_setting("mask_kind", name_of(options.polarity));
+}
+
 }  // namespace
 
 CLI::Option* add_mask_kind(CLI::App& app, Polarity& into) {
@@ -106,16 +129,9 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
       "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
       "batch needs a slice: mask.npy[0].")
       ->group("Masks");
-  app.add_option_function<std::vector<std::string>>(
-         "--mask",
-         [&into](const std::vector<std::string>& words) {
-           for (const std::string& word : words) into.expressions.push_back(MaskExpression::parse(word));
-         },
-         "a rule, such as 'causal & documents(cu.npy)'\n"
-         "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.")
-      ->allow_extra_args(false)
-      ->type_name("EXPR")
-      ->group("Masks");
+  add_expressions(
+      app, into,
+      "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.");
   add_word(
       app, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
@@ -213,11 +229,67 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   for (std::int64_t head = 0; head < heads; ++head)
     masks.heads.push_back(head > 0 && one_for_all ? masks.heads.front() : mask_of(head));
 
-  std::string rules;
+  note_masks(options, job);
+  return masks;
+}
+
+void declare_attention_masks(CLI::App& app, MaskOptions& into) {
+  add_reference(app, "MASK", into.array,
+                "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
+                "bool or integer: non-zero means that query q may attend to key k, unless --mask-kind says "
+                "otherwise.")
+      ->group("Masks");
+  add_expressions(
+      app, into,
+      "One --mask serves all heads; as many as there are heads, one each. All masks that are given "
+      "are ANDed. In packed inputs positions are those within the sequence.");
+  add_mask_kind(app, into.polarity)->group("Masks");
+}
+
+AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job) {
+  AttentionMasks masks;
+  using Source = std::shared_ptr<const ArraySource>;
+  const auto held = std::make_shared<std::map<std::string, Source>>();
+  const auto held_bytes = std::make_shared<std::int64_t>(0);
+  const OpenArray open = [&job, held, held_bytes](const std::string& reference) {
+    Source& source = (*held)[reference];
+    if (source) return source;
+    Source opened = job.open("mask_array", reference);
+    if (!opened->random_access()) {
+      *held_bytes += byte_count(opened->shape(), opened->dtype());
+      job.require_memory(*held_bytes);
+      opened = in_memory(*opened);
+    }
+    return source = opened;
+  };
+  if (!options.array.empty()) {
+    Source array;
+    try {
+      array = open(options.array);
+    } catch (Error& error) {
+      if (is_expression(options.array))
+        error.hint(fmt::format("an expression follows --mask: --mask '{}'", options.array));
+      throw;
+    }
+    masks.masks.push_back(attention_mask(array, options.polarity));
+    const AttentionMask& mask = masks.masks.back();
+    const std::string what =
+        fmt::format("{} of shape {}", printable(options.array), to_string(array->shape()));
+    if (mask.batch == 1 && shape.entries > 1)
+      masks.remarks.push_back(fmt::format("{} serves all {} batch entries.", what, shape.entries));
+    if (mask.heads == 1 && shape.heads > 1)
+      masks.remarks.push_back(fmt::format("{} serves all {} heads.", what, shape.heads));
+  }
   for (const MaskExpression& expression : options.expressions)
-    rules += (rules.empty() ? "" : "; ") + without_references(expression.text());
-  if (!rules.empty()) job.note_setting("mask", rules);
-  job.note_setting("mask_kind", name_of(options.polarity));
+    job.note_input("mask_expression", expression.text());
+  if (!options.expressions.empty()) {
+    masks.masks.push_back(attention_mask(options.expressions, options.polarity, open));
+    if (options.expressions.size() == 1 && masks.masks.back().heads == 1 && shape.heads > 1)
+      masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
+                                          printable(options.expressions.front().text()), shape.heads));
+  }
+  masks.held_bytes = *held_bytes;
+  note_masks(options, job);
   return masks;
 }
 

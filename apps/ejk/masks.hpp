@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ejk/attention.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/report.hpp"
 #include "job.hpp"
@@ -41,6 +42,19 @@ struct Masks {
 /// Opens what the options name. Throws Error{usage} when they do not say enough, Error{input} when they or
 /// the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
+
+/// The same options for attention, whose inputs have the lengths: MASK may have axes of batch and heads.
+void declare_attention_masks(CLI::App& app, MaskOptions& into);
+
+struct AttentionMasks {
+  std::vector<AttentionMask> masks;  // ANDed
+  std::vector<std::string> remarks;  // broadcasts
+  std::int64_t held_bytes = 0;       // of arrays in memory
+};
+
+/// Opens what the options name, for inputs of this shape. Arrays that can only be read in order are held in
+/// memory.
+AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job);
 
 /// The last paragraphs of the help of a command that takes masks.
 extern const char* const kMaskHelp;

@@ -3,6 +3,8 @@
 
 #include "ejk/array.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "ejk/compare.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"

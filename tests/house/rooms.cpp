@@ -49,6 +49,7 @@ const std::map<std::string, std::string> kPublic{
     {"matmul_check", "matmul"},
     {"tiling", "matmul"},
     {"attention", "attention"},
+    {"attention_check", "attention"},
     {"array_math", "arrays"},
     {"compare", "arrays"},
     {"generate", "arrays"},

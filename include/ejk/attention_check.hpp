@@ -1,0 +1,62 @@
+// Attention's results against a plain evaluation in float64: is every element as near as its arithmetic
+// allows?
+//
+// With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of a 16-bit
+// result's type (of others 0) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|, of which scores keep 24 bits
+// (53):
+//   out    |out − R| ≤ u (2e-5 |R| + (2e-6 + 2⁻²¹ L) max|v|) + ε |R|
+//   lse    |lse − R| ≤ u (1e-5 max(1, |R|) + 2⁻²¹ L)
+//   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|, floor = 2⁻²² |scale| Dv max|dout| max|v|
+//   max|k| dk     the same with max|q|, and the floor times Σ P of the key, at least 1 dv     the same with
+//   the floor 2⁻²² max|dout|
+// and half of the smallest positive result on top. A number where the reference is NaN or infinite, or the
+// reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores do to them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/attention.hpp"
+
+namespace ejk {
+
+/// One element of a result, what the reference has there, and how far apart they are.
+struct AttentionDifference {
+  std::string array;
+  Shape index;
+  double value = 0;
+  double reference = 0;
+  double size = 0;  // infinite where only one is a number
+  double allowed = 0;
+};
+
+struct AttentionCheck {
+  /// Small problems are evaluated whole, of larger ones some queries and keys, the first and last among them.
+  enum class Method { every_element, sampled_rows };
+
+  Method method = Method::every_element;
+  std::int64_t elements = 0;  // of all arrays
+  std::int64_t compared = 0;
+  std::int64_t nonzero = 0;                  // of those compared, not 0 in the result or the reference
+  std::int64_t violating = 0;                // of those compared
+  std::vector<AttentionDifference> largest;  // one an array
+  std::optional<AttentionDifference> worst;  // the one furthest beyond its tolerance
+
+  bool passed() const { return violating == 0; }
+};
+
+/// `out` and `lse` are what attention with the other arguments gave. Throws its errors, and Error{input} for
+/// results of another shape. The same answer for any number of threads.
+AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                               const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
+
+/// dq, dk, dv are what attention_grad gave. Sampled keys take lse and out from a forward pass of the library.
+AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                                    const ArrayView& dout, const AttentionOptions& options,
+                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv);
+
+Report describe(const AttentionCheck& check);
+
+}  // namespace ejk

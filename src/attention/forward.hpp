@@ -1,0 +1,12 @@
+// The forward pass of all problems.
+#pragma once
+
+#include "attention/problem.hpp"
+
+namespace ejk::attn {
+
+/// Writes out (C order, of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype).
+void forward(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
+             const std::function<void(std::int64_t done, std::int64_t all)>& progress);
+
+}  // namespace ejk::attn

@@ -1,0 +1,107 @@
+// The arguments of attention, checked, in one form for all layouts: a problem for each entry (batch entry or
+// packed sequence) and query head, made on demand, with pointers and strides and its mask cut into tiles.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ejk/attention.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/bits.hpp"
+#include "mask/node.hpp"
+
+namespace ejk::attn {
+
+/// One query head of one entry.
+struct Problem {
+  std::int64_t entry = 0, head = 0, kv_head = 0;
+  std::int64_t q_length = 0, kv_length = 0;
+  kernels::Block q, k, v;      // (positions, elements)
+  kernels::Block bias = {};    // (queries, keys); data null: none
+  std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
+};
+
+/// Checked arguments.
+struct Setup {
+  AttentionLayout layout;
+  ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
+  std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences
+  std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
+  double scale = 1;
+  double softcap = 0;  // 0: none
+  BlockShape block;
+  AttentionShape shape;
+
+  bool packed() const { return layout == AttentionLayout::thd; }
+  std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
+  std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, entry); }
+  std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
+  std::int64_t problems() const { return shape.entries * shape.heads; }
+
+  Problem problem(std::int64_t entry, std::int64_t head) const;
+
+  /// The rows of one entry and head in an array of (B, heads, positions, elements), which `array` is seen as.
+  kernels::Block rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
+                         const std::vector<std::int64_t>& offsets) const;
+
+ private:
+  std::int64_t length(const ArrayView& array, const std::vector<std::int64_t>& offsets,
+                      std::int64_t entry) const {
+    const auto e = static_cast<std::size_t>(entry);
+    return packed() ? offsets[e + 1] - offsets[e] : array.shape[2];
+  }
+};
+
+/// All checks that need no mask. Throws Error{input}.
+Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                      const AttentionOptions& options);
+
+/// An array of the layout's axes as (B, heads, positions, elements).
+ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
+
+/// The shape of `dout`, of saved results; and that they are floats.
+void check_gradient(const Setup& setup, const ArrayView& dout, const std::optional<AttentionSaved>& saved);
+
+/// A mask cut into blocks.
+struct MaskTiles {
+  std::optional<Mask> mask;  // none: an entry without queries or keys
+  MaskSummary summary;       // the states of its blocks, and what the report counts
+  std::int64_t computed_pairs = 0;
+
+  mask::BlockState state(std::int64_t q_block, std::int64_t kv_block) const {
+    const std::int64_t columns = summary.states.shape()[1];
+    return static_cast<mask::BlockState>(
+        summary.states.elements<std::uint8_t>()[static_cast<std::size_t>(q_block * columns + kv_block)]);
+  }
+};
+
+/// The masks of all problems, joined.
+class MaskPlan {
+ public:
+  /// Reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
+  MaskPlan(const Setup& setup, const AttentionOptions& options);
+
+  /// Null: all pairs attend.
+  const MaskTiles* of(const Problem& problem) const {
+    if (tiles_.empty()) return nullptr;
+    const std::int64_t at = (entries_ == 1 ? 0 : problem.entry) * heads_ + (heads_ == 1 ? 0 : problem.head);
+    return &tiles_[static_cast<std::size_t>(at)];
+  }
+
+  /// The bits of a rectangle of a mask: one thread at a time where the mask wants that.
+  static void fill(const MaskTiles& tiles, const mask::Rectangle& where, const mask::BitRows& out);
+
+  AttentionWork work() const { return work_; }
+
+ private:
+  void count(const Setup& setup);
+
+  std::int64_t entries_ = 1, heads_ = 1;  // 1: all share
+  std::vector<MaskTiles> tiles_;          // (entries, heads); empty: there is no mask
+  AttentionWork work_;
+};
+
+}  // namespace ejk::attn

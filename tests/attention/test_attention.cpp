@@ -1,0 +1,424 @@
+// Attention forward: golden cases, random ones against plain loops, what masks hide, what is refused.
+#include "ejk/attention.hpp"
+
+#include <atomic>
+
+#include "attention/reference.hpp"
+#include "support/golden_attention.hpp"
+#include "support/random_attention.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+
+TEST_CASE("attention gives the golden results") {
+  int cases = 0;
+  for (const golden::Case& c : golden::load("attention")) {
+    CAPTURE(c.name);
+    AttentionOptions options = golden::attention_options(c);
+    const ArrayView q = c.in.at("q").view(), k = c.in.at("k").view(), v = c.in.at("v").view();
+    if (c.is_error) {
+      CHECK_THROWS_AS(attention(q, k, v, options), Error);
+      continue;
+    }
+    for (const auto& block : {std::optional<BlockShape>(), std::optional<BlockShape>({3, 5})}) {
+      ++cases;
+      options.block = block;
+      const Attention got = attention(q, k, v, options);
+      CHECK(got.out.dtype() == q.dtype);
+      CHECK(got.lse.dtype() == golden::arithmetic_of(c));
+      CHECK(golden::forward_difference(c, got.out, got.lse) == "");
+    }
+  }
+  CHECK(cases > 60);
+}
+
+TEST_CASE("random attention equals plain loops in float64") {
+  plain::Random random(1);
+  std::int64_t rows_without_key = 0;
+  for (int n = 0; n < 200; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    const plain::AttentionResult expected = plain::attend(r->plain);
+    CHECK(plain::out_far_from(got.out, plain::in_layout(expected.out, r->options.layout), r->plain.v.values,
+                              r->arithmetic) == "");
+    CHECK(plain::lse_far_from(got.lse, expected.lse.values, r->arithmetic) == "");
+    const Attention plain_form = attn::reference_attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    CHECK(plain::far_from(plain::doubles(plain_form.out.view()),
+                          plain::in_layout(expected.out, r->options.layout), 1e-12, 1e-12) == "");
+
+    // The counts are those of the definition.
+    std::int64_t allowed = 0, without = 0;
+    const Shape &q = r->plain.q.shape, &k = r->plain.k.shape;
+    for (std::int64_t b = 0; b < q[0]; ++b)
+      for (std::int64_t h = 0; h < q[1]; ++h)
+        for (std::int64_t i = 0; i < q[2]; ++i) {
+          for (std::int64_t j = 0; j < k[2]; ++j) allowed += r->plain.allowed(b, h, i, j);
+          without += expected.lse.at(b, h, i, 0) == -plain::kInfinity;
+        }
+    CHECK(got.work.allowed_pairs == allowed);
+    CHECK(got.work.rows == q[0] * q[1] * q[2]);
+    CHECK(got.work.rows_without_key == without);
+    CHECK(got.work.first_row_without_key.empty() == (without == 0));
+    CHECK(got.work.computed_pairs >= allowed);
+    CHECK(got.work.dense_pairs >= got.work.computed_pairs);
+    rows_without_key += without;
+    const AttentionWork planned = attention_work(r->q.view(), r->k.view(), r->v.view(), r->options);
+    CHECK(planned.allowed_pairs == allowed);
+    CHECK(planned.rows_without_key <= without);
+  }
+  CHECK(rows_without_key > 1000);
+}
+
+TEST_CASE("any number of threads and any strides give the same bits") {
+  plain::Random random(2);
+  for (int n = 0; n < 30; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    const Attention one = [&] {
+      const Threads threads(1);
+      return attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    }();
+    for (const int count : {2, 7}) {
+      const Threads threads(count);
+      const plain::Laid q(r->q, count % 4), k(r->k, (count + 1) % 4), v(r->v, 1);
+      const Attention other = attention(q.view(), k.view(), v.view(), r->options);
+      CHECK(plain::same_bytes(one.out, other.out));
+      CHECK(plain::same_bytes(one.lse, other.lse));
+    }
+  }
+}
+
+TEST_CASE("a row without a key gives 0 and -inf, however the mask was given") {
+  std::mt19937_64 engine(3);
+  const Array q = plain::random(DType::float32, {1, 3, 1, 4}, engine),
+              k = plain::random(DType::float32, {1, 5, 1, 4}, engine),
+              v = plain::random(DType::float32, {1, 5, 1, 4}, engine),
+              dout = plain::random(DType::float32, {1, 3, 1, 4}, engine);
+  const double hidden[] = {-plain::kInfinity, -1e9, -1e4};
+  const auto check = [&](const AttentionOptions& options) {
+    const Attention got = attention(q.view(), k.view(), v.view(), options);
+    const auto out = plain::doubles(got.out.view()), lse = plain::doubles(got.lse.view());
+    for (int d = 0; d < 4; ++d) CHECK(out[static_cast<std::size_t>(4 + d)] == 0);
+    CHECK(lse[1] == -plain::kInfinity);
+    for (const double value : out) CHECK(std::isfinite(value));
+    CHECK(std::isfinite(lse[0]));
+    CHECK(got.work.rows_without_key == 1);
+    CHECK(got.work.first_row_without_key == Shape{0, 0, 1});
+    const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    for (const Array* array : {&g.dq, &g.dk, &g.dv})
+      for (const double value : plain::doubles(array->view())) CHECK(std::isfinite(value));
+    for (int d = 0; d < 4; ++d) CHECK(plain::doubles(g.dq.view())[static_cast<std::size_t>(4 + d)] == 0);
+  };
+  std::vector<double> additive(15);
+  for (const double value : hidden) {
+    std::fill(additive.begin() + 5, additive.begin() + 10, value);
+    AttentionOptions options;
+    options.masks.push_back(attention_mask(
+        make_source(plain::array_of(DType::float32, {3, 5}, additive), "m"), Polarity::additive));
+    check(options);
+  }
+  std::fill(additive.begin() + 5, additive.begin() + 10, std::numeric_limits<float>::lowest());
+  AttentionOptions lowest;
+  lowest.masks.push_back(attention_mask(make_source(plain::array_of(DType::float32, {3, 5}, additive), "m"),
+                                        Polarity::additive));
+  check(lowest);
+  Array keep(DType::boolean, {1, 1, 3, 5}), drop(DType::int64, {1, 3, 5});
+  for (std::size_t i = 0; i < 15; ++i) {
+    keep.elements<bool>()[i] = i < 5 || i >= 10;
+    drop.elements<std::int64_t>()[i] = i < 5 || i >= 10 ? 0 : 7;
+  }
+  AttentionOptions of_bools, of_integers;
+  of_bools.masks.push_back(attention_mask(make_source(keep.view(), "m")));
+  check(of_bools);
+  of_integers.masks.push_back(attention_mask(make_source(drop.view(), "m"), Polarity::drop));
+  check(of_integers);
+  const std::vector<double> bias(5, -plain::kInfinity);
+  std::vector<double> whole(15);
+  std::copy(bias.begin(), bias.end(), whole.begin() + 5);
+  const Array by_bias = plain::array_of(DType::float32, {3, 5}, whole);
+  AttentionOptions biased;
+  biased.bias = by_bias.view();
+  check(biased);
+  // As a bias, a large negative number is a number: the row attends to all of its keys.
+  const Array large = plain::array_of(DType::float32, {3, 5}, std::vector<double>(15, -1e9));
+  biased.bias = large.view();
+  const Attention shifted = attention(q.view(), k.view(), v.view(), biased);
+  for (const double value : plain::doubles(shifted.out.view())) CHECK(std::isfinite(value));
+  CHECK(shifted.work.rows_without_key == 0);
+}
+
+TEST_CASE("what stands in hidden places does not matter") {
+  plain::Random random(4);
+  for (int n = 0; n < 20; ++n) {
+    std::mt19937_64 engine(random());
+    const std::int64_t length = 21, real = plain::between(random, 1, 20);
+    Array q = plain::random(DType::float32, {1, length, 2, 5}, engine),
+          k = plain::random(DType::float32, {1, length, 2, 5}, engine),
+          v = plain::random(DType::float32, {1, length, 2, 5}, engine),
+          dout = plain::random(DType::float32, {1, length, 2, 5}, engine);
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(length), 1);
+    std::fill(ids.begin() + real, ids.end(), 0);
+    AttentionOptions options;
+    options.q_segment_ids = plain::integers(ids, {1, length}, "ids");
+    if (n % 2 == 0) options.block = BlockShape{4, 6};
+    const Attention clean = attention(q.view(), k.view(), v.view(), options);
+    const AttentionGradients clean_grad = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    for (Array* array : {&q, &k, &v, &dout})
+      for (std::int64_t i = real * 10; i < array->size(); ++i)
+        array->elements<float>()[static_cast<std::size_t>(i)] =
+            i % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+    const Attention got = attention(q.view(), k.view(), v.view(), options);
+    CHECK(plain::same_bytes(got.out, clean.out));
+    CHECK(plain::same_bytes(got.lse, clean.lse));
+    const AttentionGradients grad = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    CHECK(plain::same_bytes(grad.dq, clean_grad.dq));
+    CHECK(plain::same_bytes(grad.dk, clean_grad.dk));
+    CHECK(plain::same_bytes(grad.dv, clean_grad.dv));
+  }
+}
+
+TEST_CASE("NaN and infinities that are attended to are not swallowed") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Array q = plain::filled(DType::float32, {1, 2, 1, 2}, 1),
+              v = plain::filled(DType::float32, {1, 2, 1, 2}, 1);
+  const Array k = plain::array_of(DType::float32, {1, 2, 1, 2}, {1, 1, nan, 1});
+  AttentionOptions options;
+  options.masks.push_back(attention_mask({causal_mask(2, 2)}));
+  const Attention got = attention(q.view(), k.view(), v.view(), options);
+  CHECK(plain::doubles(got.out.view())[0] == 1);
+  CHECK(std::isnan(plain::doubles(got.out.view())[2]));
+  CHECK(std::isnan(plain::doubles(got.lse.view())[1]));
+  CHECK(got.work.rows_without_key == 0);
+}
+
+TEST_CASE("blocks that the mask empties are counted and not computed") {
+  const Array q(DType::float32, {1, 1024, 1, 2}), v(DType::float32, {1, 1024, 1, 2});
+  AttentionOptions options;
+  options.masks.push_back(attention_mask({local_mask(1024, 1024, 0, 0)}));
+  options.block = BlockShape{128, 128};
+  const AttentionWork work = attention(q.view(), q.view(), v.view(), options).work;
+  CHECK(work.empty_blocks == 56);
+  CHECK(work.partial_blocks == 8);
+  CHECK(work.computed_pairs == 8 * 128 * 128);
+  CHECK(work.allowed_pairs == 1024);
+  CHECK(work.forward_flop == 2.0 * 4 * 1024);
+  CHECK(work.backward_flop == 2.0 * 10 * 1024);
+}
+
+TEST_CASE("lengths of 0 are no errors") {
+  const auto none = [](std::int64_t b, std::int64_t s, std::int64_t h, std::int64_t d) {
+    return Array(DType::float32, {b, s, h, d});
+  };
+  const Attention no_batch =
+      attention(none(0, 3, 2, 4).view(), none(0, 3, 2, 4).view(), none(0, 3, 2, 4).view());
+  CHECK(no_batch.out.shape() == Shape{0, 3, 2, 4});
+  CHECK(no_batch.lse.shape() == Shape{0, 2, 3});
+  const Attention no_key =
+      attention(none(1, 3, 2, 4).view(), none(1, 0, 1, 4).view(), none(1, 0, 1, 5).view());
+  CHECK(no_key.out.shape() == Shape{1, 3, 2, 5});
+  CHECK(no_key.work.rows_without_key == 6);
+  const Attention no_query =
+      attention(none(1, 0, 2, 4).view(), none(1, 3, 1, 4).view(), none(1, 3, 1, 5).view());
+  CHECK(no_query.out.size() == 0);
+  const Attention no_head =
+      attention(none(1, 3, 0, 4).view(), none(1, 3, 0, 4).view(), none(1, 3, 0, 4).view());
+  CHECK(no_head.lse.shape() == Shape{1, 0, 3});
+}
+
+TEST_CASE("what does not fit together is said with its numbers") {
+  const auto f32 = [](Shape shape) { return Array(DType::float32, std::move(shape)); };
+  const Array q = f32({2, 6, 4, 8}), k = f32({2, 5, 2, 8}), v = f32({2, 5, 2, 3});
+  const auto said = [&](const Array& a, const Array& b, const Array& c, const AttentionOptions& o = {}) {
+    try {
+      attention(a.view(), b.view(), c.view(), o);
+    } catch (const Error& e) {
+      CHECK(e.kind() == Error::Kind::input);
+      return e.message() + (e.hint().empty() ? "" : " | " + e.hint());
+    }
+    return std::string("no error");
+  };
+  const AttentionOptions none;
+  CHECK(said(q, k, v) == "no error");
+  CHECK(
+      said(f32({6, 4, 8}), k, v) ==
+      "q is (batch, sequence, heads, size) in the layout bshd, not of shape (6, 4, 8) | packed tokens are of "
+      "the layout thd and come with cu_seqlens");
+  CHECK(said(q, f32({3, 5, 2, 8}), f32({3, 5, 2, 3})) == "k has 3 batch entries, q has 2");
+  CHECK(said(q, f32({2, 5, 2, 7}), v) == "k has 7 elements a head, q has 8");
+  CHECK(said(q, f32({2, 5, 3, 8}), f32({2, 5, 3, 8})) ==
+        "4 query heads are not a multiple of 3 key/value heads");
+  CHECK(said(q, k, f32({2, 4, 2, 3})) == "v has 4 positions, k has 5");
+  CHECK(said(q, k, f32({2, 5, 1, 3})) == "v has 1 heads, k has 2");
+  CHECK(said(q, k, Array(DType::int32, {2, 5, 2, 3})) ==
+        "v is float16, bfloat16, float32 or float64, not int32");
+  CHECK(said(f32({1, 2, 1, 0}), f32({1, 2, 1, 0}), f32({1, 2, 1, 1})) ==
+        "q and k have heads of size 0: there is nothing to multiply");
+
+  const auto with = [](auto&& set) {
+    AttentionOptions o;
+    set(o);
+    return o;
+  };
+  CHECK(said(q, k, v, with([](auto& o) { o.softcap = 0.0; })) == "softcap is a finite number above 0, not 0");
+  CHECK(said(q, k, v, with([](auto& o) { o.scale = std::nan(""); })) == "scale is a finite number, not nan");
+  CHECK(said(q, k, v, with([](auto& o) {
+               o.block = BlockShape{0, 4};
+             })) == "a block has positive lengths, not 0 x 4");
+  const Array bias = f32({3, 6, 5});
+  CHECK(said(q, k, v, with([&](auto& o) { o.bias = bias.view(); })) ==
+        "bias (3, 6, 5) does not broadcast to (batch, heads, queries, keys) = (2, 4, 6, 5)");
+  const auto mask = [&](Shape shape) {
+    return with([&](auto& o) {
+      o.masks.push_back(attention_mask(make_source(Array(DType::boolean, shape), "m.npy")));
+    });
+  };
+  CHECK(said(q, k, v, mask({6, 5})) == "no error");
+  CHECK(said(q, k, v, mask({2, 1, 6, 5})) == "no error");
+  CHECK(said(q, k, v, mask({1, 4, 6, 5})) == "no error");
+  CHECK(said(q, k, v, mask({5, 6})) ==
+        "m.npy is 5 x 6, and there are 6 queries x 5 keys | it looks transposed: queries are the axis before "
+        "keys");
+  CHECK(said(q, k, v, mask({7, 5})) == "m.npy is 7 x 5, and there are 6 queries x 5 keys");
+  CHECK(said(q, k, v, mask({4, 6, 5})) == "m.npy has 4 batch entries, q has 2");
+  CHECK(said(q, k, v, mask({2, 2, 6, 5})).starts_with("m.npy has 2 heads, q has 4"));
+  CHECK_THROWS_AS(mask({5}), Error);
+  CHECK(said(q, k, v, with([&](auto& o) {
+               o.masks.push_back(attention_mask(make_source(f32({6, 5}), "m.npy")));
+             }))
+            .find("does not say what its numbers mean") != std::string::npos);
+  const auto ids = [&](Shape shape) {
+    return plain::integers(std::vector<std::int64_t>(static_cast<std::size_t>(element_count(shape)), 1),
+                           shape, "ids.npy");
+  };
+  CHECK(said(q, k, v, with([&](auto& o) {
+               o.q_segment_ids = ids({2, 6});
+             })) == "ids.npy: segment ids of keys are (2, 5), not of shape (2, 6)");
+  CHECK(said(q, k, v, with([&](auto& o) {
+               o.kv_segment_ids = ids({2, 5});
+             })) == "segment ids of keys come with those of queries, which are not given");
+
+  const Array tq = f32({6, 4, 8}), tk = f32({5, 2, 8}), tv = f32({5, 2, 3});
+  const auto packed = [&](std::vector<std::int64_t> cu_q, std::vector<std::int64_t> cu_kv) {
+    return with([&](auto& o) {
+      o.layout = AttentionLayout::thd;
+      o.cu_seqlens_q = plain::integers(cu_q, {std::ssize(cu_q)}, "cu_q.npy");
+      o.cu_seqlens_kv = plain::integers(cu_kv, {std::ssize(cu_kv)}, "cu_k.npy");
+    });
+  };
+  CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 5})) == "no error");
+  CHECK(said(tq, tk, tv, packed({0, 2, 5}, {0, 5, 5})) ==
+        "cu_q.npy: cu_seqlens ends at 5 (index 2), and q has 6 tokens");
+  CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 6})) ==
+        "cu_k.npy: cu_seqlens ends at 6 (index 2), and k has 5 tokens");
+  CHECK(said(tq, tk, tv, packed({0, 6}, {0, 5, 5})) ==
+        "the cu_seqlens of queries have 1 sequences, those of keys 2");
+  CHECK(said(tq, tk, tv, packed({1, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
+  CHECK(said(tq, tk, tv, packed({0, 4, 3, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
+  CHECK(said(tq, tk, tv, with([](auto& o) { o.layout = AttentionLayout::thd; }))
+            .starts_with("packed tokens come without cu_seqlens"));
+  CHECK(said(q, k, v, with([&](auto& o) { o.cu_seqlens_q = ids({3}); }))
+            .starts_with("cu_seqlens are of packed tokens, and the layout is bshd"));
+  AttentionOptions dense = packed({0, 2, 6}, {0, 5, 5});
+  dense.masks.push_back(attention_mask(make_source(Array(DType::boolean, {6, 5}), "m.npy")));
+  CHECK(said(tq, tk, tv, dense)
+            .starts_with("m.npy is of one length; packed sequences have lengths of their own"));
+  AttentionOptions biased = packed({0, 2, 6}, {0, 5, 5});
+  biased.bias = bias.view();
+  CHECK(said(tq, tk, tv, biased).starts_with("a bias is of a batch"));
+}
+
+TEST_CASE("expressions are masks of each sequence's own lengths") {
+  std::mt19937_64 engine(5);
+  const Array q = plain::random(DType::float32, {9, 2, 4}, engine),
+              k = plain::random(DType::float32, {9, 2, 4}, engine);
+  const OpenArray open = [](const std::string& name) -> std::shared_ptr<const ArraySource> {
+    throw Error(Error::Kind::input, name);
+  };
+  AttentionOptions options;
+  options.layout = AttentionLayout::thd;
+  options.cu_seqlens_q = plain::integers({0, 4, 9}, {3}, "q");
+  options.cu_seqlens_kv = plain::integers({0, 6, 9}, {3}, "k");
+  options.masks.push_back(
+      attention_mask({MaskExpression::parse("causal(align=bottom-right)")}, Polarity::keep, open));
+  const AttentionWork work = attention(q.view(), k.view(), k.view(), options).work;
+  // 4 x 6: 3 + 4 + 5 + 6; 5 x 3: 0 + 0 + 1 + 2 + 3; for two heads.
+  CHECK(work.allowed_pairs == 2 * (18 + 6));
+  CHECK(work.rows_without_key == 4);
+  CHECK(work.first_row_without_key == Shape{1, 0, 0});
+  CHECK(work.alignment_matters);
+}
+
+TEST_CASE("a mask that is read in order by one thread gives the same bits") {
+  class InOrder final : public ArraySource {
+   public:
+    explicit InOrder(Array array) : array_(std::move(array)) {}
+    DType dtype() const override { return array_.dtype(); }
+    const Shape& shape() const override { return array_.shape(); }
+    const std::string& name() const override { return name_; }
+    void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+              void* out) const override {
+      CHECK(busy_.fetch_add(1) == 0);
+      ArrayView part = array_.view();
+      for (std::size_t d = 0; d < count.size(); ++d) {
+        part.data += start[d] * part.strides[d];
+        part.shape[d] = count[d];
+      }
+      copy_elements(part, out);
+      busy_.fetch_sub(1);
+    }
+
+   private:
+    Array array_;
+    std::string name_ = "in order";
+    mutable std::atomic<int> busy_{0};
+  };
+  std::mt19937_64 engine(8);
+  const Array q = plain::random(DType::float32, {2, 60, 2, 4}, engine);
+  Array elements(DType::boolean, {2, 2, 60, 60});
+  for (bool& e : elements.elements<bool>()) e = engine() % 3 == 0;
+  AttentionOptions mapped, in_order;
+  mapped.block = in_order.block = BlockShape{16, 16};
+  mapped.masks.push_back(attention_mask(make_source(elements.view(), "mapped")));
+  in_order.masks.push_back(attention_mask(std::make_shared<InOrder>(Array::copy_of(elements.view()))));
+  const Threads threads(4);
+  CHECK(plain::same_bytes(attention(q.view(), q.view(), q.view(), mapped).out,
+                          attention(q.view(), q.view(), q.view(), in_order).out));
+}
+
+TEST_CASE("progress ends with all pairs") {
+  std::mt19937_64 engine(6);
+  const Array q = plain::random(DType::float32, {1, 50, 2, 4}, engine);
+  std::int64_t last = 0, whole = 0, calls = 0;
+  AttentionOptions options;
+  options.block = BlockShape{16, 16};
+  options.progress = [&](std::int64_t done, std::int64_t all) {
+    CHECK(done >= last);
+    last = done, whole = all, ++calls;
+  };
+  attention(q.view(), q.view(), q.view(), options);
+  CHECK(last == 5000);
+  CHECK(whole == 5000);
+  CHECK(calls == 8);
+  last = 0;
+  attention_grad(q.view(), q.view(), q.view(), q.view(), options);
+  CHECK(last == 15000);
+  CHECK(whole == 15000);
+}
+
+TEST_CASE("the report tells what was computed") {
+  const Array q(DType::float32, {1, 8, 1, 2});
+  AttentionOptions options;
+  options.masks.push_back(attention_mask({causal_mask(8, 8, -2)}));
+  options.block = BlockShape{4, 4};
+  const AttentionWork work = attention(q.view(), q.view(), q.view(), options).work;
+  const auto json = nlohmann::json::parse(to_json(describe(work), {"attention", {}}))["result"];
+  CHECK(json["dense_pairs"] == 64);
+  CHECK(json["allowed_pairs"] == 21);
+  CHECK(json["computed_pairs"] == 48);
+  CHECK(json["empty_blocks"] == 1);
+  CHECK(json["rows_without_key"] == 2);
+  CHECK(json["first_row_without_key"] == nlohmann::json({0, 0, 0}));
+  CHECK(json["forward_flop"] == 168);
+  REQUIRE(describe(work).warnings.size() == 1);
+}

@@ -1,0 +1,165 @@
+// The gradient of attention: golden cases, random ones against plain loops and central differences.
+#include "attention/reference.hpp"
+#include "support/golden_attention.hpp"
+#include "support/random_attention.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+
+TEST_CASE("attention_grad gives the golden results") {
+  int cases = 0;
+  for (const golden::Case& c : golden::load("attention_grad")) {
+    CAPTURE(c.name);
+    AttentionOptions options = golden::attention_options(c);
+    const ArrayView q = c.in.at("q").view(), k = c.in.at("k").view(), v = c.in.at("v").view(),
+                    dout = c.in.at("dout").view();
+    if (c.is_error) {
+      CHECK_THROWS_AS(attention_grad(q, k, v, dout, options), Error);
+      continue;
+    }
+    for (const auto& block : {std::optional<BlockShape>(), std::optional<BlockShape>({3, 5})}) {
+      ++cases;
+      options.block = block;
+      const AttentionGradients got = attention_grad(q, k, v, dout, options);
+      CHECK(golden::gradient_difference(c, got.dq, got.dk, got.dv) == "");
+      // What a forward pass has left gives the same bits.
+      const Attention forward = attention(q, k, v, options, golden::arithmetic_of(c));
+      const AttentionGradients again = attention_grad(q, k, v, dout, options, std::nullopt,
+                                                      AttentionSaved{forward.out.view(), forward.lse.view()});
+      CHECK(plain::same_bytes(again.dq, got.dq));
+      CHECK(plain::same_bytes(again.dk, got.dk));
+      CHECK(plain::same_bytes(again.dv, got.dv));
+      if (c.name == "large_logits") continue;  // an lse that did not round as the scores do is no match
+      const AttentionSaved saved{c.out.at("out").view(), c.out.at("lse").view()};
+      const AttentionGradients exact = attention_grad(q, k, v, dout, options, std::nullopt, saved);
+      CHECK(golden::gradient_difference(c, exact.dq, exact.dk, exact.dv) == "");
+    }
+  }
+  CHECK(cases > 60);
+}
+
+namespace {
+
+// Empty when gradients are as plain loops have them.
+std::string difference(const plain::RandomAttention& r, const AttentionGradients& got, double slack = 1) {
+  const plain::AttentionResult expected = plain::attend(r.plain);
+  const auto& c = r.plain;
+  const auto floors = plain::floors(c.scale, c.v.shape[3], c.q.values, c.k.values, c.v.values, c.dout.values);
+  const auto check = [&](const char* name, const Array& array, const plain::Heads& heads, double floor) {
+    const std::string far = plain::gradient_far_from(array, plain::in_layout(heads, r.options.layout),
+                                                     slack * floor, r.arithmetic);
+    return far.empty() ? far : fmt::format("{}: {} ", name, far);
+  };
+  return check("dq", got.dq, expected.dq, floors.dq) + check("dk", got.dk, expected.dk, floors.dk) +
+         check("dv", got.dv, expected.dv, floors.dv);
+}
+
+}  // namespace
+
+TEST_CASE("random gradients equal plain loops in float64") {
+  plain::Random random(11);
+  for (int n = 0; n < 300; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    CHECK(difference(*r, attention_grad(r->q.view(), r->k.view(), r->v.view(), r->dout.view(), r->options)) ==
+          "");
+    AttentionGradients wide =
+        attn::reference_attention_grad(r->q.view(), r->k.view(), r->v.view(), r->dout.view(), r->options);
+    r->arithmetic = DType::float64;
+    CHECK(difference(*r, wide) == "");
+  }
+}
+
+TEST_CASE("gradients are those of central differences") {
+  plain::Random random(12);
+  int compared = 0;
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::float64});
+    const auto value = [&] {  // Σ dout · out
+      const auto out =
+          plain::doubles(attention(r->q.view(), r->k.view(), r->v.view(), r->options).out.view());
+      const auto dout = plain::doubles(r->dout.view());
+      double sum = 0;
+      for (std::size_t i = 0; i < out.size(); ++i) sum += out[i] * dout[i];
+      return sum;
+    };
+    const AttentionGradients g =
+        attention_grad(r->q.view(), r->k.view(), r->v.view(), r->dout.view(), r->options);
+    const auto check = [&](Array& input, const Array& gradient) {
+      for (std::int64_t i = 0; i < input.size(); i += 1 + input.size() / 5) {
+        double& x = input.elements<double>()[static_cast<std::size_t>(i)];
+        const double before = x, step = 1e-5;
+        x = before + step;
+        const double above = value();
+        x = before - step;
+        const double below = value();
+        x = before;
+        const double expected = (above - below) / (2 * step);
+        const double got = gradient.elements<double>()[static_cast<std::size_t>(i)];
+        CHECK(std::abs(got - expected) <= 1e-6 * (1 + std::abs(expected)));
+        ++compared;
+      }
+    };
+    check(r->q, g.dq);
+    check(r->k, g.dk);
+    check(r->v, g.dv);
+  }
+  CHECK(compared > 200);
+}
+
+TEST_CASE("any number of threads and any strides give the same gradients to the bit") {
+  plain::Random random(13);
+  for (int n = 0; n < 30; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    const AttentionGradients one = [&] {
+      const Threads threads(1);
+      return attention_grad(r->q.view(), r->k.view(), r->v.view(), r->dout.view(), r->options);
+    }();
+    for (const int count : {2, 7}) {
+      const Threads threads(count);
+      const plain::Laid q(r->q, 1), k(r->k, count % 4), v(r->v, 2), dout(r->dout, 3);
+      const AttentionGradients other = attention_grad(q.view(), k.view(), v.view(), dout.view(), r->options);
+      CHECK(plain::same_bytes(one.dq, other.dq));
+      CHECK(plain::same_bytes(one.dk, other.dk));
+      CHECK(plain::same_bytes(one.dv, other.dv));
+    }
+  }
+}
+
+TEST_CASE("gradients are of their input's dtype or the one asked for, rounded once") {
+  std::mt19937_64 engine(14);
+  const Array q = plain::random(DType::bfloat16, {1, 9, 1, 4}, engine),
+              k = plain::random(DType::float16, {1, 9, 1, 4}, engine),
+              v = plain::random(DType::float32, {1, 9, 1, 4}, engine);
+  const AttentionGradients own = attention_grad(q.view(), k.view(), v.view(), v.view());
+  CHECK(own.dq.dtype() == DType::bfloat16);
+  CHECK(own.dk.dtype() == DType::float16);
+  CHECK(own.dv.dtype() == DType::float32);
+  const AttentionGradients wide = attention_grad(q.view(), k.view(), v.view(), v.view(), {}, DType::float32);
+  CHECK(plain::same_bytes(own.dq, identity_dtype_convert_backward(wide.dq.view(), DType::bfloat16)));
+  CHECK(plain::same_bytes(own.dk, identity_dtype_convert_backward(wide.dk.view(), DType::float16)));
+  CHECK_THROWS_AS(attention_grad(q.view(), k.view(), v.view(), v.view(), {}, DType::int32), Error);
+  CHECK_THROWS_AS(attention(q.view(), k.view(), v.view(), {}, DType::boolean), Error);
+}
+
+TEST_CASE("dout and saved results are of their shapes") {
+  const auto f32 = [](Shape shape) { return Array(DType::float32, std::move(shape)); };
+  const Array q = f32({1, 3, 2, 4}), v = f32({1, 3, 2, 5}), lse = f32({1, 2, 3});
+  const auto said = [&](const Array& dout, const Array& out, const Array& l) -> std::string {
+    try {
+      attention_grad(q.view(), q.view(), v.view(), dout.view(), {}, std::nullopt,
+                     AttentionSaved{out.view(), l.view()});
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return "no error";
+  };
+  CHECK(said(v, v, lse) == "no error");
+  CHECK(said(q, v, lse) == "dout has the shape (1, 3, 2, 4), where (1, 3, 2, 5) belongs");
+  CHECK(said(v, q, lse) == "out has the shape (1, 3, 2, 4), where (1, 3, 2, 5) belongs");
+  CHECK(said(v, v, f32({1, 3, 2})) == "lse has the shape (1, 3, 2), where (1, 2, 3) belongs");
+  CHECK(said(Array(DType::int8, {1, 3, 2, 5}), v, lse) ==
+        "dout is float16, bfloat16, float32 or float64, not int8");
+}

@@ -1,0 +1,110 @@
+// The check of attention: right results pass, whole and in samples; wrong ones do not.
+#include "attention/check.hpp"
+
+#include "support/random_attention.hpp"
+
+using namespace ejk;
+
+TEST_CASE("right results of attention pass the check") {
+  plain::Random random(21);
+  for (int n = 0; n < 150; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
+    const Attention a = attention(q, k, v, r->options);
+    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    for (const double effort : {attn::kCheckEffort, 1.0}) {
+      const AttentionCheck forward = attn::check(q, k, v, r->options, a.out.view(), a.lse.view(), effort);
+      CHECK(forward.passed());
+      CHECK(forward.elements == a.out.size() + a.lse.size());
+      const AttentionCheck backward =
+          attn::check(q, k, v, dout, r->options, g.dq.view(), g.dk.view(), g.dv.view(), effort);
+      CHECK(backward.passed());
+      if (effort > 1) {
+        CHECK(forward.method == AttentionCheck::Method::every_element);
+        CHECK(forward.compared == forward.elements);
+        CHECK(backward.compared == backward.elements);
+      } else if (forward.method == AttentionCheck::Method::sampled_rows) {
+        CHECK(forward.compared < forward.elements);
+      }
+    }
+  }
+}
+
+TEST_CASE("one wrong element fails the check, which says where") {
+  std::mt19937_64 engine(22);
+  const Array q = plain::random(DType::float32, {2, 9, 4, 8}, engine),
+              k = plain::random(DType::float32, {2, 11, 2, 8}, engine),
+              v = plain::random(DType::float32, {2, 11, 2, 5}, engine),
+              dout = plain::random(DType::float32, {2, 9, 4, 5}, engine);
+  Attention a = attention(q.view(), k.view(), v.view());
+  float& out = a.out.elements<float>()[static_cast<std::size_t>(((1 * 9 + 7) * 4 + 3) * 5 + 2)];
+  const float before = out;
+  for (const float wrong :
+       {before + 1e-3f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    out = wrong;
+    const AttentionCheck check =
+        check_attention(q.view(), k.view(), v.view(), {}, a.out.view(), a.lse.view());
+    CHECK_FALSE(check.passed());
+    CHECK(check.violating == 1);
+    REQUIRE(check.worst);
+    CHECK(check.worst->array == "out");
+    CHECK(check.worst->index == Shape{1, 7, 3, 2});
+    CHECK(check.worst->reference == doctest::Approx(before));
+  }
+  out = before;
+  a.lse.elements<float>()[5] += 1e-2f;
+  const AttentionCheck lse = check_attention(q.view(), k.view(), v.view(), {}, a.out.view(), a.lse.view());
+  REQUIRE(lse.worst);
+  CHECK(lse.worst->array == "lse");
+  CHECK(lse.worst->index == Shape{0, 0, 5});
+
+  AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view());
+  const auto check = [&] {
+    return check_attention_grad(q.view(), k.view(), v.view(), dout.view(), {}, g.dq.view(), g.dk.view(),
+                                g.dv.view());
+  };
+  CHECK(check().passed());
+  for (const auto& [name, array] :
+       {std::pair<const char*, Array*>{"dq", &g.dq}, {"dk", &g.dk}, {"dv", &g.dv}}) {
+    float& value = array->elements<float>()[6];
+    const float right = value;
+    value += 1e-2f;
+    const AttentionCheck wrong = check();
+    REQUIRE(wrong.worst);
+    CHECK(wrong.worst->array == name);
+    CHECK(wrong.worst->index ==
+          Shape{0, 0, name == std::string("dv") ? 1 : 0, name == std::string("dv") ? 1 : 6});
+    value = right;
+  }
+}
+
+TEST_CASE("results of another shape cannot be checked") {
+  const Array q(DType::float32, {1, 2, 1, 2}), lse(DType::float32, {1, 1, 2});
+  CHECK_THROWS_AS(check_attention(q.view(), q.view(), q.view(), {}, q.view(), q.view()), Error);
+  CHECK_THROWS_AS(check_attention(q.view(), q.view(), q.view(), {}, lse.view(), lse.view()), Error);
+  CHECK_THROWS_AS(
+      check_attention_grad(q.view(), q.view(), q.view(), q.view(), {}, q.view(), q.view(), lse.view()),
+      Error);
+}
+
+TEST_CASE("a gradient beyond float16 is an infinity, and right") {
+  const Array q = plain::filled(DType::float16, {1, 1, 1, 1}, 1),
+              v = plain::filled(DType::float16, {1, 1, 1, 1}, 1);
+  const Array dout = plain::filled(DType::float32, {1, 1, 1, 1}, 1e6);
+  const AttentionGradients g = attention_grad(q.view(), q.view(), v.view(), dout.view());
+  CHECK(plain::doubles(g.dv.view())[0] == plain::kInfinity);
+  CHECK(check_attention_grad(q.view(), q.view(), v.view(), dout.view(), {}, g.dq.view(), g.dk.view(),
+                             g.dv.view())
+            .passed());
+}
+
+TEST_CASE("a check of nothing and one of zeros say what they are worth") {
+  const Array none(DType::float32, {0, 2, 1, 2}), zeros(DType::float32, {1, 2, 1, 2});
+  const auto text = [](const Array& q) {
+    const Attention a = attention(q.view(), q.view(), q.view());
+    return to_text(describe(check_attention(q.view(), q.view(), q.view(), {}, a.out.view(), a.lse.view())));
+  };
+  CHECK(text(none).find("nothing to check") != std::string::npos);
+  CHECK(text(zeros).find("every element") != std::string::npos);
+}

@@ -1,0 +1,178 @@
+// Random attention: inputs of odd lengths under random masks, as the library takes them and as plain tables.
+#pragma once
+
+#include <memory>
+
+#include "support/plain_attention.hpp"
+#include "support/plain_mask.hpp"
+
+namespace plain {
+
+struct RandomAttention {
+  Array q, k, v, dout, bias;
+  ejk::AttentionOptions options;
+  AttentionCase plain;
+  DType arithmetic = DType::float32;
+
+  std::vector<double> values(const Array& array) const { return doubles(array.view()); }
+};
+
+inline std::shared_ptr<const ejk::ArraySource> integers(const std::vector<std::int64_t>& values, Shape shape,
+                                                        const char* name) {
+  return ejk::make_source(Array::from<std::int64_t>(std::move(shape), values), name);
+}
+
+/// Sequence of every token, and its position in it.
+struct Token {
+  std::int64_t sequence, position;
+};
+inline std::vector<Token> tokens_of(const std::vector<std::int64_t>& cu) {
+  std::vector<Token> tokens;
+  for (std::size_t s = 0; s + 1 < cu.size(); ++s)
+    for (std::int64_t p = 0; p < cu[s + 1] - cu[s]; ++p) tokens.push_back({static_cast<std::int64_t>(s), p});
+  return tokens;
+}
+
+inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::vector<DType> dtypes) {
+  using ejk::AttentionLayout;
+  auto r = std::make_unique<RandomAttention>();
+  const auto layout = static_cast<AttentionLayout>(between(random, 0, 2));
+  const bool packed = layout == AttentionLayout::thd;
+  const std::int64_t group = between(random, 1, 3), kv_heads = between(random, 1, 2),
+                     heads = group * kv_heads;
+  const std::int64_t size = between(random, 1, 9), value_size = between(random, 0, 9);
+  const std::int64_t batch = packed ? 1 : between(random, 1, 3);
+  std::int64_t q_length = between(random, 0, 40), kv_length = between(random, 0, 40);
+  std::vector<std::int64_t> q_cu{0}, kv_cu{0};
+  if (packed) {
+    for (std::int64_t n = between(random, 0, 5); n > 0; --n) {
+      q_cu.push_back(q_cu.back() + between(random, 0, 17));
+      kv_cu.push_back(kv_cu.back() + between(random, 0, 17));
+    }
+    q_length = q_cu.back();
+    kv_length = kv_cu.back();
+  }
+  const std::int64_t entries = packed ? std::ssize(q_cu) - 1 : batch;
+  const auto dtype = [&] {
+    return dtypes[static_cast<std::size_t>(between(random, 0, std::ssize(dtypes) - 1))];
+  };
+  const DType type = dtype();
+  const auto make = [&](std::int64_t length, std::int64_t n_heads, std::int64_t d) {
+    Shape shape = layout == AttentionLayout::bshd   ? Shape{batch, length, n_heads, d}
+                  : layout == AttentionLayout::bhsd ? Shape{batch, n_heads, length, d}
+                                                    : Shape{length, n_heads, d};
+    return plain::random(type, std::move(shape), random);
+  };
+  r->q = make(q_length, heads, size);
+  r->k = make(kv_length, kv_heads, size);
+  r->v = make(kv_length, kv_heads, value_size);
+  r->dout = make(q_length, heads, value_size);
+  r->arithmetic = type == DType::float64 ? DType::float64 : DType::float32;
+
+  AttentionCase& c = r->plain;
+  c.layout = layout;
+  c.q = heads_of(r->q.view(), layout);
+  c.k = heads_of(r->k.view(), layout);
+  c.v = heads_of(r->v.view(), layout);
+  c.dout = heads_of(r->dout.view(), layout);
+  ejk::AttentionOptions& o = r->options;
+  o.layout = layout;
+  c.scale = 1 / std::sqrt(static_cast<double>(size));
+  if (between(random, 0, 2) == 0) o.scale = c.scale = static_cast<double>(between(random, -4, 4)) / 4;
+  if (between(random, 0, 2) == 0) o.softcap = c.softcap = 1.5;
+  if (between(random, 0, 3) > 0) o.block = ejk::BlockShape{between(random, 1, 20), between(random, 1, 70)};
+
+  std::vector<std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>> rules;
+  const auto q_tokens = tokens_of(q_cu), kv_tokens = tokens_of(kv_cu);
+  if (packed) {
+    o.cu_seqlens_q = integers(q_cu, {std::ssize(q_cu)}, "cu_q");
+    o.cu_seqlens_kv = integers(kv_cu, {std::ssize(kv_cu)}, "cu_k");
+    rules.push_back([=](auto, auto, std::int64_t i, std::int64_t j) {
+      return q_tokens[static_cast<std::size_t>(i)].sequence ==
+             kv_tokens[static_cast<std::size_t>(j)].sequence;
+    });
+  }
+  // Masks of entries and heads, each shared or not.
+  for (std::int64_t n = between(random, 0, 2); n > 0; --n) {
+    ejk::AttentionMask m;
+    m.batch = between(random, 0, 1) == 0 ? 1 : entries;
+    m.heads = between(random, 0, 1) == 0 ? 1 : heads;
+    if (packed) m.batch = 1;
+    auto pairs = std::make_shared<std::vector<std::optional<Pair>>>();
+    const std::int64_t made = packed ? entries : m.batch;
+    for (std::int64_t e = 0; e < made; ++e)
+      for (std::int64_t h = 0; h < m.heads; ++h) {
+        const auto at = static_cast<std::size_t>(e);
+        const std::int64_t q = packed ? q_cu[at + 1] - q_cu[at] : q_length;
+        const std::int64_t kv = packed ? kv_cu[at + 1] - kv_cu[at] : kv_length;
+        if (q > 0 && kv > 0)
+          pairs->emplace_back(random_mask(random, q, kv, 2));
+        else
+          pairs->emplace_back();
+      }
+    m.mask = [pairs, count = m.heads](std::int64_t e, std::int64_t h, std::int64_t, std::int64_t) {
+      return (*pairs)[static_cast<std::size_t>(e * count + h)]->mask;
+    };
+    rules.push_back([=, count = m.heads, all = m.batch](std::int64_t b, std::int64_t h, std::int64_t i,
+                                                        std::int64_t j) {
+      std::int64_t e = all == 1 ? 0 : b;
+      if (packed) {
+        const Token q = q_tokens[static_cast<std::size_t>(i)], kv = kv_tokens[static_cast<std::size_t>(j)];
+        if (q.sequence != kv.sequence) return false;
+        e = q.sequence, i = q.position, j = kv.position;
+      }
+      const Pair& pair = *(*pairs)[static_cast<std::size_t>(e * count + (count == 1 ? 0 : h))];
+      return pair.elements[static_cast<std::size_t>(i * pair.mask.kv_length() + j)] != 0;
+    });
+    o.masks.push_back(std::move(m));
+  }
+  if (between(random, 0, 2) == 0) {
+    std::vector<std::int64_t> q_ids, kv_ids;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (const std::int64_t id : random_ids(random, q_length)) q_ids.push_back(id);
+      for (const std::int64_t id : random_ids(random, kv_length)) kv_ids.push_back(id);
+    }
+    o.q_segment_ids = integers(q_ids, packed ? Shape{q_length} : Shape{batch, q_length}, "q_ids");
+    o.kv_segment_ids = integers(kv_ids, packed ? Shape{kv_length} : Shape{batch, kv_length}, "kv_ids");
+    rules.push_back([=](std::int64_t b, auto, std::int64_t i, std::int64_t j) {
+      const std::int64_t a = q_ids[static_cast<std::size_t>(b * q_length + i)];
+      return a > 0 && a == kv_ids[static_cast<std::size_t>(b * kv_length + j)];
+    });
+  }
+  if (!packed && between(random, 0, 2) == 0) {
+    // Broadcast along some axes, and -inf here and there.
+    Shape shape{batch, heads, q_length, kv_length};
+    for (auto& length : shape)
+      if (between(random, 0, 2) == 0) length = 1;
+    r->bias = plain::random(dtype(), shape, random);
+    std::vector<double> values = doubles(r->bias.view());
+    for (double& value : values)
+      if (between(random, 0, 5) == 0) value = -kInfinity;
+    r->bias = array_of(r->bias.dtype(), shape, values);
+    o.bias = r->bias.view();
+    c.bias = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+      const std::int64_t index[] = {b, h, i, j};
+      std::int64_t at = 0;
+      for (std::size_t d = 0; d < 4; ++d) at = at * shape[d] + (shape[d] == 1 ? 0 : index[d]);
+      return values[static_cast<std::size_t>(at)];
+    };
+  }
+  c.allowed = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    return std::all_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule(b, h, i, j); });
+  };
+  return r;
+}
+
+/// Plain results in the order of the layout's arrays.
+inline std::vector<double> in_layout(const Heads& heads, ejk::AttentionLayout layout) {
+  if (layout == ejk::AttentionLayout::bhsd) return heads.values;
+  std::vector<double> out;
+  const Shape& s = heads.shape;
+  for (std::int64_t b = 0; b < s[0]; ++b)
+    for (std::int64_t i = 0; i < s[2]; ++i)
+      for (std::int64_t h = 0; h < s[1]; ++h)
+        for (std::int64_t d = 0; d < s[3]; ++d) out.push_back(heads.at(b, h, i, d));
+  return out;
+}
+
+}  // namespace plain
