@@ -37,10 +37,10 @@ void load_row(const kernels::Block& matrix, std::int64_t row, std::int64_t first
 
 /// `count` elements side by side, rounded once.
 inline void store(const float* from, std::int64_t count, DType dtype, void* out) {
-  kernels::active().products.convert_f32(from, count, dtype, out);
+  kernels::active().products.convert_f32(from, count, dtype, false, out);
 }
 inline void store(const double* from, std::int64_t count, DType dtype, void* out) {
-  kernels::active().products.convert_f64(from, count, dtype, out);
+  kernels::active().products.convert_f64(from, count, dtype, false, out);
 }
 
 }  // namespace ejk::attn
