@@ -22,12 +22,13 @@ TEST_CASE("the envelope holds six keys, the result under result, on one line") {
       .add("none", "none", ReportValue{});
   report.add(Remark{"not in the JSON"});
   report.warnings = {"careful"};
-  CHECK(to_json(report, {"mask-info", {{"mask", "m.npy"}}}) ==
-        std::string(R"({"schema":1,"ejk_version":")") + version() +
-            R"(","command":"mask-info","inputs":[{"role":"mask","value":"m.npy"}],)"
-            R"("result":{"size_bytes":1536,"elapsed_s":0.1,"work_flop":5,"rate_flop_per_s":2.5,"empty":0.3333333333333333,)"
-            R"("grid":[2,3],"none":null},"warnings":["careful"]})"
-            "\n");
+  CHECK(
+      to_json(report, {"mask-info", {{"mask", "m.npy"}}}) ==
+      std::string(R"({"schema":1,"ejk_version":")") + version() +
+          R"(","command":"mask-info","inputs":[{"role":"mask","value":"m.npy"}],)"
+          R"("result":{"size_bytes":1536,"elapsed_s":0.1,"work_flop":5,"rate_flop_per_s":2.5,"empty":0.3333333333333333,)"
+          R"("grid":[2,3],"none":null},"warnings":["careful"]})"
+          "\n");
 }
 
 TEST_CASE("NaN and infinities are null, bytes that are no UTF-8 are replaced") {

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
