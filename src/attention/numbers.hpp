@@ -35,12 +35,12 @@ void load_row(const kernels::Block& matrix, std::int64_t row, std::int64_t first
        count, out);
 }
 
-/// `count` elements side by side, rounded once.
+/// `count` elements side by side, rounded once; none may lie nowhere.
 inline void store(const float* from, std::int64_t count, DType dtype, void* out) {
-  kernels::active().products.convert_f32(from, count, dtype, false, out);
+  if (count > 0) kernels::active().products.convert_f32(from, count, dtype, false, out);
 }
 inline void store(const double* from, std::int64_t count, DType dtype, void* out) {
-  kernels::active().products.convert_f64(from, count, dtype, false, out);
+  if (count > 0) kernels::active().products.convert_f64(from, count, dtype, false, out);
 }
 
 }  // namespace ejk::attn

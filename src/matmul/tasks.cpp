@@ -52,11 +52,12 @@ void split_last(std::vector<Product>& tasks, double work) {
     taken += work_of(tasks.back());
     last.push_back(tasks.back());
   }
-  for (auto p = last.rbegin(); p != last.rend(); ++p) {
-    const std::int64_t parts = std::clamp<std::int64_t>(p->rows / kLastRows, 1, 4);
+  std::reverse(last.begin(), last.end());
+  for (const Product& p : last) {
+    const std::int64_t parts = std::clamp<std::int64_t>(p.rows / kLastRows, 1, 4);
     for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t row = i * p->rows / parts;
-      tasks.push_back(part_of(*p, row, (i + 1) * p->rows / parts - row, 0, p->columns));
+      const std::int64_t row = i * p.rows / parts;
+      tasks.push_back(part_of(p, row, (i + 1) * p.rows / parts - row, 0, p.columns));
     }
   }
 }

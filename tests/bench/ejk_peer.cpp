@@ -64,14 +64,14 @@ Run gmm(const json& c) {
   };
 }
 
-// (S, S) bool, causal inside documents.
-Array document_mask(std::int64_t S) {
-  const Array cu = work::document_offsets(S);
-  Array mask(DType::boolean, {S, S});
+// (length, length) bool, causal inside documents.
+Array document_mask(std::int64_t length) {
+  const Array cu = work::document_offsets(length);
+  Array mask(DType::boolean, {length, length});
   for (std::size_t d = 0; d + 1 < static_cast<std::size_t>(cu.size()); ++d) {
     const std::int64_t begin = cu.elements<std::int32_t>()[d], end = cu.elements<std::int32_t>()[d + 1];
     for (std::int64_t q = begin; q < end; ++q)
-      std::fill_n(mask.elements<bool>().data() + q * S + begin, q + 1 - begin, true);
+      std::fill_n(mask.elements<bool>().data() + q * length + begin, q + 1 - begin, true);
   }
   return mask;
 }

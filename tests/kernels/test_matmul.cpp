@@ -287,7 +287,7 @@ TEST_CASE("a row has the same bits in AMX's whole tiles and in its ragged ones")
     std::vector<float> whole(32 * 32, 0.37f), ragged = whole;
     amx_tile<PlainTiles>(packed_a, packed_b, kLength, kWhole, 32, put, whole.data(), 32);
     amx_tile<PlainTiles>(packed_a, packed_b, kLength, kRagged, 32, put, ragged.data(), 32);
-    CHECK(std::memcmp(whole.data(), ragged.data(), kRagged * 32 * 4) == 0);
+    CHECK(std::equal(whole.begin(), whole.begin() + kRagged * 32, ragged.begin()));
     CHECK(ragged.back() == 0.37f);
   }
 }

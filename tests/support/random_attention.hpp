@@ -87,7 +87,7 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
   if (packed) {
     o.cu_seqlens_q = integers(q_cu, {std::ssize(q_cu)}, "cu_q");
     o.cu_seqlens_kv = integers(kv_cu, {std::ssize(kv_cu)}, "cu_k");
-    rules.push_back([=](auto, auto, std::int64_t i, std::int64_t j) {
+    rules.emplace_back([=](auto, auto, std::int64_t i, std::int64_t j) {
       return q_tokens[static_cast<std::size_t>(i)].sequence ==
              kv_tokens[static_cast<std::size_t>(j)].sequence;
     });
@@ -113,8 +113,8 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     m.mask = [pairs, count = m.heads](std::int64_t e, std::int64_t h, std::int64_t, std::int64_t) {
       return (*pairs)[static_cast<std::size_t>(e * count + h)]->mask;
     };
-    rules.push_back([=, count = m.heads, all = m.batch](std::int64_t b, std::int64_t h, std::int64_t i,
-                                                        std::int64_t j) {
+    rules.emplace_back([=, count = m.heads, all = m.batch](std::int64_t b, std::int64_t h, std::int64_t i,
+                                                           std::int64_t j) {
       std::int64_t e = all == 1 ? 0 : b;
       if (packed) {
         const Token q = q_tokens[static_cast<std::size_t>(i)], kv = kv_tokens[static_cast<std::size_t>(j)];
@@ -134,7 +134,7 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     }
     o.q_segment_ids = integers(q_ids, packed ? Shape{q_length} : Shape{batch, q_length}, "q_ids");
     o.kv_segment_ids = integers(kv_ids, packed ? Shape{kv_length} : Shape{batch, kv_length}, "kv_ids");
-    rules.push_back([=](std::int64_t b, auto, std::int64_t i, std::int64_t j) {
+    rules.emplace_back([=](std::int64_t b, auto, std::int64_t i, std::int64_t j) {
       const std::int64_t a = q_ids[static_cast<std::size_t>(b * q_length + i)];
       return a > 0 && a == kv_ids[static_cast<std::size_t>(b * kv_length + j)];
     });
