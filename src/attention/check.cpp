@@ -11,21 +11,15 @@
 
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
+#include "core/mixed.hpp"
 #include "core/parallel.hpp"
-#include "ejk/text.hpp"
+#include "matmul/check.hpp"
 
 namespace ejk::attn {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::uint64_t mixed(std::uint64_t n) {  // splitmix64
-  n += 0x9E3779B97F4A7C15u;
-  n = (n ^ (n >> 30)) * 0xBF58476D1CE4E5B9u;
-  n = (n ^ (n >> 27)) * 0x94D049BB133111EBu;
-  return n ^ (n >> 31);
-}
 
 double finer(DType arithmetic) { return arithmetic == DType::float64 ? 0x1p-29 : 1; }
 
@@ -98,7 +92,7 @@ class Places {
     } else {
       chosen = {0, count() - 1};
       for (std::int64_t n = 2; n < wanted; ++n)
-        chosen.push_back(static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(n)) %
+        chosen.push_back(static_cast<std::int64_t>(core::mixed(static_cast<std::uint64_t>(n)) %
                                                    static_cast<std::uint64_t>(count())));
       std::sort(chosen.begin(), chosen.end());
       chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
@@ -376,11 +370,7 @@ Report describe(const AttentionCheck& check) {
   for (const AttentionDifference& d : check.largest) row(d.array, d);
   if (check.worst) row("worst: " + check.worst->array, *check.worst);
   if (!table.rows.empty()) report.add(std::move(table));
-  if (check.compared == 0)
-    report.add(Remark{"Nothing was computed, so there was nothing to check."});
-  else if (check.nonzero * 100 < check.compared)
-    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
-                                  format_count(check.compared), format_count(check.nonzero))});
+  matmul::add_doubt(report, check.compared > 0, check.compared, check.nonzero);
   return report;
 }
 

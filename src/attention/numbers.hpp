@@ -2,29 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
+#include "core/elements.hpp"
 #include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
 
 namespace ejk::attn {
 
-/// `count` elements of a float dtype, `stride` bytes apart.
-template <class Real>
-void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t count, Real* out) {
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (!std::is_integral_v<T>)
-      for (std::int64_t i = 0; i < count; ++i) {
-        T value;
-        std::memcpy(&value, from + i * stride, sizeof value);
-        if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-          out[i] = static_cast<Real>(static_cast<float>(value));
-        else
-          out[i] = static_cast<Real>(value);
-      }
-  });
-}
+using core::load;
 
 /// Row `row` of a matrix, `count` elements from column `first` on.
 template <class Real>

@@ -21,4 +21,7 @@ inline std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b) {
 /// ceil(a / b) for a ≥ 0, b ≥ 1.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
+/// The smallest multiple of b that is at least a, for a ≥ 0, b ≥ 1.
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
 }  // namespace ejk::core

@@ -7,22 +7,24 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <limits>
 
 namespace ejk::core {
 
-/// Keeps the first exception of a parallel region, since none may leave it.
+/// Keeps the exception of the smallest index of a parallel region, since none may leave it. Steps of larger
+/// indices are skipped from then on.
 class FirstError {
  public:
   template <class F>
-  void run(F&& f) noexcept {
-    if (failed_.load(std::memory_order_relaxed)) return;
+  void run(std::int64_t index, F&& f) noexcept {
+    if (index > failed_.load(std::memory_order_relaxed)) return;
     try {
       f();
     } catch (...) {
 #pragma omp critical(ejk_first_error)
-      if (!failed_.load(std::memory_order_relaxed)) {
+      if (index < failed_.load(std::memory_order_relaxed)) {
         error_ = std::current_exception();
-        failed_.store(true, std::memory_order_relaxed);
+        failed_.store(index, std::memory_order_relaxed);
       }
     }
   }
@@ -31,7 +33,7 @@ class FirstError {
   }
 
  private:
-  std::atomic<bool> failed_{false};
+  std::atomic<std::int64_t> failed_{std::numeric_limits<std::int64_t>::max()};
   std::exception_ptr error_;
 };
 
@@ -39,22 +41,10 @@ class FirstError {
 /// out: indices are handed out in order, so none before it is left undone.
 template <class F>
 void parallel_for(std::int64_t n, F&& f) {
-  std::atomic<std::int64_t> failed{n};
-  std::exception_ptr error;
+  FirstError error;
 #pragma omp parallel for schedule(monotonic : dynamic, 1) if (n > 1)
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (i > failed.load(std::memory_order_relaxed)) continue;
-    try {
-      f(i);
-    } catch (...) {
-#pragma omp critical(ejk_parallel_for)
-      if (i < failed.load(std::memory_order_relaxed)) {
-        failed.store(i, std::memory_order_relaxed);
-        error = std::current_exception();
-      }
-    }
-  }
-  if (error) std::rethrow_exception(error);
+  for (std::int64_t i = 0; i < n; ++i) error.run(i, [&] { f(i); });
+  error.rethrow();
 }
 
 /// work(part, i) for 0 ≤ i < n in any order on `threads` threads, each with a part of its own, made by
@@ -66,11 +56,11 @@ void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& w
 #pragma omp parallel num_threads(threads) if (threads > 1 && n > 1)
   {
     decltype(make_part()) part{};
-    error.run([&] { part = make_part(); });
+    error.run(-1, [&] { part = make_part(); });
 #pragma omp for schedule(dynamic, 1)
-    for (std::int64_t i = 0; i < n; ++i) error.run([&] { work(part, i); });
+    for (std::int64_t i = 0; i < n; ++i) error.run(i, [&] { work(part, i); });
 #pragma omp critical(ejk_parallel_reduce)
-    error.run([&] { join(part); });
+    error.run(n, [&] { join(part); });
   }
   error.rethrow();
 }

@@ -12,13 +12,11 @@ namespace ejk::kernels {
 
 // One file each; a file that is compiled for wider registers exports these and nothing else.
 extern const Kernels portable;
-extern const Gemm gemm_f32_portable, gemm_f64_portable;
-extern Convert convert_f32_portable, convert_f64_portable;
+extern const Products products_portable;
 #if defined(__x86_64__)
 extern const Kernels avx2, avx512;
-extern const Gemm gemm_f32_avx2, gemm_f64_avx2, gemm_f32_avx512, gemm_f64_avx512, gemm_bf16_avx512bf16,
-    gemm_bf16_amx;
-extern Convert convert_f32_avx2, convert_f64_avx2, convert_f32_avx512, convert_f64_avx512;
+extern const Products products_avx2, products_avx512;
+extern const Gemm gemm_bf16_avx512bf16, gemm_bf16_amx;
 #endif
 
 namespace {
@@ -32,38 +30,29 @@ Kernels row(const Kernels& base, const char* name, std::uint32_t more, const Pro
   return made;
 }
 
+#if defined(__x86_64__)
+Products with_bf16(const Gemm& bf16) {
+  Products made = products_avx512;
+  made.bf16 = &bf16;
+  return made;
+}
+#endif
+
 struct Rows {
 #if defined(__x86_64__)
   static constexpr int kCount = 5;
-  const Products wide{&gemm_f32_avx512, &gemm_f64_avx512, nullptr, convert_f32_avx512, convert_f64_avx512};
-  const Products pairs = [&] {
-    Products p = wide;
-    p.bf16 = &gemm_bf16_avx512bf16;
-    return p;
-  }();
-  const Products tiles = [&] {
-    Products p = wide;
-    p.bf16 = &gemm_bf16_amx;
-    return p;
-  }();
 #else
   static constexpr int kCount = 1;
 #endif
   const Kernels rows[kCount] = {
 #if defined(__x86_64__)
-      row(avx512, "amx", kAmxBf16 | kAvx512bf16, tiles),
-      row(avx512, "avx512bf16", kAvx512bf16, pairs),
-      row(avx512, "avx512", 0, wide),
-      row(avx2, "avx2", kFma | kF16c,
-          {&gemm_f32_avx2, &gemm_f64_avx2, nullptr, convert_f32_avx2, convert_f64_avx2}),
+      row(avx512, "amx", kAmxBf16 | kAvx512bf16, with_bf16(gemm_bf16_amx)),
+      row(avx512, "avx512bf16", kAvx512bf16, with_bf16(gemm_bf16_avx512bf16)),
+      row(avx512, "avx512", 0, products_avx512),
+      row(avx2, "avx2", kFma | kF16c, products_avx2),
 #endif
-      row(portable, "portable", 0,
-          {&gemm_f32_portable, &gemm_f64_portable, nullptr, convert_f32_portable, convert_f64_portable}),
+      row(portable, "portable", 0, products_portable),
   };
-  const Kernels* pointers[kCount];
-  Rows() {
-    for (int i = 0; i < kCount; ++i) pointers[i] = &rows[i];
-  }
 };
 
 const Rows& table() {
@@ -83,10 +72,7 @@ std::atomic<const Kernels*> forced_row{nullptr};
 
 }  // namespace
 
-const Kernels* const* all(int* count) {
-  *count = Rows::kCount;
-  return table().pointers;
-}
+std::span<const Kernels> all() { return table().rows; }
 
 bool supported(const Kernels& row) {
   static const std::uint32_t features = features_of(read_cpu());

@@ -9,10 +9,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/matmul.hpp"
 
 namespace ejk::kernels {
+
+/// Results of this many bytes and more are written past the caches. What a core can hold of them is less,
+/// whatever size a shared one has.
+inline constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;
 
 struct Kernels {
   const char* name;
@@ -59,8 +64,8 @@ struct Kernels {
   Products products = {};  // of matrices; the table adds them
 };
 
-/// All rows this build has, best first; `count` of them.
-const Kernels* const* all(int* count);
+/// All rows this build has, best first.
+std::span<const Kernels> all();
 
 /// This CPU and system can run the row.
 bool supported(const Kernels& row);

@@ -102,17 +102,13 @@ void stream_line(void* to, const void* from) {
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
+constinit const Gemm f32 = gemm<F32, 6, 2, 16>("f32");
+constinit const Gemm f64 = gemm<F64, 6, 2, 16>("f64");
+
 }  // namespace
 
-extern const Gemm gemm_f32_avx2, gemm_f64_avx2;
-extern Convert convert_f32_avx2, convert_f64_avx2;
-constinit const Gemm gemm_f32_avx2 = gemm<F32, 6, 2, 16>("f32");
-constinit const Gemm gemm_f64_avx2 = gemm<F64, 6, 2, 16>("f64");
-void convert_f32_avx2(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f32(sums, n, dtype, stream, out);
-}
-void convert_f64_avx2(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f64(sums, n, dtype, stream, out);
-}
+extern const Products products_avx2;
+constinit const Products products_avx2{
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, .convert_f32 = convert_f32, .convert_f64 = convert_f64};
 
 }  // namespace ejk::kernels

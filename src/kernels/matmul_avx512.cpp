@@ -105,17 +105,13 @@ void stream_line(void* to, const void* from) {
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
+constinit const Gemm f32 = gemm<F32, 14, 2, 32>("f32");
+constinit const Gemm f64 = gemm<F64, 14, 2, 32>("f64");
+
 }  // namespace
 
-extern const Gemm gemm_f32_avx512, gemm_f64_avx512;
-extern Convert convert_f32_avx512, convert_f64_avx512;
-constinit const Gemm gemm_f32_avx512 = gemm<F32, 14, 2, 32>("f32");
-constinit const Gemm gemm_f64_avx512 = gemm<F64, 14, 2, 32>("f64");
-void convert_f32_avx512(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f32(sums, n, dtype, stream, out);
-}
-void convert_f64_avx512(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f64(sums, n, dtype, stream, out);
-}
+extern const Products products_avx512;
+constinit const Products products_avx512{
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, .convert_f32 = convert_f32, .convert_f64 = convert_f64};
 
 }  // namespace ejk::kernels

@@ -62,17 +62,13 @@ void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 #include "kernels/convert.inl"
 #include "kernels/matmul.inl"
 
+constinit const Gemm f32 = gemm<F32, 4, 2, 16>("f32");
+constinit const Gemm f64 = gemm<F64, 4, 2, 16>("f64");
+
 }  // namespace
 
-extern const Gemm gemm_f32_portable, gemm_f64_portable;
-extern Convert convert_f32_portable, convert_f64_portable;
-constinit const Gemm gemm_f32_portable = gemm<F32, 4, 2, 16>("f32");
-constinit const Gemm gemm_f64_portable = gemm<F64, 4, 2, 16>("f64");
-void convert_f32_portable(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f32(sums, n, dtype, stream, out);
-}
-void convert_f64_portable(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {
-  convert_f64(sums, n, dtype, stream, out);
-}
+extern const Products products_portable;
+constinit const Products products_portable{
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, .convert_f32 = convert_f32, .convert_f64 = convert_f64};
 
 }  // namespace ejk::kernels

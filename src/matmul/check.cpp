@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/mixed.hpp"
 #include "core/parallel.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/text.hpp"
@@ -30,13 +31,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kRows = 32, kColumns = 256;
-
-std::uint64_t mixed(std::uint64_t n) {  // splitmix64
-  n += 0x9E3779B97F4A7C15u;
-  n = (n ^ (n >> 30)) * 0xBF58476D1CE4E5B9u;
-  n = (n ^ (n >> 27)) * 0x94D049BB133111EBu;
-  return n ^ (n >> 31);
-}
 
 struct FloatType {
   int fraction_bits;
@@ -307,7 +301,7 @@ class VectorTest {
  public:
   explicit VectorTest(const Problem& problem)
       : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
-    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (mixed(j) & 1u) != 0 ? 1 : -1;
+    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::mixed(j) & 1u) != 0 ? 1 : -1;
   }
 
   enum class Verdict { right, failing, open };
@@ -442,7 +436,7 @@ std::vector<std::int64_t> sample(std::int64_t rows, std::int64_t more, std::int6
                                            static_cast<double>(more));
     };
     const std::int64_t begin = place(i), length = std::max<std::int64_t>(place(i + 1) - begin, 1);
-    chosen.push_back(begin + static_cast<std::int64_t>(mixed(static_cast<std::uint64_t>(seed + i)) %
+    chosen.push_back(begin + static_cast<std::int64_t>(core::mixed(static_cast<std::uint64_t>(seed + i)) %
                                                        static_cast<std::uint64_t>(length)));
   }
   chosen.push_back(rows - 1);
@@ -546,6 +540,14 @@ MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource&
                        effort);
 }
 
+void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero) {
+  if (!computed)
+    report.add(Remark{"Nothing was computed, so there was nothing to check."});
+  else if (nonzero * 100 < compared)
+    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
+                                  format_count(compared), format_count(nonzero))});
+}
+
 }  // namespace ejk::matmul
 
 namespace ejk {
@@ -595,11 +597,7 @@ Report describe(const MatmulCheck& check) {
   row("ulps", check.largest_ulps);
   row("worst", check.worst);
   if (!table.rows.empty()) report.add(std::move(table));
-  if (check.compared == check.compared_other)
-    report.add(Remark{"Nothing was computed, so there was nothing to check."});
-  else if (check.nonzero * 100 < check.compared)
-    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
-                                  format_count(check.compared), format_count(check.nonzero))});
+  matmul::add_doubt(report, check.compared != check.compared_other, check.compared, check.nonzero);
   return report;
 }
 

@@ -19,4 +19,8 @@ MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource&
                   const TransposedGroupedMatmulOptions& options, const ArrayView& out,
                   const CheckEffort& effort);
 
+/// Adds to a report of a check what it may not prove: that nothing was computed, or that nearly all of the
+/// elements compared are 0 on both sides.
+void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
+
 }  // namespace ejk::matmul

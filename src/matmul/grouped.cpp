@@ -132,9 +132,6 @@ Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gro
 
 // --- the work
 
-// Results of this size are written past the caches.
-constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;
-
 kernels::Block block_of(const ArrayView& matrix) {
   return {matrix.data, matrix.dtype, matrix.strides[0], matrix.strides[1]};
 }
@@ -169,22 +166,8 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
   core::parallel_for(core::ceil_div(bytes, kPiece), fill);
 }
 
-}  // namespace
-
-Shape grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                           const GroupedMatmulOptions& options) {
-  return check(lhs, rhs, group_sizes, options).shape;
-}
-
-Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs,
-                                      const ArraySource& group_sizes,
-                                      const TransposedGroupedMatmulOptions& options) {
-  return check(lhs, rhs, group_sizes, options).shape;
-}
-
-void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                         const GroupedMatmulOptions& options, void* out) {
-  const Problem p = check(lhs, rhs, group_sizes, options);
+void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
+             const GroupedMatmulOptions& options, void* out) {
   const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
   const Kept existing = in_c_order(options.existing_out);
   const std::int64_t row_bytes = p.n * size_of(options.dtype);
@@ -210,7 +193,7 @@ void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const Array
     product.dtype = options.dtype;
     product.out = to + p.begin(g) * row_bytes;
     product.out_stride = row_bytes;
-    product.stream = byte_count(p.shape, options.dtype) >= kBeyondCaches;
+    product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
     if (adds) product.added = existing.data + p.begin(g) * row_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);
@@ -218,10 +201,8 @@ void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const Array
   tasks.run(options.progress);
 }
 
-void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
-                                    const ArraySource& group_sizes,
-                                    const TransposedGroupedMatmulOptions& options, void* out) {
-  const Problem p = check(lhs, rhs, group_sizes, options);
+void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
+             const TransposedGroupedMatmulOptions& options, void* out) {
   const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
   const Kept existing = in_c_order(options.existing_out);
   const std::int64_t row_bytes = p.n * size_of(options.dtype), slice_bytes = p.k * row_bytes;
@@ -242,7 +223,7 @@ void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
     product.dtype = options.dtype;
     product.out = static_cast<std::byte*>(out) + g * slice_bytes;
     product.out_stride = row_bytes;
-    product.stream = byte_count(p.shape, options.dtype) >= kBeyondCaches;
+    product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
     if (existing.data != nullptr) product.added = existing.data + g * slice_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);
@@ -250,18 +231,47 @@ void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
   tasks.run(options.progress);
 }
 
+template <class Options>
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+               const Options& options) {
+  const Problem p = check(lhs, rhs, group_sizes, options);
+  Array out(options.dtype, p.shape);
+  compute(p, lhs, rhs, options, out.data());
+  return out;
+}
+
+}  // namespace
+
+Shape grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                           const GroupedMatmulOptions& options) {
+  return check(lhs, rhs, group_sizes, options).shape;
+}
+
+Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs,
+                                      const ArraySource& group_sizes,
+                                      const TransposedGroupedMatmulOptions& options) {
+  return check(lhs, rhs, group_sizes, options).shape;
+}
+
+void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                         const GroupedMatmulOptions& options, void* out) {
+  compute(check(lhs, rhs, group_sizes, options), lhs, rhs, options, out);
+}
+
+void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
+                                    const ArraySource& group_sizes,
+                                    const TransposedGroupedMatmulOptions& options, void* out) {
+  compute(check(lhs, rhs, group_sizes, options), lhs, rhs, options, out);
+}
+
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                      const GroupedMatmulOptions& options) {
-  Array out(options.dtype, grouped_matmul_shape(lhs, rhs, group_sizes, options));
-  grouped_matmul_into(lhs, rhs, group_sizes, options, out.data());
-  return out;
+  return multiply(lhs, rhs, group_sizes, options);
 }
 
 Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                                 const TransposedGroupedMatmulOptions& options) {
-  Array out(options.dtype, transposed_grouped_matmul_shape(lhs, rhs, group_sizes, options));
-  transposed_grouped_matmul_into(lhs, rhs, group_sizes, options, out.data());
-  return out;
+  return multiply(lhs, rhs, group_sizes, options);
 }
 
 }  // namespace ejk

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-std::int64_t round_up(std::int64_t n, std::int64_t step) { return core::ceil_div(n, step) * step; }
+using core::round_up;
 
 // Bytes of a panel of B for k contraction elements, and from panel to panel: two lines more, so that the same
 // row of all panels does not fall into one set of the cache.

@@ -159,25 +159,6 @@ Precision precision_for(const ArrayView& a, const ArrayView& b) {
   return a.dtype == DType::float64 || b.dtype == DType::float64 ? Precision::extended : Precision::float64;
 }
 
-void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t count, double* out) {
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    const auto as_double = [](const std::byte* p) {
-      T value;
-      std::memcpy(&value, p, sizeof value);
-      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-        return static_cast<double>(static_cast<float>(value));
-      else
-        return static_cast<double>(value);
-    };
-    if (stride == static_cast<std::int64_t>(sizeof(T))) {  // a constant step is what compilers make fast
-      for (std::int64_t i = 0; i < count; ++i)
-        out[i] = as_double(from + i * static_cast<std::int64_t>(sizeof(T)));
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) out[i] = as_double(from + i * stride);
-    }
-  });
-}
-
 void store(const double* from, std::int64_t count, DType dtype, std::byte* out) {
   dispatch(dtype, [&]<class T>(std::type_identity<T>) {
     for (std::int64_t i = 0; i < count; ++i) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "core/elements.hpp"
 #include "ejk/array.hpp"
 #include "ejk/grouped_matmul.hpp"
 
@@ -35,8 +36,7 @@ enum class Precision { float64, extended };
 
 Precision precision_for(const ArrayView& a, const ArrayView& b);
 
-/// `count` elements, `stride` bytes apart, as float64.
-void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t count, double* out);
+using core::load;
 
 /// float64 as `count` elements of another type, one after the other; 16-bit types are rounded by way of
 /// float32.

@@ -97,7 +97,7 @@ std::vector<Product> Tasks::cut(const Tiling& block) const {
     const std::int64_t column_parts = core::ceil_div(p.columns, std::max(block.tn, nr));
     const std::int64_t row_parts =
         std::min(core::ceil_div(p.rows, block.tm), std::max<std::int64_t>(1, most_parts / column_parts));
-    const std::int64_t columns = core::ceil_div(core::ceil_div(p.columns, column_parts), nr) * nr;
+    const std::int64_t columns = core::round_up(core::ceil_div(p.columns, column_parts), nr);
     for (std::int64_t i = 0; i < row_parts; ++i) {
       const std::int64_t row = i * p.rows / row_parts, rows = (i + 1) * p.rows / row_parts - row;
       for (std::int64_t column = 0; column < p.columns; column += columns)

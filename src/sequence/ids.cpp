@@ -87,11 +87,9 @@ class IdSource final : public ArraySource {
   template <class T>
   void read_elements(std::int64_t begin, std::int64_t count, T* out) const {
     constexpr std::int64_t kOneThread = std::int64_t{1} << 20;  // bytes, made before others have begun
-    // What a core can hold of the caches is less, whatever size a shared one has.
-    constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;  // bytes
     const std::int64_t width = kind_ == IdKind::both ? 2 : 1;
     const std::int64_t bytes = count * width * static_cast<std::int64_t>(sizeof(T));
-    const bool stream = bytes >= kBeyondCaches;
+    const bool stream = bytes >= kernels::kBeyondCaches;
     const std::int64_t most = bytes <= kOneThread ? count : std::int64_t{1} << 17;
     core::parallel_for(core::ceil_div(count, most), [&](std::int64_t piece) {
       const std::int64_t first = begin + piece * most, end = std::min(begin + count, first + most);

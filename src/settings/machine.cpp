@@ -154,11 +154,9 @@ MemoryUsage get_memory_usage(const std::string& root) {
 }
 
 std::vector<std::string> instruction_sets() {
-  int count = 0;
-  const kernels::Kernels* const* rows = kernels::all(&count);
   std::vector<std::string> names;
-  for (int i = 0; i < count; ++i)
-    if (kernels::supported(*rows[i])) names.emplace_back(rows[i]->name);
+  for (const kernels::Kernels& row : kernels::all())
+    if (kernels::supported(row)) names.emplace_back(row.name);
   return names;
 }
 

@@ -8,19 +8,11 @@
 
 #include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
+#include "support/instruction_sets.hpp"
 
 using namespace ejk::kernels;
 
 namespace {
-
-std::vector<const Kernels*> runnable() {
-  int count = 0;
-  const Kernels* const* rows = all(&count);
-  std::vector<const Kernels*> found;
-  for (int i = 0; i < count; ++i)
-    if (supported(*rows[i])) found.push_back(rows[i]);
-  return found;
-}
 
 template <class T>
 void check_nonzero(Kernels::NonzeroBits* kernel, std::mt19937_64& random) {
@@ -46,7 +38,7 @@ void check_nonzero(Kernels::NonzeroBits* kernel, std::mt19937_64& random) {
 }  // namespace
 
 TEST_CASE("bit kernels equal a plain loop on every instruction set at hand") {
-  for (const Kernels* k : runnable()) {
+  for (const Kernels* k : test::instruction_sets()) {
     CAPTURE(k->name);
     std::mt19937_64 random(1);
     check_nonzero<std::uint8_t>(k->nonzero_bits_8, random);
@@ -81,6 +73,6 @@ TEST_CASE("bit kernels equal a plain loop on every instruction set at hand") {
 }
 
 TEST_CASE("the portable row runs anywhere and the active one can run here") {
-  CHECK(runnable().back()->needs == 0);
+  CHECK(test::instruction_sets().back()->needs == 0);
   CHECK(supported(active()));
 }

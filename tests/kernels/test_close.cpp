@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
+#include "support/instruction_sets.hpp"
 
 using namespace ejk::kernels;
 
@@ -40,12 +41,9 @@ void check_close(F* kernel) {
 }  // namespace
 
 TEST_CASE("close pairs are counted as a plain loop does on every instruction set at hand") {
-  int count = 0;
-  const Kernels* const* rows = all(&count);
-  for (int r = 0; r < count; ++r) {
-    if (!supported(*rows[r])) continue;
-    CAPTURE(rows[r]->name);
-    check_close<float>(rows[r]->count_close_32);
-    check_close<double>(rows[r]->count_close_64);
+  for (const Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    check_close<float>(row->count_close_32);
+    check_close<double>(row->count_close_64);
   }
 }

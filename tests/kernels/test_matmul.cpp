@@ -12,6 +12,7 @@
 
 #include "ejk/array.hpp"
 #include "kernels/kernels.hpp"
+#include "support/instruction_sets.hpp"
 
 using namespace ejk;
 using namespace ejk::kernels;
@@ -24,15 +25,10 @@ struct Named {
 };
 
 std::vector<Named> runnable() {
-  int count = 0;
-  const Kernels* const* rows = all(&count);
   std::vector<Named> found;
-  for (int i = 0; i < count; ++i) {
-    if (!supported(*rows[i])) continue;
-    const Products& p = rows[i]->products;
-    for (const Gemm* g : {p.f32, p.f64, p.bf16})
-      if (g != nullptr) found.push_back({rows[i]->name, g});
-  }
+  for (const Kernels* row : test::instruction_sets())
+    for (const Gemm* g : {row->products.f32, row->products.f64, row->products.bf16})
+      if (g != nullptr) found.push_back({row->name, g});
   return found;
 }
 
@@ -223,6 +219,7 @@ struct PlainTiles {
 };
 
 #include "kernels/amx.inl"
+#include "support/instruction_sets.hpp"
 
 // Its packing, one element after the other.
 void plain_pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
@@ -293,8 +290,6 @@ TEST_CASE("a row has the same bits in AMX's whole tiles and in its ragged ones")
 }
 
 TEST_CASE("sums are rounded once, to nearest, ties to even") {
-  int count = 0;
-  const Kernels* const* rows = all(&count);
   std::mt19937_64 random(5);
   std::vector<double> doubles{0.0,
                               -0.0,
@@ -331,10 +326,9 @@ TEST_CASE("sums are rounded once, to nearest, ties to even") {
     const double most = dtype == DType::float16 ? 65504 : std::ldexp(255, 120);
     return std::abs(rounded) > most ? std::copysign(INFINITY, x) : rounded;
   };
-  for (int i = 0; i < count; ++i) {
-    if (!supported(*rows[i])) continue;
-    CAPTURE(rows[i]->name);
-    const Products& p = rows[i]->products;
+  for (const Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    const Products& p = row->products;
     for (int j = 0; j < 8; ++j) {
       const DType dtype = std::vector{DType::float16, DType::bfloat16, DType::float32,
                                       DType::float64}[static_cast<std::size_t>(j / 2)];
@@ -342,7 +336,7 @@ TEST_CASE("sums are rounded once, to nearest, ties to even") {
       Array from_floats(dtype, {n}), from_doubles(dtype, {n});
       p.convert_f32(floats.data(), n, dtype, stream, from_floats.data());
       p.convert_f64(doubles.data(), n, dtype, stream, from_doubles.data());
-      rows[i]->stream_fence();
+      row->stream_fence();
       for (std::int64_t e = 0; e < n; ++e) {
         const auto at = static_cast<std::size_t>(e);
         double wanted_f = floats[at], wanted_d = doubles[at];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
+#include "support/instruction_sets.hpp"
 
 using namespace ejk::kernels;
 
@@ -15,13 +16,10 @@ using Numbers = std::vector<std::int64_t>;
 
 template <class F>
 void on_every_set(F&& f) {
-  int count = 0;
-  const Kernels* const* rows = all(&count);
-  for (int r = 0; r < count; ++r) {
-    if (!supported(*rows[r])) continue;
-    CAPTURE(rows[r]->name);
-    f(*rows[r]);
-    rows[r]->stream_fence();
+  for (const Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    f(*row);
+    row->stream_fence();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "ejk/io.hpp"
 #include "kernels/kernels.hpp"
 #include "support/golden.hpp"
+#include "support/instruction_sets.hpp"
 #include "support/plain_matmul.hpp"
 
 using namespace ejk;
@@ -26,12 +27,9 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 // Calls check() with the kernels of each instruction set that this machine has.
 template <class F>
 void on_every_instruction_set(F&& check) {
-  int count = 0;
-  const kernels::Kernels* const* rows = kernels::all(&count);
-  for (int i = 0; i < count; ++i) {
-    if (!kernels::supported(*rows[i])) continue;
-    CAPTURE(rows[i]->name);
-    kernels::force(rows[i]);
+  for (const kernels::Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    kernels::force(row);
     check();
   }
   kernels::force(nullptr);

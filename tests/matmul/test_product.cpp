@@ -11,20 +11,12 @@
 
 #include "ejk/array.hpp"
 #include "kernels/kernels.hpp"
+#include "support/instruction_sets.hpp"
 
 using namespace ejk;
 using matmul::Product;
 
 namespace {
-
-std::vector<const kernels::Kernels*> runnable() {
-  int count = 0;
-  const kernels::Kernels* const* rows = kernels::all(&count);
-  std::vector<const kernels::Kernels*> found;
-  for (int i = 0; i < count; ++i)
-    if (kernels::supported(*rows[i])) found.push_back(rows[i]);
-  return found;
-}
 
 // Whole numbers small enough that every sum is exact in float32 and every factor in bfloat16.
 template <class T>
@@ -85,7 +77,7 @@ void check(const kernels::Kernels& row, std::int64_t rows, std::int64_t k, std::
 }  // namespace
 
 TEST_CASE("products are right for every contraction length in 1..300") {
-  for (const kernels::Kernels* row : runnable()) {
+  for (const kernels::Kernels* row : test::instruction_sets()) {
     std::mt19937 random(11);
     for (std::int64_t k = 0; k <= 300; ++k) {
       const Layout layout = k % 3 == 0 ? Layout::columns : Layout::rows;
@@ -98,7 +90,7 @@ TEST_CASE("products are right for every contraction length in 1..300") {
 }
 
 TEST_CASE("few and many rows, several blocks of the contraction and ragged columns give the same") {
-  for (const kernels::Kernels* row : runnable()) {
+  for (const kernels::Kernels* row : test::instruction_sets()) {
     std::mt19937 random(12);
     for (const std::int64_t rows : {1, 13, 14, 15, 28, 41, 43, 60, 100})
       for (const std::int64_t columns : {1, 31, 32, 64, 77})
@@ -115,7 +107,7 @@ TEST_CASE("few and many rows, several blocks of the contraction and ragged colum
 }
 
 TEST_CASE("a block length beyond everything is the longest there is") {
-  for (const kernels::Kernels* row : runnable()) {
+  for (const kernels::Kernels* row : test::instruction_sets()) {
     std::mt19937 random(13);
     check<bfloat16, float>(*row, 50, 700, 40, Layout::rows, true, INT64_MAX, false, random);
     check<float, float>(*row, 50, 700, 40, Layout::rows, true, INT64_MAX, false, random);
@@ -124,7 +116,7 @@ TEST_CASE("a block length beyond everything is the longest there is") {
 
 TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
   // NaN behind the last row of B, behind each row of A and behind the last one.
-  for (const kernels::Kernels* row : runnable())
+  for (const kernels::Kernels* row : test::instruction_sets())
     for (const std::int64_t rows : {5, 60})
       for (const std::int64_t k : {1, 7, 33, 65}) {
         constexpr std::int64_t kColumns = 45;
@@ -150,7 +142,7 @@ TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
 
 TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
-  for (const kernels::Kernels* row : runnable())
+  for (const kernels::Kernels* row : test::instruction_sets())
     for (const float value : bad)
       for (const std::int64_t rows : {5, 60}) {
         constexpr std::int64_t kLength = 70, kColumns = 45;
