@@ -1,25 +1,70 @@
-// Backward: scores are made again, tile by tile, and P = exp(s − lse) needs no second look at a row.
-//
-// dq goes by blocks of queries; dk and dv by blocks of keys, over the query heads that share them, in order.
-// So nothing is added up by two threads, and any number of them gives the same bits; the scores are made
-// twice for it.
+// Backward: a task has a block of keys and goes through the queries of its heads, a block at a time. Scores
+// are made again, keys × queries, and P = exp(s − lse) needs no second look at a row:
+//   Sᵀ = k qᵀ, dPᵀ = v doutᵀ,  dv += Pᵀ dout, dk += dSᵀ q,  dqᵀ += kᵀ dSᵀ
+// so that every product finds its factors as the one before left them. dk and dv belong to the task; dq, kept
+// transposed, is added to by all tasks of a head, in the order of their keys: each block of queries knows
+// whose turn it is, and tasks begin in that order, so the one that is waited for is under way. Thus any
+// number of threads gives the same bits.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
-#include "attention/scores.hpp"
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "attention/factors.hpp"
 #include "attention/tasks.hpp"
+#include "attention/tile_mask.hpp"
 
 namespace ejk::attn {
 
 namespace {
 
-// One tile of P and dS, with the rows that it is made of.
-template <class Real>
-struct Tile {
-  Rows<Real> q, dout, k, v;
-  Scores<Real> scores;
-  std::vector<Real> lse, delta;  // of the queries
-  std::vector<Real> dp;          // of one row
+// Where rows of a result go.
+class Target {
+ public:
+  Target(Array& array, const Setup& setup)
+      : setup_(setup), view_(in_one_form(array.view(), setup.layout)), data_(array.data()) {}
+
+  template <class Real>
+  void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
+             std::int64_t row, const Real* values, std::int64_t size) const {
+    const kernels::Block to = setup_.rows_of(view_, entry, head, offsets);
+    std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
+    attn::store(values, size, to.dtype, first + row * to.row_stride);
+  }
+
+ private:
+  const Setup& setup_;
+  ArrayView view_;
+  std::byte* data_;
+};
+
+// Whose turn it is to add to a block of queries: a number of a block of keys.
+class Turns {
+ public:
+  explicit Turns(std::int64_t blocks) : next_(static_cast<std::size_t>(blocks)) {}
+
+  void begin(std::int64_t block, std::int64_t first) { at(block).store(first, std::memory_order_relaxed); }
+  /// False when another task failed, which may be the one that is waited for.
+  bool wait(std::int64_t block, std::int64_t mine) const {
+    while (at(block).load(std::memory_order_acquire) != mine) {
+      if (failed_.load(std::memory_order_relaxed)) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  void pass(std::int64_t block, std::int64_t to) { at(block).store(to, std::memory_order_release); }
+  void fail() { failed_.store(true, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t>& at(std::int64_t block) { return next_[static_cast<std::size_t>(block)]; }
+  const std::atomic<std::int64_t>& at(std::int64_t block) const {
+    return next_[static_cast<std::size_t>(block)];
+  }
+  std::vector<std::atomic<std::int64_t>> next_;
+  std::atomic<bool> failed_{false};
 };
 
 template <class Real>
@@ -32,136 +77,260 @@ class Backward {
         lse_(static_cast<const Real*>(saved.lse)),
         dq_(dq, setup),
         dk_(dk, setup),
-        dv_(dv, setup) {}
-
-  /// δ = Σ_d dout · out of every query.
-  void find_deltas() {
-    const std::int64_t size = setup_.shape.value_size;
-    delta_.resize(static_cast<std::size_t>(element_count(setup_.shape.lse)));
-    for_each_block(setup_, Along::queries, [&](std::int64_t entry, std::int64_t head, std::int64_t block) {
+        dv_(dv, setup),
+        score_gemm_(gemm_of<Real>(setup.k.dtype, setup.q.dtype)),
+        value_gemm_(gemm_of<Real>(setup.v.dtype, saved.dout.dtype)),
+        gemm_(gemm_of<Real>()),
+        softmax_(softmax_of<Real>()),
+        group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
+        key_block_(std::min(setup.block.kv, gemm_.kc)),
+        query_block_(setup.shape.head_size + setup.shape.value_size > kLargeSizes ? gemm_.kc / 2 : gemm_.kc),
+        delta_(static_cast<std::size_t>(element_count(setup.shape.lse))),
+        dq_transposed_(delta_.size() * static_cast<std::size_t>(setup.shape.head_size)),
+        turns_(setup.problems() * blocks_of_queries()) {
+    for_each_block([&](std::int64_t entry, std::int64_t head, Positions queries) {
       const Problem p = setup_.problem(entry, head);
-      const Positions queries = block_of(block, setup_.block.q, p.q_length);
-      thread_local Rows<Real> dout, out;
-      dout.load(setup_.rows_of(saved_.dout, entry, head, setup_.q_offsets), queries, size);
-      out.load(setup_.rows_of(saved_.out, entry, head, setup_.q_offsets), queries, size);
-      for (std::int64_t r = 0; r < queries.count(); ++r) {
-        Real sum = 0;
-        for (std::int64_t d = 0; d < size; ++d) sum += dout.row(r)[d] * out.row(r)[d];
-        delta_[static_cast<std::size_t>(p.first_row + queries.begin + r)] = sum;
+      find_deltas(p, queries);
+      turns_.begin(turn_of(p, queries), next_keys(p, queries, 0));
+    });
+  }
+
+  std::int64_t key_block() const { return key_block_; }
+
+  /// dk and dv of some keys, and what they add to dq. Returns the number of pairs.
+  std::int64_t keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
+    try {
+      return add_keys(entry, kv_head, keys);
+    } catch (...) {
+      turns_.fail();
+      throw;
+    }
+  }
+
+  void finish() const {
+    const std::int64_t size = setup_.shape.head_size;
+    for_each_block([&](std::int64_t entry, std::int64_t head, Positions queries) {
+      const Problem p = setup_.problem(entry, head);
+      thread_local std::vector<Real> row;
+      row.resize(static_cast<std::size_t>(size));
+      for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+        for (std::int64_t d = 0; d < size; ++d)
+          row[static_cast<std::size_t>(d)] = dq_of(p)[d * p.q_length + i];
+        dq_.store(entry, head, setup_.q_offsets, i, row.data(), size);
       }
     });
   }
 
-  std::int64_t query_block(std::int64_t entry, std::int64_t head, std::int64_t q_block) const {
-    const Problem p = setup_.problem(entry, head);
-    const MaskTiles* const tiles = plan_.of(p);
-    const Positions queries = block_of(q_block, setup_.block.q, p.q_length);
-    const std::int64_t size = setup_.shape.head_size;
-    thread_local Tile<Real> t;
-    thread_local std::vector<Real> dq;
-    dq.assign(static_cast<std::size_t>(queries.count() * size), Real{0});
-    load_queries(t, p, queries);
-    for (std::int64_t b = 0; b * setup_.block.kv < p.kv_length; ++b) {
-      if (is_empty(tiles, q_block, b)) continue;
-      const Positions keys = block_of(b, setup_.block.kv, p.kv_length);
-      load_keys(t, p, keys);
-      t.scores.compute(setup_, p, tiles, queries, keys, t.q, t.k);
-      for_each_row(t, queries, keys, [&](std::int64_t r, std::int64_t j, Real, Real ds) {
-        const Real factor = ds * static_cast<Real>(setup_.scale);
-        Real* const to = dq.data() + r * size;
-        for (std::int64_t d = 0; d < size; ++d) to[d] += factor * t.k.row(j)[d];
-      });
-    }
-    dq_.store(entry, head, setup_.q_offsets, queries, dq.data(), size);
-    return queries.count() * p.kv_length;
-  }
-
-  std::int64_t key_block(std::int64_t entry, std::int64_t kv_head, std::int64_t kv_block) const {
-    const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
-    const std::int64_t group = setup_.group();
-    const Positions keys = block_of(kv_block, setup_.block.kv, setup_.kv_length(entry));
-    thread_local Tile<Real> t;
-    thread_local std::vector<Real> dk, dv;
-    dk.assign(static_cast<std::size_t>(keys.count() * size), Real{0});
-    dv.assign(static_cast<std::size_t>(keys.count() * value_size), Real{0});
-    for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      const Problem p = setup_.problem(entry, h);
-      const MaskTiles* const tiles = plan_.of(p);
-      if (h == kv_head * group) load_keys(t, p, keys);
-      for (std::int64_t b = 0; b * setup_.block.q < p.q_length; ++b) {
-        if (is_empty(tiles, b, kv_block)) continue;
-        const Positions queries = block_of(b, setup_.block.q, p.q_length);
-        load_queries(t, p, queries);
-        t.scores.compute(setup_, p, tiles, queries, keys, t.q, t.k);
-        for_each_row(t, queries, keys, [&](std::int64_t r, std::int64_t j, Real probability, Real ds) {
-          const Real factor = ds * static_cast<Real>(setup_.scale);
-          Real* const to_k = dk.data() + j * size;
-          for (std::int64_t d = 0; d < size; ++d) to_k[d] += factor * t.q.row(r)[d];
-          Real* const to_v = dv.data() + j * value_size;
-          for (std::int64_t d = 0; d < value_size; ++d) to_v[d] += probability * t.dout.row(r)[d];
-        });
-      }
-    }
-    dk_.store(entry, kv_head, setup_.kv_offsets, keys, dk.data(), size);
-    dv_.store(entry, kv_head, setup_.kv_offsets, keys, dv.data(), value_size);
-    return keys.count() * setup_.q_length(entry) * group;
-  }
-
  private:
-  // Where rows of a result go.
-  class Target {
-   public:
-    Target(Array& array, const Setup& setup)
-        : setup_(setup), view_(in_one_form(array.view(), setup.layout)), data_(array.data()) {}
-    void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
-               Positions rows, const Real* values, std::int64_t size) const {
-      const kernels::Block to = setup_.rows_of(view_, entry, head, offsets);
-      std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
-      for (std::int64_t r = 0; r < rows.count(); ++r)
-        attn::store(values + r * size, size, to.dtype, first + (rows.begin + r) * to.row_stride);
+  static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
+  // Head sizes, both together, of which a block of queries is kept shorter, so that caches hold it.
+  static constexpr std::int64_t kLargeSizes = 160;
+
+  template <class F>
+  void for_each_block(F&& f) const {
+    for_each_piece(
+        setup_.shape.entries, setup_.shape.heads, [&](std::int64_t e) { return setup_.q_length(e); },
+        query_block_, Order::first_first, f);
+  }
+
+  // δ = Σ_d dout · out.
+  void find_deltas(const Problem& p, Positions queries) {
+    const std::int64_t size = setup_.shape.value_size;
+    const kernels::Block dout = dout_of(p),
+                         out = setup_.rows_of(saved_.out, p.entry, p.head, setup_.q_offsets);
+    thread_local std::vector<Real> left, right;
+    left.resize(static_cast<std::size_t>(size));
+    right.resize(left.size());
+    for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+      load_row(dout, i, 0, size, left.data());
+      load_row(out, i, 0, size, right.data());
+      Real sum = 0;
+      for (std::size_t d = 0; d < left.size(); ++d) sum += left[d] * right[d];
+      delta_[static_cast<std::size_t>(p.first_row + i)] = sum;
+    }
+  }
+
+  kernels::Block dout_of(const Problem& p) const {
+    return setup_.rows_of(saved_.dout, p.entry, p.head, setup_.q_offsets);
+  }
+
+  // dq of a problem: D rows of its queries.
+  Real* dq_of(const Problem& p) { return dq_transposed_.data() + p.first_row * setup_.shape.head_size; }
+  const Real* dq_of(const Problem& p) const {
+    return dq_transposed_.data() + p.first_row * setup_.shape.head_size;
+  }
+
+  std::int64_t blocks_of_queries() const {
+    std::int64_t most = 0;
+    for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+      most = std::max(most, core::ceil_div(setup_.q_length(e), query_block_));
+    return most;
+  }
+  std::int64_t turn_of(const Problem& p, Positions queries) const {
+    return (p.entry * setup_.shape.heads + p.head) * blocks_of_queries() + queries.begin / query_block_;
+  }
+  // The first block of keys from `block` on that the mask leaves to some of the queries.
+  std::int64_t next_keys(const Problem& p, Positions queries, std::int64_t block) const {
+    const MaskTiles* const tiles = plan_.of(p);
+    while (block * key_block_ < p.kv_length &&
+           TileMask::state_of(tiles, setup_.block, queries, block_of(block, key_block_, p.kv_length)) ==
+               mask::BlockState::empty)
+      ++block;
+    return block;
+  }
+
+  // What a task works in.
+  struct Task {
+    Task(const Backward& b, std::int64_t keys)
+        : k(b.score_gemm_, b.group_, b.setup_.shape.head_size),
+          v(b.value_gemm_, b.group_, b.setup_.shape.value_size),
+          k_transposed(b.gemm_, b.gemm_.mr, keys),
+          q_transposed(b.score_gemm_, b.setup_.shape.head_size, b.query_block_),
+          dout_transposed(b.value_gemm_, b.setup_.shape.value_size, b.query_block_),
+          q(b.gemm_, b.query_block_, b.setup_.shape.head_size),
+          dout(b.gemm_, b.query_block_, b.setup_.shape.value_size),
+          ds(b.gemm_, keys, b.query_block_),
+          dk_stride(core::round_up(b.setup_.shape.head_size, 64 / kSize)),
+          dv_stride(core::round_up(b.setup_.shape.value_size, 64 / kSize)) {
+      const std::int64_t row = b.query_block_ * kSize;
+      const std::int64_t k_at = memory.add(k.bytes(keys)), v_at = memory.add(v.bytes(keys)),
+                         kt_at = memory.add(k_transposed.bytes(b.setup_.shape.head_size)),
+                         qt_at = memory.add(q_transposed.bytes()),
+                         dot_at = memory.add(dout_transposed.bytes()), q_at = memory.add(q.bytes()),
+                         do_at = memory.add(dout.bytes()), ds_at = memory.add(ds.bytes()),
+                         weights_at = memory.add(b.group_ * b.gemm_.a_stride),
+                         gradients_at = memory.add(b.group_ * b.gemm_.a_stride), lse_at = memory.add(row),
+                         delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
+                         dk_at = memory.add(keys * dk_stride * kSize),
+                         dv_at = memory.add(keys * dv_stride * kSize);
+      memory.take();
+      k.lies_at(memory.at(k_at));
+      v.lies_at(memory.at(v_at));
+      k_transposed.lies_at(memory.at(kt_at));
+      q_transposed.lies_at(memory.at(qt_at));
+      dout_transposed.lies_at(memory.at(dot_at));
+      q.lies_at(memory.at(q_at));
+      dout.lies_at(memory.at(do_at));
+      ds.lies_at(memory.at(ds_at));
+      weights = memory.at<Real>(weights_at);
+      gradients = memory.at<Real>(gradients_at);
+      lse = memory.at<Real>(lse_at);
+      delta = memory.at<Real>(delta_at);
+      bias = memory.at<Real>(bias_at);
+      slopes = memory.at<Real>(slopes_at);
+      dk = memory.at<Real>(dk_at);
+      dv = memory.at<Real>(dv_at);
     }
 
-   private:
-    const Setup& setup_;
-    ArrayView view_;
-    std::byte* data_;
+    Left k, v, k_transposed;
+    Right q_transposed, dout_transposed, q, dout, ds;
+    std::int64_t dk_stride, dv_stride;
+    Real *weights, *gradients;          // of a group of keys; rows as the left factor wants them
+    Real *lse, *delta, *bias, *slopes;  // of a block of queries
+    Real *dk, *dv;
+    Memory memory;
   };
 
-  void load_queries(Tile<Real>& t, const Problem& p, Positions queries) const {
-    t.q.load(p.q, queries, setup_.shape.head_size);
-    t.dout.load(setup_.rows_of(saved_.dout, p.entry, p.head, setup_.q_offsets), queries,
-                setup_.shape.value_size);
-    const std::int64_t first = p.first_row + queries.begin;
-    t.lse.assign(lse_ + first, lse_ + first + queries.count());
-    t.delta.assign(delta_.data() + first, delta_.data() + first + queries.count());
-  }
-
-  void load_keys(Tile<Real>& t, const Problem& p, Positions keys) const {
-    t.k.load(p.k, keys, setup_.shape.head_size);
-    t.v.load(p.v, keys, setup_.shape.value_size);
-    t.k.transpose();
-    t.v.transpose();
-  }
-
-  // f(query, key, P, dS) for the pairs of a tile that attend.
-  template <class F>
-  void for_each_row(Tile<Real>& t, Positions queries, Positions keys, F&& f) const {
-    t.dp.resize(static_cast<std::size_t>(keys.count()));
-    for (std::int64_t r = 0; r < queries.count(); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (t.lse[at] == kHidden<Real>) continue;
-      const Real* const scores = t.scores.row(r);
-      const Real* const slopes = t.scores.slopes(r);
-      Real* const dp = t.dp.data();
-      products(t.dout.row(r), t.v, setup_.shape.value_size, keys.count(), dp);
-      for (std::int64_t j = 0; j < keys.count(); ++j) {
-        if (scores[j] == kHidden<Real>) continue;
-        const Real probability = std::exp(scores[j] - t.lse[at]);
-        Real ds = probability * (dp[j] - t.delta[at]);
-        if (slopes) ds *= slopes[j];
-        f(r, j, probability, ds);
+  std::int64_t add_keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
+    const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+    const std::int64_t heads = setup_.group();
+    thread_local FiniteRows<Real> finite_k;
+    Task t(*this, keys.count());
+    std::fill_n(t.dk, keys.count() * t.dk_stride, Real{0});
+    std::fill_n(t.dv, keys.count() * t.dv_stride, Real{0});
+    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
+    for (std::int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
+      const Problem p = setup_.problem(entry, h);
+      if (h == kv_head * heads) {
+        t.k.pack(part_of(p.k, keys.begin), keys.count());
+        t.v.pack(part_of(p.v, keys.begin), keys.count());
+        t.k_transposed.pack(transposed(finite_k.of(p.k, keys, size)), size);
       }
+      for (std::int64_t b = 0; b * query_block_ < p.q_length; ++b)
+        add_block(p, block_of(b, query_block_, p.q_length), keys, finite_k, t);
     }
+    for (std::int64_t j = 0; j < keys.count(); ++j) {
+      dk_.store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dk + j * t.dk_stride, size);
+      dv_.store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dv + j * t.dv_stride, value_size);
+    }
+    return keys.count() * setup_.q_length(entry) * heads;
+  }
+
+  void add_block(const Problem& p, Positions queries, Positions keys, const FiniteRows<Real>& finite_k,
+                 Task& t) {
+    thread_local TileMask mask;
+    thread_local FiniteRows<Real> finite_q, finite_dout;
+    const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+    const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
+    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
+    if (!mask.keys(keys)) return;
+    const kernels::Block q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
+    t.q_transposed.pack(transposed(q), size, count);
+    t.dout_transposed.pack(transposed(dout), value_size, count);
+    t.q.pack(finite_q.of(p.q, queries, size), count, size);
+    t.dout.pack(finite_dout.of(dout_of(p), queries, value_size), count, value_size);
+    std::copy_n(lse_ + p.first_row + queries.begin, count, t.lse);
+    std::copy_n(delta_.data() + p.first_row + queries.begin, count, t.delta);
+
+    const auto attends = [&](std::int64_t key, std::int64_t query) {
+      return mask.has(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
+             !hidden_by_bias(p, queries.begin + query, keys.begin + key);
+    };
+    for (std::int64_t first = 0; first < keys.count(); first += group_) {
+      const Positions rows{first, std::min(first + group_, keys.count())};
+      const Positions columns = mask.columns(rows, score_gemm_.nr);
+      if (columns.count() > 0) {
+        t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
+                             stride);
+        t.dout_transposed.times(t.v, first / group_, rows.count(), columns.begin, columns.end, t.gradients,
+                                stride);
+        for (std::int64_t j = rows.begin; j < rows.end; ++j) {
+          const std::int64_t at = (j - rows.begin) * stride + columns.begin;
+          differentiate(p, queries, keys.begin + j, columns, mask.row(j), t, t.weights + at,
+                        t.gradients + at);
+        }
+        for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr) {
+          const std::int64_t some = std::min(gemm_.mr, rows.end - r), at = (r - rows.begin) * stride;
+          t.dout.add_range(t.weights + at, columns.begin, columns.end, some, 0, value_size,
+                           t.dv + r * t.dv_stride, t.dv_stride);
+          t.q.add_range(t.gradients + at, columns.begin, columns.end, some, 0, size, t.dk + r * t.dk_stride,
+                        t.dk_stride);
+        }
+        for (std::int64_t j = rows.begin; j < rows.end; ++j) {
+          const std::int64_t at = (j - rows.begin) * stride;
+          for (const std::int64_t i : finite_dout.others())
+            if (attends(j, i)) finite_dout.add(i, t.weights[at + i], t.dv + j * t.dv_stride);
+          for (const std::int64_t i : finite_q.others())
+            if (attends(j, i)) finite_q.add(i, t.gradients[at + i], t.dk + j * t.dk_stride);
+        }
+      }
+      for (std::int64_t j = rows.begin; j < rows.end; ++j)
+        t.ds.put_row(j, t.gradients + (j - rows.begin) * stride, columns.begin, columns.end, count);
+    }
+
+    const std::int64_t turn = turn_of(p, queries), mine = keys.begin / key_block_;
+    if (!turns_.wait(turn, mine)) return;
+    Real* const dq = dq_of(p) + queries.begin;
+    for (std::int64_t d = 0; d < size; d += gemm_.mr)
+      t.ds.add_range(t.k_transposed.group(d / gemm_.mr), 0, keys.count(), std::min(gemm_.mr, size - d), 0,
+                     count, dq + d * p.q_length, p.q_length);
+    for (const std::int64_t j : finite_k.others())
+      for (std::int64_t i = 0; i < count; ++i)
+        if (attends(j, i)) finite_k.add(j, t.ds.template element<Real>(j, i), dq + i, p.q_length);
+    turns_.pass(turn, next_keys(p, queries, mine + 1));
+  }
+
+  // Products of a key with queries to P and dS, in place.
+  void differentiate(const Problem& p, Positions queries, std::int64_t key, Positions columns,
+                     const mask::Word* bits, Task& t, Real* products, Real* dp) const {
+    const kernels::Scoring<Real> how{static_cast<Real>(setup_.scale), static_cast<Real>(setup_.softcap)};
+    if (p.bias.data)
+      load_row(transposed(p.bias), key, queries.begin + columns.begin, columns.count(), t.bias);
+    Real* const slopes = how.cap > 0 ? t.slopes : nullptr;
+    softmax_.scores(how, products, columns.count(), p.bias.data ? t.bias : nullptr, bits, columns.begin,
+                    slopes);
+    softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
+                       how.scale, products, dp);
   }
 
   const Setup& setup_;
@@ -169,7 +338,11 @@ class Backward {
   const Saved& saved_;
   const Real* lse_;
   Target dq_, dk_, dv_;
-  std::vector<Real> delta_;
+  const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
+  const kernels::Softmax<Real>& softmax_;
+  std::int64_t group_, key_block_, query_block_;
+  std::vector<Real> delta_, dq_transposed_;
+  Turns turns_;
 };
 
 template <class Real>
@@ -177,13 +350,13 @@ void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq
          const std::function<void(std::int64_t, std::int64_t)>& tell) {
   Backward<Real> pass(setup, plan, saved, dq, dk, dv);
   Progress progress(tell, 2 * plan.work().dense_pairs);
-  pass.find_deltas();
-  for_each_block(setup, Along::queries, [&](std::int64_t entry, std::int64_t head, std::int64_t block) {
-    progress.add(pass.query_block(entry, head, block));
-  });
-  for_each_block(setup, Along::keys, [&](std::int64_t entry, std::int64_t kv_head, std::int64_t block) {
-    progress.add(pass.key_block(entry, kv_head, block));
-  });
+  for_each_piece(
+      setup.shape.entries, setup.shape.kv_heads, [&](std::int64_t e) { return setup.kv_length(e); },
+      pass.key_block(), Order::first_first,
+      [&](std::int64_t entry, std::int64_t kv_head, Positions keys) {
+        progress.add(2 * pass.keys(entry, kv_head, keys));
+      });
+  pass.finish();
 }
 
 }  // namespace

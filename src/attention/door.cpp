@@ -29,8 +29,9 @@ namespace {
 
 using Layout = AttentionLayout;
 
-// Blocks that keep a few tiles of scores, keys and values in a core's caches.
-constexpr BlockShape kBlock{64, 128};
+// Fine enough to leave out most of what a mask empties, and no smaller than the blocks of keys that passes go
+// by.
+constexpr BlockShape kBlock{128, 256};
 
 const char* axes_of(Layout layout) {
   return layout == Layout::bshd   ? "(batch, sequence, heads, size)"

@@ -1,12 +1,22 @@
-// Forward: for each block of queries, its tiles of scores one after the other, with an online softmax.
+// Forward: blocks of keys one after the other, with an online softmax.
 //
-// A row keeps its largest score so far m, the sum l of exp(s − m) and the sum of exp(s − m) · v; a tile with
-// a larger score scales both down by exp(m_old − m_new). Blocks that the mask empties are not visited.
+// A task has some rows of queries; for each block of keys it packs keys and values once and takes the queries
+// in groups, the rows of a micro-kernel's tile: their scores become weights in the very place where the next
+// product wants its left factor. A row keeps its largest score so far m, the sum l of exp(s − m) and the sum
+// of exp(s − m) · v; a block with a larger score scales both by exp(m_old − m_new).
+//
+// Blocks that the mask empties are not visited, and of a partial one a group takes the columns between its
+// first and its last pair alone. What a row adds up depends on the blocks of keys only, so tasks may be of
+// any number of rows.
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
-#include "attention/scores.hpp"
+#include <cmath>
+#include <limits>
+
+#include "attention/factors.hpp"
 #include "attention/tasks.hpp"
+#include "attention/tile_mask.hpp"
 
 namespace ejk::attn {
 
@@ -20,67 +30,130 @@ class Forward {
         plan_(plan),
         out_(in_one_form(out.view(), setup.layout)),
         out_data_(out.data()),
-        lse_(reinterpret_cast<Real*>(lse.data())) {}
+        lse_(reinterpret_cast<Real*>(lse.data())),
+        score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
+        gemm_(gemm_of<Real>()),
+        softmax_(softmax_of<Real>()),
+        group_(group_rows(score_gemm_, gemm_)),
+        key_block_(std::min(setup.block.kv, gemm_.kc)) {}
 
-  /// Returns the number of pairs of the block, computed or not.
-  std::int64_t block(std::int64_t entry, std::int64_t head, std::int64_t q_block) const {
+  std::int64_t group() const { return group_; }
+
+  /// Returns the number of pairs of the rows, computed or not.
+  std::int64_t rows(std::int64_t entry, std::int64_t head, Positions queries) const {
     const Problem p = setup_.problem(entry, head);
-    const MaskTiles* const tiles = plan_.of(p);
-    const Positions queries = block_of(q_block, setup_.block.q, p.q_length);
-    const std::int64_t size = setup_.shape.value_size;
-    thread_local Rows<Real> q, k, v;
-    thread_local Scores<Real> scores;
-    thread_local std::vector<Real> sums;  // of exp(s − most) · v
-    std::vector<Real> most(static_cast<std::size_t>(queries.count()), kHidden<Real>), total(most.size());
-    sums.assign(most.size() * static_cast<std::size_t>(size), Real{0});
-    q.load(p.q, queries, setup_.shape.head_size);
-    for (std::int64_t b = 0; b * setup_.block.kv < p.kv_length; ++b) {
-      if (is_empty(tiles, q_block, b)) continue;
-      const Positions keys = block_of(b, setup_.block.kv, p.kv_length);
-      k.load(p.k, keys, setup_.shape.head_size);
-      k.transpose();
-      v.load(p.v, keys, size);
-      scores.compute(setup_, p, tiles, queries, keys, q, k);
-      for (std::int64_t r = 0; r < queries.count(); ++r) {
-        const auto at = static_cast<std::size_t>(r);
-        add_row(scores.row(r), keys.count(), v, most[at], total[at], sums.data() + r * size);
+    const std::int64_t count = queries.count(), size = setup_.shape.value_size;
+    const std::int64_t most_keys = std::min(key_block_, p.kv_length);
+    thread_local TileMask mask;
+    thread_local FiniteRows<Real> values;
+    Left q(score_gemm_, group_, setup_.shape.head_size);
+    Right k(score_gemm_, setup_.shape.head_size, most_keys), v(gemm_, most_keys, size);
+    Sums sums;
+    Memory memory;
+    const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
+                       v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * gemm_.a_stride),
+                       bias_at = memory.add((key_block_ + kSpare) * kSize);
+    sums.stride = core::round_up(size, 64 / kSize);
+    const std::int64_t sums_at = memory.add(count * sums.stride * kSize), most_at = memory.add(count * kSize),
+                       total_at = memory.add(count * kSize);
+    memory.take();
+    q.lies_at(memory.at(q_at));
+    k.lies_at(memory.at(k_at));
+    v.lies_at(memory.at(v_at));
+    sums.value = memory.at<Real>(sums_at);
+    sums.most = memory.at<Real>(most_at);
+    sums.total = memory.at<Real>(total_at);
+    std::fill_n(sums.value, count * sums.stride, Real{0});
+    std::fill_n(sums.most, count, -kInfinity);
+    std::fill_n(sums.total, count, Real{0});
+
+    const Tiles tiles(score_gemm_);
+    q.pack(part_of(p.q, queries.begin), count);
+    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::queries);
+    for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
+      const Positions keys = block_of(b, key_block_, p.kv_length);
+      if (!mask.keys(keys)) continue;
+      k.pack(transposed(part_of(p.k, keys.begin)), setup_.shape.head_size, keys.count());
+      v.pack(values.of(p.v, keys, size), keys.count(), size);
+      for (std::int64_t first = 0; first < count; first += group_) {
+        const Positions rows{first, std::min(first + group_, count)};
+        const Positions columns = mask.columns(rows, score_gemm_.nr);
+        if (columns.count() == 0) continue;
+        auto* const weights = memory.at<Real>(weights_at);
+        k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride());
+        for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+          const Real* bias = nullptr;
+          if (p.bias.data) {
+            load_row(p.bias, queries.begin + r, keys.begin + columns.begin, columns.count(),
+                     memory.at<Real>(bias_at));
+            bias = memory.at<Real>(bias_at);
+          }
+          weigh(sums, r, weights + (r - rows.begin) * stride() + columns.begin, columns, bias, mask.row(r));
+        }
+        add_values(v, sums, rows, columns, weights);
+        for (const std::int64_t j : values.others())
+          for (std::int64_t r = rows.begin; r < rows.end; ++r)
+            if (columns.begin <= j && j < columns.end && mask.has(r, j) &&
+                !hidden_by_bias(p, queries.begin + r, keys.begin + j))
+              values.add(j, weights[(r - rows.begin) * stride() + j], sums.value + r * sums.stride);
       }
     }
-    for (std::int64_t r = 0; r < queries.count(); ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      Real* const row = sums.data() + r * size;
-      const bool none = most[at] == kHidden<Real>;
-      if (!none)
-        for (std::int64_t d = 0; d < size; ++d) row[d] /= total[at];
-      lse_[p.first_row + queries.begin + r] = none ? kHidden<Real> : most[at] + std::log(total[at]);
-      const kernels::Block rows = setup_.rows_of(out_, entry, head, setup_.q_offsets);
-      const std::ptrdiff_t place =
-          static_cast<const std::byte*>(rows.data) - out_.data + (queries.begin + r) * rows.row_stride;
-      store(row, size, rows.dtype, out_data_ + place);
-    }
-    return queries.count() * p.kv_length;
+    finish(p, queries, sums);
+    return count * p.kv_length;
   }
 
  private:
-  void add_row(const Real* scores, std::int64_t count, const Rows<Real>& v, Real& most, Real& total,
-               Real* sums) const {
-    const std::int64_t size = setup_.shape.value_size;
-    Real next = most;
-    for (std::int64_t j = 0; j < count; ++j)
-      if (scores[j] > next || std::isnan(scores[j])) next = scores[j];  // NaN stays
-    if (next == kHidden<Real>) return;
-    if (next != most) {
-      const Real factor = most == kHidden<Real> ? Real{0} : std::exp(most - next);
-      total *= factor;
-      for (std::int64_t d = 0; d < size; ++d) sums[d] *= factor;
-      most = next;
+  static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
+  static constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+  static constexpr std::int64_t kSpare = 64;  // that whole vectors may read
+
+  // What rows have added up so far.
+  struct Sums {
+    Real *value, *most, *total;
+    std::int64_t stride;
+  };
+
+  std::int64_t stride() const { return gemm_.a_stride / kSize; }
+
+  // Products of a row to weights, in place.
+  void weigh(const Sums& sums, std::int64_t r, Real* row, Positions columns, const Real* bias,
+             const mask::Word* bits) const {
+    const kernels::Scoring<Real> how{static_cast<Real>(setup_.scale), static_cast<Real>(setup_.softcap)};
+    Real& most = sums.most[r];
+    const Real found = softmax_.scores(how, row, columns.count(), bias, bits, columns.begin, nullptr);
+    const Real next = found > most || std::isnan(found) ? found : most;  // NaN stays
+    if (next == -kInfinity) {
+      std::fill_n(row, columns.count(), Real{0});
+      return;
     }
-    for (std::int64_t j = 0; j < count; ++j) {
-      if (scores[j] == kHidden<Real>) continue;
-      const Real weight = std::exp(scores[j] - most);
-      total += weight;
-      const Real* const row = v.row(j);
-      for (std::int64_t d = 0; d < size; ++d) sums[d] += weight * row[d];
+    if (next != most && most != -kInfinity) {
+      const Real factor = std::exp(most - next);
+      sums.total[r] *= factor;
+      softmax_.scale(sums.value + r * sums.stride, setup_.shape.value_size, factor);
+    }
+    most = next;
+    sums.total[r] += softmax_.weights(row, columns.count(), next, row);
+  }
+
+  void add_values(const Right& v, const Sums& sums, Positions rows, Positions columns,
+                  const Real* weights) const {
+    for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
+      v.add_range(weights + (r - rows.begin) * stride(), columns.begin, columns.end,
+                  std::min(gemm_.mr, rows.end - r), 0, setup_.shape.value_size, sums.value + r * sums.stride,
+                  sums.stride);
+  }
+
+  void finish(const Problem& p, Positions queries, const Sums& sums) const {
+    const std::int64_t size = setup_.shape.value_size;
+    const kernels::Block to = setup_.rows_of(out_, p.entry, p.head, setup_.q_offsets);
+    std::byte* const first = out_data_ + (static_cast<const std::byte*>(to.data) - out_.data);
+    for (std::int64_t r = 0; r < queries.count(); ++r) {
+      Real* const row = sums.value + r * sums.stride;
+      const bool none = sums.most[r] == -kInfinity;
+      if (!none)
+        for (std::int64_t d = 0; d < size; ++d) row[d] /= sums.total[r];
+      lse_[p.first_row + queries.begin + r] = none ? -kInfinity : sums.most[r] + std::log(sums.total[r]);
+      store(row, size, to.dtype, first + (queries.begin + r) * to.row_stride);
     }
   }
 
@@ -89,6 +162,9 @@ class Forward {
   ArrayView out_;
   std::byte* out_data_;
   Real* lse_;
+  const kernels::Gemm &score_gemm_, &gemm_;
+  const kernels::Softmax<Real>& softmax_;
+  std::int64_t group_, key_block_;
 };
 
 template <class Real>
@@ -96,9 +172,12 @@ void run(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
          const std::function<void(std::int64_t, std::int64_t)>& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, plan.work().dense_pairs);
-  for_each_block(setup, Along::queries, [&](std::int64_t entry, std::int64_t head, std::int64_t block) {
-    progress.add(pass.block(entry, head, block));
-  });
+  for_each_piece(
+      setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
+      rows_of_task(setup, pass.group()), Order::last_first,
+      [&](std::int64_t entry, std::int64_t head, Positions queries) {
+        progress.add(pass.rows(entry, head, queries));
+      });
 }
 
 }  // namespace

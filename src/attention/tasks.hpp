@@ -1,12 +1,15 @@
 // The cut of attention into tasks: blocks of queries (or of keys) of all problems, dealt out to threads.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
 
+#include "attention/factors.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -30,26 +33,39 @@ class Progress {
   std::mutex mutex_;
 };
 
-enum class Along { queries, keys };
+/// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
+/// that they stay in a core's cache and all threads have several tasks. No result depends on it.
+inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
+  constexpr std::int64_t kRows = 512, kFewRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
+  const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
+  std::int64_t rows = std::clamp(kBytes / row_bytes, kFewRows, kRows);
+  const auto tasks = [&] {
+    std::int64_t count = 0;
+    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
+      count += core::ceil_div(setup.q_length(e), rows) * setup.shape.heads;
+    return count;
+  };
+  while (rows > kFewRows && tasks() < kTasks * omp_get_max_threads()) rows /= 2;
+  return std::max<std::int64_t>(1, rows / group) * group;
+}
 
-/// f(entry, head, block) for every block of queries and query head, or of keys and key/value head. The last
-/// blocks come first: under a causal mask those of queries have the most to do.
-template <class F>
-void for_each_block(const Setup& setup, Along along, F&& f) {
-  const bool queries = along == Along::queries;
-  const std::int64_t heads = queries ? setup.shape.heads : setup.shape.kv_heads;
-  std::vector<std::int64_t> first{0};  // block of each entry, over all its heads
-  for (std::int64_t e = 0; e < setup.shape.entries; ++e) {
-    const std::int64_t blocks = queries ? core::ceil_div(setup.q_length(e), setup.block.q)
-                                        : core::ceil_div(setup.kv_length(e), setup.block.kv);
-    first.push_back(first.back() + blocks * heads);
-  }
+/// Of pieces of one entry: the last queries have the most to do under a causal mask, and the first keys.
+enum class Order { first_first, last_first };
+
+/// f(entry, head, positions) for all pieces of `rows` positions of every entry, of `heads` heads; `length`
+/// tells an entry's. Pieces are dealt out in order.
+template <class Length, class F>
+void for_each_piece(std::int64_t entries, std::int64_t heads, Length&& length, std::int64_t rows, Order order,
+                    F&& f) {
+  std::vector<std::int64_t> first{0};  // task of each entry, over all its heads
+  for (std::int64_t e = 0; e < entries; ++e)
+    first.push_back(first.back() + core::ceil_div(length(e), rows) * heads);
   core::parallel_for(first.back(), [&](std::int64_t n) {
     const auto after = std::upper_bound(first.begin(), first.end(), n);
     const std::int64_t entry = after - first.begin() - 1, in_entry = n - after[-1];
-    const std::int64_t blocks = (*after - after[-1]) / heads;
-    const std::int64_t block = in_entry / heads;
-    f(entry, in_entry % heads, queries ? blocks - 1 - block : block);
+    const std::int64_t pieces = (*after - after[-1]) / heads, piece = in_entry / heads;
+    f(entry, in_entry % heads,
+      block_of(order == Order::last_first ? pieces - 1 - piece : piece, rows, length(entry)));
   });
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "ejk/dtype.hpp"
+#include "kernels/softmax.hpp"
 
 namespace ejk::kernels {
 
@@ -69,13 +70,15 @@ struct Gemm {
 /// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.
 using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
-/// What an instruction set has for products.
+/// What an instruction set has for products, and for what attention does between two of them.
 struct Products {
   const Gemm* f32 = nullptr;
   const Gemm* f64 = nullptr;
   const Gemm* bf16 = nullptr;  // null: bfloat16 goes through f32, which is as exact
   Convert* convert_f32 = nullptr;
   Convert* convert_f64 = nullptr;
+  const Softmax<float>* softmax_f32 = nullptr;
+  const Softmax<double>* softmax_f64 = nullptr;
 };
 
 }  // namespace ejk::kernels

@@ -1,0 +1,296 @@
+// The factors of attention's products in the forms of the micro-kernels (kernels/matmul.hpp), and the
+// products of a few rows with them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "attention/numbers.hpp"
+#include "attention/problem.hpp"
+#include "core/checked.hpp"
+#include "kernels/kernels.hpp"
+#include "matmul/product.hpp"
+
+namespace ejk::attn {
+
+/// Positions [begin, end).
+struct Positions {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+};
+
+/// Block `block` of `length` positions.
+inline Positions block_of(std::int64_t block, std::int64_t size, std::int64_t length) {
+  return {block * size, std::min((block + 1) * size, length)};
+}
+
+/// A matrix from an element on.
+inline kernels::Block part_of(kernels::Block matrix, std::int64_t row, std::int64_t column = 0) {
+  matrix.data =
+      static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride + column * matrix.column_stride;
+  return matrix;
+}
+
+inline kernels::Block transposed(kernels::Block matrix) {
+  std::swap(matrix.row_stride, matrix.column_stride);
+  return matrix;
+}
+
+/// Pieces of a thread's own memory, each at a cache line: first they are asked for, then there.
+class Memory {
+ public:
+  /// A place for `bytes` bytes.
+  std::int64_t add(std::int64_t bytes) {
+    const std::int64_t at = bytes_;
+    bytes_ += core::round_up(bytes, kLine);
+    return at;
+  }
+  void take() { memory_ = matmul::Workspace::of_this_thread().at_least(bytes_); }
+  template <class T = std::byte>
+  T* at(std::int64_t place) const {
+    return reinterpret_cast<T*>(memory_ + place);
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  std::int64_t bytes_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+/// A left factor, rows × k: groups of rows, each of them cut along k. Its memory belongs to somebody else.
+class Left {
+ public:
+  Left(const kernels::Gemm& gemm, std::int64_t group, std::int64_t k)
+      : gemm_(&gemm),
+        group_(group),
+        k_(k),
+        chunk_bytes_(core::round_up(group * gemm.a_stride, 64)),
+        group_bytes_(chunk_bytes_ * std::max<std::int64_t>(1, core::ceil_div(k, gemm.kc))) {}
+
+  std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
+
+  void lies_at(std::byte* memory) { memory_ = memory; }
+
+  void pack(const kernels::Block& from, std::int64_t rows) {
+    for (std::int64_t r = 0; r < rows; r += group_)
+      for (std::int64_t k = 0, chunk = 0; k < k_; k += gemm_->kc, ++chunk)
+        gemm_->pack_a(part_of(from, r, k), std::min(group_, rows - r), std::min(gemm_->kc, k_ - k),
+                      memory_ + r / group_ * group_bytes_ + chunk * chunk_bytes_);
+  }
+
+  const std::byte* group(std::int64_t index) const { return memory_ + index * group_bytes_; }
+  std::int64_t chunk_bytes() const { return chunk_bytes_; }
+
+ private:
+  const kernels::Gemm* gemm_;
+  std::int64_t group_, k_, chunk_bytes_, group_bytes_;
+  std::byte* memory_ = nullptr;
+};
+
+/// A right factor, k × columns: panels of columns, cut along k as the left one is.
+class Right {
+ public:
+  Right(const kernels::Gemm& gemm, std::int64_t k, std::int64_t columns)
+      : gemm_(&gemm),
+        k_(k),
+        panel_bytes_(core::round_up(std::min(k, gemm.kc), gemm.k_step) / gemm.kr * gemm.unit * gemm.nr),
+        chunk_bytes_(panel_bytes_ * core::ceil_div(columns, gemm.nr)) {}
+
+  std::int64_t bytes() const { return chunk_bytes_ * core::ceil_div(k_, gemm_->kc); }
+
+  void lies_at(std::byte* memory) { memory_ = memory; }
+
+  /// k may be shorter than it was asked for, but for the first kc of them.
+  void pack(const kernels::Block& from, std::int64_t k, std::int64_t columns) {
+    k_ = k;
+    for (std::int64_t at = 0, chunk = 0; at < k; at += gemm_->kc, ++chunk)
+      gemm_->pack_b(part_of(from, at), std::min(gemm_->kc, k - at), columns, memory_ + chunk * chunk_bytes_,
+                    panel_bytes_);
+  }
+
+  /// Instead of packing, where kr is 1 and k at most kc: elements [first, last) of row `k`, the others of
+  /// `columns` are 0. `first` is a multiple of nr.
+  template <class Real>
+  void put_row(std::int64_t k, const Real* row, std::int64_t first, std::int64_t last, std::int64_t columns) {
+    for (std::int64_t c = 0; c < columns; c += gemm_->nr) {
+      Real* const to = place<Real>(k, c);
+      const std::int64_t count = c < first ? 0 : std::clamp<std::int64_t>(last - c, 0, gemm_->nr);
+      std::copy_n(row + c, count, to);
+      std::fill(to + count, to + gemm_->nr, Real{0});
+    }
+  }
+  template <class Real>
+  Real element(std::int64_t k, std::int64_t column) const {
+    return place<Real>(k, column / gemm_->nr * gemm_->nr)[column % gemm_->nr];
+  }
+
+  /// out = left · columns [first, last), first a multiple of nr; out is that of column 0.
+  template <class Real>
+  void times(const Left& left, std::int64_t group, std::int64_t rows, std::int64_t first, std::int64_t last,
+             Real* out, std::int64_t out_stride) const {
+    for (std::int64_t c = first; c < last; c += gemm_->nr)
+      for (std::int64_t k = 0, chunk = 0; k == 0 || k < k_; k += gemm_->kc, ++chunk)
+        gemm_->tile(left.group(group) + chunk * left.chunk_bytes(),
+                    memory_ + chunk * chunk_bytes_ + c / gemm_->nr * panel_bytes_,
+                    std::min(gemm_->kc, k_ - k), rows, std::min(gemm_->nr, last - c),
+                    k == 0 ? kernels::Put::set : kernels::Put::add, out + c, out_stride);
+  }
+
+  /// out += left · columns [first, last) over contraction elements [begin, end) of the first kc; begin is a
+  /// multiple of kr, `left` the tile's element 0.
+  template <class Real>
+  void add_range(const void* left, std::int64_t begin, std::int64_t end, std::int64_t rows,
+                 std::int64_t first, std::int64_t last, Real* out, std::int64_t out_stride) const {
+    const std::int64_t unit = begin / gemm_->kr * gemm_->unit;
+    for (std::int64_t c = first; c < last; c += gemm_->nr)
+      gemm_->tile(static_cast<const std::byte*>(left) + unit,
+                  memory_ + c / gemm_->nr * panel_bytes_ + unit * gemm_->nr, end - begin, rows,
+                  std::min(gemm_->nr, last - c), kernels::Put::add, out + c, out_stride);
+  }
+
+ private:
+  template <class Real>
+  Real* place(std::int64_t k, std::int64_t first_column) const {
+    return reinterpret_cast<Real*>(memory_ + first_column / gemm_->nr * panel_bytes_) + k * gemm_->nr;
+  }
+
+  const kernels::Gemm* gemm_;
+  std::int64_t k_, panel_bytes_, chunk_bytes_;
+  std::byte* memory_ = nullptr;
+};
+
+/// The arithmetic of products of Real, and of those of two matrices of which each may be bfloat16.
+template <class Real>
+const kernels::Gemm& gemm_of() {
+  const kernels::Products& products = kernels::active().products;
+  return sizeof(Real) == 8 ? *products.f64 : *products.f32;
+}
+template <class Real>
+const kernels::Gemm& gemm_of(DType left, DType right) {
+  const kernels::Products& products = kernels::active().products;
+  const bool narrow = sizeof(Real) == 4 && left == DType::bfloat16 && right == DType::bfloat16;
+  return narrow && products.bf16 != nullptr ? *products.bf16 : gemm_of<Real>();
+}
+
+template <class Real>
+const kernels::Softmax<Real>& softmax_of() {
+  if constexpr (sizeof(Real) == 8)
+    return *kernels::active().products.softmax_f64;
+  else
+    return *kernels::active().products.softmax_f32;
+}
+
+/// Rows of a left factor of `first` whose products then are left factors of `second`.
+inline std::int64_t group_rows(const kernels::Gemm& first, const kernels::Gemm& second) {
+  return first.mr < second.mr ? first.mr : first.mr / second.mr * second.mr;
+}
+
+/// The bias leaves a pair no weight: it counts as masked.
+inline bool hidden_by_bias(const Problem& p, std::int64_t query, std::int64_t key) {
+  if (p.bias.data == nullptr) return false;
+  double bias = 0;
+  load_row(p.bias, query, key, 1, &bias);
+  return bias == -std::numeric_limits<double>::infinity();
+}
+
+/// Between the first and the last tile of a thread.
+class Tiles {
+ public:
+  explicit Tiles(const kernels::Gemm& gemm) : gemm_(gemm) {
+    if (gemm.enter != nullptr) gemm.enter();
+  }
+  ~Tiles() {
+    if (gemm_.leave != nullptr) gemm_.leave();
+  }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+ private:
+  const kernels::Gemm& gemm_;
+};
+
+/// Rows of a matrix whose NaN and infinities are kept apart: a weight of 0 must not meet them, and in a
+/// product of tiles it would.
+template <class Real>
+class FiniteRows {
+ public:
+  /// The rows with zeros in those places; as they are where there are none.
+  kernels::Block of(const kernels::Block& matrix, Positions rows, std::int64_t columns) {
+    others_.clear();
+    columns_ = columns;
+    const kernels::Block from = part_of(matrix, rows.begin);
+    bool finite = true;
+    for (std::int64_t r = 0; finite && r < rows.count(); ++r) finite = is_finite(from, r, columns);
+    if (finite) return from;
+    values_.resize(static_cast<std::size_t>(rows.count() * columns));
+    clean_.resize(values_.size());
+    for (std::int64_t r = 0; r < rows.count(); ++r) {
+      Real* const row = values_.data() + r * columns;
+      load_row(from, r, 0, columns, row);
+      bool whole = true;
+      for (std::int64_t d = 0; d < columns; ++d) {
+        const bool is = std::isfinite(row[d]);
+        clean_[static_cast<std::size_t>(r * columns + d)] = is ? row[d] : Real{0};
+        whole = whole && is;
+      }
+      if (!whole) others_.push_back(r);
+    }
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
+    return {clean_.data(), sizeof(Real) == 8 ? DType::float64 : DType::float32, columns * kSize, kSize};
+  }
+
+  /// Rows (from the first of those given on) with elements that are not finite.
+  const std::vector<std::int64_t>& others() const { return others_; }
+
+  /// out += weight · what was kept apart of a row.
+  void add(std::int64_t row, Real weight, Real* out, std::int64_t out_stride = 1) const {
+    const Real* const from = values_.data() + row * columns_;
+    for (std::int64_t d = 0; d < columns_; ++d)
+      if (!std::isfinite(from[d])) out[d * out_stride] += weight * from[d];
+  }
+
+ private:
+  static bool is_finite(const kernels::Block& matrix, std::int64_t row, std::int64_t columns) {
+    const auto* from = static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride;
+    switch (matrix.dtype) {
+      case DType::float64:
+        return all_below<std::uint64_t>(from, matrix, columns, 0x7FF0000000000000u);
+      case DType::float32:
+        return all_below<std::uint32_t>(from, matrix, columns, 0x7F800000u);
+      case DType::bfloat16:
+        return all_below<std::uint16_t>(from, matrix, columns, 0x7F80u);
+      default:
+        return all_below<std::uint16_t>(from, matrix, columns, 0x7C00u);
+    }
+  }
+  // No element has all bits of the exponent set.
+  template <class Word>
+  static bool all_below(const std::byte* from, const kernels::Block& matrix, std::int64_t columns,
+                        Word exponent) {
+    Word found = 0;
+    const auto test = [&](std::int64_t stride) {
+      for (std::int64_t d = 0; d < columns; ++d) {
+        Word word = 0;
+        std::memcpy(&word, from + d * stride, sizeof word);
+        found |= static_cast<Word>((word & exponent) == exponent ? 1 : 0);
+      }
+    };
+    if (matrix.column_stride == static_cast<std::int64_t>(sizeof(Word)))
+      test(sizeof(Word));
+    else
+      test(matrix.column_stride);
+    return found == 0;
+  }
+
+  std::int64_t columns_ = 0;
+  std::vector<Real> values_, clean_;
+  std::vector<std::int64_t> others_;
+};
+
+}  // namespace ejk::attn

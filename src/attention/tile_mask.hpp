@@ -1,0 +1,103 @@
+// The mask of a task's queries, one block of keys after the other.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "attention/factors.hpp"
+#include "attention/problem.hpp"
+
+namespace ejk::attn {
+
+class TileMask {
+ public:
+  enum class Rows { queries, keys };
+
+  /// `tiles` null: all pairs attend. What rows() and columns are: of queries × keys, or of keys × queries.
+  void begin(const Setup& setup, const MaskTiles* tiles, Positions queries, Rows rows) {
+    tiles_ = tiles;
+    queries_ = queries;
+    block_ = setup.block;
+    by_keys_ = rows == Rows::keys;
+  }
+
+  /// Goes to some keys; false where the mask hides them from all queries. Reads it where there is a choice.
+  bool keys(Positions keys) {
+    keys_ = keys;
+    state_ = state_of(tiles_, block_, queries_, keys);
+    if (state_ != mask::BlockState::partial) return state_ == mask::BlockState::full;
+    bits_ = buffer_.rows(queries_.count(), keys.count());
+    MaskPlan::fill(*tiles_, {queries_.begin, queries_.end, keys.begin, keys.end}, bits_);
+    if (by_keys_) turn();
+    return true;
+  }
+
+  /// The columns between the first and the last pair of some rows, the first of them a multiple of `step`.
+  /// Rows count from the first that there is. They are then looked at by row() and has().
+  Positions columns(Positions rows, std::int64_t step) {
+    masked_ = state_ == mask::BlockState::partial;
+    if (masked_ && !by_keys_) {
+      const Positions queries{queries_.begin + rows.begin, queries_.begin + rows.end};
+      const mask::BlockState state = state_of(tiles_, block_, queries, keys_);
+      if (state == mask::BlockState::empty) return {};
+      masked_ = state == mask::BlockState::partial;
+    }
+    if (!masked_) return {0, by_keys_ ? queries_.count() : keys_.count()};
+    std::int64_t first = -1, last = -1;
+    for (std::int64_t w = 0; w < bits_.row_words; ++w) {
+      mask::Word any = 0;
+      for (std::int64_t r = rows.begin; r < rows.end; ++r) any |= bits_.row(r)[w];
+      if (any == 0) continue;
+      if (first < 0) first = 64 * w + std::countr_zero(any);
+      last = 64 * w + 63 - std::countl_zero(any);
+    }
+    if (first < 0) return {};
+    return {first / step * step, last + 1};
+  }
+
+  /// The bits of a row; null: it has all pairs.
+  const mask::Word* row(std::int64_t r) const { return masked_ ? bits_.row(r) : nullptr; }
+  bool has(std::int64_t r, std::int64_t column) const {
+    return !masked_ || (bits_.row(r)[column / 64] >> (column % 64) & 1u) != 0;
+  }
+
+  /// Of all blocks that queries and keys lie in, together.
+  static mask::BlockState state_of(const MaskTiles* tiles, BlockShape block, Positions queries,
+                                   Positions keys) {
+    if (!tiles) return mask::BlockState::full;
+    bool some = false, all = true;
+    for (std::int64_t i = queries.begin / block.q; i * block.q < queries.end; ++i)
+      for (std::int64_t j = keys.begin / block.kv; j * block.kv < keys.end; ++j) {
+        const mask::BlockState state = tiles->state(i, j);
+        some = some || state != mask::BlockState::empty;
+        all = all && state == mask::BlockState::full;
+      }
+    return !some ? mask::BlockState::empty : all ? mask::BlockState::full : mask::BlockState::partial;
+  }
+
+ private:
+  // From rows of queries to rows of keys.
+  void turn() {
+    const mask::BitRows from = bits_;
+    bits_ = turned_.rows(core::round_up(keys_.count(), 64), queries_.count());
+    for (std::int64_t q = 0; q < queries_.count(); q += 64)
+      for (std::int64_t w = 0; w < from.row_words; ++w) {
+        mask::Word square[64] = {};
+        for (std::int64_t i = 0; i < std::min<std::int64_t>(64, queries_.count() - q); ++i)
+          square[i] = from.row(q + i)[w];
+        mask::transpose_64(square);
+        for (std::int64_t i = 0; i < 64; ++i) bits_.row(64 * w + i)[q / 64] = square[i];
+      }
+  }
+
+  const MaskTiles* tiles_ = nullptr;
+  Positions queries_, keys_;
+  BlockShape block_{1, 1};
+  bool by_keys_ = false, masked_ = false;
+  mask::BlockState state_ = mask::BlockState::full;
+  mask::BitRows bits_;
+  mask::BitBuffer buffer_, turned_;
+};
+
+}  // namespace ejk::attn

@@ -1,0 +1,217 @@
+// Softmax on the vectors of an arithmetic of kernels/matmul.inl, included after it by each instruction set's
+// file inside its own unnamed namespace.
+
+// Truth of comparisons, and the bits of a vector of sums: whole numbers as wide as its elements.
+template <class U>
+using Bits = decltype(typename U::Vec{} < typename U::Vec{});
+
+template <class U>
+typename U::Vec all_of(typename U::Sum x) {
+  return U::spread_a(reinterpret_cast<const char*>(&x));
+}
+
+template <class U>
+constexpr typename U::Sum kNever = -__builtin_huge_val();
+
+template <class To, class From>
+To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// What exp is made of: adding kRound rounds to a whole number n and leaves n + bias in the lowest bits, from
+// where a shift makes it 2^n.
+template <class Real>
+struct ExpOf;
+
+template <>
+struct ExpOf<float> {
+  static constexpr float kRound = 12582912.0F + 127.0F;
+  static constexpr int kShift = 23;
+  static constexpr float kLowest = -87.0F, kHighest = 88.37F;
+  static constexpr float kLn2 = 0.693359375F, kLn2Rest = -2.12194440e-4F;
+  static constexpr float kQ[] = {0.49999994F, 0.16666521F, 0.04166839F, 0.008368745F, 0.0013814541F};
+};
+
+template <>
+struct ExpOf<double> {
+  static constexpr double kRound = 6755399441055744.0 + 1023.0;
+  static constexpr int kShift = 52;
+  static constexpr double kLowest = -708.0, kHighest = 709.4;
+  static constexpr double kLn2 = 6.93145751953125e-1, kLn2Rest = 1.42860682030941723212e-6;
+  static constexpr double kQ[] = {
+      0.50000000000000106271,   0.16666666666666412523,    0.04166666666653015859,   0.0083333333334944616641,
+      0.0013888888943630112946, 0.00019841269506578687653, 2.4801493098906550659e-5, 2.7557586373840163694e-6,
+      2.7630248379211443975e-7, 2.5000061602835666699e-8};
+};
+
+// exp(x) = two_n · (1 + fraction), kLowest ≤ x ≤ kHighest; fraction is NaN where x is.
+template <class U>
+struct Power {
+  typename U::Vec two_n, fraction;
+};
+
+template <class U>
+Power<U> power(typename U::Vec x) {
+  using Vec = typename U::Vec;
+  using Real = typename U::Sum;
+  using E = ExpOf<Real>;
+  constexpr int kTerms = sizeof E::kQ / sizeof E::kQ[0];
+  const Vec shifted = x * all_of<U>(Real(1.44269504088896340736)) + all_of<U>(E::kRound);
+  const Vec n = shifted - all_of<U>(E::kRound);
+  const Vec r = (x - n * all_of<U>(E::kLn2)) - n * all_of<U>(E::kLn2Rest);
+  Vec q = all_of<U>(E::kQ[kTerms - 1]);
+#pragma GCC unroll 16
+  for (int i = kTerms - 2; i >= 0; --i) q = q * r + all_of<U>(E::kQ[i]);
+  return {bits_as<Vec>(bits_as<Bits<U>>(shifted) << E::kShift), q * r * r + r};
+}
+
+// For x ≤ 0 or NaN.
+template <class U>
+typename U::Vec exp_below(typename U::Vec x) {
+  const auto lowest = all_of<U>(ExpOf<typename U::Sum>::kLowest);
+  const Power<U> p = power<U>(x < lowest ? lowest : x);
+  const typename U::Vec e = p.two_n * p.fraction + p.two_n;
+  return x < lowest ? U::zero() : e;
+}
+
+template <class U>
+typename U::Vec exp_any(typename U::Vec x) {
+  const auto highest = all_of<U>(ExpOf<typename U::Sum>::kHighest);
+  return x > highest ? all_of<U>(-kNever<U>) : exp_below<U>(x > highest ? highest : x);
+}
+
+// By exp(−2|x|) − 1, which keeps the digits of a small x.
+template <class U>
+typename U::Vec tanh_of(typename U::Vec x) {
+  using Vec = typename U::Vec;
+  const Vec one = all_of<U>(1), y = (x < U::zero() ? x : -x) * all_of<U>(2), least = all_of<U>(-40);
+  const Power<U> p = power<U>(y < least ? least : y);
+  const Vec below = p.two_n * p.fraction + (p.two_n - one);
+  const Vec t = below / (all_of<U>(2) + below);
+  return x < U::zero() ? t : -t;
+}
+
+template <class U, int S = 1>
+typename U::Vec largest_of(typename U::Vec v) {
+  if constexpr (S < U::kLanes) {
+    const auto other = exchanged<S, 1>(v, exchanged<S, 0>(v, v, std::make_index_sequence<U::kLanes>{}),
+                                       std::make_index_sequence<U::kLanes>{});
+    return largest_of<U, 2 * S>(v > other ? v : other);
+  }
+  return v;
+}
+
+template <class U>
+typename U::Sum sum_of(typename U::Vec v) {
+  alignas(kLine) typename U::Sum lane[U::kLanes];
+  U::store(lane, v);
+  for (int half = U::kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
+}
+
+// Which of the lanes at element j count: bit first + j of `bits` is set, and j is below n.
+template <class U>
+Bits<U> visible(const std::uint64_t* bits, std::int64_t first, std::int64_t j, std::int64_t n) {
+  Bits<U> lane_bit;
+  for (int i = 0; i < U::kLanes; ++i) lane_bit[i] = 1 << i;
+  std::uint64_t word = ~std::uint64_t{0};
+  if (bits != nullptr) word = bits[(first + j) / 64] >> ((first + j) % 64);
+  if (n - j < U::kLanes) word &= (std::uint64_t{1} << (n - j)) - 1;
+  const auto low = static_cast<int>(word & 0xFFFFu);
+  return ((Bits<U>{} + low) & lane_bit) != 0;
+}
+
+template <class U, bool Capped, bool Biased>
+typename U::Sum finish_scores(const Scoring<typename U::Sum>& how, typename U::Sum* s, std::int64_t n,
+                              const typename U::Sum* bias, const std::uint64_t* bits, std::int64_t first_bit,
+                              typename U::Sum* slope) {
+  using Vec = typename U::Vec;
+  const Vec scale = all_of<U>(how.scale), hidden = all_of<U>(kNever<U>);
+  const Vec cap = all_of<U>(how.cap), one = all_of<U>(1);
+  Vec most = hidden;
+  const auto finish = [&](std::int64_t j, bool all) {
+    Vec v = U::load(s + j) * scale;
+    if constexpr (Capped) {
+      const Vec t = tanh_of<U>(v / cap);
+      v = cap * t;
+      if (slope != nullptr) U::store(slope + j, one - t * t);
+    }
+    if constexpr (Biased) v = v + U::load(bias + j);
+    if (!all) v = visible<U>(bits, first_bit, j, n) ? v : hidden;
+    most = v > most ? v : most;
+    U::store(s + j, v);
+  };
+  std::int64_t j = 0;
+  if (bits == nullptr)
+    for (; j + U::kLanes <= n; j += U::kLanes) finish(j, true);
+  for (; j < n; j += U::kLanes) finish(j, false);
+  const auto largest = largest_of<U>(most)[0];
+  if (largest != kNever<U>) return largest;
+  typename U::Sum nan = kNever<U>;
+  for (j = 0; j < n; ++j)
+    if (s[j] != s[j]) nan = s[j];
+  return nan;
+}
+
+template <class U>
+typename U::Sum scores(const Scoring<typename U::Sum>& how, typename U::Sum* s, std::int64_t n,
+                       const typename U::Sum* bias, const std::uint64_t* bits, std::int64_t first_bit,
+                       typename U::Sum* slope) {
+  if (how.cap > 0)
+    return bias != nullptr ? finish_scores<U, true, true>(how, s, n, bias, bits, first_bit, slope)
+                           : finish_scores<U, true, false>(how, s, n, bias, bits, first_bit, slope);
+  return bias != nullptr ? finish_scores<U, false, true>(how, s, n, bias, bits, first_bit, slope)
+                         : finish_scores<U, false, false>(how, s, n, bias, bits, first_bit, slope);
+}
+
+template <class U>
+typename U::Sum weights(const typename U::Sum* s, std::int64_t n, typename U::Sum most,
+                        typename U::Sum* weight) {
+  using Vec = typename U::Vec;
+  const Vec top = all_of<U>(most);
+  Vec sum = U::zero();
+  for (std::int64_t j = 0; j < n; j += U::kLanes) {
+    const Vec w = exp_below<U>(U::load(s + j) - top);
+    sum = sum + w;
+    U::store(weight + j, w);
+  }
+  return sum_of<U>(sum);
+}
+
+template <class U>
+void gradients(const typename U::Sum* s, const typename U::Sum* dp, std::int64_t n,
+               const typename U::Sum* lse, const typename U::Sum* delta, const typename U::Sum* slope,
+               typename U::Sum scale, typename U::Sum* weight, typename U::Sum* gradient) {
+  using Vec = typename U::Vec;
+  const Vec factor = all_of<U>(scale), never = all_of<U>(kNever<U>);
+  for (std::int64_t j = 0; j < n; j += U::kLanes) {
+    const Vec score = U::load(s + j), of = U::load(lse + j);
+    const Vec w = exp_any<U>(score - of);
+    Vec g = w * (U::load(dp + j) - U::load(delta + j)) * factor;
+    if (slope != nullptr) g = g * U::load(slope + j);
+    const Bits<U> none = (score == never) | (of == never);
+    U::store(weight + j, none ? U::zero() : w);
+    U::store(gradient + j, none ? U::zero() : g);
+  }
+}
+
+template <class U>
+void scale_row(typename U::Sum* x, std::int64_t n, typename U::Sum factor) {
+  const typename U::Vec f = all_of<U>(factor);
+  std::int64_t j = 0;
+  for (; j + U::kLanes <= n; j += U::kLanes) U::store(x + j, U::load(x + j) * f);
+  if (j < n) U::store_part(x + j, U::load_part(x + j, static_cast<int>(n - j)) * f, static_cast<int>(n - j));
+}
+
+template <class U>
+constexpr Softmax<typename U::Sum> softmax() {
+  return {.lanes = U::kLanes,
+          .scores = scores<U>,
+          .weights = weights<U>,
+          .gradients = gradients<U>,
+          .scale = scale_row<U>};
+}
