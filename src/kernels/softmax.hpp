@@ -30,7 +30,8 @@ struct Softmax {
   Real (*scores)(const Scoring<Real>& how, Real* s, std::int64_t n, const Real* bias,
                  const std::uint64_t* bits, std::int64_t first_bit, Real* slope);
 
-  /// weight[j] = exp(s[j] − most), 0 for −∞; returns their sum. weight may be s.
+  /// weight[j] = exp(s[j] − most), 0 for −∞; returns their sum. weight may be s, which is as scores() left
+  /// it: −∞ behind n.
   Real (*weights)(const Real* s, std::int64_t n, Real most, Real* weight);
 
   /// weight[j] = exp(s[j] − lse[j]) and gradient[j] = weight[j] · (dp[j] − delta[j]) · slope[j] · scale, both

@@ -58,7 +58,7 @@ Power<U> power(typename U::Vec x) {
   using Vec = typename U::Vec;
   using Real = typename U::Sum;
   using E = ExpOf<Real>;
-  constexpr int kTerms = sizeof E::kQ / sizeof E::kQ[0];
+  constexpr int kTerms = sizeof(E::kQ) / sizeof(Real);
   const Vec shifted = x * all_of<U>(Real(1.44269504088896340736)) + all_of<U>(E::kRound);
   const Vec n = shifted - all_of<U>(E::kRound);
   const Vec r = (x - n * all_of<U>(E::kLn2)) - n * all_of<U>(E::kLn2Rest);

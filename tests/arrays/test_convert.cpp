@@ -127,8 +127,8 @@ TEST_CASE("pieces, boxes and turned arrays are converted alike, and the index is
   const Array wide = read_all(*convert_array(make_source(turned), DType::float64));
   std::int64_t wrong = 0;
   for (std::int64_t e = 0; e < wide.size(); ++e)
-    wrong +=
-        wide.elements<double>()[static_cast<std::size_t>(e)] != static_cast<double>(e % 300 * 1000 + e / 300);
+    wrong += static_cast<std::int64_t>(wide.elements<double>()[static_cast<std::size_t>(e)]) !=
+             e % 300 * 1000 + e / 300;
   CHECK(wrong == 0);
   double box[6];
   convert_array(make_source(x.view()), DType::float64)->read(Shape{7, 10}, Shape{2, 3}, box);

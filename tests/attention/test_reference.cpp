@@ -43,11 +43,12 @@ TEST_CASE("the plain form of attention's gradient gives the golden results") {
     }
     ++cases;
     const AttentionGradients got = compute();
-    for (const auto& [name, array] :
+    for (const auto& result :
          {std::pair<const char*, const Array*>{"dq", &got.dq}, {"dk", &got.dk}, {"dv", &got.dv}}) {
+      const char* const name = result.first;
       CAPTURE(name);
-      CHECK(plain::far_from(plain::doubles(array->view()), golden::values_of(c.out, name), 1e-12, 1e-11) ==
-            "");
+      CHECK(plain::far_from(plain::doubles(result.second->view()), golden::values_of(c.out, name), 1e-12,
+                            1e-11) == "");
     }
   }
   CHECK(cases > 30);

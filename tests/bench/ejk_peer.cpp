@@ -4,8 +4,8 @@
 //   "why"}
 //   {"op": "run"}                                   -> {"ok": true, "seconds": s}
 //
-// Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, maskinfo, segments,
-// seq.
+// Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, attn, maskinfo,
+// segments, seq.
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/attention_work.hpp"
 #include "bench/work.hpp"
 #include "ejk/ejk.hpp"
 
@@ -62,6 +63,17 @@ Run gmm(const json& c) {
     options.dtype = dtype;
     transposed_grouped_matmul_into(lhs->view(), rhs->view(), *sizes, options, out->data());
   };
+}
+
+// Backward runs go forward first.
+Run attn(const json& c) {
+  work::AttentionCase of;
+  of.batch = c.at("B"), of.heads = c.at("H"), of.length = c.at("S"), of.size = c.at("D");
+  of.mask = c.at("mask");
+  of.dtype = dtype_of_case(c);
+  const auto in = std::make_shared<work::AttentionInputs>(of);
+  if (c.at("op") == "fwd") return [=] { attention(in->q.view(), in->k.view(), in->v.view(), in->options); };
+  return [=] { attention_grad(in->q.view(), in->k.view(), in->v.view(), in->dout.view(), in->options); };
 }
 
 // (length, length) bool, causal inside documents.
@@ -131,6 +143,7 @@ Run seq(const json& c) {
 Run prepare(const json& c) {
   const std::string family = c.at("family");
   if (family == "gmm") return gmm(c);
+  if (family == "attn") return attn(c);
   if (family == "maskinfo") return maskinfo(c);
   if (family == "segments") return segments(c);
   if (family == "seq") return seq(c);

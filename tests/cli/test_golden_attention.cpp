@@ -77,14 +77,14 @@ Array read(const std::string& file, const char* name) {
 }  // namespace
 
 TEST_CASE("the program gives the golden results of attention") {
-  for (const std::size_t first : {0, 1})
+  for (const std::size_t first : {std::size_t{0}, std::size_t{1}})
     check_family("attention", false, first, [](const golden::Case& c, const std::string& out) {
       CHECK(golden::forward_difference(c, read(out, "out"), read(out, "lse")) == "");
     });
 }
 
 TEST_CASE("the program gives the golden gradients of attention") {
-  for (const std::size_t first : {1, 2})
+  for (const std::size_t first : {std::size_t{1}, std::size_t{2}})
     check_family("attention_grad", true, first, [](const golden::Case& c, const std::string& out) {
       CHECK(golden::gradient_difference(c, read(out, "dq"), read(out, "dk"), read(out, "dv")) == "");
     });

@@ -219,7 +219,6 @@ struct PlainTiles {
 };
 
 #include "kernels/amx.inl"
-#include "support/instruction_sets.hpp"
 
 // Its packing, one element after the other.
 void plain_pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
