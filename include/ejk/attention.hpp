@@ -12,10 +12,11 @@
 // out = 0 and lse = −∞ and adds 0 to every gradient.
 //
 // Arithmetic: float32; float64 where one of q, k, v (or dout) is. Inputs are converted before, results once
-// at the end. Elements of pairs that a mask hides are never looked at: what stands in padding does not
-// matter. Work is cut by the problem, so any number of threads gives the same bits; the block shape decides
-// the order of sums. Source: scaled dot-product attention with an online softmax; src/attention/reference.cpp
-// is the plain form.
+// at the end; weights are never rounded to 16 bits. (Products of two bfloat16, which are exact in float32,
+// may take subnormal ones as 0, see grouped_matmul.hpp.) Elements of pairs that a mask hides do not matter,
+// whatever stands there. The blocks of keys (of the block shape's length, up to 256) decide the order of sums
+// and nothing else does, so any number of threads gives the same bits. Source: scaled dot-product attention
+// with an online softmax; src/attention/reference.cpp is the plain form.
 #pragma once
 
 #include <cstdint>
@@ -133,6 +134,12 @@ struct AttentionShape {
 /// the tokens.
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                     const AttentionOptions& options = {}, std::optional<DType> dtype = std::nullopt);
+
+/// The same into memory: out and lse of attention_shape(), C order. Masks are made before any of it is
+/// written.
+AttentionWork attention_into(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                             const AttentionOptions& options, std::optional<DType> dtype, void* out,
+                             void* lse);
 
 /// Gradients for `dout` (shaped as out), of `dtype`, absent: each of its input's. out and lse may be given
 /// where a forward pass has left them (lse of float32 or float64); else it is run again.

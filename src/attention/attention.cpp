@@ -30,26 +30,24 @@ double timed(F&& f) {
 
 // Rows may lose all their keys to a bias of −∞, too; lse knows.
 template <class Real>
-void count_rows_without_key(const attn::Setup& setup, const Array& lse, AttentionWork& work) {
-  const auto values = lse.elements<Real>();
+void count_rows(const attn::Setup& setup, const Real* lse, AttentionWork& work) {
   work.rows_without_key = 0;
   work.first_row_without_key.clear();
   for (std::int64_t e = 0; e < setup.shape.entries; ++e)
     for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
       const attn::Problem p = setup.problem(e, h);
       for (std::int64_t i = 0; i < p.q_length; ++i) {
-        if (values[static_cast<std::size_t>(p.first_row + i)] != -std::numeric_limits<Real>::infinity())
-          continue;
+        if (lse[p.first_row + i] != -std::numeric_limits<Real>::infinity()) continue;
         if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
       }
     }
 }
 
-void count_rows_without_key(const attn::Setup& setup, const Array& lse, AttentionWork& work) {
-  if (lse.dtype() == DType::float64)
-    count_rows_without_key<double>(setup, lse, work);
+void count_rows_without_key(const attn::Setup& setup, const void* lse, AttentionWork& work) {
+  if (setup.shape.arithmetic == DType::float64)
+    count_rows(setup, static_cast<const double*>(lse), work);
   else
-    count_rows_without_key<float>(setup, lse, work);
+    count_rows(setup, static_cast<const float*>(lse), work);
 }
 
 // A view's elements in another float dtype, C order.
@@ -59,17 +57,35 @@ Array as(const ArrayView& view, DType dtype) {
 
 }  // namespace
 
+namespace {
+
+AttentionWork compute(const attn::Setup& setup, const AttentionOptions& options, DType dtype, void* out,
+                      void* lse) {
+  const attn::MaskPlan plan(setup, options);
+  AttentionWork work = plan.work();
+  const attn::Target target(setup, dtype, setup.shape.out, out);
+  work.forward_seconds = timed([&] { attn::forward(setup, plan, target, lse, options.progress); });
+  count_rows_without_key(setup, lse, work);
+  return work;
+}
+
+}  // namespace
+
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                     const AttentionOptions& options, std::optional<DType> dtype) {
   check_result(dtype);
   const attn::Setup setup = attn::check_arguments(q, k, v, options);
-  const attn::MaskPlan plan(setup, options);
-  Attention result{Array(dtype.value_or(q.dtype), setup.shape.out),
-                   Array(setup.shape.arithmetic, setup.shape.lse), plan.work()};
-  result.work.forward_seconds =
-      timed([&] { attn::forward(setup, plan, result.out, result.lse, options.progress); });
-  count_rows_without_key(setup, result.lse, result.work);
+  Attention result{
+      Array(dtype.value_or(q.dtype), setup.shape.out), Array(setup.shape.arithmetic, setup.shape.lse), {}};
+  result.work = compute(setup, options, result.out.dtype(), result.out.data(), result.lse.data());
   return result;
+}
+
+AttentionWork attention_into(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                             const AttentionOptions& options, std::optional<DType> dtype, void* out,
+                             void* lse) {
+  check_result(dtype);
+  return compute(attn::check_arguments(q, k, v, options), options, dtype.value_or(q.dtype), out, lse);
 }
 
 AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
@@ -96,9 +112,10 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
   } else {
     out = Array(setup.shape.arithmetic, setup.shape.out);
     lse = Array(setup.shape.arithmetic, setup.shape.lse);
-    result.work.forward_seconds = timed([&] { attn::forward(setup, plan, out, lse, part(0)); });
+    const attn::Target target(setup, out.dtype(), out.shape(), out.data());
+    result.work.forward_seconds = timed([&] { attn::forward(setup, plan, target, lse.data(), part(0)); });
   }
-  count_rows_without_key(setup, lse, result.work);
+  count_rows_without_key(setup, lse.data(), result.work);
   const attn::Saved begin{attn::in_one_form(dout, options.layout),
                           attn::in_one_form(saved ? saved->out : out.view(), options.layout), lse.data()};
   result.work.backward_seconds =

@@ -14,32 +14,13 @@
 #include <thread>
 
 #include "attention/factors.hpp"
+#include "attention/target.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
 namespace ejk::attn {
 
 namespace {
-
-// Where rows of a result go.
-class Target {
- public:
-  Target(Array& array, const Setup& setup)
-      : setup_(setup), view_(in_one_form(array.view(), setup.layout)), data_(array.data()) {}
-
-  template <class Real>
-  void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
-             std::int64_t row, const Real* values, std::int64_t size) const {
-    const kernels::Block to = setup_.rows_of(view_, entry, head, offsets);
-    std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
-    attn::store(values, size, to.dtype, first + row * to.row_stride);
-  }
-
- private:
-  const Setup& setup_;
-  ArrayView view_;
-  std::byte* data_;
-};
 
 // Whose turn it is to add to a block of queries: a number of a block of keys.
 class Turns {
@@ -75,9 +56,9 @@ class Backward {
         plan_(plan),
         saved_(saved),
         lse_(static_cast<const Real*>(saved.lse)),
-        dq_(dq, setup),
-        dk_(dk, setup),
-        dv_(dv, setup),
+        dq_(setup, dq.dtype(), dq.shape(), dq.data()),
+        dk_(setup, dk.dtype(), dk.shape(), dk.data()),
+        dv_(setup, dv.dtype(), dv.shape(), dv.data()),
         score_gemm_(gemm_of<Real>(setup.k.dtype, setup.q.dtype)),
         value_gemm_(gemm_of<Real>(setup.v.dtype, saved.dout.dtype)),
         gemm_(gemm_of<Real>()),
@@ -278,7 +259,8 @@ class Backward {
     };
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
       const Positions rows{first, std::min(first + group_, keys.count())};
-      const Positions columns = mask.columns(rows, score_gemm_.nr);
+      const Positions pairs = mask.columns(rows);
+      const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
       if (columns.count() > 0) {
         t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
                              stride);
@@ -291,9 +273,9 @@ class Backward {
         }
         for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr) {
           const std::int64_t some = std::min(gemm_.mr, rows.end - r), at = (r - rows.begin) * stride;
-          t.dout.add_range(t.weights + at, columns.begin, columns.end, some, 0, value_size,
+          t.dout.add_range(t.weights + at, pairs.begin, pairs.end, some, 0, value_size,
                            t.dv + r * t.dv_stride, t.dv_stride);
-          t.q.add_range(t.gradients + at, columns.begin, columns.end, some, 0, size, t.dk + r * t.dk_stride,
+          t.q.add_range(t.gradients + at, pairs.begin, pairs.end, some, 0, size, t.dk + r * t.dk_stride,
                         t.dk_stride);
         }
         for (std::int64_t j = rows.begin; j < rows.end; ++j) {

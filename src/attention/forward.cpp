@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "attention/factors.hpp"
+#include "attention/target.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
@@ -25,12 +26,11 @@ namespace {
 template <class Real>
 class Forward {
  public:
-  Forward(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse)
+  Forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse)
       : setup_(setup),
         plan_(plan),
-        out_(in_one_form(out.view(), setup.layout)),
-        out_data_(out.data()),
-        lse_(reinterpret_cast<Real*>(lse.data())),
+        out_(out),
+        lse_(static_cast<Real*>(lse)),
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
@@ -77,7 +77,8 @@ class Forward {
       v.pack(values.of(p.v, keys, size), keys.count(), size);
       for (std::int64_t first = 0; first < count; first += group_) {
         const Positions rows{first, std::min(first + group_, count)};
-        const Positions columns = mask.columns(rows, score_gemm_.nr);
+        const Positions pairs = mask.columns(rows);
+        const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
         if (columns.count() == 0) continue;
         auto* const weights = memory.at<Real>(weights_at);
         k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride());
@@ -90,10 +91,10 @@ class Forward {
           }
           weigh(sums, r, weights + (r - rows.begin) * stride() + columns.begin, columns, bias, mask.row(r));
         }
-        add_values(v, sums, rows, columns, weights);
+        add_values(v, sums, rows, pairs, weights);
         for (const std::int64_t j : values.others())
           for (std::int64_t r = rows.begin; r < rows.end; ++r)
-            if (columns.begin <= j && j < columns.end && mask.has(r, j) &&
+            if (pairs.begin <= j && j < pairs.end && mask.has(r, j) &&
                 !hidden_by_bias(p, queries.begin + r, keys.begin + j))
               values.add(j, weights[(r - rows.begin) * stride() + j], sums.value + r * sums.stride);
       }
@@ -135,32 +136,29 @@ class Forward {
     sums.total[r] += softmax_.weights(row, columns.count(), next, row);
   }
 
-  void add_values(const Right& v, const Sums& sums, Positions rows, Positions columns,
+  void add_values(const Right& v, const Sums& sums, Positions rows, Positions pairs,
                   const Real* weights) const {
     for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
-      v.add_range(weights + (r - rows.begin) * stride(), columns.begin, columns.end,
+      v.add_range(weights + (r - rows.begin) * stride(), pairs.begin, pairs.end,
                   std::min(gemm_.mr, rows.end - r), 0, setup_.shape.value_size, sums.value + r * sums.stride,
                   sums.stride);
   }
 
   void finish(const Problem& p, Positions queries, const Sums& sums) const {
     const std::int64_t size = setup_.shape.value_size;
-    const kernels::Block to = setup_.rows_of(out_, p.entry, p.head, setup_.q_offsets);
-    std::byte* const first = out_data_ + (static_cast<const std::byte*>(to.data) - out_.data);
     for (std::int64_t r = 0; r < queries.count(); ++r) {
       Real* const row = sums.value + r * sums.stride;
       const bool none = sums.most[r] == -kInfinity;
       if (!none)
         for (std::int64_t d = 0; d < size; ++d) row[d] /= sums.total[r];
       lse_[p.first_row + queries.begin + r] = none ? -kInfinity : sums.most[r] + std::log(sums.total[r]);
-      store(row, size, to.dtype, first + (queries.begin + r) * to.row_stride);
+      out_.store(p.entry, p.head, setup_.q_offsets, queries.begin + r, row, size);
     }
   }
 
   const Setup& setup_;
   const MaskPlan& plan_;
-  ArrayView out_;
-  std::byte* out_data_;
+  const Target& out_;
   Real* lse_;
   const kernels::Gemm &score_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
@@ -168,7 +166,7 @@ class Forward {
 };
 
 template <class Real>
-void run(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
+void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
          const std::function<void(std::int64_t, std::int64_t)>& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, plan.work().dense_pairs);
@@ -182,7 +180,7 @@ void run(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
 
 }  // namespace
 
-void forward(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
+void forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
              const std::function<void(std::int64_t, std::int64_t)>& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, out, lse, progress);

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "attention/problem.hpp"
+#include "attention/target.hpp"
 
 namespace ejk::attn {
 
-/// Writes out (C order, of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype).
-void forward(const Setup& setup, const MaskPlan& plan, Array& out, Array& lse,
+/// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype).
+void forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
              const std::function<void(std::int64_t done, std::int64_t all)>& progress);
 
 }  // namespace ejk::attn

@@ -28,14 +28,18 @@ class TileMask {
     state_ = state_of(tiles_, block_, queries_, keys);
     if (state_ != mask::BlockState::partial) return state_ == mask::BlockState::full;
     bits_ = buffer_.rows(queries_.count(), keys.count());
-    MaskPlan::fill(*tiles_, {queries_.begin, queries_.end, keys.begin, keys.end}, bits_);
+    const Positions unsure = by_keys_ ? queries_ : unsure_queries();
+    mask::BitRows some = bits_;
+    some.words = bits_.row(unsure.begin - queries_.begin);
+    some.rows = unsure.count();
+    MaskPlan::fill(*tiles_, {unsure.begin, unsure.end, keys.begin, keys.end}, some);
     if (by_keys_) turn();
     return true;
   }
 
-  /// The columns between the first and the last pair of some rows, the first of them a multiple of `step`.
-  /// Rows count from the first that there is. They are then looked at by row() and has().
-  Positions columns(Positions rows, std::int64_t step) {
+  /// The columns from the first to the last pair of some rows (at most 64 of queries), which count from the
+  /// first that there is. They are then looked at by row() and has().
+  Positions columns(Positions rows) {
     masked_ = state_ == mask::BlockState::partial;
     if (masked_ && !by_keys_) {
       const Positions queries{queries_.begin + rows.begin, queries_.begin + rows.end};
@@ -53,7 +57,7 @@ class TileMask {
       last = 64 * w + 63 - std::countl_zero(any);
     }
     if (first < 0) return {};
-    return {first / step * step, last + 1};
+    return {first, last + 1};
   }
 
   /// The bits of a row; null: it has all pairs.
@@ -77,6 +81,22 @@ class TileMask {
   }
 
  private:
+  // Without the blocks at both ends that are empty or full as their neighbours are: whatever rows lie in
+  // those alone have a state of their own.
+  Positions unsure_queries() const {
+    const auto state = [&](std::int64_t b) {
+      return state_of(tiles_, block_, {b * block_.q, b * block_.q + 1}, keys_);
+    };
+    std::int64_t first = queries_.begin / block_.q, last = (queries_.end - 1) / block_.q;
+    const auto sure = [&](std::int64_t b, std::int64_t neighbour) {
+      return first < last && state(b) != mask::BlockState::partial && state(b) == state(neighbour);
+    };
+    while (sure(first, first + 1)) ++first;
+    while (sure(last, last - 1)) --last;
+    return {std::max(queries_.begin, first * block_.q - kTogether),
+            std::min(queries_.end, (last + 1) * block_.q + kTogether)};
+  }
+
   // From rows of queries to rows of keys.
   void turn() {
     const mask::BitRows from = bits_;
@@ -90,6 +110,8 @@ class TileMask {
         for (std::int64_t i = 0; i < 64; ++i) bits_.row(64 * w + i)[q / 64] = square[i];
       }
   }
+
+  static constexpr std::int64_t kTogether = 64;
 
   const MaskTiles* tiles_ = nullptr;
   Positions queries_, keys_;

@@ -94,23 +94,14 @@ typename U::Vec tanh_of(typename U::Vec x) {
   return x < U::zero() ? t : -t;
 }
 
-template <class U, int S = 1>
-typename U::Vec largest_of(typename U::Vec v) {
+// All lanes by f, in pairs of ever more distant ones.
+template <class U, int S = 1, class F>
+typename U::Sum over_lanes(typename U::Vec v, F f) {
   if constexpr (S < U::kLanes) {
-    const auto other = exchanged<S, 1>(v, exchanged<S, 0>(v, v, std::make_index_sequence<U::kLanes>{}),
-                                       std::make_index_sequence<U::kLanes>{});
-    return largest_of<U, 2 * S>(v > other ? v : other);
+    constexpr std::make_index_sequence<U::kLanes> kAll;
+    return over_lanes<U, 2 * S>(f(v, exchanged<S, 1>(v, exchanged<S, 0>(v, v, kAll), kAll)), f);
   }
-  return v;
-}
-
-template <class U>
-typename U::Sum sum_of(typename U::Vec v) {
-  alignas(kLine) typename U::Sum lane[U::kLanes];
-  U::store(lane, v);
-  for (int half = U::kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-  return lane[0];
+  return v[0];
 }
 
 // Which of the lanes at element j count: bit first + j of `bits` is set, and j is below n.
@@ -149,7 +140,7 @@ typename U::Sum finish_scores(const Scoring<typename U::Sum>& how, typename U::S
   if (bits == nullptr)
     for (; j + U::kLanes <= n; j += U::kLanes) finish(j, true);
   for (; j < n; j += U::kLanes) finish(j, false);
-  const auto largest = largest_of<U>(most)[0];
+  const auto largest = over_lanes<U>(most, [](Vec a, Vec b) { return a > b ? a : b; });
   if (largest != kNever<U>) return largest;
   typename U::Sum nan = kNever<U>;
   for (j = 0; j < n; ++j)
@@ -179,7 +170,7 @@ typename U::Sum weights(const typename U::Sum* s, std::int64_t n, typename U::Su
     sum = sum + w;
     U::store(weight + j, w);
   }
-  return sum_of<U>(sum);
+  return over_lanes<U>(sum, [](Vec a, Vec b) { return a + b; });
 }
 
 template <class U>
