@@ -712,8 +712,8 @@ class Server {
       return;
     }
     // Deflate makes hardly more of what it cannot shorten; this is twice as much.
-    constexpr std::int64_t kSlack = 1 << 16;
-    if (stored > static_cast<hsize_t>(2 * dataset_.chunk_bytes + kSlack))
+    constexpr hsize_t kSlack = 1 << 16;
+    if (stored > 2 * static_cast<hsize_t>(dataset_.chunk_bytes) + kSlack)
       throw fail(fmt::format("takes {} stored bytes for its {}", stored, dataset_.chunk_bytes));
     bytes.resize(stored);
     std::uint32_t left_out = 0;
