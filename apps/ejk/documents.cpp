@@ -25,6 +25,24 @@ struct OptionWords {
   bool takes_value = false;
 };
 
+// "to-dict, merge or warps", the first line of an option's help, as words; none where it says something else.
+std::vector<std::string> listed_words(const std::string& help) {
+  std::string line = help.substr(0, help.find('\n'));
+  const std::size_t last = line.rfind(" or ");
+  if (last == std::string::npos) return {};
+  line.replace(last, 4, ", ");
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at <= line.size();) {
+    const std::size_t end = std::min(line.find(", ", at), line.size());
+    words.push_back(line.substr(at, end - at));
+    if (words.back().empty() ||
+        words.back().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos)
+      return {};
+    at = end + 2;
+  }
+  return words;
+}
+
 // The words that stand for a value; none where it is a number, a file or free text.
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
@@ -34,7 +52,17 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   if (type == "TYPE")
     for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
       names.emplace_back(name_of(d));
+  else
+    names = listed_words(option.get_description());
   return names;
+}
+
+// The words that a command's first argument may be.
+std::vector<std::string> first_words(const Command& command) {
+  const Parser parser(command);
+  for (const CLI::Option* option : parser.app.get_options())
+    if (option->get_positional()) return values_of(*option);
+  return {};
 }
 
 std::vector<OptionWords> options_of(const Command& command) {
@@ -70,8 +98,10 @@ std::string single_quoted(std::string_view text) {
 // --- bash
 
 std::string bash_script() {
-  std::string options, values;
+  std::string options, values, firsts;
   for (const Command& command : commands()) {
+    if (const auto first = first_words(command); !first.empty())
+      firsts += fmt::format("    2:{}) words='{}' ;;\n", command.name, fmt::join(first, " "));
     std::string names;
     for (const OptionWords& option : options_of(command)) {
       for (const std::string& name : option.names) names += (names.empty() ? "" : " ") + name;
@@ -83,8 +113,14 @@ std::string bash_script() {
   }
   return fmt::format(R"(# bash completion for ejk; made by: ejk help --completion bash
 _ejk() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} words=
+  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}} words= prefix=
   COMPREPLY=()
+  # --option=value is one word, or three
+  case $current in
+    =) current= ;;
+    --*=*) before=${{current%%=*}} prefix=$before= current=${{current#*=}} ;;
+    *) if [ "$before" = = ]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi ;;
+  esac
   if [ "$COMP_CWORD" -eq 1 ]; then
     words='{0}'
     case $current in -*) words='--help --version' ;; esac
@@ -97,16 +133,20 @@ _ejk() {{
   fi
   case $command:$before in
 {2}  esac
+  if [ -z "$words" ] && [ "${{current#-}}" = "$current" ]; then
+    case $COMP_CWORD:$command in
+{3}    esac
+  fi
   if [ -z "$words" ]; then
     case $current in -*) ;; *) return ;; esac
     case $command in
 {1}    esac
   fi
-  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$current"))
 }}
 complete -o default -F _ejk ejk
 )",
-                     command_names(), options, values);
+                     command_names(), options, values, firsts);
 }
 
 // --- zsh
@@ -117,10 +157,12 @@ std::string described(std::string_view word, std::string_view summary) {
 }
 
 std::string zsh_script() {
-  std::string words, options, values;
+  std::string words, options, values, firsts;
   words += "      " + described("help", kHelpSummary) + "\n";
   for (const Command& command : commands()) {
     words += "      " + described(command.name, command.summary) + "\n";
+    if (const auto first = first_words(command); !first.empty())
+      firsts += fmt::format("      3:{}) words_of=({}) ;;\n", command.name, fmt::join(first, " "));
     options += fmt::format("    {})\n      words_of=(\n", command.name);
     for (const OptionWords& option : options_of(command)) {
       for (const std::string& name : option.names)
@@ -146,13 +188,22 @@ _ejk() {{
     compadd -a words_of
     return
   fi
-  case $words[2]:$words[CURRENT-1] in
+  local before=$words[CURRENT-1]
+  if [[ $words[CURRENT] == --*=* ]]; then
+    before=${{words[CURRENT]%%=*}}
+    compset -P '*='
+  fi
+  case $words[2]:$before in
 {2}  esac
+  if [[ $#words_of == 0 && $words[CURRENT] != -* ]]; then
+    case $CURRENT:$words[2] in
+{4}    esac
+  fi
   if (( $#words_of )); then
     compadd -a words_of
     return
   fi
-  if [[ $words[CURRENT] != -* ]]; then
+  if [[ $words[CURRENT] != -* || $words[CURRENT] == --*=* ]]; then
     _files
     return
   fi
@@ -166,7 +217,7 @@ else
   compdef _ejk ejk
 fi
 )",
-                     words, options, values, command_names());
+                     words, options, values, command_names(), firsts);
 }
 
 // --- fish
@@ -180,7 +231,12 @@ std::string fish_script() {
   first("help", kHelpSummary);
   for (const Command& command : commands()) first(command.name, command.summary);
   out += fmt::format("complete -c ejk -n '__fish_seen_subcommand_from help' -f -a '{}'\n", command_names());
-  for (const Command& command : commands())
+  for (const Command& command : commands()) {
+    if (const auto words = first_words(command); !words.empty())
+      out += fmt::format(
+          "complete -c ejk -n '__fish_seen_subcommand_from {}; and test (count (commandline -opc)) -eq 2' "
+          "-f -a '{}'\n",
+          command.name, fmt::join(words, " "));
     for (const OptionWords& option : options_of(command)) {
       out += fmt::format("complete -c ejk -n '__fish_seen_subcommand_from {}'", command.name);
       for (const std::string& name : option.names)
@@ -191,6 +247,7 @@ std::string fish_script() {
         out += " -r";
       out += " -d " + single_quoted(option.summary) + "\n";
     }
+  }
   return out;
 }
 

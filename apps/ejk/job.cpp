@@ -178,7 +178,7 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   return all;
 }
 
-JsonValue Job::read_json(const std::string& role, const std::string& path) {
+JsonValue Job::read_json(const std::string& role, const std::string& path, const std::string& hint_for_npy) {
   note_input(role, path);
   const auto cannot = [&] {
     return Error(Error::Kind::input, fmt::format("{}: {}", printable(path), std::strerror(errno)));
@@ -212,9 +212,7 @@ JsonValue Job::read_json(const std::string& role, const std::string& path) {
     return parse_json(text);
   } catch (Error& error) {
     error.at(printable(path));
-    if (text.starts_with("\x93NUMPY"))
-      error.hint(is_stdin ? "this is an .npy stream, which '-[...]' names"
-                          : "this is an .npy file: name it .npy");
+    if (text.starts_with("\x93NUMPY")) error.hint(hint_for_npy);
     throw;
   }
 }
@@ -228,11 +226,16 @@ void Job::note_read(std::int64_t bytes) { bytes_read_ += bytes; }
 void Job::note_setting(const std::string& name, const std::string& value) { settings_[name] = value; }
 
 void Job::require_memory(std::int64_t peak_bytes) const {
-  if (peak_bytes > max_memory_)
-    throw Error(Error::Kind::budget, fmt::format("about {} of memory needed, {} allowed",
-                                                 format_bytes(peak_bytes), format_bytes(max_memory_)))
-        .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
-                                      : "--max-memory sets another limit than nine tenths of what there is");
+  if (peak_bytes <= max_memory_) return;
+  // An input that would not fit by itself is the reason.
+  std::string why;
+  for (const auto& [reference, source] : opened_)
+    if (source && why.empty() && bytes_of(*source) > max_memory_)
+      why = fmt::format("{} holds {}: ", printable(source->name()), format_bytes(bytes_of(*source)));
+  throw Error(Error::Kind::budget, fmt::format("{}about {} of memory needed, {} allowed", why,
+                                               format_bytes(peak_bytes), format_bytes(max_memory_)))
+      .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
+                                    : "--max-memory sets another limit than nine tenths of what there is");
 }
 
 bool Job::plan(Report report, std::int64_t peak_bytes) {

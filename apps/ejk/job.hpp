@@ -51,8 +51,10 @@ class Job {
   std::vector<ArrayReference> arrays_in(const std::string& reference) const;
 
   /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
-  /// once it is taken apart is not read.
-  JsonValue read_json(const std::string& role, const std::string& path);
+  /// once it is taken apart is not read. `hint_for_npy` is for what turns out to be an .npy file.
+  JsonValue read_json(
+      const std::string& role, const std::string& path,
+      const std::string& hint_for_npy = "this is an array (.npy), and JSON text is wanted here");
 
   /// Notes an input that is not an array, such as a mask expression.
   void note_input(const std::string& role, const std::string& value);

@@ -88,6 +88,18 @@ CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string&
   return add_word(app, names, into, read, "REF", help);
 }
 
+namespace {
+
+Error too_large(const std::string& word) {
+  return usage(fmt::format("{} is too large: at most {}", printable(word), INT64_MAX));
+}
+
+Error not_a_size(const std::string& word) {
+  return usage(fmt::format("'{}' is not a size, such as 64k or 4GiB", printable(word)));
+}
+
+}  // namespace
+
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form) {
   Shape lengths;
@@ -96,6 +108,8 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
   for (bool more = true; more && good;) {
     const std::size_t end = rest.find('x');
     const auto length = parse_integer(rest.substr(0, end));
+    if (!length && !rest.starts_with('-') && is_whole_number(rest.substr(0, end)))
+      throw too_large(std::string(rest.substr(0, end)));
     good = length && *length >= 1;
     if (good) lengths.push_back(*length);
     more = end != std::string_view::npos;
@@ -108,6 +122,9 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
 
 std::int64_t read_integer(const std::string& word, std::int64_t least) {
   const auto value = parse_integer(word);
+  if (!value && is_whole_number(word) && word.starts_with('-'))
+    throw usage(fmt::format("{} is less than {}", printable(word), least));
+  if (!value && is_whole_number(word)) throw too_large(word);
   if (!value) throw usage(fmt::format("'{}' is not a whole number", printable(word)));
   if (*value < least) throw usage(fmt::format("{} is less than {}", *value, least));
   return *value;
@@ -130,11 +147,19 @@ Number read_number(const std::string& word) {
   return read_real(word);
 }
 
-std::int64_t read_size(const std::string& word) {
+std::int64_t read_size_or_zero(const std::string& word) {
   const auto size = parse_size(word);
-  if (!size || *size < 1)
-    throw usage(fmt::format("'{}' is not a size, such as 64k or 4GiB", printable(word)));
+  // With another number the same unit gives a size.
+  const std::size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+  if (!size && digits > 0 && parse_size("1" + word.substr(digits))) throw too_large(word);
+  if (!size) throw not_a_size(word);
   return *size;
+}
+
+std::int64_t read_size(const std::string& word) {
+  const std::int64_t size = read_size_or_zero(word);
+  if (size < 1) throw not_a_size(word);
+  return size;
 }
 
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {

@@ -77,6 +77,7 @@ double read_real(const std::string& word);
 
 /// Bytes: "64k", "4GiB".
 std::int64_t read_size(const std::string& word);
+std::int64_t read_size_or_zero(const std::string& word);
 
 /// One of a few words; the nearest is the hint of the error.
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);

@@ -25,7 +25,7 @@ std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int
 enum class EmptyGroups { visit, skip };
 
 struct GroupMetadataOptions {
-  std::int64_t start_group = 0;                    // the first group that is computed
+  std::int64_t start_group = 0;                    // the first group that is computed; at most their number
   std::optional<std::int64_t> num_nonzero_groups;  // how many are, empty ones too; absent: all of the rest
   EmptyGroups empty_groups = EmptyGroups::visit;
   bool strict = false;  // tm divides m, and the sizes sum to m
@@ -47,10 +47,11 @@ struct GroupMetadata {
   GroupMetadataOptions options;
 };
 
-/// The metadata of group_sizes (G,), any integer dtype, over m rows in tiles of tm ≥ 1. Groups may be asked
-/// for beyond the last one; they have no tiles. Time and memory are those of the arrays. Throws Error{input},
-/// with the numbers: what group_offsets throws; tm, start_group or num_nonzero_groups below their least; an
-/// offset or L beyond int32; with `strict` a tm that does not divide m.
+/// The metadata of group_sizes (G,), any integer dtype, over m rows in tiles of tm ≥ 1. More groups may be
+/// asked for than there are from start_group on; those beyond have no tiles. Time and memory are those of the
+/// arrays. Throws Error{input}, with the numbers: what group_offsets throws; tm, start_group or
+/// num_nonzero_groups below their least; start_group above G; an offset or L beyond int32; with `strict` a tm
+/// that does not divide m.
 GroupMetadata make_group_metadata(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
                                   const GroupMetadataOptions& options = {});
 

@@ -48,8 +48,8 @@ struct TableColumn {
   bool json_only = false;  // text leaves it out: a window is 80 columns wide
 };
 
-/// In text: columns side by side, at most `text_rows` rows and a line that counts the rest. In JSON: a list
-/// of objects, all rows.
+/// In text: columns side by side, at most `text_rows` rows and a line that counts the rest; nothing where
+/// there are no rows. In JSON: a list of objects, all rows.
 struct Table {
   std::string key;
   std::string title;
@@ -71,7 +71,7 @@ struct BlockPicture {
 
 struct Report;
 
-/// A part with a title of its own; an object in JSON.
+/// A part with a title of its own, left out of the text when it is empty; an object in JSON, then {}.
 struct Section {
   std::string key;
   std::string title;

@@ -10,7 +10,8 @@
 namespace ejk {
 
 /// The candidate nearest to `word` (insertions, deletions, replacements and swaps of neighbours), at most 3
-/// away and nearer than the word is long; the first of equals.
+/// away and nearer than the word is long; the first of equals, but before all of them one that differs from
+/// the word by upper and lower case only (of ASCII letters), however far that is.
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates);
 
 /// "1.5 GiB", "12.0 KiB", "17 B".
@@ -25,6 +26,10 @@ std::optional<std::int64_t> parse_size(std::string_view text);
 
 /// A whole number in decimal, with nothing around it.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+
+/// A whole number in decimal of any size, with nothing around it: what parse_integer then refuses is too
+/// large, or too far below 0.
+bool is_whole_number(std::string_view text);
 
 /// Text from a file or the command line for a message: control characters and invalid UTF-8 are written as
 /// \xNN, more than `limit` characters are cut with "...".

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/elements.hpp"
 #include "ejk/dtype.hpp"
 
 namespace ejk::arrays {
@@ -71,15 +72,7 @@ T narrowed(float x) {
   return narrow;
 }
 
-/// A float that stands for x when it is rounded once more, to 16 bits: with an odd last place when it is not
-/// x.
-inline float rounded_to_odd(double x) {
-  const auto nearest = static_cast<float>(x);
-  if (static_cast<double>(nearest) == x || x != x) return nearest;
-  const auto bits =
-      std::bit_cast<std::uint32_t>(nearest) - (std::abs(static_cast<double>(nearest)) > std::abs(x));
-  return std::bit_cast<float>(bits | 1u);
-}
+using core::rounded_to_odd;
 
 template <class I>
 double rounded_to_odd_double(I x) {

@@ -467,7 +467,7 @@ Report describe(const Comparison& comparison) {
   row("absolute", c.largest_absolute);
   row("relative", c.largest_relative);
   row("ulps", c.largest_ulps);
-  if (!worst.rows.empty()) report.add(std::move(worst));
+  report.add(std::move(worst));
   if (proves_little(c))
     report.warnings.push_back(
         fmt::format("{:.3g} % of the elements are 0 on both sides: the comparison proves little",

@@ -369,7 +369,7 @@ Report describe(const AttentionCheck& check) {
   };
   for (const AttentionDifference& d : check.largest) row(d.array, d);
   if (check.worst) row("worst: " + check.worst->array, *check.worst);
-  if (!table.rows.empty()) report.add(std::move(table));
+  report.add(std::move(table));
   matmul::add_doubt(report, check.compared > 0, check.compared, check.nonzero);
   return report;
 }

@@ -1,6 +1,8 @@
 // Elements of any dtype and stride as one type to reckon with.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,6 +31,16 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * stride);
     }
   });
+}
+
+/// A float that stands for x when it is rounded once more, to 16 bits: with an odd last place when it is not
+/// x.
+inline float rounded_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x || x != x) return nearest;
+  const auto bits =
+      std::bit_cast<std::uint32_t>(nearest) - (std::abs(static_cast<double>(nearest)) > std::abs(x));
+  return std::bit_cast<float>(bits | 1u);
 }
 
 }  // namespace ejk::core

@@ -31,6 +31,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
 // Length of the valid UTF-8 sequence at the front of `s`, 0 when there is none.
 std::size_t utf8_length(std::string_view s) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
@@ -51,6 +53,10 @@ std::size_t utf8_length(std::string_view s) {
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates) {
+  for (const std::string& candidate : candidates)
+    if (std::equal(word.begin(), word.end(), candidate.begin(), candidate.end(),
+                   [](char a, char b) { return lower(a) == lower(b); }))
+      return candidate;
   constexpr std::size_t kFarthest = 3;
   std::optional<std::string> best;
   std::size_t best_distance = std::min(kFarthest + 1, std::max<std::size_t>(word.size(), 1));
@@ -119,6 +125,11 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+bool is_whole_number(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 std::string printable(std::string_view text, std::size_t limit) {

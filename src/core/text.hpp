@@ -7,6 +7,7 @@ namespace ejk::core {
 
 using ejk::format_bytes;
 using ejk::format_count;
+using ejk::is_whole_number;
 using ejk::nearest_name;
 using ejk::parse_integer;
 using ejk::parse_size;

@@ -10,12 +10,16 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "io/filters.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
 
@@ -80,11 +84,80 @@ herr_t refuse_external_link(const char*, const char*, const char*, const char*, 
   return -1;
 }
 
+// What a dataset's creation properties say of one filter.
+struct FilterEntry {
+  H5Z_filter_t id = 0;
+  std::string name;
+  std::vector<unsigned> values;
+};
+
+std::vector<FilterEntry> filters_of(hid_t plist) {
+  std::vector<FilterEntry> entries;
+  for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
+    unsigned flags = 0, config = 0;
+    std::vector<unsigned> values(32);  // more than the library's own filters have
+    std::size_t n = values.size();
+    char name[64] = {};
+    const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &n, values.data(),
+                                           sizeof name - 1, name, &config);
+    values.resize(std::min(n, values.size()));
+    entries.push_back({id, name, std::move(values)});
+  }
+  return entries;
+}
+
+// The chunks that were read last, those that went in first leaving first: reading in C order comes back to a
+// row of chunks before it goes on to the next one.
+class ChunkCache {
+ public:
+  ChunkCache() = default;
+  explicit ChunkCache(std::int64_t most) : most_(static_cast<std::size_t>(most)) {}
+
+  // The chunk; where it is not here, what load(bytes) makes of the memory of another.
+  template <class Load>
+  const Bytes& get(std::int64_t chunk, Load&& load) {
+    if (const auto at = held_.find(chunk); at != held_.end()) return at->second;
+    Bytes bytes;
+    if (held_.size() >= most_) {
+      const auto oldest = held_.find(order_.front());
+      bytes = std::move(oldest->second);
+      held_.erase(oldest);
+      order_.pop_front();
+    }
+    load(bytes);
+    order_.push_back(chunk);
+    return held_.emplace(chunk, std::move(bytes)).first->second;
+  }
+
+ private:
+  std::size_t most_ = 1;
+  std::unordered_map<std::int64_t, Bytes> held_;
+  std::deque<std::int64_t> order_;
+};
+
 struct Dataset {
   Handle id, type;
   ArrayLayout layout;
+  // Of chunks that are taken whole from the file, and whose filters are undone here:
+  bool decoded_here = false;
+  Shape chunk;
   std::int64_t chunk_bytes = 0;
+  std::vector<Filter> filters;
+  bool edges_unfiltered = false;  // chunks that reach over an edge are stored without filters
+  ChunkCache cache;
 };
+
+// A box of that extent from one array to another, whose strides are given in bytes.
+void copy_box(const std::byte* from, std::span<const std::int64_t> from_strides, std::byte* to,
+              std::span<const std::int64_t> to_strides, std::span<const std::int64_t> extent) {
+  if (extent.size() == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(extent[0] * from_strides[0]));
+    return;
+  }
+  for (std::int64_t i = 0; i < extent[0]; ++i)
+    copy_box(from + i * from_strides[0], from_strides.subspan(1), to + i * to_strides[0],
+             to_strides.subspan(1), extent.subspan(1));
+}
 
 class Server {
  public:
@@ -111,7 +184,7 @@ class Server {
         return reply;
       }
       case Hdf5Call::read:
-        transfer(request, buffer, H5Dread);
+        read(request, buffer);
         return {};
       case Hdf5Call::check:
         check(request);
@@ -325,13 +398,18 @@ class Server {
     }
     if (set.chunk_bytes > 0) {
       // Room for one row of chunks, which reading in C order comes back to.
-      std::int64_t cache = std::max(set.chunk_bytes, std::min(kMaxChunkCache, row_bytes_));
+      const std::int64_t cache = std::max(set.chunk_bytes, std::min(kMaxChunkCache, row_bytes_));
+      allow_memory(kMemory + cache + 4 * set.chunk_bytes);
+      set.cache = ChunkCache(cache / set.chunk_bytes);
+      // The library's own cache is for what only it can decode. Without one it copies unfiltered chunks
+      // straight from the file; through it, it would take as many bytes as a chunk's entry claims, and read
+      // on past them.
       const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
       constexpr std::size_t kSlots = 12421;  // a prime, some hundred times what such a row has
-      H5Pset_chunk_cache(access.id(), kSlots, static_cast<std::size_t>(cache), H5D_CHUNK_CACHE_W0_DEFAULT);
+      H5Pset_chunk_cache(access.id(), kSlots, set.decoded_here ? 0 : static_cast<std::size_t>(cache),
+                         H5D_CHUNK_CACHE_W0_DEFAULT);
       id = Handle();
       id = open(access.id());
-      allow_memory(kMemory + cache + 4 * set.chunk_bytes);
     }
     set.layout.storage = storage_words(plist.id());
     set.id = std::move(id);
@@ -350,14 +428,8 @@ class Server {
       lengths.resize(static_cast<std::size_t>(std::max(rank, 0)));
       words = fmt::format("chunks of {}", fmt::join(lengths, " x "));
     }
-    for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-      unsigned flags = 0, config = 0;
-      std::size_t values = 0;
-      char filter[64] = {};
-      const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &values, nullptr,
-                                             sizeof filter - 1, filter, &config);
-      words += ", " + (id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter, 20));
-    }
+    for (const FilterEntry& filter : filters_of(plist))
+      words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter.name, 20));
     return words;
   }
 
@@ -374,18 +446,23 @@ class Server {
       throw external(path, "is a virtual dataset, made of parts of other datasets");
     if (H5Pget_external_count(plist) > 0 && !allow_external_)
       throw external(path, "keeps its data in other files");
-    for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-      unsigned flags = 0, config = 0;
-      std::size_t values = 0;
-      char filter[64] = {};
-      const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &values, nullptr,
-                                             sizeof filter - 1, filter, &config);
-      if (id >= H5Z_FILTER_DEFLATE && id <= H5Z_FILTER_SCALEOFFSET && H5Zfilter_avail(id) > 0) continue;
+    bool deflated = false;
+    for (const FilterEntry& filter : filters_of(plist)) {
       const std::string what =
-          fmt::format("is compressed by filter {} ({})", id, core::printable(filter, 60));
-      if (!allow_external_)
-        throw error(path, what + ", a plug-in").hint("--allow-external loads the HDF5 library's plug-ins");
-      if (H5Zfilter_avail(id) <= 0) throw error(path, what + ", and there is no plug-in for it");
+          fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
+      if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
+          H5Zfilter_avail(filter.id) <= 0) {
+        if (!allow_external_)
+          throw error(path, what + ", a plug-in").hint("--allow-external loads the HDF5 library's plug-ins");
+        if (H5Zfilter_avail(filter.id) <= 0) throw error(path, what + ", and there is no plug-in for it");
+      }
+      const bool again = filter.id == H5Z_FILTER_DEFLATE && std::exchange(deflated, true);
+      if ((again || filter.id > H5Z_FILTER_FLETCHER32) && !allow_external_)
+        throw error(path,
+                    fmt::format("{}{}, and only the HDF5 library, which reads past the end of a damaged "
+                                "chunk, decompresses that",
+                                what, again ? " twice" : ""))
+            .hint("`h5repack -f GZIP=4 OLD NEW` stores it with gzip; for a file you trust, --allow-external");
     }
   }
 
@@ -402,6 +479,8 @@ class Server {
     Shape chunk;
     for (const hsize_t length : lengths)
       chunk.push_back(static_cast<std::int64_t>(std::min<hsize_t>(length, INT64_MAX)));
+    if (element_count(chunk) == 0) throw error(path, "its chunks are empty");
+    set.chunk = chunk;
     set.chunk_bytes = byte_count(chunk, set.layout.dtype);
     if (set.chunk_bytes > kMaxChunkBytes)
       throw error(path, fmt::format("its chunks are {} each, more than the {} that are read",
@@ -422,16 +501,64 @@ class Server {
             .value_or(INT64_MAX);
     if (stored > file_bytes_)
       throw claims_too_much(path, stored, fmt::format("the file of {} bytes cannot hold", file_bytes_));
-    bool bounded = true;  // filters that say nothing of their best ratio
-    for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-      unsigned flags = 0, config = 0;
-      std::size_t values = 0;
-      const H5Z_filter_t filter =
-          H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config);
-      bounded = bounded && filter <= H5Z_FILTER_FLETCHER32;
-    }
-    if (bounded && claimed / kMaxDeflateRatio > stored)
+    const std::vector<FilterEntry> filters = filters_of(plist);
+    if (filters.empty() && stored != claimed) throw odd_chunk(path, id, space.id(), set, chunks);
+    prepare_decoding(path, plist, filters, set);
+    if (set.decoded_here && claimed / kMaxDeflateRatio > stored)
       throw claims_too_much(path, claimed, fmt::format("its {} stored bytes cannot hold", stored));
+  }
+
+  // Unfiltered chunks take other bytes than they should: the first that does.
+  Error odd_chunk(const std::string& path, hid_t id, hid_t space, const Dataset& set, hsize_t chunks) const {
+    Shape at(set.chunk.size());
+    std::vector<hsize_t> offset(at.size());
+    constexpr hsize_t kMost = 10000;  // finding the n-th takes n steps
+    for (hsize_t i = 0; i < std::min(chunks, kMost); ++i) {
+      unsigned left_out = 0;
+      haddr_t address = 0;
+      hsize_t bytes = 0;
+      if (H5Dget_chunk_info(id, space, i, offset.data(), &left_out, &address, &bytes) < 0) break;
+      if (bytes == static_cast<hsize_t>(set.chunk_bytes)) continue;
+      std::copy(offset.begin(), offset.end(), at.begin());
+      return damaged_chunk(path, at, fmt::format("has {} bytes, not its {}", bytes, set.chunk_bytes));
+    }
+    return error(path, fmt::format("not all of its chunks have {} bytes", set.chunk_bytes));
+  }
+
+  // The chunk whose first element has that index.
+  Error damaged_chunk(const std::string& path, const Shape& at, std::string_view how) const {
+    return error(path, fmt::format("the chunk at {} {}", to_string(at), how));
+  }
+
+  // Fills in how chunks are decoded, where that is done here; otherwise the library does it.
+  void prepare_decoding(const std::string& path, hid_t plist, const std::vector<FilterEntry>& entries,
+                        Dataset& set) const {
+    for (const FilterEntry& entry : entries) {
+      Filter filter;
+      switch (entry.id) {
+        case H5Z_FILTER_DEFLATE:
+          filter.kind = Filter::Kind::deflate;
+          break;
+        case H5Z_FILTER_SHUFFLE:
+          filter.kind = Filter::Kind::shuffle;
+          if (entry.values.empty() || entry.values[0] == 0)
+            throw error(path, "its shuffle filter gives no size of elements");
+          filter.element_bytes = entry.values[0];
+          break;
+        case H5Z_FILTER_FLETCHER32:
+          filter.kind = Filter::Kind::fletcher32;
+          break;
+        default:
+          return;
+      }
+      set.filters.push_back(filter);
+    }
+    const auto is_deflate = [](const Filter& f) { return f.kind == Filter::Kind::deflate; };
+    if (std::count_if(set.filters.begin(), set.filters.end(), is_deflate) > 1) return;
+    set.decoded_here = true;
+    unsigned options = 0;
+    set.edges_unfiltered =
+        H5Pget_chunk_opts(plist, &options) >= 0 && (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
   }
 
   ArrayLayout layout_of(const std::string& path, hid_t type, hid_t set) const {
@@ -527,16 +654,119 @@ class Server {
     return fmt::format("{}-byte integers of {} bits", size, H5Tget_precision(type));
   }
 
-  // One box between the open dataset and the buffer; the type is the file's own, so nothing is converted.
-  template <class Transfer>
-  void transfer(Message& request, std::span<std::byte> buffer, Transfer&& move) {
-    const Shape start = request.shape(), count = request.shape();
+  void read(Message& request, std::span<std::byte> buffer) {
+    if (!dataset_.decoded_here) {
+      transfer(request, buffer, H5Dread);
+      return;
+    }
+    const auto [start, count] = box_of(request, buffer);
+    const DType dtype = dataset_.layout.dtype;
+    const Shape& chunk = dataset_.chunk;
+    const Shape from_strides = c_strides(chunk, dtype), to_strides = c_strides(count, dtype);
+    const std::size_t rank = chunk.size();
+    Shape first(rank), chunks(rank), at(rank), extent(rank);  // first and how many, in chunks
+    for (std::size_t d = 0; d < rank; ++d) {
+      first[d] = start[d] / chunk[d];
+      chunks[d] = count[d] == 0 ? 0 : (start[d] + count[d] - 1) / chunk[d] - first[d] + 1;
+    }
+    for (Pieces pieces(chunks, 1); pieces.next();) {
+      std::int64_t from = 0, to = 0;
+      for (std::size_t d = 0; d < rank; ++d) {
+        at[d] = (first[d] + pieces.start()[d]) * chunk[d];
+        const std::int64_t low = std::max(at[d], start[d]);
+        extent[d] = std::min(chunk[d] - (low - at[d]), start[d] + count[d] - low);
+        from += (low - at[d]) * from_strides[d];
+        to += (low - start[d]) * to_strides[d];
+      }
+      copy_box(chunk_at(at).data() + from, from_strides, buffer.data() + to, to_strides, extent);
+    }
+  }
+
+  // The elements of the chunk whose first one has that index.
+  const Bytes& chunk_at(const Shape& at) {
+    std::int64_t chunk = 0;
+    for (std::size_t d = 0; d < at.size(); ++d)
+      chunk = chunk * core::ceil_div(dataset_.layout.shape[d], dataset_.chunk[d]) + at[d] / dataset_.chunk[d];
+    return dataset_.cache.get(chunk, [&](Bytes& bytes) { load_chunk(at, bytes); });
+  }
+
+  void load_chunk(const Shape& at, Bytes& bytes) {
+    const std::vector<hsize_t> offset(at.begin(), at.end());
+    const auto fail = [&](std::string_view how) { return damaged_chunk(dataset_path_, at, how); };
+    if (dataset_.filters.empty()) {
+      copy_chunk(at, bytes);
+      return;
+    }
+    hsize_t stored = 0;
+    const bool found = H5Dget_chunk_storage_size(dataset_.id.id(), offset.data(), &stored) >= 0;
+    if (found && stored == 0) {  // later libraries say so of chunks that were never written
+      unsigned left_out = 0;
+      haddr_t address = HADDR_UNDEF;
+      hsize_t length = 0;
+      H5Dget_chunk_info_by_coord(dataset_.id.id(), offset.data(), &left_out, &address, &length);
+      if (address != HADDR_UNDEF) throw fail("has no bytes");
+    }
+    if (!found || stored == 0) {
+      H5Eclear2(H5E_DEFAULT);
+      copy_chunk(at, bytes);  // which fails where the chunk's entry is damaged
+      return;
+    }
+    // Deflate makes hardly more of what it cannot shorten; this is twice as much.
+    constexpr hsize_t kSlack = 1 << 16;
+    if (stored > 2 * static_cast<hsize_t>(dataset_.chunk_bytes) + kSlack)
+      throw fail(fmt::format("takes {} stored bytes for its {}", stored, dataset_.chunk_bytes));
+    bytes.resize(stored);
+    std::uint32_t left_out = 0;
+    if (H5Dread_chunk(dataset_.id.id(), H5P_DEFAULT, offset.data(), &left_out, bytes.data()) < 0)
+      throw fail("cannot be read: " + reason());
+    bool whole = true;
+    for (std::size_t d = 0; d < at.size(); ++d)
+      whole = whole && at[d] <= dataset_.layout.shape[d] - dataset_.chunk[d];
+    if (dataset_.edges_unfiltered && !whole) left_out = UINT32_MAX;
+    try {
+      undo_filters(dataset_.filters, left_out, dataset_.chunk_bytes, bytes, spare_);
+    } catch (const Error& e) {
+      throw fail(e.message());
+    }
+  }
+
+  // A chunk without filters, or one that was never written and holds fill values.
+  void copy_chunk(const Shape& at, Bytes& bytes) {
+    bytes.resize(static_cast<std::size_t>(dataset_.chunk_bytes));
+    const std::size_t rank = at.size();
+    const std::vector<hsize_t> from(at.begin(), at.end()), origin(rank),
+        whole(dataset_.chunk.begin(), dataset_.chunk.end());
+    std::vector<hsize_t> extent(whole);
+    for (std::size_t d = 0; d < rank; ++d)
+      extent[d] = std::min(whole[d], static_cast<hsize_t>(dataset_.layout.shape[d] - at[d]));
+    const Handle in_file =
+        checked(H5Dget_space(dataset_.id.id()), H5Sclose, dataset_path_, "has an unreadable shape");
+    const Handle in_memory(H5Screate_simple(static_cast<int>(rank), whole.data(), nullptr), H5Sclose);
+    if (H5Sselect_hyperslab(in_file.id(), H5S_SELECT_SET, from.data(), nullptr, extent.data(), nullptr) < 0 ||
+        H5Sselect_hyperslab(in_memory.id(), H5S_SELECT_SET, origin.data(), nullptr, extent.data(), nullptr) <
+            0 ||
+        H5Dread(dataset_.id.id(), dataset_.type.id(), in_memory.id(), in_file.id(), H5P_DEFAULT,
+                bytes.data()) < 0)
+      throw damaged_chunk(dataset_path_, at, "cannot be read: " + reason());
+  }
+
+  // The box that is asked for, which lies within the open dataset and fits into the buffer.
+  std::pair<Shape, Shape> box_of(Message& request, std::span<std::byte> buffer) const {
+    Shape start = request.shape(), count = request.shape();
     const Shape& shape = dataset_.layout.shape;
     bool fits = dataset_.id.valid() && start.size() == shape.size() && count.size() == shape.size();
     for (std::size_t d = 0; fits && d < shape.size(); ++d)
       fits = start[d] >= 0 && count[d] >= 0 && start[d] <= shape[d] && count[d] <= shape[d] - start[d];
     if (!fits || byte_count(count, dataset_.layout.dtype) > static_cast<std::int64_t>(buffer.size()))
       throw Error(Error::Kind::internal, "a box outside of the dataset");
+    return {std::move(start), std::move(count)};
+  }
+
+  // One box between the open dataset and the buffer; the type is the file's own, so nothing is converted.
+  template <class Transfer>
+  void transfer(Message& request, std::span<std::byte> buffer, Transfer&& move) {
+    const auto [start, count] = box_of(request, buffer);
+    const Shape& shape = dataset_.layout.shape;
     const std::vector<hsize_t> from(start.begin(), start.end()), extent(count.begin(), count.end());
     Handle file_space(H5S_ALL, [](hid_t) -> herr_t { return 0; }), memory_space;
     if (!shape.empty()) {
@@ -728,6 +958,7 @@ class Server {
   // The order matters: what is closed last stands first.
   Handle links_, file_;
   Dataset dataset_;
+  Bytes spare_;
   std::string name_, dataset_path_;
   Error::Kind kind_ = Error::Kind::input;
   bool allow_external_ = false, external_seen_ = false, overwrite_ = false;

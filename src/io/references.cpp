@@ -38,7 +38,9 @@ Item parse_entry(std::string_view text, std::string_view entry) {
   const auto integer = [&](std::string_view word) {
     const auto value = core::parse_integer(trimmed(word));
     if (!value)
-      malformed(text, fmt::format("'{}' in the slice is not an integer", core::printable(word, 40)));
+      malformed(text,
+                fmt::format("'{}' in the slice is {}", core::printable(word, 40),
+                            core::is_whole_number(trimmed(word)) ? "beyond 64 bits" : "not an integer"));
     return *value;
   };
   if (entry.empty()) malformed(text, "the slice has an empty entry");

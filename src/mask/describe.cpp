@@ -53,7 +53,7 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
   }
   if (all > kMost)
     report.warnings.push_back(fmt::format("{}: {} ranges, the first {} are listed", title, all, kMost));
-  if (all > 0) report.add(std::move(table));
+  report.add(std::move(table));
 }
 
 void add_rows_of_blocks(Report& report, const MaskInfo& info) {

@@ -286,6 +286,8 @@ class Parser {
           throw fail("align and offset exclude each other").hint(usage(kind));
       } else if (!(side && value == "none")) {
         const auto number = core::parse_integer(value);
+        if (!number && core::is_whole_number(value))
+          throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(usage(kind));
         if (!number)
           throw fail(
               fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))

@@ -596,7 +596,7 @@ Report describe(const MatmulCheck& check) {
   row("relative", check.largest_relative);
   row("ulps", check.largest_ulps);
   row("worst", check.worst);
-  if (!table.rows.empty()) report.add(std::move(table));
+  report.add(std::move(table));
   matmul::add_doubt(report, check.compared != check.compared_other, check.compared, check.nonzero);
   return report;
 }

@@ -167,7 +167,7 @@ Table tile_sizes(const Wanted& wanted, const GroupMetadata& metadata) {
 Report describe(const GroupMetadata& metadata) {
   const GroupMetadataOptions& options = metadata.options;
   const std::int64_t groups = metadata.group_offsets.size() - 1;
-  const Wanted wanted{metadata.group_offsets.elements<std::int32_t>(), std::min(options.start_group, groups),
+  const Wanted wanted{metadata.group_offsets.elements<std::int32_t>(), options.start_group,
                       matmul::groups_wanted(groups, options)};
   const std::int64_t past = metadata.m - wanted.past_last();
 
@@ -189,6 +189,8 @@ Report describe(const GroupMetadata& metadata) {
                                           core::format_count(past), core::format_count(metadata.m)));
   if (wanted.count == 0) {
     report.add(Remark{groups == 0 ? "There are no groups." : "None of the groups is computed."});
+    report.add(Section{"tiles", "", nullptr}).add(Section{"load", "", nullptr});
+    report.add(Table{"tile_sizes", "", {}, {}});
     return report;
   }
   report.add(tiles_section(walk(wanted, metadata.m, metadata.tm, options.empty_groups)))

@@ -53,6 +53,9 @@ Layout checked_layout(const ArraySource& group_sizes, std::int64_t m, std::int64
   layout.offsets = group_offsets(group_sizes, m, options.strict);
   layout.groups = static_cast<std::int64_t>(layout.offsets.size()) - 1;
   layout.tiles = core::ceil_div(m, tm);
+  if (options.start_group > layout.groups)
+    throw invalid(group_sizes, fmt::format("start_group is {}, but there are only {} groups",
+                                           options.start_group, layout.groups));
   if (layout.offsets.back() > kMost) {
     const auto& offsets = layout.offsets;
     const auto g = std::upper_bound(offsets.begin(), offsets.end(), kMost) - offsets.begin();
@@ -138,7 +141,7 @@ std::int64_t group_metadata_length(const ArraySource& group_sizes, std::int64_t 
 GroupMetadata make_group_metadata(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
                                   const GroupMetadataOptions& options) {
   const Layout layout = checked_layout(group_sizes, m, tm, options);
-  const std::int64_t begin = std::min(options.start_group, layout.groups);
+  const std::int64_t begin = options.start_group;
   const std::int64_t wanted = matmul::groups_wanted(layout.groups, options);
   const auto tiles_between = [&](std::int64_t first, std::int64_t end) {
     std::int64_t tiles = 0;

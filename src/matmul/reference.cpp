@@ -164,7 +164,7 @@ void store(const double* from, std::int64_t count, DType dtype, std::byte* out) 
     for (std::int64_t i = 0; i < count; ++i) {
       T value;
       if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-        value = T(static_cast<float>(from[i]));
+        value = T(core::rounded_to_odd(from[i]));
       else
         value = static_cast<T>(from[i]);
       std::memcpy(out + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof value);

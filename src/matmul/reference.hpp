@@ -38,8 +38,7 @@ Precision precision_for(const ArrayView& a, const ArrayView& b);
 
 using core::load;
 
-/// float64 as `count` elements of another type, one after the other; 16-bit types are rounded by way of
-/// float32.
+/// float64 as `count` elements of another type, one after the other, each rounded once.
 void store(const double* from, std::int64_t count, DType dtype, std::byte* out);
 
 /// For the chosen rows of the product and `columns` columns from `first` on: sums[i, j] = Σ a·b and, where

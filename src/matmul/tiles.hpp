@@ -18,7 +18,7 @@ inline std::int64_t tiles_of(std::int64_t begin, std::int64_t end, std::int64_t 
 
 /// How many of `groups` groups are computed, from start_group on.
 inline std::int64_t groups_wanted(std::int64_t groups, const GroupMetadataOptions& options) {
-  const std::int64_t rest = groups - std::min(options.start_group, groups);
+  const std::int64_t rest = groups - options.start_group;
   return std::min(rest, options.num_nonzero_groups.value_or(rest));
 }
 

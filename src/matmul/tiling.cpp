@@ -49,6 +49,8 @@ TilingTable TilingTable::parse(std::string_view text) {
       const bool is_length = i < 3;
       if (is_length && words[i] == "*") continue;
       values[i] = parse_integer(words[i]);
+      if (!values[i] && is_whole_number(words[i]))
+        refuse(fmt::format("{} is {}, which is beyond 64 bits", kNames[i], printable(words[i], 40)));
       if (!values[i] || *values[i] < (is_length ? 0 : 1))
         refuse(fmt::format("{} is '{}', not a whole number of at least {}{}", kNames[i],
                            printable(words[i], 40), is_length ? 0 : 1, is_length ? " or *" : ""));

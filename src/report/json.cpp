@@ -70,7 +70,7 @@ void put(Json& object, const BlockPicture& picture) {
 }
 
 void put(Json& object, const Section& section) {
-  if (section.content) object[section.key] = object_of(*section.content);
+  object[section.key] = section.content ? object_of(*section.content) : Json::object();
 }
 
 void put(Json&, const Remark&) {}

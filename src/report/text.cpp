@@ -220,6 +220,7 @@ class TextWriter {
   }
 
   void write_item(const Table& table, std::size_t indent) {
+    if (table.rows.empty()) return;
     gap();
     title(indent, table.title);
     if (!table.title.empty()) indent += 2;

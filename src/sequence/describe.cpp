@@ -63,6 +63,9 @@ Report describe_sequences(const ArraySource& cu_seqlens) {
            Unit::count);
   if (sequences == 0) {
     report.add(Remark{"There are no sequences."});
+    for (const char* key : {"shortest", "longest", "mean"}) report.add(JsonField{key, "null"});
+    report.add(Table{"percentiles", "", {}, {}}).add(Table{"histogram", "", {}, {}});
+    report.add(Section{"packing", "", nullptr});
     return report;
   }
   const auto n = static_cast<double>(sequences), longest = static_cast<double>(sorted.back());

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/offsets.hpp"
 #include "sequence/mask_rows.hpp"
 
@@ -240,7 +241,7 @@ Array element_of(DType dtype, double value) {
     if constexpr (std::is_arithmetic_v<T>)
       element.elements<T>()[0] = static_cast<T>(value);
     else
-      element.elements<T>()[0] = T(static_cast<float>(value));
+      element.elements<T>()[0] = T(core::rounded_to_odd(value));
   });
   return element;
 }

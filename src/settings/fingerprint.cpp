@@ -213,11 +213,11 @@ Report describe(const Machine& machine, Convention convention) {
   report.add(JsonField{"gpu_query", outcome == Outcome::done     ? "\"done\""
                                     : outcome == Outcome::failed ? "\"failed\""
                                                                  : "\"not_run\""});
-  if (!gpus.rows.empty()) return report.add(std::move(gpus)), report;
-  report.add(JsonField{"gpus", "[]"});
-  report.add(Remark{outcome == Outcome::done     ? "No GPU was found."
-                    : outcome == Outcome::failed ? "No GPU was found: nvidia-smi reports failure."
-                                                 : "No GPU was found: nvidia-smi cannot be run."});
+  report.add(std::move(gpus));
+  if (machine.gpus.gpus.empty())
+    report.add(Remark{outcome == Outcome::done     ? "No GPU was found."
+                      : outcome == Outcome::failed ? "No GPU was found: nvidia-smi reports failure."
+                                                   : "No GPU was found: nvidia-smi cannot be run."});
   return report;
 }
 

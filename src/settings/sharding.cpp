@@ -388,7 +388,7 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
                                sharding.local_shape[d], more,
                                corrected ? ReportValue(to_string(*correction, sharding)) : ReportValue("")});
   }
-  if (!dimensions.rows.empty()) report.add(std::move(dimensions));
+  report.add(std::move(dimensions));
 
   nlohmann::json cut = nlohmann::json::array();
   for (const SpecCorrection& correction : sharding.corrections) {

@@ -84,6 +84,17 @@ TEST_CASE("bash completes commands, options and their words") {
   CHECK(offered(script, {"ejk", "hash", "--convention", "e"}) == "ejkernel\n");
   CHECK(offered(script, {"ejk", "sharding", "--dtype", "bf"}) == "bfloat16\n");
   CHECK(offered(script, {"ejk", "hash", "--color", ""}) == "auto always never\n");
+  // bash takes --option=value for three words, unless it is told that = ends none.
+  CHECK(offered(script, {"ejk", "hash", "--convention", "="}) == "document ejkernel\n");
+  CHECK(offered(script, {"ejk", "hash", "--convention", "=", "e"}) == "ejkernel\n");
+  CHECK(offered(script, {"ejk", "hash", "--convention=e"}) == "--convention=ejkernel\n");
+  CHECK(offered(script, {"ejk", "hash", "--convention=d", "--convention", "=", "e"}) == "ejkernel\n");
+  CHECK(offered(script, {"ejk", "params", ""}) == "to-dict merge backward warps stages\n");
+  CHECK(offered(script, {"ejk", "params", "w"}) == "warps\n");
+  CHECK(offered(script, {"ejk", "generate", ""}) == "attention-inputs masks group-sizes lens\n");
+  CHECK(offered(script, {"ejk", "params", "--scale", "="}) == "\n");
+  CHECK(offered(script, {"ejk", "params", "to-dict", ""}) == "\n");
+  CHECK(offered(script, {"ejk", "params", "--ki"}) == "--kind\n");
   // Files are bash's own business.
   CHECK(offered(script, {"ejk", "hash", "a"}) == "\n");
   CHECK(offered(script, {"ejk", "nothing", "--a"}) == "\n");
@@ -100,16 +111,18 @@ TEST_CASE("zsh completes commands, options and their words") {
   CHECK(shell("zsh -n " + script.path()).text.empty());
   // What the script hands to zsh's own functions, without a terminal to complete in.
   const auto described = [&](const std::string& words) {
-    return shell(fmt::format(
-                     "zsh -f -c 'compdef() {{ : }}; compadd() {{ print -rl -- ${{(P)2}} }}; "
-                     "_describe() {{ print -rl -- ${{(P)@[-1]}} }}; _files() {{ print files }}; source {}; "
-                     "words=({}); CURRENT=$#words; _ejk'",
-                     script.path().substr(1, script.path().size() - 2), words))
+    return shell(fmt::format("zsh -f -c 'compdef() {{ : }}; compadd() {{ print -rl -- ${{(P)2}} }}; "
+                             "_describe() {{ print -rl -- ${{(P)@[-1]}} }}; _files() {{ print files }}; "
+                             "compset() {{ : }}; source {}; "
+                             "words=({}); CURRENT=$#words; _ejk'",
+                             script.path().substr(1, script.path().size() - 2), words))
         .text;
   };
   CHECK(described("ejk mask-").find("mask-info:block metadata") != std::string::npos);
   CHECK(described("ejk hash --c").find("--convention:how an array is written") != std::string::npos);
   CHECK(described("ejk hash --convention e") == "document\nejkernel\n");
+  CHECK(described("ejk hash --convention=e") == "document\nejkernel\n");
+  CHECK(described("ejk params w") == "to-dict\nmerge\nbackward\nwarps\nstages\n");
   CHECK(described("ejk help m").find("mask-info\n") != std::string::npos);
   CHECK(described("ejk hash a") == "files\n");
 }
@@ -126,6 +139,8 @@ TEST_CASE("fish completes commands, options and their words") {
   CHECK(offered_by_fish("ejk mask-").starts_with("mask-info\t"));
   CHECK(offered_by_fish("ejk hash --conv").starts_with("--convention\t"));
   CHECK(offered_by_fish("ejk hash --convention e").starts_with("ejkernel"));
+  CHECK(offered_by_fish("ejk hash --convention=e").starts_with("--convention=ejkernel"));
+  CHECK(offered_by_fish("ejk params w").starts_with("warps"));
 }
 
 TEST_CASE("manual pages are read without a complaint, and say what the help says") {

@@ -16,6 +16,15 @@ TEST_CASE("the nearest name is offered up to three edits away") {
   CHECK_FALSE(nearest_name("segments", names));
   CHECK_FALSE(nearest_name("x", names));
   CHECK_FALSE(nearest_name("", names));
+  const std::vector<std::string> cases{"/y", "/X", "LONGEST"};
+  CHECK(nearest_name("/x", cases) == "/X");
+  CHECK(nearest_name("longest", cases) == "LONGEST");
+}
+
+TEST_CASE("a whole number may be too large for 64 bits") {
+  for (const char* good : {"0", "-1", "+7", "99999999999999999999"})
+    CHECK_MESSAGE(is_whole_number(good), good);
+  for (const char* bad : {"", "-", "+", "1.5", " 1", "1x", "--1"}) CHECK_MESSAGE(!is_whole_number(bad), bad);
 }
 
 TEST_CASE("sizes are read with decimal and binary units, and never wrap around") {

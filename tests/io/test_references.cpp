@@ -75,7 +75,7 @@ TEST_CASE("a malformed reference says what is wrong with it") {
       {"a.npy[1:2:3:4]", "'3:4' in the slice is not an integer"},
       {"a.npy[x]", "'x' in the slice is not an integer"},
       {"a.npy[1.5]", "'1.5' in the slice is not an integer"},
-      {"a.npy[99999999999999999999]", "not an integer"},
+      {"a.npy[99999999999999999999]", "in the slice is beyond 64 bits"},
       {"a.npy[...,...]", "more than once"},
       {"a.npy[None]", "'None'"},
       {"[0]", "no file before it"},

@@ -182,8 +182,8 @@ TEST_CASE("group metadata is that of a plain loop, for all small m and tm and ev
       const auto groups = static_cast<std::int64_t>(sizes.size());
       for (const EmptyGroups empty : {EmptyGroups::visit, EmptyGroups::skip}) {
         check_plain(sizes, m, tm, {0, std::nullopt, empty, false});
-        check_plain(sizes, m, tm, {below(groups + 2), below(groups + 2), empty, false});
-        check_plain(sizes, m, tm, {below(groups + 2), std::nullopt, empty, false});
+        check_plain(sizes, m, tm, {below(groups + 1), below(groups + 2), empty, false});
+        check_plain(sizes, m, tm, {below(groups + 1), std::nullopt, empty, false});
       }
     }
 }
@@ -263,6 +263,9 @@ TEST_CASE("numbers that group metadata cannot be made of are named") {
   CHECK(failure([&] {
           make_group_metadata(*sizes, 11, 4, {-1, std::nullopt, {}, false});
         }) == "start_group is -1; it is at least 0");
+  CHECK(failure([&] {
+          make_group_metadata(*sizes, 11, 4, {3, std::nullopt, {}, false});
+        }) == "sizes.npy: start_group is 3, but there are only 2 groups");
   CHECK(failure([&] {
           make_group_metadata(*sizes, 11, 4, {0, -2, {}, false});
         }) == "num_nonzero_groups is -2; it is at least 0");

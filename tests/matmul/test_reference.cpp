@@ -49,6 +49,28 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
       }
 }
 
+TEST_CASE("the plain evaluation rounds a float64 sum to 16 bits once") {
+  // Just above and below the middle between 1 and the next number: float32 would make it the middle.
+  for (const double sign : {1.0, -1.0}) {
+    for (const auto& [dtype, half] : {std::pair{DType::float16, 0x1p-11}, {DType::bfloat16, 0x1p-8}}) {
+      for (const double beside : {0x1p-40, 0.0, -0x1p-40}) {
+        CAPTURE(name_of(dtype));
+        CAPTURE(beside);
+        Array lhs(DType::float64, {1, 2}), rhs(DType::float64, {1, 2, 1});
+        lhs.elements<double>()[0] = lhs.elements<double>()[1] = sign;
+        rhs.elements<double>()[0] = 1 + half, rhs.elements<double>()[1] = beside;
+        GroupedMatmulOptions options;
+        options.dtype = dtype;
+        Array out(dtype, {1, 1});
+        matmul::reference_grouped_matmul(lhs.view(), rhs.view(), *plain::source({1}), options, out.data());
+        double value = 0;
+        core::load(dtype, out.data(), 2, 1, &value);
+        CHECK(value == sign * (beside > 0 ? 1 + 2 * half : 1));
+      }
+    }
+  }
+}
+
 TEST_CASE("the plain evaluation takes any strides and a result that is existing_out's own memory") {
   std::mt19937_64 engine(2);
   const Sizes sizes{3, 0, 4};

@@ -62,6 +62,6 @@ TEST_CASE("a bad line of a tiling table is refused with its number and the word 
   CHECK(failure("1 1 1.5 1 1 1") == "line 1: n is '1.5', not a whole number of at least 0 or *");
   CHECK(failure("1 1 1 * 1 1") == "line 1: tm is '*', not a whole number of at least 1");
   CHECK(failure("1 1 1 1 1 99999999999999999999") ==
-        "line 1: tn is '99999999999999999999', not a whole number of at least 1");
+        "line 1: tn is 99999999999999999999, which is beyond 64 bits");
   CHECK(failure(std::string("1 1 1 1 1 \x01\0", 12)).find("\\x01\\x00") != std::string::npos);
 }

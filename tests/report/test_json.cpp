@@ -64,6 +64,16 @@ TEST_CASE("tables are lists of objects with all rows, sections are objects, pict
   CHECK(result["picture"]["blocks_per_cell"] == nlohmann::json::parse("[1,1]"));
 }
 
+TEST_CASE("what is empty has its key all the same, and no place in the text") {
+  Report report;
+  report.add(Table{"table", "A table", {{"a", "a"}}, {}})
+      .add(Section{"section", "A section", std::make_shared<Report>()})
+      .add(Section{"nothing", "Nothing", nullptr});
+  const auto result = nlohmann::json::parse(to_json(report, {}))["result"];
+  CHECK(result == nlohmann::json::parse(R"({"table":[],"section":{},"nothing":{}})"));
+  CHECK(to_text(report).empty());
+}
+
 TEST_CASE("a large picture has at most 64 cells a side in JSON") {
   Report report;
   report.add(BlockPicture{"p", "", 1000, 65,

@@ -363,9 +363,8 @@ TwoReferences read_two(const std::string& word) {
 }
 
 double read_number(const std::string& word) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || !std::isfinite(value))
+  const double value = read_real(word);
+  if (!std::isfinite(value))
     throw Error(Error::Kind::usage, fmt::format("'{}' is not a number", printable(word)));
   return value;
 }

@@ -31,7 +31,10 @@ bool is_array(const std::string& word) {
 }
 
 JsonValue value_of(const std::string& word, Job& job) {
-  if (!is_array(word)) return job.read_json("input", word);
+  if (!is_array(word))
+    return job.read_json(
+        "input", word,
+        word == "-" ? "this is an .npy stream, which '-[...]' names" : "this is an .npy file: name it .npy");
   job.note_input("input", word);
   const auto source = job.open_once(parse_reference(word));
   JsonValue::Leaf leaf;

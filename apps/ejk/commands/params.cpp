@@ -78,20 +78,6 @@ void check_words(const CLI::App& app, const ParamsOptions& options) {
     throw usage(fmt::format("unexpected argument '{}'", printable(options.files[action.files])));
 }
 
-std::int64_t read_bytes(const std::string& word) {
-  const auto size = parse_size(word);
-  if (!size) throw usage(fmt::format("'{}' is not a size, such as 48k or 48KiB", printable(word)));
-  return *size;
-}
-
-double read_scale(const std::string& word) {
-  double value = 0;
-  const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (failed != std::errc{} || end != word.data() + word.size())
-    throw usage(fmt::format("'{}' is not a number", printable(word)));
-  return value;
-}
-
 // What the file holds has the file's name in front of its faults.
 template <class Read>
 auto read_params(Job& job, const char* role, const std::string& file, Read read) {
@@ -198,7 +184,7 @@ Run params(CLI::App& app) {
         return static_cast<Kind>(read_choice(word, {"fwd", "bwd"}));
       },
       "KIND", "to-dict, merge: what the files hold, fwd (default) or bwd");
-  add_word(app, "--scale", options->scale, read_scale, "S",
+  add_word(app, "--scale", options->scale, read_real, "S",
            "backward: parts of forward blocks, 0.5 by default\n"
            "q_blocksize and kv_blocksize are multiplied and cut; 128 stands for one that is unset or 0.");
   const auto length = [](const std::string& word) { return read_integer(word, 1); };
@@ -206,9 +192,9 @@ Run params(CLI::App& app) {
   add_word(app, "--kv-block", options->kv_block, length, "N", "warps: keys of a block");
   add_word(app, "--head-dim", options->head_dim, length, "N", "warps: length of a head's vectors");
   add_word(app, "--dtype", options->dtype, read_dtype, "TYPE", "warps: element type, float16 by default");
-  add_word(app, "--smem-bytes", options->smem_bytes, read_bytes, "SIZE",
+  add_word(app, "--smem-bytes", options->smem_bytes, read_size_or_zero, "SIZE",
            "stages: shared memory that a block takes");
-  add_word(app, "--smem-limit", options->smem_limit, read_bytes, "SIZE",
+  add_word(app, "--smem-limit", options->smem_limit, read_size_or_zero, "SIZE",
            "stages: shared memory there is\nDefault: EJKERNEL_TRITON_SMEM_LIMIT in bytes, else by the GPU "
            "here: A100 164 KiB, V100 96 KiB, T4 64 KiB, any other or none 48 KiB.");
   return [options, &app](Job& job) {

@@ -1,0 +1,30 @@
+// HDF5's filters undone: a chunk's stored bytes become its elements, all of them or an Error. (The HDF5
+// library does not compare what its filters yield with what the chunk holds, and reads on past the end.)
+// Source: the HDF5 file format, "Data Storage - Filter Pipeline", and the library's documentation of each
+// filter; deflate is zlib's format (RFC 1950).
+// tests: tests/io/test_filters.cpp
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ejk::io {
+
+using Bytes = std::vector<std::byte>;
+
+struct Filter {
+  enum class Kind { deflate, shuffle, fletcher32 };
+  Kind kind = Kind::deflate;
+  std::int64_t element_bytes = 1;  // shuffle: the bytes of an element, which it puts into as many planes
+};
+
+/// Undoes the filters, which stand in the order in which they were applied, at most one of them deflate.
+/// Filter i was left out for this chunk where bit i of `left_out` is set. `bytes` holds what is stored and
+/// becomes what the chunk holds: `size` bytes. `spare` is a workspace. Throws Error{input} saying how the
+/// stored bytes are damaged, without a name.
+void undo_filters(std::span<const Filter> filters, std::uint32_t left_out, std::int64_t size, Bytes& bytes,
+                  Bytes& spare);
+
+}  // namespace ejk::io

@@ -1,0 +1,117 @@
+// Filters undone: against what the definitions give, computed here byte by byte.
+#include "io/filters.hpp"
+
+#include <zlib.h>
+
+#include "io/support.hpp"
+
+using namespace ejk;
+using namespace ejk::test;
+using io::Bytes;
+using io::Filter;
+
+namespace {
+
+Bytes noise(std::size_t n) {
+  Bytes bytes(n);
+  std::uint32_t state = 7;
+  for (std::byte& b : bytes) state = state * 1664525u + 1013904223u, b = static_cast<std::byte>(state >> 24);
+  return bytes;
+}
+
+Bytes deflated(const Bytes& bytes) {
+  uLongf n = compressBound(bytes.size());
+  Bytes stream(n);
+  compress(reinterpret_cast<Bytef*>(stream.data()), &n, reinterpret_cast<const Bytef*>(bytes.data()),
+           bytes.size());
+  stream.resize(n);
+  return stream;
+}
+
+Bytes shuffled(const Bytes& bytes, std::size_t size) {
+  Bytes out;
+  const std::size_t elements = bytes.size() / size;
+  for (std::size_t b = 0; b < size; ++b)
+    for (std::size_t i = 0; i < elements; ++i) out.push_back(bytes[i * size + b]);
+  out.insert(out.end(), bytes.begin() + static_cast<std::ptrdiff_t>(elements * size), bytes.end());
+  return out;
+}
+
+enum class Halves { as_now, as_before_1_6_3 };
+
+// Ones' complement: a carry out of 16 bits comes back in at the bottom.
+Bytes summed(Bytes bytes, Halves halves = Halves::as_now) {
+  std::uint32_t first = 0, second = 0;
+  const auto add = [](std::uint32_t a, std::uint32_t b) { return a + b > 0xFFFF ? a + b - 0xFFFF : a + b; };
+  for (std::size_t i = 0; i < bytes.size(); i += 2) {
+    const auto high = std::to_integer<std::uint32_t>(bytes[i]);
+    const auto low = i + 1 < bytes.size() ? std::to_integer<std::uint32_t>(bytes[i + 1]) : 0;
+    first = add(first, high << 8 | low);
+    second = add(second, first);
+  }
+  const std::uint32_t sum = second << 16 | first;
+  const int order[2][4] = {{0, 8, 16, 24}, {8, 0, 24, 16}};
+  for (const int shift : order[halves == Halves::as_now ? 0 : 1])
+    bytes.push_back(static_cast<std::byte>(sum >> shift));
+  return bytes;
+}
+
+Bytes undo(const std::vector<Filter>& filters, Bytes stored, std::size_t size, std::uint32_t left_out = 0) {
+  Bytes spare;
+  io::undo_filters(filters, left_out, static_cast<std::int64_t>(size), stored, spare);
+  return stored;
+}
+
+constexpr Filter kDeflate{Filter::Kind::deflate}, kSum{Filter::Kind::fletcher32};
+constexpr Filter shuffle(std::int64_t bytes) { return {Filter::Kind::shuffle, bytes}; }
+
+}  // namespace
+
+TEST_CASE("each filter, and every order of them, comes undone") {
+  for (const std::size_t n : {1, 2, 7, 8, 64, 1001}) {
+    const Bytes x = noise(n);
+    CHECK(undo({}, x, n) == x);
+    CHECK(undo({kDeflate}, deflated(x), n) == x);
+    CHECK(undo({kSum}, summed(x), n) == x);
+    for (const std::int64_t size : {1, 2, 3, 4, 8, 16, 2000}) {
+      const Bytes s = shuffled(x, static_cast<std::size_t>(size));
+      CHECK(undo({shuffle(size)}, s, n) == x);
+      CHECK(undo({shuffle(size), kDeflate}, deflated(s), n) == x);
+      CHECK(undo({shuffle(size), kDeflate, kSum}, summed(deflated(s)), n) == x);
+      CHECK(undo({kSum, shuffle(size), kDeflate},
+                 deflated(shuffled(summed(x), static_cast<std::size_t>(size))), n) == x);
+      CHECK(undo({shuffle(size), kDeflate}, s, n, 2) == x);
+      CHECK(undo({shuffle(size), kDeflate}, deflated(x), n, 1) == x);
+      CHECK(undo({kSum, shuffle(size), kDeflate}, deflated(s), n, 1) == x);
+    }
+  }
+}
+
+TEST_CASE("checksums are right for words whose sums are 0 in ones' complement, and old files' are known") {
+  CHECK(undo({kSum}, summed(Bytes(64)), 64) == Bytes(64));
+  const Bytes ones(2 * 0x10001, std::byte{0xFF});  // more words than one run of the sum
+  CHECK(undo({kSum}, summed(ones), ones.size()) == ones);
+  const Bytes x = noise(300001);
+  CHECK(undo({kSum}, summed(x), x.size()) == x);
+  CHECK(undo({kSum}, summed(x, Halves::as_before_1_6_3), x.size()) == x);
+  Bytes wrong = summed(x);
+  wrong[12345] ^= std::byte{1};
+  CHECK(error_of(Error::Kind::input, [&] { undo({kSum}, wrong, x.size()); }) ==
+        "is damaged: its checksum (fletcher32) is wrong");
+}
+
+TEST_CASE("other than the right number of bytes is an error") {
+  const Bytes x = noise(100), z = deflated(x);
+  const auto message = [&](const std::vector<Filter>& filters, const Bytes& stored, std::size_t size,
+                           std::uint32_t left_out = 0) {
+    return error_of(Error::Kind::input, [&] { undo(filters, stored, size, left_out); });
+  };
+  CHECK(message({kDeflate}, z, 101) == "inflates to 100 bytes, not to its 101");
+  CHECK(message({kDeflate}, z, 99) == "inflates to more than its 99 bytes");
+  CHECK(message({kDeflate}, Bytes(z.begin(), z.end() - 1), 100) == "is damaged: no whole zlib stream");
+  CHECK(message({kDeflate}, {}, 100) == "is damaged: no whole zlib stream");
+  CHECK(message({kSum, kDeflate}, z, 100) == "inflates to 100 bytes, not to its 104");
+  CHECK(message({shuffle(4)}, x, 104) == "has 100 bytes, not its 104");
+  CHECK(message({kDeflate}, x, 104, 1) == "has 100 bytes, not its 104");
+  CHECK(message({kSum}, Bytes(3), 0) == "has only 3 bytes, less than its checksum");
+}
