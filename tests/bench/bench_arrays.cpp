@@ -88,12 +88,16 @@ constexpr auto type(DType dtype) { return static_cast<std::int64_t>(dtype); }
 BENCHMARK(compare_memory)
     ->ArgNames({"dtype", "near"})
     ->ArgsProduct({{type(DType::float32), type(DType::bfloat16), type(DType::int32)}, {same}})
-    ->ArgsProduct({{type(DType::float32), type(DType::float64), type(DType::bfloat16)}, {near}})
+    ->ArgsProduct({{type(DType::float32), type(DType::float64), type(DType::bfloat16), type(DType::float16)},
+                   {near}})
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
 BENCHMARK(compare_files)
     ->ArgNames({"dtype"})
     ->Args({type(DType::float32)})
+    ->Args({type(DType::float64)})
+    ->Args({type(DType::bfloat16)})
+    ->Args({type(DType::float16)})
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
 BENCHMARK(convert_files)
