@@ -16,6 +16,7 @@
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -63,6 +64,7 @@ class CountedSource final : public ArraySource {
   std::optional<ArrayView> mapped() const override { return source_->mapped(); }
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
   bool random_access() const override { return source_->random_access(); }
+  bool prefers_read() const override { return source_->prefers_read(); }
 
  private:
   std::shared_ptr<const ArraySource> source_;
@@ -80,7 +82,7 @@ std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays,
   const auto total = std::make_shared<Count>();
   std::vector<NamedArray> out;
   for (const NamedArray& array : arrays) {
-    if (!array.source->mapped()) total->all += bytes_of(*array.source);
+    if (!array.source->mapped() || array.source->prefers_read()) total->all += bytes_of(*array.source);
     out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
                      const std::scoped_lock lock(total->mutex);
                      progress(total->done += bytes, total->all);
@@ -159,11 +161,15 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   const std::string folder =
       !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;
   const ArrayReference named = parse_reference(folder);
-  if (!named.member.empty() || !named.slice.empty() || named.container == Container::npy ||
+  const bool may_be_group = named.container == Container::hdf5 && !named.member.empty();
+  if ((!named.member.empty() && !may_be_group) || !named.slice.empty() || named.container == Container::npy ||
       named.container == Container::stream)
     return {named};
+  const std::vector<std::string> names = array_names(folder, open_options());
+  if (may_be_group && names.size() == 1 && without_slashes(names[0]) == without_slashes(named.member))
+    return {named};
   std::vector<ArrayReference> all;
-  for (const std::string& name : array_names(named.path, open_options())) {
+  for (const std::string& name : names) {
     ArrayReference one = named;
     if (named.container == Container::directory) {
       one.container = Container::npy;

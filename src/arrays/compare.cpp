@@ -116,15 +116,23 @@ class Floats {
   }
 
   // True when all elements are finite and surely agree; counts those that are 0.
-  bool all_close(const V* a, const V* e, std::int64_t n, std::int64_t& both_zero) const {
+  bool all_close(const arrays::Stored<T>* a, const arrays::Stored<T>* e, std::int64_t n,
+                 std::int64_t& both_zero) const {
+    const kernels::Kernels& kernels = kernels::active();
     std::int64_t zeros = 0;
-    if constexpr (sizeof(V) == 8) {
-      if (kernels::active().count_close_64(a, e, n, sure_rtol_, sure_atol_, &zeros) != n) return false;
-    } else {
-      if (kernels::active().count_close_32(a, e, n, sure_rtol_, sure_atol_, &zeros) != n) return false;
-    }
-    both_zero += zeros;
-    return true;
+    const auto test = [&](auto* kernel, const auto* x, const auto* y) {
+      return kernel(x, y, n, sure_rtol_, sure_atol_, &zeros);
+    };
+    bool close = false;
+    if constexpr (std::is_same_v<T, double>)
+      close = test(kernels.all_close_64, a, e);
+    else if constexpr (std::is_same_v<T, float>)
+      close = test(kernels.all_close_32, a, e);
+    else
+      close = test(std::is_same_v<T, float16> ? kernels.all_close_f16 : kernels.all_close_bf16,
+                   reinterpret_cast<const std::uint16_t*>(a), reinterpret_cast<const std::uint16_t*>(e));
+    if (close) both_zero += zeros;
+    return close;
   }
 
   void look(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
@@ -198,19 +206,6 @@ std::int64_t count_zeros(DType dtype, const std::byte* data, std::int64_t n) {
   });
 }
 
-// Whether all of a block's 16-bit floats are finite; counts those that are 0.
-bool all_finite(DType dtype, const std::byte* data, std::int64_t n, std::int64_t& zeros) {
-  const auto* x = reinterpret_cast<const std::uint16_t*>(data);
-  const std::uint16_t exponent = dtype == DType::float16 ? 0x7C00 : 0x7F80;
-  std::uint16_t special = 0, none = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    special = static_cast<std::uint16_t>(special | ((x[i] & exponent) == exponent ? 1 : 0));
-    none = static_cast<std::uint16_t>(none + ((x[i] & 0x7FFF) == 0 ? 1 : 0));
-  }
-  if (special == 0) zeros += none;
-  return special == 0;
-}
-
 // --- blocks
 
 bool is_whole(DType dtype) { return dtype == DType::boolean || is_integer(dtype); }
@@ -269,12 +264,16 @@ class Comparer {
                       Part& part) const {
     using V = typename Floats<T>::V;
     const Floats<T> floats(tolerance_);
-    Block actual, expected;
+    Block actual, expected, wide_actual, wide_expected;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
-      if (arrays::is_half<T> && same_bytes(x, y, m) && all_finite(common_, x, m, part.both_zero)) return;
-      const auto* p = reinterpret_cast<const V*>(actual.as(dtype_of<V>(), actual_, x, m));
-      const auto* q = reinterpret_cast<const V*>(expected.as(dtype_of<V>(), expected_, y, m));
-      if (!floats.all_close(p, q, m, part.both_zero)) floats.look(p, q, m, at + begin, part);
+      const std::byte* p = actual.as(common_, actual_, x, m);
+      const std::byte* q = expected.as(common_, expected_, y, m);
+      using S = arrays::Stored<T>;
+      if (floats.all_close(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m, part.both_zero))
+        return;
+      p = wide_actual.as(dtype_of<V>(), common_, p, m);
+      q = wide_expected.as(dtype_of<V>(), common_, q, m);
+      floats.look(reinterpret_cast<const V*>(p), reinterpret_cast<const V*>(q), m, at + begin, part);
     });
   }
 

@@ -7,11 +7,10 @@ using Word = std::uint64_t;
 // Asks for the cache lines of a word's elements some lines before they are needed: the processor's own
 // prefetching stops at every page of 4 KiB. Addresses behind the end are harmless; they are never
 // dereferenced.
-template <int lines>
-void prefetch_ahead(const unsigned char* p) {
-  constexpr std::uintptr_t kAhead = 512;
+template <int lines, std::uintptr_t bytes_ahead = 512>
+void prefetch_ahead(const void* p) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer that far would have to stay within the array
-  const void* ahead = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + kAhead);
+  const void* ahead = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + bytes_ahead);
   for (int i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(ahead) + 64 * i);
 }
 

@@ -54,12 +54,17 @@ struct Kernels {
                           std::int64_t begin, std::int64_t end, bool stream, std::uint64_t* out);
   void (*stream_fence)();
 
-  /// How many of n pairs are close: |a - e| <= atol + rtol · |e| with a finite allowance. An allowance may be
-  /// rounded otherwise on each instruction set, so leave room for that. zeros: how many are 0 on both sides.
-  std::int64_t (*count_close_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol,
-                                 std::int64_t* zeros);
-  std::int64_t (*count_close_64)(const double* a, const double* e, std::int64_t n, double rtol, double atol,
-                                 std::int64_t* zeros);
+  /// Whether all of n pairs are close: finite, and |a - e| <= atol + rtol · |e|. An allowance may be rounded
+  /// otherwise on each instruction set, so leave room for that. zeros: how many are 0 on both sides, said
+  /// only where all are close. 16-bit floats are reckoned in float32.
+  bool (*all_close_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol,
+                       std::int64_t* zeros);
+  bool (*all_close_64)(const double* a, const double* e, std::int64_t n, double rtol, double atol,
+                       std::int64_t* zeros);
+  using AllClose16 = bool(const std::uint16_t* a, const std::uint16_t* e, std::int64_t n, float rtol,
+                          float atol, std::int64_t* zeros);
+  AllClose16* all_close_f16;
+  AllClose16* all_close_bf16;
 
   Products products = {};  // of matrices; the table adds them
 };

@@ -1,6 +1,7 @@
 // Comparing and converting 1 GiB: as a share of reading the same bytes, from memory and from mapped files,
 // and of writing a new file.
 #include <benchmark/benchmark.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -50,6 +51,7 @@ void compare_files(benchmark::State& state) {
     const auto both = two_arrays(static_cast<DType>(state.range(0)), near);
     write_array(parse_reference(a), {"a", make_source(both.first.view())});
     write_array(parse_reference(e), {"e", make_source(both.second.view())});
+    ::sync();  // or the disk is at work on them meanwhile
   }
   measure::run(
       state, 2 * kBytes,
@@ -69,6 +71,7 @@ void convert_files(benchmark::State& state) {
                     plain = folder / "ejk_bench_plain.npy";
   const std::int64_t n = kBytes / size_of(to);
   write_array(parse_reference(in), {"x", make_source(Array(from, {n}))});
+  ::sync();  // or the disk is at work on it meanwhile
   measure::run(
       state, kBytes,
       [&] {
@@ -88,12 +91,16 @@ constexpr auto type(DType dtype) { return static_cast<std::int64_t>(dtype); }
 BENCHMARK(compare_memory)
     ->ArgNames({"dtype", "near"})
     ->ArgsProduct({{type(DType::float32), type(DType::bfloat16), type(DType::int32)}, {same}})
-    ->ArgsProduct({{type(DType::float32), type(DType::float64), type(DType::bfloat16)}, {near}})
+    ->ArgsProduct({{type(DType::float32), type(DType::float64), type(DType::bfloat16), type(DType::float16)},
+                   {near}})
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
 BENCHMARK(compare_files)
     ->ArgNames({"dtype"})
     ->Args({type(DType::float32)})
+    ->Args({type(DType::float64)})
+    ->Args({type(DType::bfloat16)})
+    ->Args({type(DType::float16)})
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
 BENCHMARK(convert_files)
