@@ -63,6 +63,7 @@ class CountedSource final : public ArraySource {
   std::optional<ArrayView> mapped() const override { return source_->mapped(); }
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
   bool random_access() const override { return source_->random_access(); }
+  bool prefers_read() const override { return source_->prefers_read(); }
 
  private:
   std::shared_ptr<const ArraySource> source_;
@@ -80,7 +81,7 @@ std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays,
   const auto total = std::make_shared<Count>();
   std::vector<NamedArray> out;
   for (const NamedArray& array : arrays) {
-    if (!array.source->mapped()) total->all += bytes_of(*array.source);
+    if (!array.source->mapped() || array.source->prefers_read()) total->all += bytes_of(*array.source);
     out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
                      const std::scoped_lock lock(total->mutex);
                      progress(total->done += bytes, total->all);

@@ -127,6 +127,10 @@ class ArraySource {
   /// file's pages then stop counting as this process's memory.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 
+  /// Boxes that follow one another in C order and fit a processor's cache cost less through read() than to
+  /// look at in mapped(): they come from a file, and looking costs a page fault for every few pages.
+  virtual bool prefers_read() const { return false; }
+
   /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
   virtual std::string storage() const { return {}; }
 

@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "arrays/cast.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "ejk/array_math.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/matmul.hpp"
@@ -55,6 +57,10 @@ class ConvertedSource final : public ArraySource {
             void* out) const override {
     const std::int64_t n = element_count(count);
     if (n == 0) return;
+    if (base_->prefers_read()) {
+      read_in_pieces(start, count, static_cast<std::byte*>(out));
+      return;
+    }
     const std::int64_t size = size_of(base_->dtype());
     std::optional<ArrayView> view = base_->mapped();
     if (view) {
@@ -79,6 +85,28 @@ class ConvertedSource final : public ArraySource {
   }
 
  private:
+  // Through buffers that stay in a second-level cache.
+  void read_in_pieces(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                      std::byte* out) const {
+    constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // bytes
+    const std::int64_t n = element_count(count), size = size_of(base_->dtype()), piece = kPiece / size;
+    core::parallel_for(core::ceil_div(n, piece), [&](std::int64_t i) {
+      const auto buffer =
+          std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(std::min(n, piece) * size));
+      std::int64_t done = i * piece;
+      core::for_each_box(count, done, std::min(n, done + piece), [&](const Shape& first, const Shape& some) {
+        Shape from = first;
+        for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
+        base_->read(from, some, buffer.get());
+        const std::int64_t length = element_count(some);
+        const auto bad =
+            convert_elements(base_->dtype(), buffer.get(), dtype_, out + done * size_of(dtype_), length);
+        if (bad) refuse(start, count, done + *bad, buffer.get() + *bad * size);
+        done += length;
+      });
+    });
+  }
+
   [[noreturn]] void refuse(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                            std::int64_t flat, const std::byte* element) const {
     Shape index = core::index_of(count, flat);

@@ -34,4 +34,25 @@ bool Pieces::next() {
   return true;
 }
 
+std::int64_t box_at(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t most,
+                    std::span<std::int64_t> start, std::span<std::int64_t> count) {
+  std::int64_t inner = 1;  // elements of all axes from d on, which the box takes whole
+  std::size_t d = shape.size();
+  while (d > 0 && begin % (inner * shape[d - 1]) == 0 && shape[d - 1] <= most / inner) {
+    --d;
+    inner *= shape[d];
+    start[d] = 0;
+    count[d] = shape[d];
+  }
+  std::int64_t index = begin / inner;
+  std::int64_t run = 1;
+  for (bool first = true; d > 0; first = false) {
+    --d;
+    start[d] = index % shape[d];
+    index /= shape[d];
+    count[d] = first ? run = std::min(most / inner, shape[d] - start[d]) : 1;
+  }
+  return run * inner;
+}
+
 }  // namespace ejk::core

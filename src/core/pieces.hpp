@@ -26,6 +26,23 @@ class Pieces {
   bool begun_ = false, done_ = false;
 };
 
+/// The largest box that begins at element `begin` (counted in C order), holds at most `most` elements (≥ 1)
+/// and whose elements follow one another in C order. Returns how many it holds. start and count have the
+/// shape's rank; begin lies before the shape's last element.
+std::int64_t box_at(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t most,
+                    std::span<std::int64_t> start, std::span<std::int64_t> count);
+
+/// Calls f(start, count) for the boxes that together are the elements begin <= i < end, counted in C order;
+/// there are at most two for each axis.
+template <class F>
+void for_each_box(std::span<const std::int64_t> shape, std::int64_t begin, std::int64_t end, F&& f) {
+  Shape start(shape.size()), count(shape.size());
+  while (begin < end) {
+    begin += box_at(shape, begin, end - begin, start, count);
+    f(start, count);
+  }
+}
+
 /// Calls f(start, count) for each piece.
 template <class F>
 void for_each_piece(std::span<const std::int64_t> shape, std::int64_t most, F&& f) {

@@ -65,6 +65,19 @@ std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name) {
   return done;
 }
 
+void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_view name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call reads at most 2 GiB
+  auto* out = static_cast<std::byte*>(to);
+  while (n > 0) {
+    const ssize_t got = ::pread(fd, out, static_cast<std::size_t>(std::min(n, kMost)), at);
+    if (got == 0) throw std::move(Error(Error::Kind::input, "has become shorter while it was read").at(name));
+    if (got > 0)
+      out += got, at += got, n -= got;
+    else if (errno != EINTR)
+      throw system_error(Error::Kind::input, name, errno);
+  }
+}
+
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call writes at most 2 GiB
   const auto* from = static_cast<const std::byte*>(data);

@@ -44,6 +44,10 @@ std::int64_t size_of_file(int fd);
 /// Reads up to `n` bytes from where the descriptor stands; fewer only at the end. Throws Error{input}.
 std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name);
 
+/// Reads `n` bytes from byte `at` on, wherever the descriptor stands; any number of threads at once. Throws
+/// Error{input}, also when the file holds fewer.
+void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_view name);
+
 /// Writes all `n` bytes. Throws Error{output}.
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name);
 

@@ -12,8 +12,9 @@ namespace {
 
 class MappedSource final : public ArraySource {
  public:
-  MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name)
+  MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name, File file)
       : mapping_(std::move(mapping)),
+        file_(std::move(file)),
         byte_order_(layout.byte_order),
         storage_(storage_of(layout)),
         name_(std::move(name)) {
@@ -47,14 +48,23 @@ class MappedSource final : public ArraySource {
       box.data += start[d] * box.strides[d];
       box.shape[d] = count[d];
     }
-    copy_elements(box, out);
+    // The kernel copies from its pages without mapping them; for little that is not worth the call.
+    constexpr std::int64_t kWorthACall = std::int64_t{64} << 10;
+    const std::int64_t bytes = byte_count(box.shape, box.dtype);
+    if (file_.is_open() && bytes >= kWorthACall && box.is_c_contiguous())
+      read_all_at(file_.fd(), out, bytes, box.data - mapping_.data(), name_);
+    else
+      copy_elements(box, out);
     if (byte_order_ == ByteOrder::swapped) swap_bytes(out, element_count(box.shape), size_of(box.dtype));
   }
+
+  bool prefers_read() const override { return file_.is_open() && view_.is_c_contiguous(); }
 
   void release(const std::byte* data, std::int64_t bytes) const override { mapping_.release(data, bytes); }
 
  private:
   Mapping mapping_;
+  File file_;
   ByteOrder byte_order_;
   std::string storage_;
   std::string name_;
@@ -77,8 +87,11 @@ std::string storage_of(const ArrayLayout& layout) {
 }
 
 std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
-                                                      std::string name) {
-  return std::make_shared<MappedSource>(std::move(mapping), layout, std::move(name));
+                                                      std::string name, File file) {
+  // Descriptors are few, and the system hands out the lowest that is free.
+  constexpr int kMany = 256;
+  if (file.fd() >= kMany) file = File();
+  return std::make_shared<MappedSource>(std::move(mapping), layout, std::move(name), std::move(file));
 }
 
 }  // namespace ejk::io

@@ -27,8 +27,10 @@ struct ArrayLayout {
 std::string storage_of(const ArrayLayout& layout);
 
 /// The array that `layout` describes, which lies within the mapping. It shows itself (`mapped()`) when its
-/// elements can be used in place: the machine's byte order, aligned. Otherwise `read` copies them.
+/// elements can be used in place: the machine's byte order, aligned. Otherwise `read` copies them. `file` is
+/// what the mapping maps from its first byte on, if it is a file's; it is kept open, and read from, unless
+/// many are open already.
 std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
-                                                      std::string name);
+                                                      std::string name, File file = {});
 
 }  // namespace ejk::io

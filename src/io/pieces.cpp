@@ -10,7 +10,7 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
   const std::int64_t size = size_of(source.dtype());
   const std::int64_t total = byte_count(source.shape(), source.dtype());
   auto held = static_cast<std::int64_t>(header.size());
-  if (const auto view = source.mapped(); view && view->is_c_contiguous()) {
+  if (const auto view = source.mapped(); view && view->is_c_contiguous() && !source.prefers_read()) {
     if (held > 0) sink(header.data(), held);
     for (std::int64_t done = 0, n = 0; done < total; done += n) {
       n = std::min(kPieceBytes - (held + done) % kPage, total - done);

@@ -70,6 +70,7 @@ class SlicedSource final : public ArraySource {
   const std::string& name() const override { return name_; }
   bool random_access() const override { return source_->random_access(); }
   std::string storage() const override { return "slice"; }
+  bool prefers_read() const override { return source_->prefers_read() && mapped()->is_c_contiguous(); }
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
 
   std::optional<ArrayView> mapped() const override {

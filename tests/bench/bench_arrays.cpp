@@ -1,6 +1,7 @@
 // Comparing and converting 1 GiB: as a share of reading the same bytes, from memory and from mapped files,
 // and of writing a new file.
 #include <benchmark/benchmark.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -50,6 +51,7 @@ void compare_files(benchmark::State& state) {
     const auto both = two_arrays(static_cast<DType>(state.range(0)), near);
     write_array(parse_reference(a), {"a", make_source(both.first.view())});
     write_array(parse_reference(e), {"e", make_source(both.second.view())});
+    ::sync();  // or the disk is at work on them meanwhile
   }
   measure::run(
       state, 2 * kBytes,
@@ -69,6 +71,7 @@ void convert_files(benchmark::State& state) {
                     plain = folder / "ejk_bench_plain.npy";
   const std::int64_t n = kBytes / size_of(to);
   write_array(parse_reference(in), {"x", make_source(Array(from, {n}))});
+  ::sync();  // or the disk is at work on it meanwhile
   measure::run(
       state, kBytes,
       [&] {

@@ -34,6 +34,19 @@ TEST_CASE("the system's reason follows the name") {
         "in: Bad file descriptor");
 }
 
+TEST_CASE("a read from a place is whole or an error") {
+  Folder folder;
+  put(folder / "a", "0123456789");
+  const io::File file = io::open_for_reading(folder / "a", "a");
+  char bytes[4] = {};
+  io::read_all_at(file.fd(), bytes, 4, 6, "a");
+  CHECK(std::string_view(bytes, 4) == "6789");
+  CHECK(error_of(Error::Kind::input, [&] { io::read_all_at(file.fd(), bytes, 4, 7, "a"); }) ==
+        "a: has become shorter while it was read");
+  CHECK(error_of(Error::Kind::input, [&] { io::read_all_at(-1, bytes, 4, 0, "a"); }) ==
+        "a: Bad file descriptor");
+}
+
 TEST_CASE("a mapped file can be released, whole pages of it, and read again") {
   Folder folder;
   std::string bytes(3 * 4096 + 100, 'x');

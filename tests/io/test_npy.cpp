@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <omp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <thread>
 
+#include "ejk/array_math.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -105,6 +107,62 @@ TEST_CASE("elements at an odd address are copied, never used in place") {
   const auto source = open_array(folder / "a.npy");
   if ((10 + dictionary.size()) % 4 != 0) CHECK(!source->mapped().has_value());
   CHECK(same(read_all(*source), Array::from<std::int32_t>({2}, std::vector<std::int32_t>{1, 2})));
+}
+
+TEST_CASE(
+    "a large file is copied, cut and converted as its elements in memory are, on any number of threads") {
+  Folder folder;
+  // Rows that end anywhere within the pieces that threads write.
+  const Array all = counting({5, 611, 997});
+  const auto memory = make_source(all.view());
+  write_array(parse_reference(folder / "a.npy"), {"a", memory});
+  const auto file = open_array(folder / "a.npy");
+  CHECK(file->prefers_read());
+  CHECK(!memory->prefers_read());
+  CHECK(same(read_all(*file), all));
+  for (const int threads : {1, 3}) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    write_array(parse_reference(folder / "b.npy"), {"b", file});
+    write_array(parse_reference(folder / "c.npy"), {"c", convert_array(file, DType::float64)});
+    write_array(parse_reference(folder / "d.npy"), {"d", open_array(folder / "a.npy[1:4]")});
+    write_array(parse_reference(folder / "e.npy"), {"e", open_array(folder / "a.npy[:,::2,5:]")});
+    omp_set_num_threads(before);
+    CHECK(same(read_all(*open_array(folder / "b.npy")), all));
+    CHECK(same(read_all(*open_array(folder / "c.npy")), read_all(*convert_array(memory, DType::float64))));
+    ArrayView some = all.view();
+    some.data += some.strides[0];
+    some.shape[0] = 3;
+    CHECK(same(read_all(*open_array(folder / "d.npy")), Array::copy_of(some)));
+    some = all.view();
+    some.data += 5 * some.strides[2];
+    some.strides[1] *= 2;
+    some.shape = {5, 306, 992};
+    CHECK(same(read_all(*open_array(folder / "e.npy")), Array::copy_of(some)));
+  }
+}
+
+TEST_CASE("a conversion of a large file that fails names its first element, on any number of threads") {
+  Folder folder;
+  Array all(DType::int32, {1200, 1003});
+  all.elements<std::int32_t>()[700 * 1003 + 5] = -1;
+  all.elements<std::int32_t>()[900 * 1003] = -2;
+  write_array(parse_reference(folder / "a.npy"), {"a", make_source(all.view())});
+  const auto narrow = convert_array(open_array(folder / "a.npy"), DType::uint32);
+  CHECK(error_of(Error::Kind::input, [&] {
+          write_array(parse_reference(folder / "b.npy"), {"b", narrow});
+        }) == (folder / "a.npy") + ": element (700, 5) is -1, which uint32 cannot hold");
+  CHECK(!std::filesystem::exists(folder / "b.npy"));
+}
+
+TEST_CASE("thousands of files can be open at once") {
+  Folder folder;
+  write_array(parse_reference(folder / "a.npy"), {"a", make_source(counting({30000}))});
+  std::vector<std::shared_ptr<const ArraySource>> sources;
+  for (int i = 0; i < 2000; ++i) sources.push_back(open_array(folder / "a.npy"));
+  CHECK(!sources.back()->prefers_read());
+  CHECK(same(read_all(*sources.back()), counting({30000})));
+  CHECK(same(read_all(*sources.front()), counting({30000})));
 }
 
 TEST_CASE("a broken .npy file is refused by name, with the reason") {
