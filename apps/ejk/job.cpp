@@ -16,6 +16,7 @@
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -160,11 +161,15 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   const std::string folder =
       !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;
   const ArrayReference named = parse_reference(folder);
-  if (!named.member.empty() || !named.slice.empty() || named.container == Container::npy ||
+  const bool may_be_group = named.container == Container::hdf5 && !named.member.empty();
+  if ((!named.member.empty() && !may_be_group) || !named.slice.empty() || named.container == Container::npy ||
       named.container == Container::stream)
     return {named};
+  const std::vector<std::string> names = array_names(folder, open_options());
+  if (may_be_group && names.size() == 1 && without_slashes(names[0]) == without_slashes(named.member))
+    return {named};
   std::vector<ArrayReference> all;
-  for (const std::string& name : array_names(named.path, open_options())) {
+  for (const std::string& name : names) {
     ArrayReference one = named;
     if (named.container == Container::directory) {
       one.container = Container::npy;

@@ -47,7 +47,7 @@ class Job {
 
   void note_read(std::int64_t bytes);
 
-  /// The arrays of a file, as far as its own word names no one of them.
+  /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
   std::vector<ArrayReference> arrays_in(const std::string& reference) const;
 
   /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed

@@ -20,10 +20,16 @@ inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
 }
 
+/// A path within a file without the slashes at its ends.
+inline std::string_view without_slashes(std::string_view path) {
+  while (path.starts_with('/')) path.remove_prefix(1);
+  while (path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+
 /// The name that an array has in its file, or the file's own for an .npy file; "array" for a stream.
 inline std::string array_name(const ArrayReference& reference) {
-  std::string_view member = reference.member;
-  while (member.starts_with('/')) member.remove_prefix(1);
+  const std::string_view member = without_slashes(reference.member);
   if (!member.empty()) return std::string(member);
   if (reference.container == ArrayReference::Container::stream) return "array";
   return std::filesystem::path(reference.path).stem();

@@ -69,7 +69,8 @@ std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
 
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
-/// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file.
+/// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
+/// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// An array to be written, and the name it has in a container of several.

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 1> kNpySuffixes{".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes{".npz"};
 constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", ".he5"};
 
-std::vector<std::string> one_without_name(const std::string&, const OpenOptions&) { return {""}; }
+std::vector<std::string> one_without_name(const ArrayReference&, const OpenOptions&) { return {""}; }
 
 // In the order of the enumeration.
 constexpr std::array<Container, 5> kContainers{{

@@ -37,18 +37,18 @@ std::string file_of(const WriteJob& job, const std::string& name) {
 std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
                                                   const OpenOptions& options) {
   Error error(Error::Kind::input, core::printable(reference.path) + ": is a folder, not an array");
-  if (const auto names = directory_names(reference.path, options); !names.empty())
+  if (const auto names = directory_names(reference, options); !names.empty())
     error.hint("name a file in it, such as " + core::printable(reference.path + names[0]) + ".npy");
   throw error;
 }
 
-std::vector<std::string> directory_names(const std::string& path, const OpenOptions&) {
+std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions&) {
   std::vector<std::string> names;
   std::error_code failed;
-  for (const auto& entry : fs::directory_iterator(path, failed))
+  for (const auto& entry : fs::directory_iterator(reference.path, failed))
     if (entry.path().extension() == ".npy" && entry.path().filename() != ".npy")
       names.push_back(entry.path().stem());
-  if (failed) throw system_error(Error::Kind::input, core::printable(path), failed.value());
+  if (failed) throw system_error(Error::Kind::input, core::printable(reference.path), failed.value());
   std::sort(names.begin(), names.end());
   return names;
 }

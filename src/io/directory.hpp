@@ -11,7 +11,7 @@ std::shared_ptr<const ArraySource> open_directory(const ArrayReference& referenc
                                                   const OpenOptions& options);
 
 /// Names of the .npy files, without their suffix, sorted.
-std::vector<std::string> directory_names(const std::string& path, const OpenOptions& options);
+std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions& options);
 
 /// All files are written under temporary names, then all are renamed. The folder is made when missing, and
 /// goes again when anything fails.

@@ -136,11 +136,15 @@ File open_checked(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> hdf5_names(const std::string& path, const OpenOptions& options) {
-  const std::string name = core::printable(path);
-  open_checked(path, name);
-  Reader reader(path, name, options);
-  Message reply = reader.call(request(Hdf5Call::names).put(path).put(name).put(options.allow_external));
+std::vector<std::string> hdf5_names(const ArrayReference& reference, const OpenOptions& options) {
+  const std::string name = core::printable(reference.path);
+  open_checked(reference.path, name);
+  Reader reader(reference.path, name, options);
+  Message reply = reader.call(request(Hdf5Call::names)
+                                  .put(reference.path)
+                                  .put(name)
+                                  .put(options.allow_external)
+                                  .put(reference.member));
   std::vector<std::string> names;
   for (std::int64_t n = reply.integer(); n > 0; --n) names.push_back(reply.text());
   return names;

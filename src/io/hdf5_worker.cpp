@@ -93,7 +93,7 @@ class Server {
       case Hdf5Call::names: {
         open_file(request);
         Message reply;
-        const std::vector<std::string> names = dataset_names();
+        const std::vector<std::string> names = names_at(absolute(request.text()));
         reply.put(static_cast<std::int64_t>(names.size()));
         for (const std::string& name : names) reply.put(name);
         return reply;
@@ -186,16 +186,32 @@ class Server {
 
   // --- names and paths
 
-  std::vector<std::string> dataset_names() {
+  static std::string absolute(const std::string& wanted) {
+    std::string path =
+        fmt::format("/{}", wanted.substr(std::min(wanted.find_first_not_of('/'), wanted.size())));
+    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    return path;
+  }
+
+  // The datasets below a group.
+  std::vector<std::string> dataset_names(const std::string& group = "/") {
     std::vector<std::string> names;
     const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {
       if (info->type == H5O_TYPE_DATASET)
         static_cast<std::vector<std::string>*>(out)->push_back(fmt::format("/{}", name));
       return 0;
     };
-    if (H5Ovisit2(file_.id(), H5_INDEX_NAME, H5_ITER_INC, visit, &names, H5O_INFO_BASIC) < 0)
-      throw library_error("", "its contents cannot be listed");
+    const Handle object =
+        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
+    if (H5Ovisit2(object.id(), H5_INDEX_NAME, H5_ITER_INC, visit, &names, H5O_INFO_BASIC) < 0)
+      throw library_error(group == "/" ? "" : group, "its contents cannot be listed");
+    if (group != "/")
+      for (std::string& name : names) name.insert(0, group);
     return names;
+  }
+
+  std::vector<std::string> names_at(const std::string& path) {
+    return find(path) == Found::group ? dataset_names(path) : std::vector{path};
   }
 
   // The first few names, for a hint.
@@ -246,10 +262,7 @@ class Server {
   // --- reading
 
   std::string open_dataset(const std::string& wanted) {
-    std::string path =
-        fmt::format("/{}", wanted.substr(std::min(wanted.find_first_not_of('/'), wanted.size())));
-    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-    if (wanted.empty()) path = only_dataset();
+    const std::string path = wanted.empty() ? only_dataset() : absolute(wanted);
     switch (find(path)) {
       case Found::dataset:
         break;
@@ -261,9 +274,7 @@ class Server {
         throw none.hint(names.empty() ? "it holds no dataset at all" : "it holds " + listed(names));
       }
       case Found::group: {
-        std::vector<std::string> names = dataset_names();
-        const std::string within = path == "/" ? path : path + "/";
-        std::erase_if(names, [&](const std::string& n) { return !n.starts_with(within); });
+        const std::vector<std::string> names = dataset_names(path);
         throw error(path, "is a group, not a dataset")
             .hint(names.empty() ? "it holds no dataset" : "it holds " + listed(names));
       }

@@ -264,8 +264,8 @@ class MemberSource final : public ArraySource {
 
 }  // namespace
 
-std::vector<std::string> npz_names(const std::string& path, const OpenOptions&) {
-  return names_of(members_of(open_zip(path).get()));
+std::vector<std::string> npz_names(const ArrayReference& reference, const OpenOptions&) {
+  return names_of(members_of(open_zip(reference.path).get()));
 }
 
 std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, const OpenOptions&) {

@@ -19,7 +19,7 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options) {
   const ArrayReference reference = parse_reference(path);
-  return io::container(reference.container).names(reference.path, options);
+  return io::container(reference.container).names(reference, options);
 }
 
 }  // namespace ejk

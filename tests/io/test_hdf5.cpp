@@ -119,6 +119,11 @@ TEST_CASE("the names in a file come in order, and a lone dataset needs none") {
   CHECK(std::is_sorted(names.begin(), names.end()));
   CHECK(std::find(names.begin(), names.end(), "/g/bool") != names.end());
   CHECK(array_names(kFiles + "other.h5") == Names{"/y"});
+  for (const char* group : {"/g", "g", "g/"})
+    CHECK(array_names(zoo(group)) == Names{"/g/big", "/g/bool", "/g/half"});
+  CHECK(array_names(zoo("/")) == names);
+  CHECK(array_names(zoo("g/bool")) == Names{"/g/bool"});
+  CHECK(array_names(zoo("nothing")) == Names{"/nothing"});
   CHECK(open_array(kFiles + "other.h5")->name() == kFiles + "other.h5:/y");
 }
 

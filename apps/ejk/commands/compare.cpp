@@ -1,5 +1,5 @@
-// ejk compare: are two arrays, or all arrays of two files, the same within a tolerance; where and by how much
-// they are not. Says nothing when they are.
+// ejk compare: are two arrays, or all arrays of two files or groups, the same within a tolerance; where and
+// by how much they are not. Says nothing when they are.
 //
 // tests: tests/cli/compare/
 #include "ejk/compare.hpp"
@@ -31,7 +31,14 @@ struct CompareOptions {
 struct Side {
   std::string word;
   std::vector<ArrayReference> arrays;
-  bool is_whole = false;  // a file or folder, and none of its arrays named
+  bool is_whole = false;  // a file, group or folder, and none of its arrays named
+
+  // What an array is called there: below the group, if it is one.
+  std::string name_of(const ArrayReference& reference) const {
+    const std::string name = array_name(reference);
+    const std::string group(without_slashes(parse_reference(word).member));
+    return is_whole && !group.empty() ? name.substr(group.size() + 1) : name;
+  }
 };
 
 Side side_of(const Job& job, const std::string& word) {
@@ -51,8 +58,9 @@ struct Pair {
 
 std::vector<Pair> pairs_by_name(const Side& actual, const Side& expected) {
   std::map<std::string, Pair> pairs;
-  for (const ArrayReference& reference : actual.arrays) pairs[array_name(reference)].actual = &reference;
-  for (const ArrayReference& reference : expected.arrays) pairs[array_name(reference)].expected = &reference;
+  for (const ArrayReference& reference : actual.arrays) pairs[actual.name_of(reference)].actual = &reference;
+  for (const ArrayReference& reference : expected.arrays)
+    pairs[expected.name_of(reference)].expected = &reference;
   std::vector<Pair> all;
   for (auto& [name, pair] : pairs) {
     pair.name = name;
@@ -260,9 +268,11 @@ double read_tolerance(const std::string& word) {
 
 Run compare(CLI::App& app) {
   const auto options = std::make_shared<CompareOptions>();
-  add_reference(app, "ACTUAL", options->actual,
-                "an array, or a file or folder of arrays\n"
-                "Two files or folders are compared array by array; a name on one side only is a difference.")
+  add_reference(
+      app, "ACTUAL", options->actual,
+      "an array, or a file, HDF5 group or folder of arrays\n"
+      "Two of those are compared array by array, by their names in there; a name on one side only is "
+      "a difference.")
       ->required();
   add_reference(app, "EXPECTED", options->expected, "what it should be: the reference")->required();
   add_word(app, "--rtol", options->tolerance.rtol, read_tolerance, "R",

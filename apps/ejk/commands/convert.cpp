@@ -145,8 +145,10 @@ Run convert(CLI::App& app) {
            for (const std::string& word : words)
              options->inputs.push_back(word.starts_with(" -[") ? word.substr(1) : word);
          },
-         "arrays, files or folders of arrays, or - for stdin\n"
-         "Of an .npz or HDF5 file all arrays, unless one is named. They keep their names.")
+         "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
+         "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
+         "They "
+         "keep their names.")
       ->type_name("IN")
       ->required();
   add_word(
