@@ -14,6 +14,7 @@ struct AttentionCase {
   std::int64_t batch = 1, heads = 8, length = 0, size = 0;
   std::string mask;  // none, causal, window (256, causal), docs (causal inside documents), dense (at random)
   ejk::DType dtype = ejk::DType::float32;
+  std::shared_ptr<const ejk::ArraySource> documents;  // cu_seqlens of "docs"; null: drawn
 };
 
 /// Of normal numbers, in the layout bhsd.
@@ -33,8 +34,10 @@ struct AttentionInputs {
     const std::int64_t n = c.length;
     if (c.mask == "causal") return ejk::causal_mask(n, n);
     if (c.mask == "window") return ejk::local_mask(n, n, 255, 0);
-    if (c.mask == "docs")
-      return ejk::causal_mask(n, n) & ejk::documents_mask(*ejk::make_source(document_offsets(n)));
+    if (c.mask == "docs") {
+      const auto drawn = ejk::make_source(document_offsets(n));
+      return ejk::causal_mask(n, n) & ejk::documents_mask(c.documents ? *c.documents : *drawn);
+    }
     if (c.mask != "dense") throw ejk::Error(ejk::Error::Kind::input, "no mask " + c.mask);
     ejk::Array mask(ejk::DType::boolean, {n, n});
     std::mt19937_64 random(11);

@@ -5,7 +5,8 @@
 //   {"op": "run"}                                   -> {"ok": true, "seconds": s}
 //
 // Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, attn, maskinfo,
-// segments, seq.
+// segments, seq. Attention's documents are of lengths drawn here, unless the program is given a file of their
+// offsets (cu_seqlens).
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -65,12 +66,15 @@ Run gmm(const json& c) {
   };
 }
 
+std::shared_ptr<const ArraySource> documents;
+
 // Backward runs go forward first.
 Run attn(const json& c) {
   work::AttentionCase of;
   of.batch = c.at("B"), of.heads = c.at("H"), of.length = c.at("S"), of.size = c.at("D");
   of.mask = c.at("mask");
   of.dtype = dtype_of_case(c);
+  of.documents = documents;
   const auto in = std::make_shared<work::AttentionInputs>(of);
   if (c.at("op") == "fwd") return [=] { attention(in->q.view(), in->k.view(), in->v.view(), in->options); };
   return [=] { attention_grad(in->q.view(), in->k.view(), in->v.view(), in->dout.view(), in->options); };
@@ -183,7 +187,8 @@ json answer(const json& request, Run& run) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) documents = open_array(argv[1]);
   Run run;
   for (std::string line; std::getline(std::cin, line);) {
     const json request = json::parse(line, nullptr, false);
