@@ -126,6 +126,7 @@ struct AttentionShape {
   std::int64_t entries = 0, heads = 0, kv_heads = 0;
   std::int64_t head_size = 0, value_size = 0;
   std::int64_t plan_bytes = 0;  // what the states of blocks take at the most
+  std::int64_t work_bytes = 0;  // and what all threads work in, both ways
 };
 
 /// q, k, v: float16, bfloat16, float32 or float64, any strides. out is of `dtype`, absent: of q's. Throws

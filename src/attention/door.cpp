@@ -1,6 +1,7 @@
 // The door: what attention's arguments must be, once for forward, backward, their checks and plans.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -52,6 +53,26 @@ void check_array(const ArrayView& array, const char* name, Layout layout) {
   if (!is_float(array.dtype))
     throw invalid(
         fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
+}
+
+// What a thread works in: some queries and keys in the forms of both passes' products, and a tile between
+// them.
+std::int64_t work_bytes(const Setup& s) {
+  constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256 + 16;  // the last with its constant stride
+  std::int64_t queries = 0, keys = 0;
+  for (std::int64_t e = 0; e < s.shape.entries; ++e) {
+    queries = std::max(queries, s.q_length(e));
+    keys = std::max(keys, s.kv_length(e));
+  }
+  queries = std::min(queries, kQueries), keys = std::min(keys, kKeys);
+  const auto in_chunks = [](std::int64_t size) {
+    return static_cast<double>(core::ceil_div(size, kChunk)) * static_cast<double>(kChunk);
+  };
+  const double elements = (in_chunks(s.shape.head_size) + in_chunks(s.shape.value_size)) *
+                              static_cast<double>(2 * queries + 4 * keys) +
+                          static_cast<double>(keys * kQueries);
+  return static_cast<std::int64_t>(
+      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * omp_get_max_threads()), 0x1p62));
 }
 
 // Axes of (B, heads, positions, elements).
@@ -224,6 +245,7 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
              static_cast<double>(sizeof(MaskTiles));
   shape.plan_bytes =
       static_cast<std::int64_t>(std::min(bytes * static_cast<double>(by_head ? shape.heads : 1), 0x1p62));
+  shape.work_bytes = work_bytes(s);
   return s;
 }
 

@@ -207,7 +207,8 @@ bool plan(Request& r, const Report& inputs, const std::vector<Result>& results, 
   std::int64_t bytes = 0, held = 0;
   for (const Result& result : results) bytes += byte_count(result.shape, result.dtype);
   for (const Input* input : r.inputs.all()) held += input->bytes_to_hold();
-  const std::int64_t peak = 2 * kPieceBytes + r.shape.plan_bytes + r.mask_bytes + held + bytes + extra;
+  const std::int64_t peak =
+      2 * kPieceBytes + r.shape.plan_bytes + r.shape.work_bytes + r.mask_bytes + held + bytes + extra;
   if (!job.is_dry_run()) return job.plan({}, peak);
   job.require_memory(peak);
   Report report = inputs;
@@ -305,8 +306,9 @@ Answer run_backward(const GradientWords& words, Job& job) {
   Report report = describe_inputs(r);
   report.add("saved", "out and lse", std::string(in.out.source ? "given" : "computed"));
   add_results(report, results);
-  // out, lse and what goes with lse, in the arithmetic's dtype.
-  std::int64_t extra = byte_count(r.shape.out, DType::float64) + 2 * byte_count(r.shape.lse, DType::float64);
+  // out, lse, what goes with lse, and dq's sums, in the arithmetic's dtype.
+  std::int64_t extra = byte_count(r.shape.out, DType::float64) + 2 * byte_count(r.shape.lse, DType::float64) +
+                       byte_count(in.q.view.shape, r.shape.arithmetic);
   if (words.check) extra += 8 * elements_of(results) + 16 * element_count(r.shape.lse);
   if (plan(r, report, results, extra, Direction::backward, job)) return Answer::yes;
   read_inputs(r, job);
