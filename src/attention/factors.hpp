@@ -220,7 +220,7 @@ class Tiles {
 template <class Real>
 class FiniteRows {
  public:
-  /// The rows with zeros in those places; as they are where there are none.
+  /// The rows with zeros in those places, of the same dtype; as they are where there are none.
   kernels::Block of(const kernels::Block& matrix, Positions rows, std::int64_t columns) {
     others_.clear();
     columns_ = columns;
@@ -228,21 +228,18 @@ class FiniteRows {
     bool finite = true;
     for (std::int64_t r = 0; finite && r < rows.count(); ++r) finite = is_finite(from, r, columns);
     if (finite) return from;
+    const std::int64_t size = size_of(matrix.dtype);
     values_.resize(static_cast<std::size_t>(rows.count() * columns));
-    clean_.resize(values_.size());
+    clean_.resize(values_.size() * static_cast<std::size_t>(size));
+    row_.resize(static_cast<std::size_t>(columns));
     for (std::int64_t r = 0; r < rows.count(); ++r) {
       Real* const row = values_.data() + r * columns;
       load_row(from, r, 0, columns, row);
-      bool whole = true;
-      for (std::int64_t d = 0; d < columns; ++d) {
-        const bool is = std::isfinite(row[d]);
-        clean_[static_cast<std::size_t>(r * columns + d)] = is ? row[d] : Real{0};
-        whole = whole && is;
-      }
-      if (!whole) others_.push_back(r);
+      std::transform(row, row + columns, row_.begin(), [](Real x) { return std::isfinite(x) ? x : Real{0}; });
+      store(row_.data(), columns, matrix.dtype, clean_.data() + r * columns * size);
+      if (!std::all_of(row, row + columns, [](Real x) { return std::isfinite(x); })) others_.push_back(r);
     }
-    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-    return {clean_.data(), sizeof(Real) == 8 ? DType::float64 : DType::float32, columns * kSize, kSize};
+    return {clean_.data(), matrix.dtype, columns * size, size};
   }
 
   /// Rows (from the first of those given on) with elements that are not finite.
@@ -289,7 +286,8 @@ class FiniteRows {
   }
 
   std::int64_t columns_ = 0;
-  std::vector<Real> values_, clean_;
+  std::vector<Real> values_, row_;
+  std::vector<std::byte> clean_;
   std::vector<std::int64_t> others_;
 };
 

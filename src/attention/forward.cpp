@@ -32,10 +32,12 @@ class Forward {
         out_(out),
         lse_(static_cast<Real*>(lse)),
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
-        gemm_(gemm_of<Real>()),
+        split_(weights_in_parts(setup)),
+        gemm_(split_ ? *kernels::active().products.bf16 : gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         group_(group_rows(score_gemm_, gemm_)),
-        key_block_(std::min(setup.block.kv, gemm_.kc)) {}
+        key_block_(std::min(setup.block.kv, gemm_of<Real>().kc)),
+        stride_(gemm_of<Real>().a_stride / kSize) {}
 
   std::int64_t group() const { return group_; }
 
@@ -51,7 +53,8 @@ class Forward {
     Sums sums;
     Memory memory;
     const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
-                       v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * gemm_.a_stride),
+                       v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * stride_ * kSize),
+                       parts_at = memory.add(split_ ? kParts * group_ * gemm_.a_stride : 0),
                        bias_at = memory.add((key_block_ + kSpare) * kSize);
     sums.stride = core::round_up(size, 64 / kSize);
     const std::int64_t sums_at = memory.add(count * sums.stride * kSize), most_at = memory.add(count * kSize),
@@ -67,7 +70,7 @@ class Forward {
     std::fill_n(sums.most, count, -kInfinity);
     std::fill_n(sums.total, count, Real{0});
 
-    const Tiles tiles(score_gemm_);
+    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
     q.pack(part_of(p.q, queries.begin), count);
     mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::queries);
     for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
@@ -81,7 +84,7 @@ class Forward {
         const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
         if (columns.count() == 0) continue;
         auto* const weights = memory.at<Real>(weights_at);
-        k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride());
+        k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride_);
         for (std::int64_t r = rows.begin; r < rows.end; ++r) {
           const Real* bias = nullptr;
           if (p.bias.data) {
@@ -89,14 +92,17 @@ class Forward {
                      memory.at<Real>(bias_at));
             bias = memory.at<Real>(bias_at);
           }
-          weigh(sums, r, weights + (r - rows.begin) * stride() + columns.begin, columns, bias, mask.row(r));
+          weigh(sums, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias, mask.row(r));
         }
-        add_values(v, sums, rows, pairs, weights);
+        if (split_)
+          add_values(v, sums, rows, split(rows, columns, weights, memory.at(parts_at)), memory.at(parts_at));
+        else
+          add_values(v, sums, rows, pairs, weights);
         for (const std::int64_t j : values.others())
           for (std::int64_t r = rows.begin; r < rows.end; ++r)
             if (pairs.begin <= j && j < pairs.end && mask.has(r, j) &&
                 !hidden_by_bias(p, queries.begin + r, keys.begin + j))
-              values.add(j, weights[(r - rows.begin) * stride() + j], sums.value + r * sums.stride);
+              values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }
     }
     finish(p, queries, sums);
@@ -114,7 +120,13 @@ class Forward {
     std::int64_t stride;
   };
 
-  std::int64_t stride() const { return gemm_.a_stride / kSize; }
+  // Where products of bfloat16 are so much faster than those of float32 that three take less time than one,
+  // weights, which must keep their bits, go as three bfloat16 each.
+  static constexpr std::int64_t kParts = 3;
+  static bool weights_in_parts(const Setup& setup) {
+    const kernels::Products& products = kernels::active().products;
+    return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 && products.bf16_rate > 2 * kParts;
+  }
 
   // Products of a row to weights, in place.
   void weigh(const Sums& sums, std::int64_t r, Real* row, Positions columns, const Real* bias,
@@ -136,12 +148,28 @@ class Forward {
     sums.total[r] += softmax_.weights(row, columns.count(), next, row);
   }
 
-  void add_values(const Right& v, const Sums& sums, Positions rows, Positions pairs,
-                  const Real* weights) const {
-    for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
-      v.add_range(weights + (r - rows.begin) * stride(), pairs.begin, pairs.end,
-                  std::min(gemm_.mr, rows.end - r), 0, setup_.shape.value_size, sums.value + r * sums.stride,
-                  sums.stride);
+  // Weights of [columns.begin, columns.end), as whole steps of the product want them, to their parts, one
+  // left factor after the other. Returns those steps.
+  Positions split(Positions rows, Positions columns, Real* weights, std::byte* parts) const {
+    const Positions steps{columns.begin, core::round_up(columns.end, gemm_.k_step)};
+    if constexpr (sizeof(Real) == 4)
+      for (std::int64_t r = 0; r < rows.count(); ++r) {
+        std::fill(weights + r * stride_ + columns.end, weights + r * stride_ + steps.end, Real{0});
+        std::uint16_t* to[kParts];
+        for (std::int64_t p = 0; p < kParts; ++p)
+          to[p] = reinterpret_cast<std::uint16_t*>(parts + (p * group_ + r) * gemm_.a_stride) + steps.begin;
+        softmax_.split(weights + r * stride_ + steps.begin, steps.count(), to);
+      }
+    return {steps.begin, columns.end};
+  }
+
+  // sums += left · v; split: left is the first of so many parts.
+  void add_values(const Right& v, const Sums& sums, Positions rows, Positions pairs, const void* left) const {
+    for (std::int64_t part = 0; part < (split_ ? kParts : 1); ++part)
+      for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
+        v.add_range(static_cast<const std::byte*>(left) + (part * group_ + r - rows.begin) * gemm_.a_stride,
+                    pairs.begin, pairs.end, std::min(gemm_.mr, rows.end - r), 0, setup_.shape.value_size,
+                    sums.value + r * sums.stride, sums.stride);
   }
 
   void finish(const Problem& p, Positions queries, const Sums& sums) const {
@@ -160,9 +188,12 @@ class Forward {
   const MaskPlan& plan_;
   const Target& out_;
   Real* lse_;
-  const kernels::Gemm &score_gemm_, &gemm_;
+  const kernels::Gemm& score_gemm_;
+  bool split_;
+  const kernels::Gemm& gemm_;  // of weights and values
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_;
+  std::int64_t stride_;  // of a row of weights, in elements: as a left factor of Real has it
 };
 
 template <class Real>

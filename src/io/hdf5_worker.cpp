@@ -335,7 +335,7 @@ class Server {
   // --- reading
 
   std::string open_dataset(const std::string& wanted) {
-    const std::string path = wanted.empty() ? only_dataset() : absolute(wanted);
+    std::string path = wanted.empty() ? only_dataset() : absolute(wanted);
     switch (find(path)) {
       case Found::dataset:
         break;

@@ -31,9 +31,10 @@ Kernels row(const Kernels& base, const char* name, std::uint32_t more, const Pro
 }
 
 #if defined(__x86_64__)
-Products with_bf16(const Gemm& bf16) {
+Products with_bf16(const Gemm& bf16, int rate) {
   Products made = products_avx512;
   made.bf16 = &bf16;
+  made.bf16_rate = rate;
   return made;
 }
 #endif
@@ -46,8 +47,8 @@ struct Rows {
 #endif
   const Kernels rows[kCount] = {
 #if defined(__x86_64__)
-      row(avx512, "amx", kAmxBf16 | kAvx512bf16, with_bf16(gemm_bf16_amx)),
-      row(avx512, "avx512bf16", kAvx512bf16, with_bf16(gemm_bf16_avx512bf16)),
+      row(avx512, "amx", kAmxBf16 | kAvx512bf16, with_bf16(gemm_bf16_amx, 16)),
+      row(avx512, "avx512bf16", kAvx512bf16, with_bf16(gemm_bf16_avx512bf16, 2)),
       row(avx512, "avx512", 0, products_avx512),
       row(avx2, "avx2", kFma | kF16c, products_avx2),
 #endif

@@ -75,6 +75,7 @@ struct Products {
   const Gemm* f32 = nullptr;
   const Gemm* f64 = nullptr;
   const Gemm* bf16 = nullptr;  // null: bfloat16 goes through f32, which is as exact
+  int bf16_rate = 1;           // about how many of its multiply-adds take the time of one of f32
   Convert* convert_f32 = nullptr;
   Convert* convert_f64 = nullptr;
   const Softmax<float>* softmax_f32 = nullptr;

@@ -39,6 +39,10 @@ struct Softmax {
   void (*gradients)(const Real* s, const Real* dp, std::int64_t n, const Real* lse, const Real* delta,
                     const Real* slope, Real scale, Real* weight, Real* gradient);
 
+  /// weight[j] as the sum of three bfloat16, part[0][j] to part[2][j], exactly: 24 bits are three times 8.
+  /// (What is too small for bfloat16's normal numbers is lost.) Null for double.
+  void (*split)(const Real* weight, std::int64_t n, std::uint16_t* const part[3]);
+
   /// x[j] *= factor.
   void (*scale)(Real* x, std::int64_t n, Real factor);
 };

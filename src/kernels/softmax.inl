@@ -191,6 +191,21 @@ void gradients(const typename U::Sum* s, const typename U::Sum* dp, std::int64_t
 }
 
 template <class U>
+void split(const typename U::Sum* weight, std::int64_t n, std::uint16_t* const part[3]) {
+  using Vec = typename U::Vec;
+  for (std::int64_t j = 0; j < n; j += U::kLanes) {
+    Vec rest = U::load(weight + j);
+    for (int p = 0; p < 3; ++p) {
+      const Bits<U> upper = bits_as<Bits<U>>(rest) >> 16;
+      int lane[U::kLanes];
+      std::memcpy(lane, &upper, sizeof lane);
+      for (int i = 0; i < U::kLanes; ++i) part[p][j + i] = static_cast<std::uint16_t>(lane[i]);
+      rest = rest - bits_as<Vec>(upper << 16);
+    }
+  }
+}
+
+template <class U>
 void scale_row(typename U::Sum* x, std::int64_t n, typename U::Sum factor) {
   const typename U::Vec f = all_of<U>(factor);
   std::int64_t j = 0;
@@ -200,9 +215,12 @@ void scale_row(typename U::Sum* x, std::int64_t n, typename U::Sum factor) {
 
 template <class U>
 constexpr Softmax<typename U::Sum> softmax() {
+  void (*in_parts)(const typename U::Sum*, std::int64_t, std::uint16_t* const[3]) = nullptr;
+  if constexpr (sizeof(typename U::Sum) == 4) in_parts = split<U>;
   return {.lanes = U::kLanes,
           .scores = scores<U>,
           .weights = weights<U>,
           .gradients = gradients<U>,
+          .split = in_parts,
           .scale = scale_row<U>};
 }

@@ -5,6 +5,7 @@
 
 #include "attention/reference.hpp"
 #include "support/golden_attention.hpp"
+#include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
 #include "support/threads.hpp"
 
@@ -86,6 +87,28 @@ TEST_CASE("any number of threads and any strides give the same bits") {
       CHECK(plain::same_bytes(one.out, other.out));
       CHECK(plain::same_bytes(one.lse, other.lse));
     }
+  }
+}
+
+TEST_CASE("weights in three bfloat16 give what float32 gives") {
+  // As where products of bfloat16 are very fast; here any unit for them will do.
+  const kernels::Kernels* unit = nullptr;
+  for (const kernels::Kernels* row : test::instruction_sets())
+    if (row->products.bf16 != nullptr) unit = row;
+  if (unit == nullptr) return;
+  kernels::Kernels fast = *unit;
+  fast.products.bf16_rate = 16;
+  plain::Random random(5);
+  for (int n = 0; n < 60; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16});
+    const Attention usual = attention(r->q.view(), r->k.view(), r->v.view(), r->options, DType::float32);
+    kernels::force(&fast);
+    const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options, DType::float32);
+    kernels::force(nullptr);
+    CHECK(plain::same_bytes(got.lse, usual.lse));
+    CHECK(plain::far_from(plain::doubles(got.out.view()), plain::doubles(usual.out.view()), 2e-6, 1e-5) ==
+          "");
   }
 }
 

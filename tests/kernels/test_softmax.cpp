@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
 #include "support/instruction_sets.hpp"
 
@@ -190,6 +191,29 @@ void check_scale(const Softmax<Real>& softmax) {
   }
 }
 
+double widened(std::uint16_t bits) {
+  ejk::bfloat16 x;
+  x.bits = bits;
+  return static_cast<double>(static_cast<float>(x));
+}
+
+void check_split(const Softmax<float>& softmax) {
+  std::mt19937_64 engine(4);
+  for (std::int64_t n = 0; n < 70; ++n) {
+    std::vector<float> weights = random_row<float>(engine, n, 1);
+    for (std::size_t j = 0; j < weights.size(); j += 3) weights[j] *= 1e-20F;
+    std::vector<std::uint16_t> parts[3];
+    for (auto& part : parts) part.assign(static_cast<std::size_t>(n) + 64, 7);
+    std::uint16_t* const to[3] = {parts[0].data(), parts[1].data(), parts[2].data()};
+    softmax.split(row_of(weights).data(), n, to);
+    for (std::size_t j = 0; j < weights.size(); ++j) {
+      double sum = 0;
+      for (const auto& part : parts) sum += widened(part[j]);
+      CHECK(sum == static_cast<double>(weights[j]));
+    }
+  }
+}
+
 template <class Real>
 void check_all(const Softmax<Real>& softmax) {
   check_weights(softmax);
@@ -204,6 +228,7 @@ TEST_CASE("rows of scores are finished as plain loops do on every instruction se
   for (const Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     check_all(*row->products.softmax_f32);
+    check_split(*row->products.softmax_f32);
     check_all(*row->products.softmax_f64);
   }
 }
