@@ -79,7 +79,8 @@ void check_weights(const Softmax<Real>& softmax) {
   }
   CHECK(worst <= 1.5);
   // The ends, and what is no number.
-  const Real least = sizeof(Real) == 4 ? Real(-87.5) : Real(-708.5), nan = std::nan("");
+  const Real least = sizeof(Real) == 4 ? Real(-87.5) : Real(-708.5),
+             nan = std::numeric_limits<Real>::quiet_NaN();
   std::vector<Real> row = scores_of<Real>({0, least, -kInfinity<Real>, nan, -1}, softmax.lanes);
   CHECK(std::isnan(softmax.weights(row.data(), 5, Real{0}, row.data())));
   CHECK(row[0] == 1);
@@ -137,7 +138,7 @@ void check_scores(const Softmax<Real>& softmax) {
   CHECK(worst <= 4);
   CHECK(worst_slope <= 4 * std::numeric_limits<Real>::epsilon());
 
-  const Real nan = std::nan("");
+  const Real nan = std::numeric_limits<Real>::quiet_NaN();
   std::vector<Real> row = row_of<Real>({-kInfinity<Real>, nan, -kInfinity<Real>});
   CHECK(std::isnan(softmax.scores({1, 0}, row.data(), 3, nullptr, nullptr, 0, nullptr)));
   const std::uint64_t none = 0b101;  // hides the NaN
@@ -154,7 +155,7 @@ void check_gradients(const Softmax<Real>& softmax) {
                         lse = random_row<Real>(engine, n, 5), delta = random_row<Real>(engine, n, 2);
       const std::vector<Real> slope = row_of(random_row<Real>(engine, n, 1));
       for (std::size_t j = 0; j < s.size(); ++j) {
-        if (j % 5 == 0) s[j] = -kInfinity<Real>, dp[j] = std::nan("");
+        if (j % 5 == 0) s[j] = -kInfinity<Real>, dp[j] = std::numeric_limits<Real>::quiet_NaN();
         if (j % 7 == 0) lse[j] = -kInfinity<Real>, delta[j] = kInfinity<Real>;
       }
       std::vector<Real> weight = row_of(s), gradient = row_of(dp);
