@@ -14,9 +14,11 @@
 // Arithmetic: float32; float64 where one of q, k, v (or dout) is. Inputs are converted before, results once
 // at the end; weights are never rounded to 16 bits. (Products of two bfloat16, which are exact in float32,
 // may take subnormal ones as 0, see grouped_matmul.hpp.) Elements of pairs that a mask hides do not matter,
-// whatever stands there. The blocks of keys (of the block shape's length, up to 256) decide the order of sums
-// and nothing else does, so any number of threads gives the same bits. Source: scaled dot-product attention
-// with an online softmax; src/attention/reference.cpp is the plain form.
+// whatever stands there; a pair
+// whose score is −∞ counts as hidden. A bias is read in the arithmetic's type, and weights below e^-87
+// (float64: e^-708) of a row's largest are 0. The blocks of keys (of the block shape's length, up to 256)
+// decide the order of sums and nothing else does, so any number of threads gives the same bits. Source:
+// scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain form.
 #pragma once
 
 #include <cstdint>

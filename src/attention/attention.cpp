@@ -55,10 +55,6 @@ Array as(const ArrayView& view, DType dtype) {
   return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
 }
 
-}  // namespace
-
-namespace {
-
 AttentionWork compute(const attn::Setup& setup, const AttentionOptions& options, DType dtype, void* out,
                       void* lse) {
   const attn::MaskPlan plan(setup, options);

@@ -65,10 +65,13 @@ class Backward {
         softmax_(softmax_of<Real>()),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
         key_block_(std::min(setup.block.kv, gemm_.kc)),
-        query_block_(setup.shape.head_size + setup.shape.value_size > kLargeSizes ? gemm_.kc / 2 : gemm_.kc),
+        query_block_(std::clamp<std::int64_t>(
+            setup.longest_queries(), 1,
+            setup.shape.head_size + setup.shape.value_size > kLargeSizes ? gemm_.kc / 2 : gemm_.kc)),
+        first_turn_(first_turns(setup, query_block_)),
         delta_(static_cast<std::size_t>(element_count(setup.shape.lse))),
         dq_transposed_(delta_.size() * static_cast<std::size_t>(setup.shape.head_size)),
-        turns_(setup.problems() * blocks_of_queries()) {
+        turns_(first_turn_.back()) {
     for_each_block([&](std::int64_t entry, std::int64_t head, Positions queries) {
       const Problem p = setup_.problem(entry, head);
       find_deltas(p, queries);
@@ -78,10 +81,11 @@ class Backward {
 
   std::int64_t key_block() const { return key_block_; }
 
-  /// dk and dv of some keys, and what they add to dq. Returns the number of pairs.
-  std::int64_t keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
+  /// dk and dv of some keys, and what they add to dq; then told(number of pairs).
+  template <class F>
+  void keys(std::int64_t entry, std::int64_t kv_head, Positions keys, F&& told) {
     try {
-      return add_keys(entry, kv_head, keys);
+      told(add_keys(entry, kv_head, keys));
     } catch (...) {
       turns_.fail();
       throw;
@@ -141,14 +145,16 @@ class Backward {
     return dq_transposed_.data() + p.first_row * setup_.shape.head_size;
   }
 
-  std::int64_t blocks_of_queries() const {
-    std::int64_t most = 0;
-    for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
-      most = std::max(most, core::ceil_div(setup_.q_length(e), query_block_));
-    return most;
+  // The turns of each entry: a block of queries of a head each.
+  static std::vector<std::int64_t> first_turns(const Setup& setup, std::int64_t query_block) {
+    std::vector<std::int64_t> first{0};
+    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
+      first.push_back(first.back() + core::ceil_div(setup.q_length(e), query_block) * setup.shape.heads);
+    return first;
   }
   std::int64_t turn_of(const Problem& p, Positions queries) const {
-    return (p.entry * setup_.shape.heads + p.head) * blocks_of_queries() + queries.begin / query_block_;
+    return first_turn_[static_cast<std::size_t>(p.entry)] +
+           p.head * core::ceil_div(p.q_length, query_block_) + queries.begin / query_block_;
   }
   // The first block of keys from `block` on that the mask leaves to some of the queries.
   std::int64_t next_keys(const Problem& p, Positions queries, std::int64_t block) const {
@@ -255,7 +261,7 @@ class Backward {
 
     const auto attends = [&](std::int64_t key, std::int64_t query) {
       return mask.has(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
-             !hidden_by_bias(p, queries.begin + query, keys.begin + key);
+             !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
     };
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
       const Positions rows{first, std::min(first + group_, keys.count())};
@@ -323,6 +329,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_, query_block_;
+  std::vector<std::int64_t> first_turn_;
   std::vector<Real> delta_, dq_transposed_;
   Turns turns_;
 };
@@ -336,7 +343,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq
       setup.shape.entries, setup.shape.kv_heads, [&](std::int64_t e) { return setup.kv_length(e); },
       pass.key_block(), Order::first_first,
       [&](std::int64_t entry, std::int64_t kv_head, Positions keys) {
-        progress.add(2 * pass.keys(entry, kv_head, keys));
+        pass.keys(entry, kv_head, keys, [&](std::int64_t pairs) { progress.add(2 * pairs); });
       });
   pass.finish();
 }

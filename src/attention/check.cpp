@@ -24,7 +24,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 double finer(DType arithmetic) { return arithmetic == DType::float64 ? 0x1p-29 : 1; }
 
 double half_spacing(DType dtype) {
-  return dtype == DType::float16 ? 0x1p-11 : dtype == DType::bfloat16 ? 0x1p-8 : 0;
+  return dtype == DType::float16    ? 0x1p-11
+         : dtype == DType::bfloat16 ? 0x1p-8
+         : dtype == DType::float32  ? 0x1p-24
+                                    : 0x1p-53;
 }
 
 double half_of_least(DType dtype) {

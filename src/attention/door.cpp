@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "attention/problem.hpp"
@@ -55,18 +56,25 @@ void check_array(const ArrayView& array, const char* name, Layout layout) {
         fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
 }
 
+// Factors of scores are of the arithmetic's dtype.
+void check_range(double value, const char* name, DType arithmetic) {
+  if (arithmetic == DType::float64 || value == 0) return;
+  const double size = std::abs(value);
+  if (size >= std::numeric_limits<float>::min() && size <= std::numeric_limits<float>::max()) return;
+  throw invalid(
+      fmt::format("{} {} is beyond the normal numbers of float32, in which this is computed", name, value))
+      .hint("float64 inputs are computed in float64");
+}
+
 // What a thread works in: some queries and keys in the forms of both passes' products, and a tile between
 // them.
 std::int64_t work_bytes(const Setup& s) {
-  constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256 + 16;  // the last with its constant stride
-  std::int64_t queries = 0, keys = 0;
-  for (std::int64_t e = 0; e < s.shape.entries; ++e) {
-    queries = std::max(queries, s.q_length(e));
-    keys = std::max(keys, s.kv_length(e));
-  }
-  queries = std::min(queries, kQueries), keys = std::min(keys, kKeys);
+  constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
+  const std::int64_t queries = std::min(s.longest_queries(), kQueries);
+  const std::int64_t keys = std::min(s.longest_keys(), kKeys);
   const auto in_chunks = [](std::int64_t size) {
-    return static_cast<double>(core::ceil_div(size, kChunk)) * static_cast<double>(kChunk);
+    return static_cast<double>(core::ceil_div(size, kChunk)) *
+           static_cast<double>(kChunk + 16);  // its stride
   };
   const double elements = (in_chunks(s.shape.head_size) + in_chunks(s.shape.value_size)) *
                               static_cast<double>(2 * queries + 4 * keys) +
@@ -222,9 +230,14 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
   s.softcap = options.softcap.value_or(0);
   if (options.softcap && !(s.softcap > 0 && std::isfinite(s.softcap)))
     throw invalid(fmt::format("softcap is a finite number above 0, not {}", s.softcap));
+  check_range(s.scale, "scale", shape.arithmetic);
+  if (options.softcap) check_range(s.softcap, "softcap", shape.arithmetic);
   s.block = options.block.value_or(kBlock);
   if (s.block.q < 1 || s.block.kv < 1)
     throw invalid(fmt::format("a block has positive lengths, not {} x {}", s.block.q, s.block.kv));
+  if (std::max(s.block.q, s.block.kv) > kLongestMask)
+    throw invalid(
+        fmt::format("a block of {} x {} is longer than any mask, {}", s.block.q, s.block.kv, kLongestMask));
   if (options.bias) s.bias = broadcast_bias(*options.bias, s);
   check_segment_ids(options.q_segment_ids.get(), "segment ids of queries", s, queries);
   if (options.kv_segment_ids && !options.q_segment_ids)

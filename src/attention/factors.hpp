@@ -25,7 +25,7 @@ struct Positions {
   std::int64_t count() const { return end - begin; }
 };
 
-/// Block `block` of `length` positions.
+/// Block `block` of `size` positions, of `length` in all.
 inline Positions block_of(std::int64_t block, std::int64_t size, std::int64_t length) {
   return {block * size, std::min((block + 1) * size, length)};
 }
@@ -70,7 +70,7 @@ class Left {
       : gemm_(&gemm),
         group_(group),
         k_(k),
-        chunk_bytes_(core::round_up(group * gemm.a_stride, 64)),
+        chunk_bytes_(core::round_up(gemm.mr * gemm.a_stride, 64)),  // tiles may read all their rows
         group_bytes_(chunk_bytes_ * std::max<std::int64_t>(1, core::ceil_div(k, gemm.kc))) {}
 
   std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
@@ -115,7 +115,7 @@ class Right {
   }
 
   /// Instead of packing, where kr is 1 and k at most kc: elements [first, last) of row `k`, the others of
-  /// `columns` are 0. `first` is a multiple of nr.
+  /// `columns` are 0. `first` is a multiple of nr, which those of one Real share.
   template <class Real>
   void put_row(std::int64_t k, const Real* row, std::int64_t first, std::int64_t last, std::int64_t columns) {
     for (std::int64_t c = 0; c < columns; c += gemm_->nr) {
@@ -191,12 +191,21 @@ inline std::int64_t group_rows(const kernels::Gemm& first, const kernels::Gemm& 
   return first.mr < second.mr ? first.mr : first.mr / second.mr * second.mr;
 }
 
-/// The bias leaves a pair no weight: it counts as masked.
-inline bool hidden_by_bias(const Problem& p, std::int64_t query, std::int64_t key) {
-  if (p.bias.data == nullptr) return false;
-  double bias = 0;
-  load_row(p.bias, query, key, 1, &bias);
-  return bias == -std::numeric_limits<double>::infinity();
+/// The score of a pair that the mask allows is −∞, by its bias or by what q and k hold: it counts as masked.
+template <class Real>
+bool without_weight(const Setup& setup, const Problem& p, std::int64_t query, std::int64_t key) {
+  thread_local std::vector<Real> q, k;
+  q.resize(static_cast<std::size_t>(setup.shape.head_size));
+  k.resize(q.size());
+  load_row(p.q, query, 0, setup.shape.head_size, q.data());
+  load_row(p.k, key, 0, setup.shape.head_size, k.data());
+  Real score = 0;
+  for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k[d];
+  score *= static_cast<Real>(setup.scale);
+  if (setup.softcap > 0) score = std::max(score, static_cast<Real>(-setup.softcap));
+  Real bias = 0;
+  if (p.bias.data) load_row(p.bias, query, key, 1, &bias);
+  return score + bias == -std::numeric_limits<Real>::infinity();
 }
 
 /// Between the first and the last tile of a thread.

@@ -54,7 +54,7 @@ class Forward {
     Memory memory;
     const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
                        v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * stride_ * kSize),
-                       parts_at = memory.add(split_ ? kParts * group_ * gemm_.a_stride : 0),
+                       parts_at = memory.add(split_ ? (kParts * group_ + gemm_.mr) * gemm_.a_stride : 0),
                        bias_at = memory.add((key_block_ + kSpare) * kSize);
     sums.stride = core::round_up(size, 64 / kSize);
     const std::int64_t sums_at = memory.add(count * sums.stride * kSize), most_at = memory.add(count * kSize),
@@ -101,7 +101,7 @@ class Forward {
         for (const std::int64_t j : values.others())
           for (std::int64_t r = rows.begin; r < rows.end; ++r)
             if (pairs.begin <= j && j < pairs.end && mask.has(r, j) &&
-                !hidden_by_bias(p, queries.begin + r, keys.begin + j))
+                !without_weight<Real>(setup_, p, queries.begin + r, keys.begin + j))
               values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }
     }

@@ -2,6 +2,7 @@
 // packed sequence) and query head, made on demand, with pointers and strides and its mask cut into tiles.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,6 +39,8 @@ struct Setup {
   bool packed() const { return layout == AttentionLayout::thd; }
   std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
   std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, entry); }
+  std::int64_t longest_queries() const { return longest(shape.entries, &Setup::q_length); }
+  std::int64_t longest_keys() const { return longest(shape.entries, &Setup::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
   std::int64_t problems() const { return shape.entries * shape.heads; }
 
@@ -48,6 +51,11 @@ struct Setup {
                          const std::vector<std::int64_t>& offsets) const;
 
  private:
+  std::int64_t longest(std::int64_t entries, std::int64_t (Setup::*length_of)(std::int64_t) const) const {
+    std::int64_t most = 0;
+    for (std::int64_t e = 0; e < entries; ++e) most = std::max(most, (this->*length_of)(e));
+    return most;
+  }
   std::int64_t length(const ArrayView& array, const std::vector<std::int64_t>& offsets,
                       std::int64_t entry) const {
     const auto e = static_cast<std::size_t>(entry);

@@ -60,7 +60,8 @@ class TileMask {
     return {first, last + 1};
   }
 
-  /// The bits of a row; null: it has all pairs.
+  /// The bits of a row that the last columns() was asked about; null: it has all pairs. By keys all rows are
+  /// alike, so any row will do.
   const mask::Word* row(std::int64_t r) const { return masked_ ? bits_.row(r) : nullptr; }
   bool has(std::int64_t r, std::int64_t column) const {
     return !masked_ || (bits_.row(r)[column / 64] >> (column % 64) & 1u) != 0;

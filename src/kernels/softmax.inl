@@ -83,15 +83,20 @@ typename U::Vec exp_any(typename U::Vec x) {
   return x > highest ? all_of<U>(-kNever<U>) : exp_below<U>(x > highest ? highest : x);
 }
 
-// By exp(−2|x|) − 1, which keeps the digits of a small x.
+// By e = exp(−2|x|): (1 − e) / (1 + e), of which 1 − e keeps the digits of a small x, and 4 e / (1 + e)².
 template <class U>
-typename U::Vec tanh_of(typename U::Vec x) {
+struct Tanh {
+  typename U::Vec value, slope;
+};
+
+template <class U>
+Tanh<U> tanh_of(typename U::Vec x) {
   using Vec = typename U::Vec;
-  const Vec one = all_of<U>(1), y = (x < U::zero() ? x : -x) * all_of<U>(2), least = all_of<U>(-40);
+  const Vec y = (x < U::zero() ? x : -x) * all_of<U>(2), least = all_of<U>(ExpOf<typename U::Sum>::kLowest);
   const Power<U> p = power<U>(y < least ? least : y);
-  const Vec below = p.two_n * p.fraction + (p.two_n - one);
-  const Vec t = below / (all_of<U>(2) + below);
-  return x < U::zero() ? t : -t;
+  const Vec e = p.two_n * p.fraction + p.two_n, below = p.two_n * p.fraction + (p.two_n - all_of<U>(1));
+  const Vec above = all_of<U>(2) + below, t = below / above;
+  return {x < U::zero() ? t : -t, all_of<U>(4) * e / (above * above)};
 }
 
 // All lanes by f, in pairs of ever more distant ones.
@@ -122,14 +127,14 @@ typename U::Sum finish_scores(const Scoring<typename U::Sum>& how, typename U::S
                               typename U::Sum* slope) {
   using Vec = typename U::Vec;
   const Vec scale = all_of<U>(how.scale), hidden = all_of<U>(kNever<U>);
-  const Vec cap = all_of<U>(how.cap), one = all_of<U>(1);
+  const Vec cap = all_of<U>(how.cap);
   Vec most = hidden;
   const auto finish = [&](std::int64_t j, bool all) {
     Vec v = U::load(s + j) * scale;
     if constexpr (Capped) {
-      const Vec t = tanh_of<U>(v / cap);
-      v = cap * t;
-      if (slope != nullptr) U::store(slope + j, one - t * t);
+      const Tanh<U> t = tanh_of<U>(v / cap);
+      v = cap * t.value;
+      if (slope != nullptr) U::store(slope + j, t.slope);
     }
     if constexpr (Biased) v = v + U::load(bias + j);
     if (!all) v = visible<U>(bits, first_bit, j, n) ? v : hidden;

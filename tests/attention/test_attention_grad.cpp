@@ -1,4 +1,8 @@
 // The gradient of attention: golden cases, random ones against plain loops and central differences.
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+
 #include "attention/reference.hpp"
 #include "support/golden_attention.hpp"
 #include "support/random_attention.hpp"
@@ -162,4 +166,44 @@ TEST_CASE("dout and saved results are of their shapes") {
   CHECK(said(v, v, f32({1, 3, 2})) == "lse has the shape (1, 3, 2), where (1, 2, 3) belongs");
   CHECK(said(Array(DType::int8, {1, 3, 2, 5}), v, lse) ==
         "dout is float16, bfloat16, float32 or float64, not int8");
+}
+
+TEST_CASE("what is thrown while others wait for their turn comes out") {
+  const Threads threads(4);
+  const Array q(DType::float32, {1, 600, 2, 4}), k(DType::float32, {1, 1500, 2, 4});
+  for (int n = 0; n < 20; ++n) {
+    AttentionOptions options;
+    options.block = BlockShape{16, 16};
+    options.progress = [&, calls = 0](std::int64_t, std::int64_t) mutable {
+      if (++calls > 5 * n) throw std::runtime_error("enough");
+    };
+    CHECK_THROWS_WITH(attention_grad(q.view(), k.view(), k.view(), q.view(), options), "enough");
+  }
+}
+
+TEST_CASE("many packed sequences take no longer than their tokens") {
+  const std::int64_t sequences = 20000;
+  const Array q = plain::filled(DType::float32, {sequences, 1, 2}, 1);
+  std::vector<std::int64_t> cu(static_cast<std::size_t>(sequences + 1));
+  std::iota(cu.begin(), cu.end(), 0);
+  AttentionOptions options;
+  options.layout = AttentionLayout::thd;
+  options.cu_seqlens_q = plain::integers(cu, {sequences + 1}, "cu");
+  // One key each: its weight is 1, whatever its score.
+  const AttentionGradients got = attention_grad(q.view(), q.view(), q.view(), q.view(), options);
+  CHECK(plain::same_bytes(got.dv, q));
+  for (const double x : plain::doubles(got.dq.view())) CHECK(x == 0);
+}
+
+TEST_CASE("a score of -inf counts as a hidden pair") {
+  const double inf = std::numeric_limits<double>::infinity();
+  // That of key 1, for every query; its value is an infinity.
+  const Array q = plain::filled(DType::float32, {1, 3, 1, 1}, 1);
+  const Array k = plain::array_of(DType::float32, {1, 3, 1, 1}, {1, -inf, 1});
+  const Array v = plain::array_of(DType::float32, {1, 3, 1, 1}, {2, inf, 4});
+  const Attention got = attention(q.view(), k.view(), v.view());
+  for (const double x : plain::doubles(got.out.view())) CHECK(x == doctest::Approx(3));
+  const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), q.view());
+  for (const double x : plain::doubles(g.dv.view())) CHECK(std::isfinite(x));
+  for (const double x : plain::doubles(g.dq.view())) CHECK(std::isfinite(x));
 }
