@@ -285,9 +285,11 @@ TEST_CASE("what does not fit together is said with its numbers") {
   };
   CHECK(said(q, k, v, with([](auto& o) { o.softcap = 0.0; })) == "softcap is a finite number above 0, not 0");
   CHECK(said(q, k, v, with([](auto& o) { o.softcap = 1e39; })) ==
-        "softcap 1e+39 is beyond the normal numbers of float32, in which this is computed");
+        "softcap 1e+39 is beyond the normal numbers of float32, in which this is computed | float64 inputs "
+        "are computed in float64");
   CHECK(said(q, k, v, with([](auto& o) { o.scale = -1e-40; })) ==
-        "scale -1e-40 is beyond the normal numbers of float32, in which this is computed");
+        "scale -1e-40 is beyond the normal numbers of float32, in which this is computed | float64 inputs "
+        "are computed in float64");
   CHECK(said(q, k, v, with([](auto& o) {
                o.block = BlockShape{1, std::numeric_limits<std::int64_t>::max()};
              })) == "a block of 1 x 9223372036854775807 is longer than any mask, 281474976710656");
