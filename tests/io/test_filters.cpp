@@ -68,7 +68,8 @@ constexpr Filter shuffle(std::int64_t bytes) { return {Filter::Kind::shuffle, by
 }  // namespace
 
 TEST_CASE("each filter, and every order of them, comes undone") {
-  for (const std::size_t n : {1, 2, 7, 8, 64, 1001}) {
+  constexpr std::size_t kSizes[] = {1, 2, 7, 8, 64, 1001};
+  for (const std::size_t n : kSizes) {
     const Bytes x = noise(n);
     CHECK(undo({}, x, n) == x);
     CHECK(undo({kDeflate}, deflated(x), n) == x);

@@ -52,7 +52,9 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
 TEST_CASE("the plain evaluation rounds a float64 sum to 16 bits once") {
   // Just above and below the middle between 1 and the next number: float32 would make it the middle.
   for (const double sign : {1.0, -1.0}) {
-    for (const auto& [dtype, half] : {std::pair{DType::float16, 0x1p-11}, {DType::bfloat16, 0x1p-8}}) {
+    for (const auto& type : {std::pair{DType::float16, 0x1p-11}, {DType::bfloat16, 0x1p-8}}) {
+      const DType dtype = type.first;
+      const double half = type.second;
       for (const double beside : {0x1p-40, 0.0, -0x1p-40}) {
         CAPTURE(name_of(dtype));
         CAPTURE(beside);
