@@ -184,6 +184,12 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   return all;
 }
 
+std::string Job::name_in(const std::string& word, const ArrayReference& reference) {
+  std::string name = array_name(reference);
+  const std::string group(without_slashes(parse_reference(word).member));
+  return !group.empty() && name.starts_with(group + "/") ? name.substr(group.size() + 1) : name;
+}
+
 JsonValue Job::read_json(const std::string& role, const std::string& path, const std::string& hint_for_npy) {
   note_input(role, path);
   const auto cannot = [&] {

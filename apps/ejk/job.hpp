@@ -49,6 +49,8 @@ class Job {
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
   std::vector<ArrayReference> arrays_in(const std::string& reference) const;
+  /// What one of them is called: below the group, where the word names a group.
+  static std::string name_in(const std::string& word, const ArrayReference& reference);
 
   /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
   /// once it is taken apart is not read. `hint_for_npy` is for what turns out to be an .npy file.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kFirstAfter = 2;  // seconds
 constexpr double kEvery = 0.1;
-constexpr int kBarWidth = 30;
+constexpr int kBarWidth = 30, kBesideBar = 22;  // " 100 %, 59:59 min left" and brackets
 constexpr char kClear[] = "\r\x1b[K";
 
 std::atomic<bool> on_screen{false};
@@ -43,11 +43,13 @@ void ProgressBar::operator()(std::int64_t done, std::int64_t all) {
   on_screen = true;
 
   const double share = std::clamp(static_cast<double>(done) / static_cast<double>(all), 0.0, 1.0);
-  const int filled = static_cast<int>(share * kBarWidth);
+  // A line that wraps could not be cleared again.
+  const int width = std::clamp(text_style(stderr, When::never).width - 1 - kBesideBar, 5, kBarWidth);
+  const int filled = static_cast<int>(share * width);
   const std::string left =
       share > 0 ? fmt::format(", {} left", time_left(elapsed * (1 - share) / share)) : "";
-  const std::string line = fmt::format("{}[{:#<{}}{:{}}] {:3.0f} %{}", kClear, "", filled, "",
-                                       kBarWidth - filled, std::floor(100 * share), left);
+  const std::string line = fmt::format("{}[{:#<{}}{:{}}] {:3.0f} %{}", kClear, "", filled, "", width - filled,
+                                       std::floor(100 * share), left);
   (void)!write(STDERR_FILENO, line.data(), line.size());
 }
 

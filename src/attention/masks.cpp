@@ -123,6 +123,8 @@ Mask checked(Mask mask, const AttentionMask& from, std::int64_t q_length, std::i
                                     mask.q_length(), mask.kv_length(), q_length, kv_length));
   if (mask.q_length() == kv_length && mask.kv_length() == q_length)
     error.hint("it looks transposed: queries are the axis before keys");
+  else if (mask.q_length() == 1 && mask.kv_length() == kv_length)
+    error.hint("a mask of keys alone goes as segment ids: ones for the queries, the mask for the keys");
   throw std::move(error);
 }
 

@@ -424,7 +424,7 @@ void add_options(CLI::App& app, AttentionWords& words) {
            "scores s become C tanh(s / C)\nBefore the bias is added.");
   add_reference(app, "--bias", words.bias,
                 "added to the scores; broadcast to (batch, heads, queries, keys)\n"
-                "An axis of 1 serves all. A bias of -inf hides.");
+                "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN.");
   add_word(app, "--layout", words.layout, read_layout, "LAYOUT",
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");

@@ -33,12 +33,7 @@ struct Side {
   std::vector<ArrayReference> arrays;
   bool is_whole = false;  // a file, group or folder, and none of its arrays named
 
-  // What an array is called there: below the group, if it is one.
-  std::string name_of(const ArrayReference& reference) const {
-    const std::string name = array_name(reference);
-    const std::string group(without_slashes(parse_reference(word).member));
-    return is_whole && !group.empty() ? name.substr(group.size() + 1) : name;
-  }
+  std::string name_of(const ArrayReference& reference) const { return Job::name_in(word, reference); }
 };
 
 Side side_of(const Job& job, const std::string& word) {

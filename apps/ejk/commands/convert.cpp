@@ -72,14 +72,14 @@ class ReopenedSource final : public ArraySource {
 };
 
 // Also for "a.h5[0]", where the file's only array is not named.
-std::string name_in_file(const Job& job, const ArrayReference& reference) {
+std::string name_in_file(const Job& job, const std::string& word, const ArrayReference& reference) {
   using Container = ArrayReference::Container;
   if (reference.member.empty() &&
       (reference.container == Container::npz || reference.container == Container::hdf5)) {
     const auto arrays = job.arrays_in(reference.path);
     if (arrays.size() == 1) return array_name(arrays[0]);
   }
-  return array_name(reference);
+  return Job::name_in(word, reference);
 }
 
 Answer run(const ConvertOptions& options, Job& job) {
@@ -116,7 +116,7 @@ Answer run(const ConvertOptions& options, Job& job) {
         if (options.dtype) source = convert_array(source, *options.dtype);
         const std::int64_t bytes = byte_count(source->shape(), source->dtype());
         size += bytes;
-        names.push_back(name_in_file(job, reference));
+        names.push_back(name_in_file(job, input, reference));
         table.rows.push_back({printable(names.back()), source->shape(), std::string(name_of(from)),
                               std::string(name_of(source->dtype())), bytes});
         outputs.push_back({names.back(), std::move(source), {}});
@@ -148,7 +148,7 @@ Run convert(CLI::App& app) {
          "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
          "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
          "They "
-         "keep their names.")
+         "keep their names, those of a group the part below it.")
       ->type_name("IN")
       ->required();
   add_word(
