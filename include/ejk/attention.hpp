@@ -101,6 +101,8 @@ struct AttentionWork {
   std::int64_t rows_without_key = 0;  // that the masks leave nothing to attend to
   /// The first of them: (entry, head, query within the entry); empty when there is none.
   Shape first_row_without_key;
+  std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
+  Shape first_row_not_finite;
   /// A mask of positions lies over unequal numbers of queries and keys, where the alignment matters.
   bool alignment_matters = false;
   double forward_flop = 0;   // 2 (D + Dv) an allowed pair

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <limits>
 
 #include "attention/backward.hpp"
@@ -33,12 +34,19 @@ template <class Real>
 void count_rows(const attn::Setup& setup, const Real* lse, AttentionWork& work) {
   work.rows_without_key = 0;
   work.first_row_without_key.clear();
+  work.rows_not_finite = 0;
+  work.first_row_not_finite.clear();
   for (std::int64_t e = 0; e < setup.shape.entries; ++e)
     for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
       const attn::Problem p = setup.problem(e, h);
       for (std::int64_t i = 0; i < p.q_length; ++i) {
-        if (lse[p.first_row + i] != -std::numeric_limits<Real>::infinity()) continue;
-        if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
+        const Real value = lse[p.first_row + i];
+        if (std::isfinite(value)) continue;
+        if (value == -std::numeric_limits<Real>::infinity()) {
+          if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
+        } else if (++work.rows_not_finite == 1) {
+          work.first_row_not_finite = {e, h, i};
+        }
       }
     }
 }

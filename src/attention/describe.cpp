@@ -42,6 +42,12 @@ Report describe(const AttentionWork& w) {
         fmt::format("{} of {} queries have no key to attend to: their results are 0, their lse is -inf",
                     format_count(w.rows_without_key), format_count(w.rows)));
   }
+  if (w.rows_not_finite > 0)
+    report.warnings.push_back(fmt::format(
+        "{} of {} queries have scores that are NaN or infinite, and so are their results: the first is "
+        "(entry, "
+        "head, query) {}",
+        format_count(w.rows_not_finite), format_count(w.rows), to_string(w.first_row_not_finite)));
   report.add("forward", "forward, exact for the mask", count_of(w.forward_flop), Unit::flop);
   return report;
 }

@@ -212,6 +212,11 @@ TEST_CASE("NaN and infinities that are attended to are not swallowed") {
   CHECK(plain::doubles(got.out.view())[0] == 1);
   CHECK(std::isnan(plain::doubles(got.out.view())[2]));
   CHECK(std::isnan(plain::doubles(got.lse.view())[1]));
+  CHECK(got.work.rows_not_finite == 1);
+  CHECK(got.work.first_row_not_finite == Shape{0, 0, 1});
+  CHECK(describe(got.work).warnings.back() ==
+        "1 of 2 queries have scores that are NaN or infinite, and so are their results: the first is (entry, "
+        "head, query) (0, 0, 1)");
   CHECK(got.work.rows_without_key == 0);
 }
 
