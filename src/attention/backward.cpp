@@ -311,7 +311,7 @@ class Backward {
   // Products of a key with queries to P and dS, in place.
   void differentiate(const Problem& p, Positions queries, std::int64_t key, Positions columns,
                      const mask::Word* bits, Task& t, Real* products, Real* dp) const {
-    const kernels::Scoring<Real> how{static_cast<Real>(setup_.scale), static_cast<Real>(setup_.softcap)};
+    const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
     if (p.bias.data)
       load_row(transposed(p.bias), key, queries.begin + columns.begin, columns.count(), t.bias);
     Real* const slopes = how.cap > 0 ? t.slopes : nullptr;

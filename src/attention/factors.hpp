@@ -208,6 +208,11 @@ bool without_weight(const Setup& setup, const Problem& p, std::int64_t query, st
   return score + bias == -std::numeric_limits<Real>::infinity();
 }
 
+template <class Real>
+kernels::Scoring<Real> scoring_of(const Setup& setup) {
+  return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
+}
+
 /// Between the first and the last tile of a thread.
 class Tiles {
  public:

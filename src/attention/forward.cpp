@@ -131,7 +131,7 @@ class Forward {
   // Products of a row to weights, in place.
   void weigh(const Sums& sums, std::int64_t r, Real* row, Positions columns, const Real* bias,
              const mask::Word* bits) const {
-    const kernels::Scoring<Real> how{static_cast<Real>(setup_.scale), static_cast<Real>(setup_.softcap)};
+    const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
     Real& most = sums.most[r];
     const Real found = softmax_.scores(how, row, columns.count(), bias, bits, columns.begin, nullptr);
     const Real next = found > most || std::isnan(found) ? found : most;  // NaN stays

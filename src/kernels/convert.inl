@@ -78,3 +78,5 @@ inline void convert_f64(const void* sums, std::int64_t n, DType dtype, bool stre
                convert_16(part, count, dtype, to);
              });
 }
+
+#define EJK_CONVERT_KERNELS .convert_f32 = convert_f32, .convert_f64 = convert_f64

@@ -105,18 +105,11 @@ void stream_line(void* to, const void* from) {
 
 constinit const Gemm f32 = gemm<F32, 6, 2, 16>("f32");
 constinit const Gemm f64 = gemm<F64, 6, 2, 16>("f64");
-constinit const Softmax<float> softmax_f32 = softmax<F32>();
-constinit const Softmax<double> softmax_f64 = softmax<F64>();
 
 }  // namespace
 
 extern const Products products_avx2;
-constinit const Products products_avx2{.f32 = &f32,
-                                       .f64 = &f64,
-                                       .bf16 = nullptr,
-                                       .convert_f32 = convert_f32,
-                                       .convert_f64 = convert_f64,
-                                       .softmax_f32 = &softmax_f32,
-                                       .softmax_f64 = &softmax_f64};
+constinit const Products products_avx2{
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS};
 
 }  // namespace ejk::kernels

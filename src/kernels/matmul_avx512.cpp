@@ -108,18 +108,11 @@ void stream_line(void* to, const void* from) {
 
 constinit const Gemm f32 = gemm<F32, 14, 2, 32>("f32");
 constinit const Gemm f64 = gemm<F64, 14, 2, 32>("f64");
-constinit const Softmax<float> softmax_f32 = softmax<F32>();
-constinit const Softmax<double> softmax_f64 = softmax<F64>();
 
 }  // namespace
 
 extern const Products products_avx512;
-constinit const Products products_avx512{.f32 = &f32,
-                                         .f64 = &f64,
-                                         .bf16 = nullptr,
-                                         .convert_f32 = convert_f32,
-                                         .convert_f64 = convert_f64,
-                                         .softmax_f32 = &softmax_f32,
-                                         .softmax_f64 = &softmax_f64};
+constinit const Products products_avx512{
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS};
 
 }  // namespace ejk::kernels

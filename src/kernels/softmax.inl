@@ -1,5 +1,5 @@
-// Softmax on the vectors of an arithmetic of kernels/matmul.inl, included after it by each instruction set's
-// file inside its own unnamed namespace.
+// Softmax on the vectors of F32 and F64, arithmetics of kernels/matmul.inl, included after it by each
+// instruction set's file inside its own unnamed namespace.
 
 // Truth of comparisons, and the bits of a vector of sums: whole numbers as wide as its elements.
 template <class U>
@@ -229,3 +229,8 @@ constexpr Softmax<typename U::Sum> softmax() {
           .split = in_parts,
           .scale = scale_row<U>};
 }
+
+constinit const Softmax<float> softmax_f32 = softmax<F32>();
+constinit const Softmax<double> softmax_f64 = softmax<F64>();
+
+#define EJK_SOFTMAX_KERNELS .softmax_f32 = &softmax_f32, .softmax_f64 = &softmax_f64

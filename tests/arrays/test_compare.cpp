@@ -12,20 +12,12 @@
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
 #include "support/golden.hpp"
+#include "support/number.hpp"
 
 using namespace ejk;
+using test::number;
 
 namespace {
-
-double number(const Array& a, std::int64_t i) {
-  return dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
-    const T x = a.elements<T>()[static_cast<std::size_t>(i)];
-    if constexpr (std::is_arithmetic_v<T>)
-      return static_cast<double>(x);
-    else
-      return static_cast<double>(static_cast<float>(x));
-  });
-}
 
 Array floats(const std::vector<float>& values) {
   return Array::from<float>({static_cast<std::int64_t>(values.size())}, values);

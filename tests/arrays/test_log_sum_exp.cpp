@@ -9,20 +9,12 @@
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
 #include "support/golden.hpp"
+#include "support/number.hpp"
 
 using namespace ejk;
+using test::number;
 
 namespace {
-
-double number(const Array& a, std::int64_t i) {
-  return dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
-    const T x = a.elements<T>()[static_cast<std::size_t>(i)];
-    if constexpr (std::is_arithmetic_v<T>)
-      return static_cast<double>(x);
-    else
-      return static_cast<double>(static_cast<float>(x));
-  });
-}
 
 // By definition, in long double, without a thought for speed.
 std::vector<double> plain(const Array& x, std::int64_t outer, std::int64_t n, std::int64_t inner) {

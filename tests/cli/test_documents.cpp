@@ -1,30 +1,19 @@
 // Completion scripts and manual pages: tools that read such things accept them, and what they offer is there.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 
-#include <cstdio>
-#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "io/support.hpp"
+#include "support/shell.hpp"
+
 namespace {
 
-struct Printed {
-  int status = -1;
-  std::string text;
-};
-
-Printed shell(const std::string& command) {
-  std::FILE* pipe = popen(fmt::format("( {} ) 2>&1", command).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  Printed printed;
-  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) printed.text += static_cast<char>(c);
-  const int status = pclose(pipe);
-  printed.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return printed;
+// All that it prints.
+ejk::test::Printed shell(const std::string& command) {
+  return ejk::test::shell(fmt::format("( {} ) 2>&1", command));
 }
 
 bool is_installed(const std::string& tool) {
@@ -47,16 +36,13 @@ std::vector<std::string> commands() {
 class Script {
  public:
   explicit Script(const std::string& shell_name) {
-    std::string name = std::filesystem::temp_directory_path() / "ejk_script_XXXXXX";
-    folder_ = mkdtemp(name.data());
     CHECK(shell(fmt::format("{} help --completion {} > {}", kProgram, shell_name, path())).status == 0);
   }
-  ~Script() { std::filesystem::remove_all(folder_); }
-  std::string path() const { return fmt::format("'{}/_ejk'", folder_.string()); }
-  std::string folder() const { return fmt::format("'{}'", folder_.string()); }
+  std::string path() const { return fmt::format("'{}'", folder_ / "_ejk"); }
+  std::string folder() const { return fmt::format("'{}'", folder_.path()); }
 
  private:
-  std::filesystem::path folder_;
+  ejk::test::Folder folder_;
 };
 
 // What bash offers for these words, the last of which is being typed.
@@ -150,7 +136,7 @@ TEST_CASE("manual pages are read without a complaint, and say what the help says
   for (const std::string& name : pages) {
     const std::string page = fmt::format("{} help --man {}", kProgram, name);
     CAPTURE(page);
-    const Printed printed = shell(page);
+    const ejk::test::Printed printed = shell(page);
     CHECK(printed.status == 0);
     CHECK(printed.text.starts_with(".TH EJK"));
     if (mandoc) CHECK(shell(page + " | mandoc -T lint -W error").status == 0);

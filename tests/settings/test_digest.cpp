@@ -2,23 +2,19 @@
 #include "settings/digest.hpp"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
+
+#include "io/support.hpp"
+#include "support/shell.hpp"
 
 namespace {
 
 std::string output_of(const std::string& command) {
-  std::FILE* pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::string text;
-  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
-  CHECK(pclose(pipe) == 0);
-  return text;
+  const ejk::test::Printed printed = ejk::test::shell(command);
+  CHECK(printed.status == 0);
+  return printed.text;
 }
 
 }  // namespace
@@ -36,18 +32,16 @@ TEST_CASE("the digests of known texts are those of the standards") {
 }
 
 TEST_CASE("digests of every length around the blocks are those of sha256sum and md5sum") {
-  std::string name = std::filesystem::temp_directory_path() / "ejk_digest_XXXXXX";
-  const std::filesystem::path folder = mkdtemp(name.data());
+  const ejk::test::Folder folder;
   std::mt19937_64 random(3);
   std::string sha256, md5;
   for (int length = 0; length < 200; ++length) {
     std::string text;
     for (int i = 0; i < length; ++i) text += static_cast<char>(random());
-    std::ofstream(folder / std::to_string(1000 + length), std::ios::binary) << text;
+    ejk::test::put(folder / std::to_string(1000 + length), text);
     sha256 += ejk::settings::sha256_hex(text) + "\n";
     md5 += ejk::settings::md5_hex(text) + "\n";
   }
-  CHECK(output_of("cd '" + folder.string() + "' && sha256sum * | cut -c1-64") == sha256);
-  CHECK(output_of("cd '" + folder.string() + "' && md5sum * | cut -c1-32") == md5);
-  std::filesystem::remove_all(folder);
+  CHECK(output_of("cd '" + folder.path() + "' && sha256sum * | cut -c1-64") == sha256);
+  CHECK(output_of("cd '" + folder.path() + "' && md5sum * | cut -c1-32") == md5);
 }

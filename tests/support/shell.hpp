@@ -1,0 +1,28 @@
+// Command lines that tests run.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+
+namespace ejk::test {
+
+struct Printed {
+  int status = -1;  // the exit status; -1 after a signal
+  std::string text;
+};
+
+/// What a command of the shell prints to standard output.
+inline Printed shell(const std::string& command) {
+  std::FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  Printed printed;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) printed.text += static_cast<char>(c);
+  const int status = pclose(pipe);
+  printed.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return printed;
+}
+
+}  // namespace ejk::test
