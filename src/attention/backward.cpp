@@ -68,7 +68,9 @@ class Backward {
         query_block_(std::clamp<std::int64_t>(
             setup.longest_queries(), 1,
             setup.shape.head_size + setup.shape.value_size > kLargeSizes ? gemm_.kc / 2 : gemm_.kc)),
-        first_turn_(first_turns(setup, query_block_)),
+        first_turn_(first_pieces(
+            setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
+            query_block_)),
         delta_(static_cast<std::size_t>(element_count(setup.shape.lse))),
         dq_transposed_(delta_.size() * static_cast<std::size_t>(setup.shape.head_size)),
         turns_(first_turn_.back()) {
@@ -145,13 +147,6 @@ class Backward {
     return dq_transposed_.data() + p.first_row * setup_.shape.head_size;
   }
 
-  // The turns of each entry: a block of queries of a head each.
-  static std::vector<std::int64_t> first_turns(const Setup& setup, std::int64_t query_block) {
-    std::vector<std::int64_t> first{0};
-    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
-      first.push_back(first.back() + core::ceil_div(setup.q_length(e), query_block) * setup.shape.heads);
-    return first;
-  }
   std::int64_t turn_of(const Problem& p, Positions queries) const {
     return first_turn_[static_cast<std::size_t>(p.entry)] +
            p.head * core::ceil_div(p.q_length, query_block_) + queries.begin / query_block_;
@@ -329,7 +324,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_, query_block_;
-  std::vector<std::int64_t> first_turn_;
+  std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> delta_, dq_transposed_;
   Turns turns_;
 };

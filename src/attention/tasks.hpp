@@ -33,6 +33,17 @@ class Progress {
   std::mutex mutex_;
 };
 
+/// How many pieces of `rows` positions come before each entry, and at last all: `length` tells an entry's
+/// positions, every piece is there for each of `heads` heads.
+template <class Length>
+std::vector<std::int64_t> first_pieces(std::int64_t entries, std::int64_t heads, Length&& length,
+                                       std::int64_t rows) {
+  std::vector<std::int64_t> first{0};
+  for (std::int64_t e = 0; e < entries; ++e)
+    first.push_back(first.back() + core::ceil_div(length(e), rows) * heads);
+  return first;
+}
+
 /// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
 /// that they stay in a core's cache and all threads have several tasks. No result depends on it.
 inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
@@ -40,10 +51,8 @@ inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
   const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
   std::int64_t rows = std::clamp(kBytes / row_bytes, kFewRows, kRows);
   const auto tasks = [&] {
-    std::int64_t count = 0;
-    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
-      count += core::ceil_div(setup.q_length(e), rows) * setup.shape.heads;
-    return count;
+    const auto length = [&](std::int64_t e) { return setup.q_length(e); };
+    return first_pieces(setup.shape.entries, setup.shape.heads, length, rows).back();
   };
   while (rows > kFewRows && tasks() < kTasks * omp_get_max_threads()) rows /= 2;
   return std::max<std::int64_t>(1, rows / group) * group;
@@ -57,9 +66,7 @@ enum class Order { first_first, last_first };
 template <class Length, class F>
 void for_each_piece(std::int64_t entries, std::int64_t heads, Length&& length, std::int64_t rows, Order order,
                     F&& f) {
-  std::vector<std::int64_t> first{0};  // task of each entry, over all its heads
-  for (std::int64_t e = 0; e < entries; ++e)
-    first.push_back(first.back() + core::ceil_div(length(e), rows) * heads);
+  const std::vector<std::int64_t> first = first_pieces(entries, heads, length, rows);
   core::parallel_for(first.back(), [&](std::int64_t n) {
     const auto after = std::upper_bound(first.begin(), first.end(), n);
     const std::int64_t entry = after - first.begin() - 1, in_entry = n - after[-1];
