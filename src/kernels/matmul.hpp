@@ -42,7 +42,7 @@ struct Gemm {
   std::int64_t a_stride;     // bytes
   std::int64_t unit;         // bytes of a unit, in A and in B
   std::int64_t direct_rows;  // the most rows of direct()
-  std::int64_t direct_k;     // and its longest contraction: rows of B that lie in the first-level cache
+  std::int64_t direct_k;     // and its longest contraction: see direct()
 
   /// Come before the first and after the last tile() of a thread; null where nothing needs be set up.
   void (*enter)();
@@ -62,9 +62,10 @@ struct Gemm {
 
   /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
-  /// the contraction. While it works it asks for the rows of B that follow. B's dtypes as for pack_b.
+  /// the contraction. While it works it asks for as much of what is read next, rows that lie as B's do from
+  /// `next` on; null: nothing. B's dtypes as for pack_b.
   void (*direct)(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
-                 bool add, void* out, std::int64_t out_stride);
+                 bool add, void* out, std::int64_t out_stride, const void* next);
 };
 
 /// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.

@@ -133,9 +133,10 @@ void load_strip(const char* b, std::int64_t row_stride, bool second_row, typenam
   }
 }
 
-// Rows of B that are worked on together: they are read as one piece of memory, and sums wait in the cache.
+// Rows of B that are worked on together: they are asked for as one piece of memory while those before are
+// worked on, and both stay in the second-level cache, which is the larger the wider vectors are.
 template <class U>
-constexpr std::int64_t kDirectK = 16 * U::kKr;
+constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine ? 64 : 32) * U::kKr;
 
 // Asks for rows of memory from the first byte to the last: in that order the processor's own prefetching
 // takes it up, which has more requests under way than a program can have.
@@ -145,6 +146,7 @@ struct Cursor {
   std::int64_t row_bytes, row_stride;
 
   void ask(std::int64_t bytes) {
+    if (at == nullptr) return;
     for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
     at += bytes;
     if (at < row_end) return;
@@ -209,11 +211,11 @@ void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Curso
 
 template <class U, int MR, int Registers>
 void direct(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
-            void* out, std::int64_t out_stride) {
+            void* out, std::int64_t out_stride, const void* next) {
   const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
     const std::int64_t row_bytes = columns * bytes_of(D);
-    const char* first = static_cast<const char*>(b.data) + kDirectK<U> * b.row_stride;
-    Cursor following{first, first + row_bytes, row_bytes, b.row_stride};
+    const auto* first = static_cast<const char*>(next);
+    Cursor following{first, first == nullptr ? nullptr : first + row_bytes, row_bytes, b.row_stride};
     strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), static_cast<const char*>(b.data),
                                         b.row_stride, following, k, rows, columns, add,
                                         static_cast<typename U::Sum*>(out), out_stride);

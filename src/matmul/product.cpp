@@ -136,11 +136,14 @@ class Multiplication {
   void multiply_lying(std::int64_t k0, std::int64_t k) {
     for (std::int64_t t = 0; t < tiles_; ++t)
       gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
-    for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k)
+    for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k) {
+      const std::int64_t length = std::min(gemm_.direct_k, k - p0), after = k0 + p0 + length;
+      const void* next = after < p_.k ? part(p_.b, after, 0).data : p_.next;
       for (std::int64_t t = 0; t < tiles_; ++t)
-        gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0),
-                     std::min(gemm_.direct_k, k - p0), rows_of(t), lying_, adds_ || p0 > 0,
-                     sums_ + first_row(t) * stride_, stride_);
+        gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length,
+                     rows_of(t), lying_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,
+                     t == 0 ? next : nullptr);
+    }
   }
 
   // B packed: A goes through it a tile of rows at a time, and with each of them a slice of what B is next is

@@ -37,8 +37,9 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
-  bool stream = false;    // out is larger than caches: it is written past them
-  bool few_rows = false;  // few_rows() of the whole product that this is a part of
+  bool stream = false;         // out is larger than caches: it is written past them
+  bool few_rows = false;       // few_rows() of the whole product that this is a part of
+  const void* next = nullptr;  // B of the few rows that this thread probably multiplies next, lying as b does
 };
 
 /// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.

@@ -115,8 +115,14 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   for (const Product& p : products_) work += work_of(p);
   const int threads = work < kWorthThreads ? 1 : omp_get_max_threads();
   const Tiling block = block_for(threads);
-  const std::vector<Product> tasks = cut(block);
+  std::vector<Product> tasks = cut(block);
   const auto count = static_cast<std::int64_t>(tasks.size());
+  // Threads take turns, as a rule.
+  const auto turn = static_cast<std::size_t>(threads);
+  for (std::size_t i = 0; i + turn < tasks.size(); ++i) {
+    const Product& next = tasks[i + turn];
+    if (next.few_rows && next.b.row_stride == tasks[i].b.row_stride) tasks[i].next = next.b.data;
+  }
   std::mutex one_at_a_time;
   std::int64_t done = 0;
   const auto compute = [&](std::int64_t i) {

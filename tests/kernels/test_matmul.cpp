@@ -129,7 +129,8 @@ void check_direct(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t
   gemm.pack_a(a.block, rows, k, packed);
   const std::int64_t stride = columns + 3;
   std::vector<Sum> out(static_cast<std::size_t>((rows + 1) * stride), Sum{7});
-  gemm.direct(packed, b.block, k, rows, columns, add, out.data(), stride);
+  gemm.direct(packed, b.block, k, rows, columns, add, out.data(), stride,
+              columns % 2 == 0 ? b.block.data : nullptr);
   bool right = true;
   for (std::int64_t r = 0; r <= rows; ++r)
     for (std::int64_t c = 0; c < stride; ++c) {
