@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
+#include "support/amx_emulation.hpp"
 #include "support/instruction_sets.hpp"
 
 using namespace ejk;
@@ -191,31 +193,25 @@ namespace {
 
 // AMX's tiles as arrays.
 struct PlainTiles {
-  static inline float tile[8][16][16];
+  static inline test::amx::Tile tile[8];
 
   template <int N>
   static void zero() {
-    std::memset(tile[N], 0, sizeof tile[N]);
+    tile[N] = {};
   }
   template <int N>
   static void load(const void* p, std::int64_t stride) {
-    for (int r = 0; r < 16; ++r) std::memcpy(tile[N][r], static_cast<const char*>(p) + r * stride, 64);
+    for (std::size_t r = 0; r < 16; ++r)
+      std::memcpy(tile[N][r].data(), static_cast<const char*>(p) + static_cast<std::int64_t>(r) * stride, 64);
   }
   template <int N>
   static void store(void* p, std::int64_t stride) {
-    for (int r = 0; r < 16; ++r) std::memcpy(static_cast<char*>(p) + r * stride, tile[N][r], 64);
+    for (std::size_t r = 0; r < 16; ++r)
+      std::memcpy(static_cast<char*>(p) + static_cast<std::int64_t>(r) * stride, tile[N][r].data(), 64);
   }
   template <int Sum, int A, int B>
   static void dot() {
-    const auto element = [](const float* row, int i) {
-      bfloat16 b;
-      std::memcpy(&b, reinterpret_cast<const char*>(row) + 2 * i, 2);
-      return static_cast<float>(b);
-    };
-    for (int r = 0; r < 16; ++r)
-      for (int c = 0; c < 16; ++c)
-        for (int p = 0; p < 32; ++p)
-          tile[Sum][r][c] += element(tile[A][r], p) * element(tile[B][p / 2], 2 * c + p % 2);
+    test::amx::dot_bf16(tile[Sum], tile[A], tile[B], 16, 16, 16);
   }
 };
 
@@ -268,6 +264,18 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
       for (const std::int64_t k : {1, 31, 32, 33, 64, 100})
         for (const bool add : {false, true})
           check<float>(gemm, DType::bfloat16, rows, k, columns, Layout::rows, add, random);
+}
+
+TEST_CASE("AMX's own instructions run on every machine that has the rest of its instruction set") {
+  for (const Kernels* row : test::instruction_sets()) {
+    if ((row->needs & kAmxBf16) == 0 || supported(*row)) continue;
+    const std::int64_t before = test::amx::emulated();
+    std::mt19937 random(8);
+    check<float>(*row->products.bf16, DType::bfloat16, 20, 40, 33, Layout::rows, false, random);
+    // Two panels: configured and released once; of each 4 sums made and stored, and in 2 steps 4 loads and 4
+    // products.
+    CHECK(test::amx::emulated() - before == 2 + 2 * (4 + 4 + 2 * 8));
+  }
 }
 
 TEST_CASE("a row has the same bits in AMX's whole tiles and in its ragged ones") {

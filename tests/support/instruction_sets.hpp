@@ -3,15 +3,23 @@
 
 #include <vector>
 
+#include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
+#include "support/amx_emulation.hpp"
 
 namespace test {
 
-/// The rows of kernels that this machine can run, best first; the portable one is last.
+/// The rows of kernels that this machine can run, best first; the portable one is last. Where only AMX's
+/// tiles are missing they are emulated for the test case that asks.
 inline std::vector<const ejk::kernels::Kernels*> instruction_sets() {
   std::vector<const ejk::kernels::Kernels*> found;
-  for (const ejk::kernels::Kernels& row : ejk::kernels::all())
-    if (ejk::kernels::supported(row)) found.push_back(&row);
+  for (const ejk::kernels::Kernels& row : ejk::kernels::all()) {
+    ejk::kernels::Kernels rest = row;
+    rest.needs &= ~static_cast<std::uint32_t>(ejk::kernels::kAmxBf16);
+    if (!ejk::kernels::supported(rest)) continue;
+    if (!ejk::kernels::supported(row)) amx::emulate();
+    found.push_back(&row);
+  }
   return found;
 }
 
