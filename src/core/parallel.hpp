@@ -41,8 +41,12 @@ class FirstError {
 /// out: indices are handed out in order, so none before it is left undone.
 template <class F>
 void parallel_for(std::int64_t n, F&& f) {
+  if (n <= 1) {  // even a team of one costs as much as a small product
+    if (n == 1) f(std::int64_t{0});
+    return;
+  }
   FirstError error;
-#pragma omp parallel for schedule(monotonic : dynamic, 1) if (n > 1)
+#pragma omp parallel for schedule(monotonic : dynamic, 1)
   for (std::int64_t i = 0; i < n; ++i) error.run(i, [&] { f(i); });
   error.rethrow();
 }

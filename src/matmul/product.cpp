@@ -49,9 +49,12 @@ class Ahead {
   std::int64_t lines() const { return runs_ * core::ceil_div(run_bytes_, kLine); }
 
   void ask(std::int64_t lines) {
-    for (; lines > 0 && run_ < runs_; --lines) {
-      __builtin_prefetch(from_ + run_ * stride_ + at_, 0, 2);
-      at_ += kLine;
+    while (lines > 0 && run_ < runs_) {
+      const std::byte* line = from_ + run_ * stride_ + at_;
+      const std::int64_t count = std::min(lines, core::ceil_div(run_bytes_ - at_, kLine));
+      for (std::int64_t i = 0; i < count; ++i, line += kLine) __builtin_prefetch(line, 0, 2);
+      lines -= count;
+      at_ += count * kLine;
       if (at_ < run_bytes_) continue;
       at_ = 0;
       ++run_;
