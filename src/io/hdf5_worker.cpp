@@ -34,6 +34,10 @@ constexpr std::int64_t kMemory = std::int64_t{512} << 20;       // for the libra
 constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
 
+// An index of so many chunks is looked through when its dataset is opened: finding the n-th takes n steps.
+// Of a longer one, over at most so many places, the places that it fills are counted when one is empty.
+constexpr std::int64_t kMaxListed = 200, kMaxCounted = std::int64_t{1} << 18;
+
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
 constexpr hsize_t kAlignFrom = 1024, kAlignment = 64;
 
@@ -77,6 +81,9 @@ std::string reason() {
   }
   return why.empty() ? "the HDF5 library does not say why" : core::printable(why);
 }
+
+// Each part of a file has a version, and a library knows those that there were when it was made.
+bool is_of_unknown_version(std::string_view why) { return why.find(" version") != std::string_view::npos; }
 
 herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
                             void* seen) {
@@ -144,6 +151,9 @@ struct Dataset {
   std::int64_t chunk_bytes = 0;
   std::vector<Filter> filters;
   bool edges_unfiltered = false;  // chunks that reach over an edge are stored without filters
+  // The chunks that the index has, the places where one can be, and whether each is known to have its own.
+  std::int64_t entries = 0, places = 0;
+  bool index_checked = false;
   ChunkCache cache;
 };
 
@@ -221,7 +231,17 @@ class Server {
     return Error(kind_, fmt::format("{}: {}", at(path), why));
   }
   Error library_error(std::string_view path, std::string_view doing) const {
-    return error(path, fmt::format("{}: {}", doing, reason()));
+    const std::string why = reason();
+    Error e = error(path, fmt::format("{}: {}", doing, why));
+    if (kind_ == Error::Kind::input && is_of_unknown_version(why)) {
+      unsigned major = 0, minor = 0, release = 0;
+      H5get_libversion(&major, &minor, &release);
+      e.hint(fmt::format(
+          "if a later HDF5 library than this {}.{}.{} made it: its `h5repack OLD NEW`, or h5py without "
+          "libver='latest', writes what can be read",
+          major, minor, release));
+    }
+    return e;
   }
   Handle checked(hid_t id, herr_t (*close)(hid_t), std::string_view path, std::string_view doing) const {
     if (id < 0) throw library_error(path, doing);
@@ -423,6 +443,8 @@ class Server {
       id = open(access.id());
     }
     set.layout.storage = storage_words(plist.id());
+    if (set.entries < set.places)
+      set.layout.storage += fmt::format(", {} of {} written", set.entries, set.places);
     set.id = std::move(id);
     dataset_ = std::move(set);
     dataset_path_ = path;
@@ -507,33 +529,112 @@ class Server {
     hsize_t chunks = 0;
     if (H5Dget_num_chunks(id, space.id(), &chunks) < 0)
       throw library_error(path, "its chunks cannot be counted");
-    const std::int64_t claimed =
-        core::checked_mul(static_cast<std::int64_t>(std::min<hsize_t>(chunks, INT64_MAX)), set.chunk_bytes)
-            .value_or(INT64_MAX);
+    set.entries = static_cast<std::int64_t>(std::min<hsize_t>(chunks, INT64_MAX));
+    set.places = 1;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      set.places = core::checked_mul(set.places, core::ceil_div(shape[d], set.chunk[d])).value_or(INT64_MAX);
+    const std::int64_t claimed = core::checked_mul(set.entries, set.chunk_bytes).value_or(INT64_MAX);
     if (stored > file_bytes_)
       throw claims_too_much(path, stored, fmt::format("the file of {} bytes cannot hold", file_bytes_));
     const std::vector<FilterEntry> filters = filters_of(plist);
-    if (filters.empty() && stored != claimed) throw odd_chunk(path, id, space.id(), set, chunks);
+    if (set.entries <= kMaxListed) {
+      list_chunks(path, id, space.id(), set, filters.empty());
+      set.index_checked = true;
+    }
+    if (set.entries > set.places)
+      throw damaged_index(path, fmt::format("it has {} chunks, and there are {}", set.entries, set.places));
+    if (filters.empty() && stored != claimed)
+      throw error(path, fmt::format("not all of its chunks have {} bytes", set.chunk_bytes));
     prepare_decoding(path, plist, filters, set);
     if (set.decoded_here && claimed / kMaxDeflateRatio > stored)
       throw claims_too_much(path, claimed, fmt::format("its {} stored bytes cannot hold", stored));
   }
 
-  // Unfiltered chunks take other bytes than they should: the first that does.
-  Error odd_chunk(const std::string& path, hid_t id, hid_t space, const Dataset& set, hsize_t chunks) const {
-    Shape at(set.chunk.size());
-    std::vector<hsize_t> offset(at.size());
-    constexpr hsize_t kMost = 10000;  // finding the n-th takes n steps
-    for (hsize_t i = 0; i < std::min(chunks, kMost); ++i) {
+  Error damaged_index(const std::string& path, std::string_view how) const {
+    return error(path, fmt::format("the index of its chunks is damaged: {}", how));
+  }
+
+  // Every entry of the index is a chunk of the dataset, is found where it should be, has the bytes it should
+  // have where there are no filters, and shares them with no other.
+  void list_chunks(const std::string& path, hid_t id, hid_t space, const Dataset& set,
+                   bool unfiltered) const {
+    struct Entry {
+      Shape at;
+      std::int64_t address = 0, bytes = 0;
+    };
+    std::vector<Entry> entries;
+    std::vector<hsize_t> offset(set.chunk.size());
+    for (std::int64_t i = 0; i < set.entries; ++i) {
       unsigned left_out = 0;
-      haddr_t address = 0;
+      haddr_t address = HADDR_UNDEF;
       hsize_t bytes = 0;
-      if (H5Dget_chunk_info(id, space, i, offset.data(), &left_out, &address, &bytes) < 0) break;
-      if (bytes == static_cast<hsize_t>(set.chunk_bytes)) continue;
-      std::copy(offset.begin(), offset.end(), at.begin());
-      return damaged_chunk(path, at, fmt::format("has {} bytes, not its {}", bytes, set.chunk_bytes));
+      if (H5Dget_chunk_info(id, space, static_cast<hsize_t>(i), offset.data(), &left_out, &address, &bytes) <
+          0)
+        throw library_error(path, "the index of its chunks cannot be read");
+      const Shape at(offset.begin(), offset.end());
+      for (std::size_t d = 0; d < at.size(); ++d)
+        if (offset[d] >= static_cast<hsize_t>(set.layout.shape[d]) || at[d] % set.chunk[d] != 0)
+          throw damaged_index(path,
+                              fmt::format("it has one at ({}), where none can be", fmt::join(offset, ", ")));
+      if (unfiltered && bytes != static_cast<hsize_t>(set.chunk_bytes))
+        throw damaged_chunk(path, at, fmt::format("has {} bytes, not its {}", bytes, set.chunk_bytes));
+      const auto file_bytes = static_cast<hsize_t>(file_bytes_);
+      if (address > file_bytes || bytes > file_bytes - address)
+        throw damaged_chunk(path, at, "lies outside of the file");
+      if (!is_in_index(id, at))
+        throw damaged_index(path, fmt::format("the chunk at {} is not found", to_string(at)));
+      entries.push_back({at, static_cast<std::int64_t>(address), static_cast<std::int64_t>(bytes)});
     }
-    return error(path, fmt::format("not all of its chunks have {} bytes", set.chunk_bytes));
+    const auto before = [](const Entry& a, const Entry& b) { return a.address < b.address; };
+    std::sort(entries.begin(), entries.end(), before);
+    const auto overlap = [](const Entry& a, const Entry& b) { return a.address + a.bytes > b.address; };
+    const auto two = std::adjacent_find(entries.begin(), entries.end(), overlap);
+    if (two != entries.end())
+      throw damaged_index(path, fmt::format("the chunks at {} and {} share bytes", to_string(two[0].at),
+                                            to_string(two[1].at)));
+    const auto less = [](const Entry& a, const Entry& b) { return a.at < b.at; };
+    const auto same = [](const Entry& a, const Entry& b) { return a.at == b.at; };
+    std::sort(entries.begin(), entries.end(), less);
+    const auto twice = std::adjacent_find(entries.begin(), entries.end(), same);
+    if (twice != entries.end())
+      throw damaged_index(path, fmt::format("it has the chunk at {} twice", to_string(twice->at)));
+  }
+
+  // Whether a chunk can be looked up. (Of one without filters the library says no length but the usual one.)
+  static bool is_in_index(hid_t id, const Shape& at, hsize_t* stored = nullptr) {
+    const std::vector<hsize_t> offset(at.begin(), at.end());
+    hsize_t bytes = 0;
+    bool found = H5Dget_chunk_storage_size(id, offset.data(), &bytes) >= 0;
+    if (found && bytes == 0) {  // later libraries say so of chunks that were never written
+      unsigned left_out = 0;
+      haddr_t address = HADDR_UNDEF;
+      hsize_t length = 0;
+      found = H5Dget_chunk_info_by_coord(id, offset.data(), &left_out, &address, &length) >= 0 &&
+              address != HADDR_UNDEF;
+    }
+    if (!found) H5Eclear2(H5E_DEFAULT);
+    if (stored != nullptr) *stored = bytes;
+    return found;
+  }
+
+  // The chunk at that place is not in the index. It may never have been written; or the index is damaged, and
+  // has it elsewhere: then fewer chunks are found than there are entries.
+  void check_absence(const Shape& at) {
+    if (dataset_.entries == dataset_.places)
+      throw damaged_index(dataset_path_, fmt::format("the chunk at {} is not found", to_string(at)));
+    if (std::exchange(dataset_.index_checked, true) || dataset_.places > kMaxCounted) return;
+    Shape counts(at.size());
+    for (std::size_t d = 0; d < at.size(); ++d)
+      counts[d] = core::ceil_div(dataset_.layout.shape[d], dataset_.chunk[d]);
+    std::int64_t found = 0;
+    Shape place(at.size());
+    for (Pieces places(counts, 1); places.next();) {
+      for (std::size_t d = 0; d < at.size(); ++d) place[d] = places.start()[d] * dataset_.chunk[d];
+      if (is_in_index(dataset_.id.id(), place)) ++found;
+    }
+    if (found != dataset_.entries)
+      throw damaged_index(dataset_path_,
+                          fmt::format("of its {} chunks {} are found", dataset_.entries, found));
   }
 
   // The chunk whose first element has that index.
@@ -704,24 +805,14 @@ class Server {
   void load_chunk(const Shape& at, Bytes& bytes) {
     const std::vector<hsize_t> offset(at.begin(), at.end());
     const auto fail = [&](std::string_view how) { return damaged_chunk(dataset_path_, at, how); };
-    if (dataset_.filters.empty()) {
+    hsize_t stored = 0;
+    const bool found = is_in_index(dataset_.id.id(), at, &stored);
+    if (!found) check_absence(at);
+    if (!found || dataset_.filters.empty()) {
       copy_chunk(at, bytes);
       return;
     }
-    hsize_t stored = 0;
-    const bool found = H5Dget_chunk_storage_size(dataset_.id.id(), offset.data(), &stored) >= 0;
-    if (found && stored == 0) {  // later libraries say so of chunks that were never written
-      unsigned left_out = 0;
-      haddr_t address = HADDR_UNDEF;
-      hsize_t length = 0;
-      H5Dget_chunk_info_by_coord(dataset_.id.id(), offset.data(), &left_out, &address, &length);
-      if (address != HADDR_UNDEF) throw fail("has no bytes");
-    }
-    if (!found || stored == 0) {
-      H5Eclear2(H5E_DEFAULT);
-      copy_chunk(at, bytes);  // which fails where the chunk's entry is damaged
-      return;
-    }
+    if (stored == 0) throw fail("has no bytes");
     // Deflate makes hardly more of what it cannot shorten; this is twice as much.
     constexpr hsize_t kSlack = 1 << 16;
     if (stored > 2 * static_cast<hsize_t>(dataset_.chunk_bytes) + kSlack)
