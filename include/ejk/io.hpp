@@ -61,9 +61,10 @@ struct OpenOptions {
 /// nearest dataset names); Error{budget} for a stream above max_memory.
 ///
 /// Data of .npy files and of contiguous HDF5 datasets is mapped, not copied (a file that another program cuts
-/// short meanwhile then ends this one with SIGBUS, as any mapping does). Members of an .npz are read forward
-/// and their checksums verified. HDF5 is read in a process of its own, so that a damaged file which upsets
-/// the HDF5 library is an Error here. Bytes of bool arrays are as in the file: any but 0 is True.
+/// short meanwhile then ends this one with SIGBUS, as any mapping does; mapped_file_at() says which it was).
+/// Members of an .npz are read forward and their checksums verified. HDF5 is read in a process of its own, so
+/// that a damaged file which upsets the HDF5 library is an Error here. Bytes of bool arrays are as in the
+/// file: any but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
@@ -110,6 +111,10 @@ void check_target(const ArrayReference& target, const std::vector<std::string>& 
 /// Writes the array as text that numpy.loadtxt reads: the last axis on a line, a blank line between 2-D
 /// slices, bool as 0 and 1, floats so that they read back exactly. Throws Error{output} when `out` fails.
 void print_array(std::FILE* out, const ArraySource& array);
+
+/// The name of the file or dataset that open_array mapped where `address` is, the si_addr of a SIGBUS;
+/// nullptr where none is. Safe in a signal handler.
+const char* mapped_file_at(const void* address) noexcept;
 
 /// Removes temporary files that are being written at this moment. Safe in a signal handler.
 void remove_temporary_files() noexcept;
