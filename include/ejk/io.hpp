@@ -74,6 +74,19 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 /// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
+/// A name in an HDF5 file that array_names leaves out, because it leads to something that has its own name,
+/// somewhere else, or nowhere.
+struct ArrayLink {
+  std::string name;  // "/g/x"
+  std::string kind;  // "hard", "soft", "dangling" (soft, to nothing that can be read), "external", "unknown"
+  std::string
+      target;  // as the link has it: "/y", "y", in another file "b.h5:/y"; of a hard link the other name
+};
+
+/// The links in an HDF5 file, or below a group in one, in order; none of them is followed. Other containers
+/// have none.
+std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
+
 /// An array to be written, and the name it has in a container of several.
 struct NamedArray {
   std::string name;

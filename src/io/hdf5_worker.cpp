@@ -19,6 +19,7 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
+#include "ejk/io.hpp"
 #include "io/filters.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
@@ -181,6 +182,14 @@ class Server {
         for (const std::string& name : names) reply.put(name);
         return reply;
       }
+      case Hdf5Call::links: {
+        open_file(request);
+        Message reply;
+        const std::vector<ArrayLink> links = links_below(absolute(request.text()));
+        reply.put(static_cast<std::int64_t>(links.size()));
+        for (const ArrayLink& link : links) reply.put(link.name).put(link.kind).put(link.target);
+        return reply;
+      }
       case Hdf5Call::open: {
         open_file(request);
         const std::string path = open_dataset(request.text());
@@ -305,6 +314,48 @@ class Server {
 
   std::vector<std::string> names_at(const std::string& path) {
     return find(path) == Found::group ? dataset_names(path) : std::vector{path};
+  }
+
+  // What names_at() does not name: links that are no object's first name.
+  std::vector<ArrayLink> links_below(const std::string& group) {
+    struct Visit {
+      std::string group;  // ends in "/"
+      std::unordered_map<haddr_t, std::string> first_names;
+      std::vector<ArrayLink> links;
+    } visit{group == "/" ? group : group + "/", {}, {}};
+    if (find(group) != Found::group) return {};
+    const Handle object =
+        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
+    H5O_info_t info{};
+    if (H5Oget_info2(object.id(), &info, H5O_INFO_BASIC) >= 0) visit.first_names[info.addr] = group;
+    const auto note = [](hid_t parent, const char* name, const H5L_info_t* link, void* out) -> herr_t {
+      Visit& seen = *static_cast<Visit*>(out);
+      std::string path = seen.group + name;
+      if (link->type == H5L_TYPE_HARD) {
+        const auto [at, is_first] = seen.first_names.try_emplace(link->u.address, path);
+        if (!is_first) seen.links.push_back({std::move(path), "hard", at->second});
+        return 0;
+      }
+      std::string value(link->u.val_size + 1, '\0');
+      if (H5Lget_val(parent, name, value.data(), link->u.val_size, H5P_DEFAULT) < 0) return -1;
+      const char *file = nullptr, *target = nullptr;
+      unsigned flags = 0;
+      if (link->type == H5L_TYPE_SOFT)
+        seen.links.push_back({std::move(path), "soft", value.c_str()});
+      else if (link->type == H5L_TYPE_EXTERNAL &&
+               H5Lunpack_elink_val(value.data(), link->u.val_size, &flags, &file, &target) >= 0)
+        seen.links.push_back({std::move(path), "external", fmt::format("{}:{}", file, target)});
+      else
+        seen.links.push_back({std::move(path), "unknown", ""});
+      return 0;
+    };
+    if (H5Lvisit(object.id(), H5_INDEX_NAME, H5_ITER_INC, note, &visit) < 0)
+      throw library_error(group == "/" ? "" : group, "its links cannot be listed");
+    for (ArrayLink& link : visit.links)
+      if (link.kind == "soft" && H5Oexists_by_name(file_.id(), link.name.c_str(), links_.id()) <= 0)
+        link.kind = std::exchange(external_seen_, false) ? "soft" : "dangling";
+    H5Eclear2(H5E_DEFAULT);
+    return visit.links;
   }
 
   // The first few names, for a hint.

@@ -128,6 +128,35 @@ TEST_CASE("the names in a file come in order, and a lone dataset needs none") {
   CHECK(open_array(kFiles + "other.h5")->name() == kFiles + "other.h5:/y");
 }
 
+TEST_CASE("links are named with what they lead to, and none is followed") {
+  const auto of = [](const std::string& path, const OpenOptions& options = {}) {
+    Names words;
+    for (const ArrayLink& link : array_links(path, options))
+      words.push_back(fmt::format("{} {} {}", link.name, link.kind, link.target));
+    return words;
+  };
+  const Names all{"/dangling dangling /nothing", "/external external other.h5:/y", "/soft soft /x",
+                  "/soft_external soft /external"};
+  CHECK(of(kFiles + "zoo.h5") == all);
+  CHECK(of(zoo("/")) == all);
+  CHECK(of(zoo("/g")).empty());
+  CHECK(of(zoo("/x")).empty());
+  CHECK(of(zoo("/no/such")).empty());
+  CHECK(of("x.npz").empty());
+
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_arrays(parse_reference(path + ":/g"), {{"x", make_source(counting({3}))}});
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/g/x", file, "/g/again", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/", file, "/g/up", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_soft("../x", file, "/g/y", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_soft("x", file, "/g/z", H5P_DEFAULT, H5P_DEFAULT);
+  H5Fclose(file);
+  CHECK(array_names(path) == Names{"/g/again"});
+  CHECK(of(path) == Names{"/g/up hard /", "/g/x hard /g/again", "/g/y dangling ../x", "/g/z soft x"});
+}
+
 TEST_CASE("a file that is no HDF5 file says so") {
   Folder folder;
   const auto message = [&](std::string_view bytes) {
