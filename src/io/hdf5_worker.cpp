@@ -731,12 +731,16 @@ class Server {
     const Handle space = checked(H5Dget_space(set), H5Sclose, path, "has an unreadable shape");
     if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
       throw error(path, "the dataset is empty (a null dataspace)");
-    std::vector<hsize_t> lengths(H5S_MAX_RANK);
-    const int rank = H5Sget_simple_extent_dims(space.id(), lengths.data(), nullptr);
+    std::vector<hsize_t> lengths(H5S_MAX_RANK), most(H5S_MAX_RANK);
+    const int rank = H5Sget_simple_extent_dims(space.id(), lengths.data(), most.data());
     if (rank < 0) throw library_error(path, "has an unreadable shape");
     for (int d = 0; d < rank; ++d) {
       const hsize_t length = lengths[static_cast<std::size_t>(d)];
       if (length > INT64_MAX) throw error(path, fmt::format("axis {} claims a length of {}", d, length));
+      // (What has no limit has the largest number for one.)
+      if (const hsize_t limit = most[static_cast<std::size_t>(d)]; length > limit)
+        throw error(path,
+                    fmt::format("axis {} claims a length of {}, above its limit of {}", d, length, limit));
       layout.shape.push_back(static_cast<std::int64_t>(length));
     }
     try {

@@ -442,6 +442,20 @@ TEST_CASE("chunks that an index lost are told") {
   CHECK(open_array(path)->storage() == "chunks of 4, 1 of 2 written");
 }
 
+TEST_CASE("a shape above its own limits is refused") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  make_chunks(path, H5T_NATIVE_UINT8, {0x0203, 0x0405}, {4, 4}, [](hid_t) {}, {});
+  std::string bad = get(path);
+  const auto lengths = bad.find(std::string("\x03\x02\0\0\0\0\0\0\x05\x04", 10));
+  REQUIRE(lengths != std::string::npos);
+  bad[lengths + 5] = 1;  // the limits follow
+  fs::remove(path);
+  put(path, bad);
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }),
+                 "a.h5:/x: axis 0 claims a length of 1099511628291, above its limit of 515"));
+}
+
 TEST_CASE("a file for a later library gets a hint") {
   Folder folder;
   const std::string path = folder / "a.h5";
