@@ -1,4 +1,4 @@
-// The only file that knows the HDF5 library; it runs in a process of its own (io/worker.hpp).
+// The HDF5 library at work; it runs in a process of its own (io/worker.hpp).
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
