@@ -184,6 +184,27 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   return all;
 }
 
+std::vector<ArrayLink> Job::links_in(const std::string& reference) const {
+  const ArrayReference named = parse_reference(reference);
+  if (named.container != Container::hdf5 || !named.slice.empty()) return {};
+  return array_links(reference, open_options());
+}
+
+std::string Job::links_left_out(const std::string& reference) const {
+  constexpr std::size_t kMost = 4;
+  const std::vector<ArrayLink> links = links_in(reference);
+  if (links.empty()) return "";
+  std::vector<std::string> words;
+  for (const ArrayLink& link : links) {
+    if (words.size() == kMost) break;
+    words.push_back(fmt::format("{} ({}{}{})", printable(link.name, 60), link.kind,
+                                link.target.empty() ? "" : ", to ", printable(link.target, 60)));
+  }
+  return fmt::format("{}: {} left out: {}{}", printable(reference),
+                     links.size() == 1 ? "a link is" : fmt::format("{} links are", links.size()),
+                     fmt::join(words, ", "), links.size() > kMost ? ", ..." : "");
+}
+
 std::string Job::name_in(const std::string& word, const ArrayReference& reference) {
   std::string name = array_name(reference);
   const std::string group(without_slashes(parse_reference(word).member));

@@ -49,6 +49,10 @@ class Job {
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
   std::vector<ArrayReference> arrays_in(const std::string& reference) const;
+  /// The links beside them, which lead to arrays but are none.
+  std::vector<ArrayLink> links_in(const std::string& reference) const;
+  /// A warning that names those links; "" where there are none.
+  std::string links_left_out(const std::string& reference) const;
   /// What one of them is called: below the group, where the word names a group.
   static std::string name_in(const std::string& word, const ArrayReference& reference);
 

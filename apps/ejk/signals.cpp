@@ -1,11 +1,12 @@
 #include "signals.hpp"
 
 #include <signal.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 
 #include "ejk/io.hpp"
 #include "exit_status.hpp"
@@ -15,8 +16,7 @@ namespace ejk::app {
 
 namespace {
 
-char bus_message[200];  // made ready beforehand: a handler may not format
-std::size_t bus_message_size = 0;
+char program_name[64];  // with ": ", made ready beforehand: a handler may not format
 std::atomic_flag bus_error;
 
 extern "C" void end_by_signal(int signal) {
@@ -26,11 +26,18 @@ extern "C" void end_by_signal(int signal) {
   raise(signal);
 }
 
-extern "C" void end_by_bus_error(int) {
+extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
   while (bus_error.test_and_set()) pause();  // another thread is at it
   remove_temporary_files();
   clear_progress_from_signal();
-  (void)!write(STDERR_FILENO, bus_message, bus_message_size);
+  const char* file = mapped_file_at(info->si_addr);
+  // In one piece, so that what others write cannot come between.
+  iovec parts[3];
+  const char* words[] = {program_name, file != nullptr ? file : "an input file",
+                         " has become shorter while it was read\n"};
+  if (file != nullptr) words[2] = ": has become shorter while it was read\n";
+  for (std::size_t i = 0; i < 3; ++i) parts[i] = {const_cast<char*>(words[i]), std::strlen(words[i])};
+  (void)!writev(STDERR_FILENO, parts, 3);
   _exit(kExitInput);
 }
 
@@ -44,9 +51,7 @@ void install(int signal, void (*handler)(int)) {
 }  // namespace
 
 void handle_signals(const std::string& program) {
-  const int size = std::snprintf(bus_message, sizeof bus_message,
-                                 "%s: an input file became shorter while it was read\n", program.c_str());
-  bus_message_size = size > 0 ? std::min(static_cast<std::size_t>(size), sizeof bus_message - 1) : 0;
+  (void)!std::snprintf(program_name, sizeof program_name, "%s: ", program.c_str());
 
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     struct sigaction before {};
@@ -54,7 +59,11 @@ void handle_signals(const std::string& program) {
     if (before.sa_handler != SIG_IGN) install(signal, end_by_signal);  // nohup stays in force
   }
   install(SIGPIPE, end_by_signal);  // even if a parent ignores it: a closed pipe ends us quietly
-  install(SIGBUS, end_by_bus_error);
+  struct sigaction action {};
+  action.sa_sigaction = end_by_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, nullptr);
   ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of its size is then a failed write
 }
 

@@ -61,9 +61,10 @@ struct OpenOptions {
 /// nearest dataset names); Error{budget} for a stream above max_memory.
 ///
 /// Data of .npy files and of contiguous HDF5 datasets is mapped, not copied (a file that another program cuts
-/// short meanwhile then ends this one with SIGBUS, as any mapping does). Members of an .npz are read forward
-/// and their checksums verified. HDF5 is read in a process of its own, so that a damaged file which upsets
-/// the HDF5 library is an Error here. Bytes of bool arrays are as in the file: any but 0 is True.
+/// short meanwhile then ends this one with SIGBUS, as any mapping does; mapped_file_at() says which it was).
+/// Members of an .npz are read forward and their checksums verified. HDF5 is read in a process of its own, so
+/// that a damaged file which upsets the HDF5 library is an Error here. Bytes of bool arrays are as in the
+/// file: any but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
@@ -72,6 +73,19 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 /// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
 /// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
+
+/// A name in an HDF5 file that array_names leaves out, because it leads to something that has its own name,
+/// somewhere else, or nowhere.
+struct ArrayLink {
+  std::string name;  // "/g/x"
+  std::string kind;  // "hard", "soft", "dangling" (soft, to nothing that can be read), "external", "unknown"
+  std::string
+      target;  // as the link has it: "/y", "y", in another file "b.h5:/y"; of a hard link the other name
+};
+
+/// The links in an HDF5 file, or below a group in one, in order; none of them is followed. Other containers
+/// have none.
+std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
 /// An array to be written, and the name it has in a container of several.
 struct NamedArray {
@@ -110,6 +124,10 @@ void check_target(const ArrayReference& target, const std::vector<std::string>& 
 /// Writes the array as text that numpy.loadtxt reads: the last axis on a line, a blank line between 2-D
 /// slices, bool as 0 and 1, floats so that they read back exactly. Throws Error{output} when `out` fails.
 void print_array(std::FILE* out, const ArraySource& array);
+
+/// The name of the file or dataset that open_array mapped where `address` is, the si_addr of a SIGBUS;
+/// nullptr where none is. Safe in a signal handler.
+const char* mapped_file_at(const void* address) noexcept;
 
 /// Removes temporary files that are being written at this moment. Safe in a signal handler.
 void remove_temporary_files() noexcept;

@@ -7,11 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
 
 #include "core/text.hpp"
+#include "ejk/io.hpp"
 
 namespace ejk::io {
 
@@ -78,6 +82,17 @@ void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_
   }
 }
 
+namespace {
+
+// Memory that cannot be read is a file's that was cut short.
+[[noreturn]] void cannot_write(const std::byte* from, std::string_view name, int code) {
+  if (const char* input = code == EFAULT ? Mapping::name_at(from) : nullptr)
+    throw std::move(Error(Error::Kind::input, "has become shorter while it was read").at(input));
+  throw system_error(Error::Kind::output, name, code);
+}
+
+}  // namespace
+
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call writes at most 2 GiB
   const auto* from = static_cast<const std::byte*>(data);
@@ -86,7 +101,7 @@ void write_all(int fd, const void* data, std::int64_t n, std::string_view name) 
     if (wrote >= 0)
       from += wrote, n -= wrote;
     else if (errno != EINTR)
-      throw system_error(Error::Kind::output, name, errno);
+      cannot_write(from, name, errno);
   }
 }
 
@@ -98,23 +113,65 @@ void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std
     if (wrote >= 0)
       from += wrote, at += wrote, n -= wrote;
     else if (errno != EINTR)
-      throw system_error(Error::Kind::output, name, errno);
+      cannot_write(from, name, errno);
   }
 }
+
+// What is mapped where, in a list that a signal handler can walk at any moment: slots are added at its head
+// and used again, never freed. Whoever touches mapped memory keeps its slot as it is meanwhile, so a handler
+// that finds an address in a slot may read the name there.
+struct Mapping::Slot {
+  std::atomic<const std::byte*> begin = nullptr, end = nullptr;
+  std::string name;
+  Slot* next = nullptr;  // in the list of all
+  Slot* next_unused = nullptr;
+
+  static std::atomic<Slot*> all;
+  static Slot* unused;
+  static std::mutex mutex;
+
+  static Slot* add(const std::byte* data, std::int64_t bytes, std::string_view name) {
+    const std::lock_guard lock(mutex);
+    Slot* slot = unused;
+    if (slot != nullptr) {
+      unused = slot->next_unused;
+    } else {
+      slot = new Slot;
+      slot->next = all.load();
+      all = slot;
+    }
+    slot->name = name;
+    slot->end = data + bytes;
+    slot->begin = data;
+    return slot;
+  }
+
+  void remove() {
+    const std::lock_guard lock(mutex);
+    end = nullptr;
+    begin = nullptr;
+    next_unused = std::exchange(unused, this);
+  }
+};
+
+std::atomic<Mapping::Slot*> Mapping::Slot::all = nullptr;
+Mapping::Slot* Mapping::Slot::unused = nullptr;
+std::mutex Mapping::Slot::mutex;
 
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      is_file_(other.is_file_) {}
+      slot_(std::exchange(other.slot_, nullptr)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  std::swap(is_file_, other.is_file_);
+  std::swap(slot_, other.slot_);
   return *this;
 }
 
 Mapping::~Mapping() {
+  if (slot_ != nullptr) slot_->remove();
   if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
@@ -125,7 +182,7 @@ Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
   madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);  // children have no use for it
   m.data_ = static_cast<std::byte*>(p);
   m.bytes_ = bytes;
-  m.is_file_ = true;
+  m.slot_ = Slot::add(m.data_, bytes, name);
   return m;
 }
 
@@ -156,8 +213,15 @@ void Mapping::grow(std::int64_t bytes) {
   bytes_ = bytes;
 }
 
+const char* Mapping::name_at(const void* address) noexcept {
+  const auto* at = static_cast<const std::byte*>(address);
+  for (const Slot* slot = Slot::all.load(); slot != nullptr; slot = slot->next)
+    if (at >= slot->begin.load() && at < slot->end.load()) return slot->name.c_str();
+  return nullptr;
+}
+
 void Mapping::release(const std::byte* from, std::int64_t bytes) const {
-  if (!is_file_ || bytes <= 0) return;
+  if (slot_ == nullptr || bytes <= 0) return;
   static const std::int64_t page = sysconf(_SC_PAGESIZE);
   // Offsets from the mapping's start, which lies on a page boundary.
   const std::int64_t begin = (from - data_ + page - 1) / page * page;
@@ -167,3 +231,9 @@ void Mapping::release(const std::byte* from, std::int64_t bytes) const {
 }
 
 }  // namespace ejk::io
+
+namespace ejk {
+
+const char* mapped_file_at(const void* address) noexcept { return io::Mapping::name_at(address); }
+
+}  // namespace ejk

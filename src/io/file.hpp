@@ -62,8 +62,12 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  /// The first `bytes` bytes of a file, read-only.
+  /// The first `bytes` bytes of a file, read-only. Touching what another program has cut off meanwhile raises
+  /// SIGBUS.
   static Mapping of_file(int fd, std::int64_t bytes, std::string_view name);
+  /// The name of the file that is mapped at an address, or nullptr. Safe in a signal handler.
+  static const char* name_at(const void* address) noexcept;
+
   /// Zeroed memory; `shared` with processes forked later. Throws Error{budget}.
   enum class Sharing { own, with_children };
   static Mapping of_memory(std::int64_t bytes, Sharing sharing);
@@ -78,9 +82,11 @@ class Mapping {
   void release(const std::byte* from, std::int64_t bytes) const;
 
  private:
+  struct Slot;
+
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
-  bool is_file_ = false;
+  Slot* slot_ = nullptr;  // of a file
 };
 
 }  // namespace ejk::io

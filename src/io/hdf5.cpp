@@ -136,15 +136,31 @@ File open_checked(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-std::vector<std::string> hdf5_names(const ArrayReference& reference, const OpenOptions& options) {
+namespace {
+
+// Asks what there is at the reference, without keeping it open.
+Message ask(Hdf5Call call, const ArrayReference& reference, const OpenOptions& options) {
   const std::string name = core::printable(reference.path);
   open_checked(reference.path, name);
   Reader reader(reference.path, name, options);
-  Message reply = reader.call(request(Hdf5Call::names)
-                                  .put(reference.path)
-                                  .put(name)
-                                  .put(options.allow_external)
-                                  .put(reference.member));
+  return reader.call(
+      request(call).put(reference.path).put(name).put(options.allow_external).put(reference.member));
+}
+
+}  // namespace
+
+std::vector<ArrayLink> hdf5_links(const ArrayReference& reference, const OpenOptions& options) {
+  Message reply = ask(Hdf5Call::links, reference, options);
+  std::vector<ArrayLink> links;
+  for (std::int64_t n = reply.integer(); n > 0; --n) {
+    std::string name = reply.text(), kind = reply.text();
+    links.push_back({std::move(name), std::move(kind), reply.text()});
+  }
+  return links;
+}
+
+std::vector<std::string> hdf5_names(const ArrayReference& reference, const OpenOptions& options) {
+  Message reply = ask(Hdf5Call::names, reference, options);
   std::vector<std::string> names;
   for (std::int64_t n = reply.integer(); n > 0; --n) names.push_back(reply.text());
   return names;

@@ -9,6 +9,7 @@ namespace ejk::io {
 
 std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, const OpenOptions& options);
 std::vector<std::string> hdf5_names(const ArrayReference& reference, const OpenOptions& options);
+std::vector<ArrayLink> hdf5_links(const ArrayReference& reference, const OpenOptions& options);
 
 /// Adds the arrays to a copy of the file, which then takes its place.
 void write_hdf5(const WriteJob& job);

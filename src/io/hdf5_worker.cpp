@@ -1,17 +1,13 @@
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5_worker.hpp"
 
-#define H5_USE_110_API  // later libraries keep the functions of 1.10 under their names
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <hdf5.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -19,7 +15,9 @@
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
-#include "io/filters.hpp"
+#include "ejk/io.hpp"
+#include "io/hdf5_chunks.hpp"
+#include "io/hdf5_library.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
 
@@ -27,56 +25,13 @@ namespace ejk::io {
 
 namespace {
 
-// Limits on what a file may claim.
-constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;  // a chunk is held whole, some times over
-constexpr std::int64_t kMaxDeflateRatio = 1032;                 // deflate's best: 258 bytes for two bits
-constexpr std::int64_t kMemory = std::int64_t{512} << 20;       // for the library, besides chunks
+using Handle = Hdf5Handle;
+
+constexpr std::int64_t kMemory = std::int64_t{512} << 20;  // for the library, besides chunks
 constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
 
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
 constexpr hsize_t kAlignFrom = 1024, kAlignment = 64;
-
-// The identifier of something that is open in the library.
-class Handle {
- public:
-  Handle() = default;
-  Handle(hid_t id, herr_t (*closer)(hid_t)) : id_(id), close_(closer) {}
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
-  Handle& operator=(Handle&& other) noexcept {
-    std::swap(id_, other.id_);
-    std::swap(close_, other.close_);
-    return *this;
-  }
-  ~Handle() { close(); }
-  bool close() { return id_ < 0 || close_(std::exchange(id_, H5I_INVALID_HID)) >= 0; }
-  hid_t id() const { return id_; }
-  bool valid() const { return id_ >= 0; }
-
- private:
-  hid_t id_ = H5I_INVALID_HID;
-  herr_t (*close_)(hid_t) = nullptr;
-};
-
-// Why the library failed: the innermost entry of its error stack, and of that what the system said, if it
-// did.
-std::string reason() {
-  std::string why;
-  H5Ewalk2(
-      H5E_DEFAULT, H5E_WALK_UPWARD,
-      [](unsigned n, const H5E_error2_t* entry, void* out) -> herr_t {
-        if (n == 0 && entry->desc != nullptr) *static_cast<std::string*>(out) = entry->desc;
-        return 0;
-      },
-      &why);
-  H5Eclear2(H5E_DEFAULT);
-  constexpr std::string_view kSystem = "error message = '";
-  if (const auto at = why.find(kSystem); at != std::string::npos) {
-    why.erase(0, at + kSystem.size());
-    why.resize(std::min(why.find('\''), why.size()));
-  }
-  return why.empty() ? "the HDF5 library does not say why" : core::printable(why);
-}
 
 herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
                             void* seen) {
@@ -84,80 +39,11 @@ herr_t refuse_external_link(const char*, const char*, const char*, const char*, 
   return -1;
 }
 
-// What a dataset's creation properties say of one filter.
-struct FilterEntry {
-  H5Z_filter_t id = 0;
-  std::string name;
-  std::vector<unsigned> values;
-};
-
-std::vector<FilterEntry> filters_of(hid_t plist) {
-  std::vector<FilterEntry> entries;
-  for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
-    unsigned flags = 0, config = 0;
-    std::vector<unsigned> values(32);  // more than the library's own filters have
-    std::size_t n = values.size();
-    char name[64] = {};
-    const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &n, values.data(),
-                                           sizeof name - 1, name, &config);
-    values.resize(std::min(n, values.size()));
-    entries.push_back({id, name, std::move(values)});
-  }
-  return entries;
-}
-
-// The chunks that were read last, those that went in first leaving first: reading in C order comes back to a
-// row of chunks before it goes on to the next one.
-class ChunkCache {
- public:
-  ChunkCache() = default;
-  explicit ChunkCache(std::int64_t most) : most_(static_cast<std::size_t>(most)) {}
-
-  // The chunk; where it is not here, what load(bytes) makes of the memory of another.
-  template <class Load>
-  const Bytes& get(std::int64_t chunk, Load&& load) {
-    if (const auto at = held_.find(chunk); at != held_.end()) return at->second;
-    Bytes bytes;
-    if (held_.size() >= most_) {
-      const auto oldest = held_.find(order_.front());
-      bytes = std::move(oldest->second);
-      held_.erase(oldest);
-      order_.pop_front();
-    }
-    load(bytes);
-    order_.push_back(chunk);
-    return held_.emplace(chunk, std::move(bytes)).first->second;
-  }
-
- private:
-  std::size_t most_ = 1;
-  std::unordered_map<std::int64_t, Bytes> held_;
-  std::deque<std::int64_t> order_;
-};
-
 struct Dataset {
   Handle id, type;
   ArrayLayout layout;
-  // Of chunks that are taken whole from the file, and whose filters are undone here:
-  bool decoded_here = false;
-  Shape chunk;
-  std::int64_t chunk_bytes = 0;
-  std::vector<Filter> filters;
-  bool edges_unfiltered = false;  // chunks that reach over an edge are stored without filters
-  ChunkCache cache;
+  std::optional<Hdf5Chunks> chunks;
 };
-
-// A box of that extent from one array to another, whose strides are given in bytes.
-void copy_box(const std::byte* from, std::span<const std::int64_t> from_strides, std::byte* to,
-              std::span<const std::int64_t> to_strides, std::span<const std::int64_t> extent) {
-  if (extent.size() == 1) {
-    std::memcpy(to, from, static_cast<std::size_t>(extent[0] * from_strides[0]));
-    return;
-  }
-  for (std::int64_t i = 0; i < extent[0]; ++i)
-    copy_box(from + i * from_strides[0], from_strides.subspan(1), to + i * to_strides[0],
-             to_strides.subspan(1), extent.subspan(1));
-}
 
 class Server {
  public:
@@ -169,6 +55,14 @@ class Server {
         const std::vector<std::string> names = names_at(absolute(request.text()));
         reply.put(static_cast<std::int64_t>(names.size()));
         for (const std::string& name : names) reply.put(name);
+        return reply;
+      }
+      case Hdf5Call::links: {
+        open_file(request);
+        Message reply;
+        const std::vector<ArrayLink> links = links_below(absolute(request.text()));
+        reply.put(static_cast<std::int64_t>(links.size()));
+        for (const ArrayLink& link : links) reply.put(link.name).put(link.kind).put(link.target);
         return reply;
       }
       case Hdf5Call::open: {
@@ -212,20 +106,15 @@ class Server {
   }
 
  private:
-  // --- errors: file name, then the object's path in it, then why
+  // --- errors
 
-  std::string at(std::string_view path) const {
-    return path.empty() ? name_ : fmt::format("{}:{}", name_, core::printable(path));
-  }
-  Error error(std::string_view path, std::string_view why) const {
-    return Error(kind_, fmt::format("{}: {}", at(path), why));
-  }
+  std::string at(std::string_view path) const { return errors_.at(path); }
+  Error error(std::string_view path, std::string_view why) const { return errors_.error(path, why); }
   Error library_error(std::string_view path, std::string_view doing) const {
-    return error(path, fmt::format("{}: {}", doing, reason()));
+    return errors_.library_error(path, doing);
   }
   Handle checked(hid_t id, herr_t (*close)(hid_t), std::string_view path, std::string_view doing) const {
-    if (id < 0) throw library_error(path, doing);
-    return {id, close};
+    return errors_.checked(id, close, path, doing);
   }
 
   // --- the file
@@ -242,7 +131,7 @@ class Server {
 
   void open_file(Message& request) {
     const std::string path = request.text();
-    name_ = request.text();
+    errors_.name = request.text();
     allow_external_ = request.integer() != 0;
     dataset_ = Dataset();
     file_ = Handle();
@@ -285,6 +174,48 @@ class Server {
 
   std::vector<std::string> names_at(const std::string& path) {
     return find(path) == Found::group ? dataset_names(path) : std::vector{path};
+  }
+
+  // What names_at() does not name: links that are no object's first name.
+  std::vector<ArrayLink> links_below(const std::string& group) {
+    struct Visit {
+      std::string group;  // ends in "/"
+      std::unordered_map<haddr_t, std::string> first_names;
+      std::vector<ArrayLink> links;
+    } visit{group == "/" ? group : group + "/", {}, {}};
+    if (find(group) != Found::group) return {};
+    const Handle object =
+        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
+    H5O_info_t info{};
+    if (H5Oget_info2(object.id(), &info, H5O_INFO_BASIC) >= 0) visit.first_names[info.addr] = group;
+    const auto note = [](hid_t parent, const char* name, const H5L_info_t* link, void* out) -> herr_t {
+      Visit& seen = *static_cast<Visit*>(out);
+      std::string path = seen.group + name;
+      if (link->type == H5L_TYPE_HARD) {
+        const auto [at, is_first] = seen.first_names.try_emplace(link->u.address, path);
+        if (!is_first) seen.links.push_back({std::move(path), "hard", at->second});
+        return 0;
+      }
+      std::string value(link->u.val_size + 1, '\0');
+      if (H5Lget_val(parent, name, value.data(), link->u.val_size, H5P_DEFAULT) < 0) return -1;
+      const char *file = nullptr, *target = nullptr;
+      unsigned flags = 0;
+      if (link->type == H5L_TYPE_SOFT)
+        seen.links.push_back({std::move(path), "soft", value.substr(0, value.find('\0'))});
+      else if (link->type == H5L_TYPE_EXTERNAL &&
+               H5Lunpack_elink_val(value.data(), link->u.val_size, &flags, &file, &target) >= 0)
+        seen.links.push_back({std::move(path), "external", fmt::format("{}:{}", file, target)});
+      else
+        seen.links.push_back({std::move(path), "unknown", ""});
+      return 0;
+    };
+    if (H5Lvisit(object.id(), H5_INDEX_NAME, H5_ITER_INC, note, &visit) < 0)
+      throw library_error(group == "/" ? "" : group, "its links cannot be listed");
+    for (ArrayLink& link : visit.links)
+      if (link.kind == "soft" && H5Oexists_by_name(file_.id(), link.name.c_str(), links_.id()) <= 0)
+        link.kind = std::exchange(external_seen_, false) ? "soft" : "dangling";
+    H5Eclear2(H5E_DEFAULT);
+    return visit.links;
   }
 
   // The first few names, for a hint.
@@ -363,7 +294,7 @@ class Server {
     if (names.size() == 1) return names[0];
     if (names.empty()) throw error("", "holds no dataset");
     throw error("", fmt::format("holds {} datasets, and none is named", names.size()))
-        .hint(fmt::format("write {}:PATH with one of {}", name_, listed(names)));
+        .hint(fmt::format("write {}:PATH with one of {}", errors_.name, listed(names)));
   }
 
   // Opens the dataset, and refuses it before anything is read when it is not an array that the file can hold.
@@ -391,7 +322,7 @@ class Server {
         const auto end =
             core::checked_add(static_cast<std::int64_t>(std::min<haddr_t>(offset, INT64_MAX)), bytes);
         if (stored < bytes || !end || *end > file_bytes_)
-          throw claims_too_much(
+          throw errors_.claims_too_much(
               path, bytes,
               fmt::format("the file of {} bytes cannot hold from byte {} on", file_bytes_, offset));
         set.layout.offset = static_cast<std::int64_t>(offset);
@@ -399,30 +330,32 @@ class Server {
       }
       case H5D_COMPACT:
         if (stored < bytes)
-          throw claims_too_much(path, bytes, fmt::format("its {} stored bytes cannot hold", stored));
+          throw errors_.claims_too_much(path, bytes, fmt::format("its {} stored bytes cannot hold", stored));
         break;
       case H5D_CHUNKED:
-        check_chunks(path, id.id(), plist.id(), set, stored);
+        set.chunks.emplace(Hdf5Chunks::Place{errors_, path, file_bytes_, stored}, id.id(), plist.id(),
+                           set.layout.shape, set.layout.dtype);
         break;
       default:  // virtual, and allowed
         break;
     }
-    if (set.chunk_bytes > 0) {
-      // Room for one row of chunks, which reading in C order comes back to.
-      const std::int64_t cache = std::max(set.chunk_bytes, std::min(kMaxChunkCache, row_bytes_));
-      allow_memory(kMemory + cache + 4 * set.chunk_bytes);
-      set.cache = ChunkCache(cache / set.chunk_bytes);
+    if (set.chunks) {
+      const std::int64_t cache = set.chunks->cache_bytes();
+      allow_memory(kMemory + cache + 4 * set.chunks->chunk_bytes());
       // The library's own cache is for what only it can decode. Without one it copies unfiltered chunks
       // straight from the file; through it, it would take as many bytes as a chunk's entry claims, and read
       // on past them.
       const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
       constexpr std::size_t kSlots = 12421;  // a prime, some hundred times what such a row has
-      H5Pset_chunk_cache(access.id(), kSlots, set.decoded_here ? 0 : static_cast<std::size_t>(cache),
+      H5Pset_chunk_cache(access.id(), kSlots,
+                         set.chunks->decoded_here() ? 0 : static_cast<std::size_t>(cache),
                          H5D_CHUNK_CACHE_W0_DEFAULT);
       id = Handle();
       id = open(access.id());
+      set.chunks->use(id.id(), set.type.id());
     }
     set.layout.storage = storage_words(plist.id());
+    if (set.chunks) set.layout.storage += set.chunks->written();
     set.id = std::move(id);
     dataset_ = std::move(set);
     dataset_path_ = path;
@@ -439,7 +372,7 @@ class Server {
       lengths.resize(static_cast<std::size_t>(std::max(rank, 0)));
       words = fmt::format("chunks of {}", fmt::join(lengths, " x "));
     }
-    for (const FilterEntry& filter : filters_of(plist))
+    for (const Hdf5FilterEntry& filter : hdf5_filters(plist))
       words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter.name, 20));
     return words;
   }
@@ -458,7 +391,7 @@ class Server {
     if (H5Pget_external_count(plist) > 0 && !allow_external_)
       throw external(path, "keeps its data in other files");
     bool deflated = false;
-    for (const FilterEntry& filter : filters_of(plist)) {
+    for (const Hdf5FilterEntry& filter : hdf5_filters(plist)) {
       const std::string what =
           fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
@@ -477,101 +410,6 @@ class Server {
     }
   }
 
-  Error claims_too_much(const std::string& path, std::int64_t bytes, const std::string& than) const {
-    return error(path, fmt::format("the dataset claims {} bytes, which {}", bytes, than));
-  }
-
-  void check_chunks(const std::string& path, hid_t id, hid_t plist, Dataset& set, std::int64_t stored) {
-    const Shape& shape = set.layout.shape;
-    std::vector<hsize_t> lengths(shape.size());
-    const int rank = H5Pget_chunk(plist, static_cast<int>(lengths.size()), lengths.data());
-    if (rank != static_cast<int>(shape.size()))
-      throw error(path, "its chunks have another rank than the dataset");
-    Shape chunk;
-    for (const hsize_t length : lengths)
-      chunk.push_back(static_cast<std::int64_t>(std::min<hsize_t>(length, INT64_MAX)));
-    if (element_count(chunk) == 0) throw error(path, "its chunks are empty");
-    set.chunk = chunk;
-    set.chunk_bytes = byte_count(chunk, set.layout.dtype);
-    if (set.chunk_bytes > kMaxChunkBytes)
-      throw error(path, fmt::format("its chunks are {} each, more than the {} that are read",
-                                    core::format_bytes(set.chunk_bytes), core::format_bytes(kMaxChunkBytes)));
-    row_bytes_ = set.chunk_bytes;
-    for (std::size_t d = 1; d < shape.size(); ++d)
-      row_bytes_ =
-          core::checked_mul(row_bytes_, core::ceil_div(shape[d], std::max<std::int64_t>(chunk[d], 1)))
-              .value_or(INT64_MAX);
-    row_bytes_ = std::max(row_bytes_, set.chunk_bytes);
-
-    const Handle space = checked(H5Dget_space(id), H5Sclose, path, "has an unreadable shape");
-    hsize_t chunks = 0;
-    if (H5Dget_num_chunks(id, space.id(), &chunks) < 0)
-      throw library_error(path, "its chunks cannot be counted");
-    const std::int64_t claimed =
-        core::checked_mul(static_cast<std::int64_t>(std::min<hsize_t>(chunks, INT64_MAX)), set.chunk_bytes)
-            .value_or(INT64_MAX);
-    if (stored > file_bytes_)
-      throw claims_too_much(path, stored, fmt::format("the file of {} bytes cannot hold", file_bytes_));
-    const std::vector<FilterEntry> filters = filters_of(plist);
-    if (filters.empty() && stored != claimed) throw odd_chunk(path, id, space.id(), set, chunks);
-    prepare_decoding(path, plist, filters, set);
-    if (set.decoded_here && claimed / kMaxDeflateRatio > stored)
-      throw claims_too_much(path, claimed, fmt::format("its {} stored bytes cannot hold", stored));
-  }
-
-  // Unfiltered chunks take other bytes than they should: the first that does.
-  Error odd_chunk(const std::string& path, hid_t id, hid_t space, const Dataset& set, hsize_t chunks) const {
-    Shape at(set.chunk.size());
-    std::vector<hsize_t> offset(at.size());
-    constexpr hsize_t kMost = 10000;  // finding the n-th takes n steps
-    for (hsize_t i = 0; i < std::min(chunks, kMost); ++i) {
-      unsigned left_out = 0;
-      haddr_t address = 0;
-      hsize_t bytes = 0;
-      if (H5Dget_chunk_info(id, space, i, offset.data(), &left_out, &address, &bytes) < 0) break;
-      if (bytes == static_cast<hsize_t>(set.chunk_bytes)) continue;
-      std::copy(offset.begin(), offset.end(), at.begin());
-      return damaged_chunk(path, at, fmt::format("has {} bytes, not its {}", bytes, set.chunk_bytes));
-    }
-    return error(path, fmt::format("not all of its chunks have {} bytes", set.chunk_bytes));
-  }
-
-  // The chunk whose first element has that index.
-  Error damaged_chunk(const std::string& path, const Shape& at, std::string_view how) const {
-    return error(path, fmt::format("the chunk at {} {}", to_string(at), how));
-  }
-
-  // Fills in how chunks are decoded, where that is done here; otherwise the library does it.
-  void prepare_decoding(const std::string& path, hid_t plist, const std::vector<FilterEntry>& entries,
-                        Dataset& set) const {
-    for (const FilterEntry& entry : entries) {
-      Filter filter;
-      switch (entry.id) {
-        case H5Z_FILTER_DEFLATE:
-          filter.kind = Filter::Kind::deflate;
-          break;
-        case H5Z_FILTER_SHUFFLE:
-          filter.kind = Filter::Kind::shuffle;
-          if (entry.values.empty() || entry.values[0] == 0)
-            throw error(path, "its shuffle filter gives no size of elements");
-          filter.element_bytes = entry.values[0];
-          break;
-        case H5Z_FILTER_FLETCHER32:
-          filter.kind = Filter::Kind::fletcher32;
-          break;
-        default:
-          return;
-      }
-      set.filters.push_back(filter);
-    }
-    const auto is_deflate = [](const Filter& f) { return f.kind == Filter::Kind::deflate; };
-    if (std::count_if(set.filters.begin(), set.filters.end(), is_deflate) > 1) return;
-    set.decoded_here = true;
-    unsigned options = 0;
-    set.edges_unfiltered =
-        H5Pget_chunk_opts(plist, &options) >= 0 && (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
-  }
-
   ArrayLayout layout_of(const std::string& path, hid_t type, hid_t set) const {
     ArrayLayout layout;
     const std::string why = read_type(type, layout);
@@ -579,12 +417,16 @@ class Server {
     const Handle space = checked(H5Dget_space(set), H5Sclose, path, "has an unreadable shape");
     if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
       throw error(path, "the dataset is empty (a null dataspace)");
-    std::vector<hsize_t> lengths(H5S_MAX_RANK);
-    const int rank = H5Sget_simple_extent_dims(space.id(), lengths.data(), nullptr);
+    std::vector<hsize_t> lengths(H5S_MAX_RANK), most(H5S_MAX_RANK);
+    const int rank = H5Sget_simple_extent_dims(space.id(), lengths.data(), most.data());
     if (rank < 0) throw library_error(path, "has an unreadable shape");
     for (int d = 0; d < rank; ++d) {
       const hsize_t length = lengths[static_cast<std::size_t>(d)];
       if (length > INT64_MAX) throw error(path, fmt::format("axis {} claims a length of {}", d, length));
+      // (What has no limit has the largest number for one.)
+      if (const hsize_t limit = most[static_cast<std::size_t>(d)]; length > limit)
+        throw error(path,
+                    fmt::format("axis {} claims a length of {}, above its limit of {}", d, length, limit));
       layout.shape.push_back(static_cast<std::int64_t>(length));
     }
     try {
@@ -666,99 +508,12 @@ class Server {
   }
 
   void read(Message& request, std::span<std::byte> buffer) {
-    if (!dataset_.decoded_here) {
+    if (!dataset_.chunks || !dataset_.chunks->decoded_here()) {
       transfer(request, buffer, H5Dread);
       return;
     }
     const auto [start, count] = box_of(request, buffer);
-    const DType dtype = dataset_.layout.dtype;
-    const Shape& chunk = dataset_.chunk;
-    const Shape from_strides = c_strides(chunk, dtype), to_strides = c_strides(count, dtype);
-    const std::size_t rank = chunk.size();
-    Shape first(rank), chunks(rank), at(rank), extent(rank);  // first and how many, in chunks
-    for (std::size_t d = 0; d < rank; ++d) {
-      first[d] = start[d] / chunk[d];
-      chunks[d] = count[d] == 0 ? 0 : (start[d] + count[d] - 1) / chunk[d] - first[d] + 1;
-    }
-    for (Pieces pieces(chunks, 1); pieces.next();) {
-      std::int64_t from = 0, to = 0;
-      for (std::size_t d = 0; d < rank; ++d) {
-        at[d] = (first[d] + pieces.start()[d]) * chunk[d];
-        const std::int64_t low = std::max(at[d], start[d]);
-        extent[d] = std::min(chunk[d] - (low - at[d]), start[d] + count[d] - low);
-        from += (low - at[d]) * from_strides[d];
-        to += (low - start[d]) * to_strides[d];
-      }
-      copy_box(chunk_at(at).data() + from, from_strides, buffer.data() + to, to_strides, extent);
-    }
-  }
-
-  // The elements of the chunk whose first one has that index.
-  const Bytes& chunk_at(const Shape& at) {
-    std::int64_t chunk = 0;
-    for (std::size_t d = 0; d < at.size(); ++d)
-      chunk = chunk * core::ceil_div(dataset_.layout.shape[d], dataset_.chunk[d]) + at[d] / dataset_.chunk[d];
-    return dataset_.cache.get(chunk, [&](Bytes& bytes) { load_chunk(at, bytes); });
-  }
-
-  void load_chunk(const Shape& at, Bytes& bytes) {
-    const std::vector<hsize_t> offset(at.begin(), at.end());
-    const auto fail = [&](std::string_view how) { return damaged_chunk(dataset_path_, at, how); };
-    if (dataset_.filters.empty()) {
-      copy_chunk(at, bytes);
-      return;
-    }
-    hsize_t stored = 0;
-    const bool found = H5Dget_chunk_storage_size(dataset_.id.id(), offset.data(), &stored) >= 0;
-    if (found && stored == 0) {  // later libraries say so of chunks that were never written
-      unsigned left_out = 0;
-      haddr_t address = HADDR_UNDEF;
-      hsize_t length = 0;
-      H5Dget_chunk_info_by_coord(dataset_.id.id(), offset.data(), &left_out, &address, &length);
-      if (address != HADDR_UNDEF) throw fail("has no bytes");
-    }
-    if (!found || stored == 0) {
-      H5Eclear2(H5E_DEFAULT);
-      copy_chunk(at, bytes);  // which fails where the chunk's entry is damaged
-      return;
-    }
-    // Deflate makes hardly more of what it cannot shorten; this is twice as much.
-    constexpr hsize_t kSlack = 1 << 16;
-    if (stored > 2 * static_cast<hsize_t>(dataset_.chunk_bytes) + kSlack)
-      throw fail(fmt::format("takes {} stored bytes for its {}", stored, dataset_.chunk_bytes));
-    bytes.resize(stored);
-    std::uint32_t left_out = 0;
-    if (H5Dread_chunk(dataset_.id.id(), H5P_DEFAULT, offset.data(), &left_out, bytes.data()) < 0)
-      throw fail("cannot be read: " + reason());
-    bool whole = true;
-    for (std::size_t d = 0; d < at.size(); ++d)
-      whole = whole && at[d] <= dataset_.layout.shape[d] - dataset_.chunk[d];
-    if (dataset_.edges_unfiltered && !whole) left_out = UINT32_MAX;
-    try {
-      undo_filters(dataset_.filters, left_out, dataset_.chunk_bytes, bytes, spare_);
-    } catch (const Error& e) {
-      throw fail(e.message());
-    }
-  }
-
-  // A chunk without filters, or one that was never written and holds fill values.
-  void copy_chunk(const Shape& at, Bytes& bytes) {
-    bytes.resize(static_cast<std::size_t>(dataset_.chunk_bytes));
-    const std::size_t rank = at.size();
-    const std::vector<hsize_t> from(at.begin(), at.end()), origin(rank),
-        whole(dataset_.chunk.begin(), dataset_.chunk.end());
-    std::vector<hsize_t> extent(whole);
-    for (std::size_t d = 0; d < rank; ++d)
-      extent[d] = std::min(whole[d], static_cast<hsize_t>(dataset_.layout.shape[d] - at[d]));
-    const Handle in_file =
-        checked(H5Dget_space(dataset_.id.id()), H5Sclose, dataset_path_, "has an unreadable shape");
-    const Handle in_memory(H5Screate_simple(static_cast<int>(rank), whole.data(), nullptr), H5Sclose);
-    if (H5Sselect_hyperslab(in_file.id(), H5S_SELECT_SET, from.data(), nullptr, extent.data(), nullptr) < 0 ||
-        H5Sselect_hyperslab(in_memory.id(), H5S_SELECT_SET, origin.data(), nullptr, extent.data(), nullptr) <
-            0 ||
-        H5Dread(dataset_.id.id(), dataset_.type.id(), in_memory.id(), in_file.id(), H5P_DEFAULT,
-                bytes.data()) < 0)
-      throw damaged_chunk(dataset_path_, at, "cannot be read: " + reason());
+    dataset_.chunks->read(start, count, buffer.data());
   }
 
   // The box that is asked for, which lies within the open dataset and fits into the buffer.
@@ -792,7 +547,7 @@ class Server {
     const hid_t memory = shape.empty() ? H5S_ALL : memory_space.id();
     if (move(dataset_.id.id(), dataset_.type.id(), memory, file_space.id(), H5P_DEFAULT, buffer.data()) < 0)
       throw library_error(dataset_path_,
-                          kind_ == Error::Kind::output ? "cannot be written" : "cannot be read");
+                          errors_.kind == Error::Kind::output ? "cannot be written" : "cannot be read");
   }
 
   // --- writing
@@ -832,9 +587,9 @@ class Server {
   }
 
   void check(Message& request) {
-    kind_ = Error::Kind::output;
+    errors_.kind = Error::Kind::output;
     const std::string path = request.text();
-    name_ = request.text();
+    errors_.name = request.text();
     start_library();
     open_existing(path, H5F_ACC_RDONLY);
     std::vector<std::string> targets;
@@ -844,9 +599,9 @@ class Server {
   }
 
   void begin(Message& request) {
-    kind_ = Error::Kind::output;
+    errors_.kind = Error::Kind::output;
     const std::string path = request.text();
-    name_ = request.text();
+    errors_.name = request.text();
     const bool is_new = request.integer() != 0;
     overwrite_ = request.integer() != 0;
     start_library();
@@ -969,11 +724,10 @@ class Server {
   // The order matters: what is closed last stands first.
   Handle links_, file_;
   Dataset dataset_;
-  Bytes spare_;
-  std::string name_, dataset_path_;
-  Error::Kind kind_ = Error::Kind::input;
+  std::string dataset_path_;
+  Hdf5Errors errors_;
   bool allow_external_ = false, external_seen_ = false, overwrite_ = false;
-  std::int64_t file_bytes_ = 0, row_bytes_ = 0;
+  std::int64_t file_bytes_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The only file that knows the HDF5 library; it runs in a process of its own (io/worker.hpp).
+// The HDF5 library at work; it runs in a process of its own (io/worker.hpp).
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
@@ -10,6 +10,8 @@ namespace ejk::io {
 enum class Hdf5Call : std::int64_t {
   // path, name for messages, allow external (0, 1) → how many, then each dataset's path
   names,
+  // the same → how many, then each link's path, kind and target
+  links,
   // the same, then the dataset's path or "" → its path, dtype, byte order, shape, offset in the file or -1,
   // how it is stored
   open,

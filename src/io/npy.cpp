@@ -329,17 +329,18 @@ std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, con
   const std::string name = core::printable(reference.path);
   File file = open_for_reading(reference.path, name);
   if (!is_regular(file.fd())) return read_npy_stream(file.fd(), name, options.max_memory);
+  ArrayLayout layout;
+  const std::int64_t size = size_of_file(file.fd());
   try {
-    const ArrayLayout layout = read_npy_header(
+    layout = read_npy_header(
         [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });
-    const std::int64_t size = size_of_file(file.fd());
     check_size(layout, size - layout.offset);
-    Mapping mapping = Mapping::of_file(file.fd(), size, "mapping");
-    return make_mapped_source(std::move(mapping), layout, name, std::move(file));
   } catch (Error& e) {
     e.at(name);
     throw;
   }
+  Mapping mapping = Mapping::of_file(file.fd(), size, name);
+  return make_mapped_source(std::move(mapping), layout, name, std::move(file));
 }
 
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory) {

@@ -3,6 +3,7 @@
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/container.hpp"
+#include "io/hdf5.hpp"
 #include "io/slice.hpp"
 
 namespace ejk {
@@ -20,6 +21,12 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options) {
   const ArrayReference reference = parse_reference(path);
   return io::container(reference.container).names(reference, options);
+}
+
+std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options) {
+  const ArrayReference reference = parse_reference(path);
+  if (reference.container != ArrayReference::Container::hdf5) return {};
+  return io::hdf5_links(reference, options);
 }
 
 }  // namespace ejk

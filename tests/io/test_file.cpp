@@ -59,6 +59,38 @@ TEST_CASE("a mapped file can be released, whole pages of it, and read again") {
   CHECK(std::string_view(reinterpret_cast<const char*>(m.data()), bytes.size()) == bytes);
 }
 
+TEST_CASE("a mapped file is known by any address in it, while it is mapped") {
+  Folder folder;
+  put(folder / "a", std::string(5000, 'x'));
+  const io::File file = io::open_for_reading(folder / "a", "a");
+  const std::byte* begin = nullptr;
+  for (int twice = 0; twice < 2; ++twice) {
+    io::Mapping a = io::Mapping::of_file(file.fd(), 5000, "a.npy");
+    const io::Mapping b = io::Mapping::of_file(file.fd(), 5000, "b.npy");
+    const io::Mapping moved = std::move(a);
+    begin = moved.data();
+    CHECK(mapped_file_at(begin) == std::string("a.npy"));
+    CHECK(mapped_file_at(begin + 4999) == std::string("a.npy"));
+    CHECK(mapped_file_at(b.data() + 100) == std::string("b.npy"));
+  }
+  CHECK(mapped_file_at(begin) == nullptr);
+  CHECK(mapped_file_at(&folder) == nullptr);
+}
+
+TEST_CASE("writing what has been cut off a mapped file is an error of that file") {
+  Folder folder;
+  put(folder / "a", std::string(100000, 'x'));
+  const io::File file = io::open_for_reading(folder / "a", "a"),
+                 out(open((folder / "b").c_str(), O_CREAT | O_WRONLY, 0600));
+  const io::Mapping m = io::Mapping::of_file(file.fd(), 100000, "a.npy");
+  fs::resize_file(folder / "a", 10);
+  const std::string expected = "a.npy: has become shorter while it was read";
+  CHECK(error_of(Error::Kind::input, [&] { io::write_all(out.fd(), m.data(), m.bytes(), "out"); }) ==
+        expected);
+  CHECK(error_of(Error::Kind::input, [&] { io::write_all_at(out.fd(), m.data(), m.bytes(), 0, "out"); }) ==
+        expected);
+}
+
 TEST_CASE("memory of one's own grows with what is in it, and releasing it loses nothing") {
   io::Mapping m = io::Mapping::of_memory(4096, io::Mapping::Sharing::own);
   m.data()[4095] = std::byte{7};

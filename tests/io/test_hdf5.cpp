@@ -128,6 +128,35 @@ TEST_CASE("the names in a file come in order, and a lone dataset needs none") {
   CHECK(open_array(kFiles + "other.h5")->name() == kFiles + "other.h5:/y");
 }
 
+TEST_CASE("links are named with what they lead to, and none is followed") {
+  const auto of = [](const std::string& path, const OpenOptions& options = {}) {
+    Names words;
+    for (const ArrayLink& link : array_links(path, options))
+      words.push_back(fmt::format("{} {} {}", link.name, link.kind, link.target));
+    return words;
+  };
+  const Names all{"/dangling dangling /nothing", "/external external other.h5:/y", "/soft soft /x",
+                  "/soft_external soft /external"};
+  CHECK(of(kFiles + "zoo.h5") == all);
+  CHECK(of(zoo("/")) == all);
+  CHECK(of(zoo("/g")).empty());
+  CHECK(of(zoo("/x")).empty());
+  CHECK(of(zoo("/no/such")).empty());
+  CHECK(of("x.npz").empty());
+
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_arrays(parse_reference(path + ":/g"), {{"x", make_source(counting({3}))}});
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/g/x", file, "/g/again", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/", file, "/g/up", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_soft("../x", file, "/g/y", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_soft("x", file, "/g/z", H5P_DEFAULT, H5P_DEFAULT);
+  H5Fclose(file);
+  CHECK(array_names(path) == Names{"/g/again"});
+  CHECK(of(path) == Names{"/g/up hard /", "/g/x hard /g/again", "/g/y dangling ../x", "/g/z soft x"});
+}
+
 TEST_CASE("a file that is no HDF5 file says so") {
   Folder folder;
   const auto message = [&](std::string_view bytes) {
@@ -282,6 +311,163 @@ TEST_CASE("a chunk that yields other bytes than it should is refused, by file, d
   CHECK(contains(message(summed, {{{0, 0}, "sum"}}), "has only 3 bytes, less than its checksum"));
   CHECK(contains(message(plain, {{{0, 0}, whole}, {{4, 4}, whole.substr(20)}}),
                  "the chunk at (4, 4) has 44 bytes, not its 64"));
+}
+
+namespace {
+
+// A little-endian number in a file's bytes.
+class Number {
+ public:
+  Number(std::string& file, std::size_t at, std::size_t bytes) : file_(file), at_(at), bytes_(bytes) {}
+  operator std::uint64_t() const {
+    std::uint64_t value = 0;
+    for (std::size_t i = bytes_; i-- > 0;) value = value << 8 | static_cast<unsigned char>(file_[at_ + i]);
+    return value;
+  }
+  void operator=(std::uint64_t value) {
+    for (std::size_t i = 0; i < bytes_; ++i) file_[at_ + i] = static_cast<char>(value >> (8 * i));
+  }
+
+ private:
+  std::string& file_;
+  std::size_t at_, bytes_;
+};
+
+// The first leaf of the index of chunks in a file's bytes (a version 1 B-tree), taken apart and put back. A
+// key is the chunk's stored bytes, its filter mask, its offset in each axis and in an element; behind each
+// stands the chunk's address. Source: the HDF5 file format, "Disk Format: Level 1A1 - Version 1 B-trees".
+class Leaf {
+ public:
+  Leaf(std::string& file, std::size_t rank) : file_(file), stride_(8 + 8 * (rank + 1) + 8) {
+    at_ = file.find(std::string("TREE\1\0", 6));
+    REQUIRE(at_ != std::string::npos);
+  }
+  Number used() { return {file_, at_ + 6, 2}; }
+  Number bytes(std::size_t i) { return {file_, entry(i), 4}; }
+  Number offset(std::size_t i, std::size_t axis) { return {file_, entry(i) + 8 + 8 * axis, 8}; }
+  Number address(std::size_t i) { return {file_, entry(i + 1) - 8, 8}; }
+
+ private:
+  std::size_t entry(std::size_t i) const { return at_ + 24 + i * stride_; }
+
+  std::string& file_;
+  std::size_t stride_, at_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an index of chunks that cannot be the dataset's is refused, whatever the filters") {
+  Folder folder;
+  const std::string path = folder / "a.h5", whole(64, 'x');
+  // 6 x 10 elements in chunks of 4 x 4: 2 x 3 of them, the first five written.
+  const auto gzip = [](hid_t plist) { H5Pset_deflate(plist, 4); };
+  const auto plain = [](hid_t) {};
+  const auto check = [&](auto filters, std::string_view bytes) {
+    std::vector<Stored> chunks;
+    for (std::int64_t i = 0; i < 5; ++i) chunks.push_back({{i / 3 * 4, i % 3 * 4}, std::string(bytes)});
+    make_chunks(path, H5T_NATIVE_INT32, {6, 10}, {4, 4}, filters, chunks);
+    const std::string good = get(path);
+    CHECK(contains(open_array(path)->storage(), ", 5 of 6 written"));
+    CHECK(read_all(*open_array(path)).shape() == Shape{6, 10});
+    const auto message = [&](auto damage) {
+      std::string bad = good;
+      damage(Leaf(bad, 2));
+      fs::remove(path);
+      put(path, bad);
+      std::string text = error_of(Error::Kind::input, [&] { read_all(*open_array(path)); });
+      CHECK(contains(text, path + ":/x: "));
+      CHECK(text.find('\n') == std::string::npos);
+      return text;
+    };
+    CHECK(contains(message([](Leaf leaf) { leaf.offset(4, 0) = 8; }),
+                   "the index of its chunks is damaged: it has one at (8, 4), where none can be"));
+    CHECK(contains(message([](Leaf leaf) { leaf.offset(4, 1) = std::uint64_t{1} << 40; }),
+                   "it has one at (4, 1099511627776), where none can be"));
+    CHECK(contains(message([](Leaf leaf) { leaf.offset(4, 0) = 0; }), "is not found"));
+    CHECK(contains(message([](Leaf leaf) { leaf.offset(4, 1) = 0; }), "it has the chunk at (4, 0) twice"));
+    CHECK(contains(message([](Leaf leaf) { leaf.offset(1, 1) = 8, leaf.offset(2, 1) = 4; }), "is not found"));
+    CHECK(contains(message([](Leaf leaf) { leaf.address(1) = leaf.address(0) + 4; }),
+                   "the chunks at (0, 0) and (0, 4) share bytes"));
+    CHECK(contains(message([](Leaf leaf) { leaf.address(1) = 1 << 20; }),
+                   "the chunk at (0, 4) lies outside of the file"));
+    CHECK(contains(message([](Leaf leaf) { leaf.address(1) = UINT64_MAX; }), "the chunk at (0, 4) "));
+    return good;
+  };
+  check(gzip, zlib(whole));
+  std::string bad = check(plain, whole);
+  // As many bytes in all as there should be.
+  Leaf leaf(bad, 2);
+  leaf.bytes(1) = 68, leaf.bytes(3) = 60;
+  fs::remove(path);
+  put(path, bad);
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }),
+                 "a.h5:/x: the chunk at (0, 4) has 68 bytes, not its 64"));
+}
+
+TEST_CASE("in a long index of chunks one that is not where it belongs is missed when it is read") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const auto gzip = [](hid_t plist) { H5Pset_deflate(plist, 4); };
+  const auto plain = [](hid_t) {};
+  const auto check = [&](auto filters, const std::string& bytes) {
+    for (const std::int64_t n : {700, 699}) {  // of 700
+      std::vector<Stored> chunks;
+      for (std::int64_t i = 0; i < n; ++i) chunks.push_back({{4 * i}, bytes});
+      make_chunks(path, H5T_NATIVE_UINT8, {2800}, {4}, filters, chunks);
+      CHECK(open_array(path)->storage().ends_with(", 699 of 700 written") == (n < 700));
+      const Array all = read_all(*open_array(path));
+      CHECK(all.elements<std::uint8_t>()[2795] == 'x');
+      CHECK(all.elements<std::uint8_t>()[2796] == (n < 700 ? 0 : 'x'));
+      std::string bad = get(path);
+      Leaf(bad, 1).offset(5, 0) = 4000;
+      fs::remove(path);
+      put(path, bad);
+      CHECK(contains(error_of(Error::Kind::input, [&] { read_all(*open_array(path)); }),
+                     "a.h5:/x: the index of its chunks is damaged: "));
+    }
+  };
+  check(gzip, zlib("xxxx"));
+  check(plain, "xxxx");
+}
+
+TEST_CASE("chunks that an index lost are told") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  make_chunks(path, H5T_NATIVE_UINT8, {8}, {4}, [](hid_t) {}, {{{0}, "xxxx"}, {{4}, "xxxx"}});
+  CHECK(open_array(path)->storage() == "chunks of 4");
+  std::string bad = get(path);
+  Leaf(bad, 1).used() = 1;
+  fs::remove(path);
+  put(path, bad);
+  CHECK(open_array(path)->storage() == "chunks of 4, 1 of 2 written");
+}
+
+TEST_CASE("a shape above its own limits is refused") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  make_chunks(path, H5T_NATIVE_UINT8, {0x0203, 0x0405}, {4, 4}, [](hid_t) {}, {});
+  std::string bad = get(path);
+  const auto lengths = bad.find(std::string("\x03\x02\0\0\0\0\0\0\x05\x04", 10));
+  REQUIRE(lengths != std::string::npos);
+  bad[lengths + 5] = 1;  // the limits follow
+  fs::remove(path);
+  put(path, bad);
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }),
+                 "a.h5:/x: axis 0 claims a length of 1099511628291, above its limit of 515"));
+}
+
+TEST_CASE("a file for a later library gets a hint") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const std::string good = get(kFiles + "other.h5");
+  const auto layout = good.find(std::string("\x08\0\x18\0", 4));  // the message's type and size
+  REQUIRE(layout != std::string::npos);
+  std::string later = good;
+  later[layout + 8] = 9;
+  put(path, later);
+  CHECK(contains(
+      error_of(Error::Kind::input, [&] { open_array(path); }),
+      ":/y: cannot be opened: bad version number for layout message\nhint: if a later HDF5 library"));
 }
 
 TEST_CASE(

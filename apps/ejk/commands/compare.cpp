@@ -175,6 +175,11 @@ Answer run(const CompareOptions& options, Job& job) {
     expected = side_of(job, options.expected);
     by_name = actual.is_whole && expected.is_whole;
     pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
+    if (by_name)
+      for (const Side* side : {&actual, &expected}) {
+        const std::string left_out = job.links_left_out(side->word);
+        if (!left_out.empty()) head.warnings.push_back(left_out);
+      }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     const auto header = [](const ArraySource& source) {
       return fmt::format("{} {}", name_of(source.dtype()), to_string(source.shape()));

@@ -106,6 +106,8 @@ Answer run(const ConvertOptions& options, Job& job) {
       job.note_input("input", input);
       const std::vector<ArrayReference> arrays = job.arrays_in(input);
       if (arrays.empty()) report.warnings.push_back(printable(input) + ": holds no arrays");
+      const std::string left_out = job.links_left_out(input);
+      if (!left_out.empty()) report.warnings.push_back(left_out);
       for (const ArrayReference& reference : arrays) {
         Source source = job.open_once(reference);
         const bool is_stream = reference.container == ArrayReference::Container::stream;
@@ -123,7 +125,9 @@ Answer run(const ConvertOptions& options, Job& job) {
       }
     }
   });
-  if (names.empty()) throw Error(Error::Kind::input, "there is no array to convert");
+  if (names.empty())
+    throw Error(Error::Kind::input, "there is no array to convert")
+        .hint(report.warnings.empty() ? "" : printable(report.warnings.back()));
   if (names.size() > 1 && !job.has_output())
     throw Error(Error::Kind::usage, fmt::format("-o is required for {} arrays", names.size()))
         .hint("out.h5, out.npz or out/ takes all");

@@ -42,6 +42,11 @@ Table table() {
           INT64_MAX};
 }
 
+Table links_table() {
+  return {
+      "links", "links, which are not followed", {{"name", "link"}, {"kind", "kind"}, {"target", "to"}}, {}};
+}
+
 // What its header says of an array.
 std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySource& source) {
   return {printable(reference.text),
@@ -85,12 +90,15 @@ Answer run(const InfoOptions& options, Job& job) {
   };
   std::vector<Found> found;
   Report report;
-  Table planned = table();
+  Table planned = table(), links = links_table();
   std::int64_t peak = 0, bytes = 0;
   job.phase(Job::Phase::read, [&] {
     for (const std::string& file : options.files) {
       job.note_input("file", file);
       const std::vector<ArrayReference> arrays = job.arrays_in(file);
+      for (const ArrayLink& link : job.links_in(file))
+        links.rows.push_back({printable(parse_reference(file).path + ":" + link.name), link.kind,
+                              link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
       if (arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
       for (const ArrayReference& reference : arrays) {
         std::shared_ptr<const ArraySource> source;
@@ -113,6 +121,7 @@ Answer run(const InfoOptions& options, Job& job) {
   Report plan;
   plan.warnings = report.warnings;
   plan.add(planned);
+  if (!links.rows.empty()) plan.add(links);
   if (job.plan(std::move(plan), peak)) return Answer::yes;
 
   job.note_read(bytes);
@@ -144,6 +153,7 @@ Answer run(const InfoOptions& options, Job& job) {
   report.add("arrays_count", "arrays", static_cast<std::int64_t>(found.size()), Unit::count)
       .add("size", "size", bytes, Unit::bytes)
       .add("nans", "NaN", nans, Unit::count);
+  if (!links.rows.empty()) report.add(std::move(links));
   if (options.histogram) report.add(std::move(histogram));
   job.deliver(std::move(report), {});
   return Answer::yes;

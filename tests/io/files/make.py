@@ -69,3 +69,12 @@ with h5py.File("userblock.h5", "w", userblock_size=512) as f:
 with h5py.File("small.h5", "w") as f:
     f["flat"] = np.arange(8, dtype="i4")
     f.create_dataset("gzip", data=np.arange(8, dtype="i2"), chunks=(4,), compression="gzip")
+
+# Links of every kind beside two datasets.
+with h5py.File("links.h5", "w") as f:
+    f["x"] = np.arange(6.0)
+    f["g/y"] = np.arange(3)
+    f["g/x"] = f["x"]
+    f["g/soft"] = h5py.SoftLink("/x")
+    f["gone"] = h5py.SoftLink("/nothing")
+    f["other"] = h5py.ExternalLink("other.h5", "/y")

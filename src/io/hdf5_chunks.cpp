@@ -1,0 +1,294 @@
+// tests: tests/io/test_hdf5.cpp
+#include "io/hdf5_chunks.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "io/pieces.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+// Limits on what a file may claim.
+constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;  // a chunk is held whole, some times over
+constexpr std::int64_t kMaxDeflateRatio = 1032;                 // deflate's best: 258 bytes for two bits
+constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
+
+// An index of so many chunks is looked through when its dataset is opened: finding the n-th takes n steps.
+// Of a longer one, over at most so many places, the places that it fills are counted when one is empty.
+constexpr std::int64_t kMaxListed = 200, kMaxCounted = std::int64_t{1} << 18;
+
+// A box of that extent from one array to another, whose strides are given in bytes.
+void copy_box(const std::byte* from, std::span<const std::int64_t> from_strides, std::byte* to,
+              std::span<const std::int64_t> to_strides, std::span<const std::int64_t> extent) {
+  if (extent.size() == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(extent[0] * from_strides[0]));
+    return;
+  }
+  for (std::int64_t i = 0; i < extent[0]; ++i)
+    copy_box(from + i * from_strides[0], from_strides.subspan(1), to + i * to_strides[0],
+             to_strides.subspan(1), extent.subspan(1));
+}
+
+}  // namespace
+
+Hdf5Chunks::Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, DType dtype)
+    : place_(std::move(place)), id_(id), shape_(shape), dtype_(dtype) {
+  std::vector<hsize_t> lengths(shape_.size());
+  const int rank = H5Pget_chunk(plist, static_cast<int>(lengths.size()), lengths.data());
+  if (rank != static_cast<int>(shape_.size()))
+    throw place_.errors.error(place_.path, "its chunks have another rank than the dataset");
+  for (const hsize_t length : lengths)
+    chunk_.push_back(static_cast<std::int64_t>(std::min<hsize_t>(length, INT64_MAX)));
+  if (element_count(chunk_) == 0) throw place_.errors.error(place_.path, "its chunks are empty");
+  chunk_bytes_ = byte_count(chunk_, dtype_);
+  if (chunk_bytes_ > kMaxChunkBytes)
+    throw place_.errors.error(
+        place_.path, fmt::format("its chunks are {} each, more than the {} that are read",
+                                 core::format_bytes(chunk_bytes_), core::format_bytes(kMaxChunkBytes)));
+  row_bytes_ = chunk_bytes_;
+  for (std::size_t d = 1; d < shape_.size(); ++d)
+    row_bytes_ = core::checked_mul(row_bytes_, core::ceil_div(shape_[d], chunk_[d])).value_or(INT64_MAX);
+  row_bytes_ = std::max(row_bytes_, chunk_bytes_);
+
+  const Hdf5Handle space =
+      place_.errors.checked(H5Dget_space(id_), H5Sclose, place_.path, "has an unreadable shape");
+  hsize_t chunks = 0;
+  if (H5Dget_num_chunks(id_, space.id(), &chunks) < 0)
+    throw place_.errors.library_error(place_.path, "its chunks cannot be counted");
+  entries_ = static_cast<std::int64_t>(std::min<hsize_t>(chunks, INT64_MAX));
+  places_ = 1;
+  for (std::size_t d = 0; d < shape_.size(); ++d)
+    places_ = core::checked_mul(places_, core::ceil_div(shape_[d], chunk_[d])).value_or(INT64_MAX);
+  const std::int64_t claimed = core::checked_mul(entries_, chunk_bytes_).value_or(INT64_MAX);
+  if (place_.stored > place_.file_bytes)
+    throw place_.errors.claims_too_much(place_.path, place_.stored,
+                                        fmt::format("the file of {} bytes cannot hold", place_.file_bytes));
+  const std::vector<Hdf5FilterEntry> filters = hdf5_filters(plist);
+  if (entries_ <= kMaxListed) {
+    list_chunks(space.id(), filters.empty());
+    index_checked_ = true;
+  }
+  if (entries_ > places_)
+    throw damaged_index(fmt::format("it has {} chunks, and there are {}", entries_, places_));
+  if (filters.empty() && place_.stored != claimed)
+    throw place_.errors.error(place_.path, fmt::format("not all of its chunks have {} bytes", chunk_bytes_));
+  prepare_decoding(plist, filters);
+  if (decoded_here_ && claimed / kMaxDeflateRatio > place_.stored)
+    throw place_.errors.claims_too_much(place_.path, claimed,
+                                        fmt::format("its {} stored bytes cannot hold", place_.stored));
+}
+
+std::int64_t Hdf5Chunks::cache_bytes() const {
+  return std::max(chunk_bytes_, std::min(kMaxChunkCache, row_bytes_));
+}
+
+std::string Hdf5Chunks::written() const {
+  return entries_ < places_ ? fmt::format(", {} of {} written", entries_, places_) : "";
+}
+
+void Hdf5Chunks::use(hid_t id, hid_t type) {
+  id_ = id;
+  type_ = type;
+  cache_ = ChunkCache(cache_bytes() / chunk_bytes_);
+}
+
+Error Hdf5Chunks::damaged_index(std::string_view how) const {
+  return place_.errors.error(place_.path, fmt::format("the index of its chunks is damaged: {}", how));
+}
+
+// Every entry of the index is a chunk of the dataset, is found where it should be, has the bytes it should
+// have where there are no filters, and shares them with no other.
+void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) const {
+  struct Entry {
+    Shape at;
+    std::int64_t address = 0, bytes = 0;
+  };
+  std::vector<Entry> entries;
+  std::vector<hsize_t> offset(chunk_.size());
+  for (std::int64_t i = 0; i < entries_; ++i) {
+    unsigned left_out = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t bytes = 0;
+    if (H5Dget_chunk_info(id_, space, static_cast<hsize_t>(i), offset.data(), &left_out, &address, &bytes) <
+        0)
+      throw place_.errors.library_error(place_.path, "the index of its chunks cannot be read");
+    const Shape at(offset.begin(), offset.end());
+    for (std::size_t d = 0; d < at.size(); ++d)
+      if (offset[d] >= static_cast<hsize_t>(shape_[d]) || at[d] % chunk_[d] != 0)
+        throw damaged_index(fmt::format("it has one at ({}), where none can be", fmt::join(offset, ", ")));
+    if (unfiltered && bytes != static_cast<hsize_t>(chunk_bytes_))
+      throw damaged_chunk(at, fmt::format("has {} bytes, not its {}", bytes, chunk_bytes_));
+    const auto file_bytes = static_cast<hsize_t>(place_.file_bytes);
+    if (address > file_bytes || bytes > file_bytes - address)
+      throw damaged_chunk(at, "lies outside of the file");
+    if (!is_in_index(at)) throw damaged_index(fmt::format("the chunk at {} is not found", to_string(at)));
+    entries.push_back({at, static_cast<std::int64_t>(address), static_cast<std::int64_t>(bytes)});
+  }
+  const auto before = [](const Entry& a, const Entry& b) { return a.address < b.address; };
+  std::sort(entries.begin(), entries.end(), before);
+  const auto overlap = [](const Entry& a, const Entry& b) { return a.address + a.bytes > b.address; };
+  const auto two = std::adjacent_find(entries.begin(), entries.end(), overlap);
+  if (two != entries.end())
+    throw damaged_index(
+        fmt::format("the chunks at {} and {} share bytes", to_string(two[0].at), to_string(two[1].at)));
+  const auto less = [](const Entry& a, const Entry& b) { return a.at < b.at; };
+  const auto same = [](const Entry& a, const Entry& b) { return a.at == b.at; };
+  std::sort(entries.begin(), entries.end(), less);
+  const auto twice = std::adjacent_find(entries.begin(), entries.end(), same);
+  if (twice != entries.end())
+    throw damaged_index(fmt::format("it has the chunk at {} twice", to_string(twice->at)));
+}
+
+// Whether a chunk can be looked up. (Of one without filters the library says no length but the usual one.)
+bool Hdf5Chunks::is_in_index(const Shape& at, hsize_t* stored) const {
+  const std::vector<hsize_t> offset(at.begin(), at.end());
+  hsize_t bytes = 0;
+  bool found = H5Dget_chunk_storage_size(id_, offset.data(), &bytes) >= 0;
+  if (found && bytes == 0) {  // later libraries say so of chunks that were never written
+    unsigned left_out = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t length = 0;
+    found = H5Dget_chunk_info_by_coord(id_, offset.data(), &left_out, &address, &length) >= 0 &&
+            address != HADDR_UNDEF;
+  }
+  if (!found) H5Eclear2(H5E_DEFAULT);
+  if (stored != nullptr) *stored = bytes;
+  return found;
+}
+
+// The chunk at that place is not in the index. It may never have been written; or the index is damaged, and
+// has it elsewhere: then fewer chunks are found than there are entries.
+void Hdf5Chunks::check_absence(const Shape& at) {
+  if (entries_ == places_) throw damaged_index(fmt::format("the chunk at {} is not found", to_string(at)));
+  if (std::exchange(index_checked_, true) || places_ > kMaxCounted) return;
+  Shape counts(at.size());
+  for (std::size_t d = 0; d < at.size(); ++d) counts[d] = core::ceil_div(shape_[d], chunk_[d]);
+  std::int64_t found = 0;
+  Shape place(at.size());
+  for (Pieces places(counts, 1); places.next();) {
+    for (std::size_t d = 0; d < at.size(); ++d) place[d] = places.start()[d] * chunk_[d];
+    if (is_in_index(place)) ++found;
+  }
+  if (found != entries_) throw damaged_index(fmt::format("of its {} chunks {} are found", entries_, found));
+}
+
+// The chunk whose first element has that index.
+Error Hdf5Chunks::damaged_chunk(const Shape& at, std::string_view how) const {
+  return place_.errors.error(place_.path, fmt::format("the chunk at {} {}", to_string(at), how));
+}
+
+// Fills in how chunks are decoded, where that is done here; otherwise the library does it.
+void Hdf5Chunks::prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries) {
+  for (const Hdf5FilterEntry& entry : entries) {
+    Filter filter;
+    switch (entry.id) {
+      case H5Z_FILTER_DEFLATE:
+        filter.kind = Filter::Kind::deflate;
+        break;
+      case H5Z_FILTER_SHUFFLE:
+        filter.kind = Filter::Kind::shuffle;
+        if (entry.values.empty() || entry.values[0] == 0)
+          throw place_.errors.error(place_.path, "its shuffle filter gives no size of elements");
+        filter.element_bytes = entry.values[0];
+        break;
+      case H5Z_FILTER_FLETCHER32:
+        filter.kind = Filter::Kind::fletcher32;
+        break;
+      default:
+        return;
+    }
+    filters_.push_back(filter);
+  }
+  const auto is_deflate = [](const Filter& f) { return f.kind == Filter::Kind::deflate; };
+  if (std::count_if(filters_.begin(), filters_.end(), is_deflate) > 1) return;
+  decoded_here_ = true;
+  unsigned options = 0;
+  edges_unfiltered_ =
+      H5Pget_chunk_opts(plist, &options) >= 0 && (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
+}
+
+void Hdf5Chunks::read(const Shape& start, const Shape& count, std::byte* out) {
+  const Shape from_strides = c_strides(chunk_, dtype_), to_strides = c_strides(count, dtype_);
+  const std::size_t rank = chunk_.size();
+  Shape first(rank), chunks(rank), at(rank), extent(rank);  // first and how many, in chunks
+  for (std::size_t d = 0; d < rank; ++d) {
+    first[d] = start[d] / chunk_[d];
+    chunks[d] = count[d] == 0 ? 0 : (start[d] + count[d] - 1) / chunk_[d] - first[d] + 1;
+  }
+  for (Pieces pieces(chunks, 1); pieces.next();) {
+    std::int64_t from = 0, to = 0;
+    for (std::size_t d = 0; d < rank; ++d) {
+      at[d] = (first[d] + pieces.start()[d]) * chunk_[d];
+      const std::int64_t low = std::max(at[d], start[d]);
+      extent[d] = std::min(chunk_[d] - (low - at[d]), start[d] + count[d] - low);
+      from += (low - at[d]) * from_strides[d];
+      to += (low - start[d]) * to_strides[d];
+    }
+    copy_box(chunk_at(at).data() + from, from_strides, out + to, to_strides, extent);
+  }
+}
+
+// The elements of the chunk whose first one has that index.
+const Bytes& Hdf5Chunks::chunk_at(const Shape& at) {
+  std::int64_t chunk = 0;
+  for (std::size_t d = 0; d < at.size(); ++d)
+    chunk = chunk * core::ceil_div(shape_[d], chunk_[d]) + at[d] / chunk_[d];
+  return cache_.get(chunk, [&](Bytes& bytes) { load_chunk(at, bytes); });
+}
+
+void Hdf5Chunks::load_chunk(const Shape& at, Bytes& bytes) {
+  const std::vector<hsize_t> offset(at.begin(), at.end());
+  const auto fail = [&](std::string_view how) { return damaged_chunk(at, how); };
+  hsize_t stored = 0;
+  const bool found = is_in_index(at, &stored);
+  if (!found) check_absence(at);
+  if (!found || filters_.empty()) {
+    copy_chunk(at, bytes);
+    return;
+  }
+  if (stored == 0) throw fail("has no bytes");
+  // Deflate makes hardly more of what it cannot shorten; this is twice as much.
+  constexpr hsize_t kSlack = 1 << 16;
+  if (stored > 2 * static_cast<hsize_t>(chunk_bytes_) + kSlack)
+    throw fail(fmt::format("takes {} stored bytes for its {}", stored, chunk_bytes_));
+  bytes.resize(stored);
+  std::uint32_t left_out = 0;
+  if (H5Dread_chunk(id_, H5P_DEFAULT, offset.data(), &left_out, bytes.data()) < 0)
+    throw fail("cannot be read: " + hdf5_reason());
+  bool whole = true;
+  for (std::size_t d = 0; d < at.size(); ++d) whole = whole && at[d] <= shape_[d] - chunk_[d];
+  if (edges_unfiltered_ && !whole) left_out = UINT32_MAX;
+  try {
+    undo_filters(filters_, left_out, chunk_bytes_, bytes, spare_);
+  } catch (const Error& e) {
+    throw fail(e.message());
+  }
+}
+
+// A chunk without filters, or one that was never written and holds fill values.
+void Hdf5Chunks::copy_chunk(const Shape& at, Bytes& bytes) {
+  bytes.resize(static_cast<std::size_t>(chunk_bytes_));
+  const std::size_t rank = at.size();
+  const std::vector<hsize_t> from(at.begin(), at.end()), origin(rank), whole(chunk_.begin(), chunk_.end());
+  std::vector<hsize_t> extent(whole);
+  for (std::size_t d = 0; d < rank; ++d)
+    extent[d] = std::min(whole[d], static_cast<hsize_t>(shape_[d] - at[d]));
+  const Hdf5Handle in_file =
+      place_.errors.checked(H5Dget_space(id_), H5Sclose, place_.path, "has an unreadable shape");
+  const Hdf5Handle in_memory(H5Screate_simple(static_cast<int>(rank), whole.data(), nullptr), H5Sclose);
+  if (H5Sselect_hyperslab(in_file.id(), H5S_SELECT_SET, from.data(), nullptr, extent.data(), nullptr) < 0 ||
+      H5Sselect_hyperslab(in_memory.id(), H5S_SELECT_SET, origin.data(), nullptr, extent.data(), nullptr) <
+          0 ||
+      H5Dread(id_, type_, in_memory.id(), in_file.id(), H5P_DEFAULT, bytes.data()) < 0)
+    throw damaged_chunk(at, "cannot be read: " + hdf5_reason());
+}
+
+}  // namespace ejk::io

@@ -1,0 +1,99 @@
+// A dataset's chunks: the index of chunks and what is stored are checked against each other, the filters
+// undone here, the last row of chunks kept. Reading costs one look-up and one read for each chunk.
+// tests: tests/io/test_hdf5.cpp
+#pragma once
+
+#include <deque>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "io/filters.hpp"
+#include "io/hdf5_library.hpp"
+
+namespace ejk::io {
+
+/// The chunks that were read last, those that went in first leaving first: reading in C order comes back to a
+/// row of chunks before it goes on to the next one.
+class ChunkCache {
+ public:
+  ChunkCache() = default;
+  explicit ChunkCache(std::int64_t most) : most_(static_cast<std::size_t>(most)) {}
+
+  /// The chunk; where it is not here, what load(bytes) makes of the memory of another.
+  template <class Load>
+  const Bytes& get(std::int64_t chunk, Load&& load) {
+    if (const auto at = held_.find(chunk); at != held_.end()) return at->second;
+    Bytes bytes;
+    if (held_.size() >= most_) {
+      const auto oldest = held_.find(order_.front());
+      bytes = std::move(oldest->second);
+      held_.erase(oldest);
+      order_.pop_front();
+    }
+    load(bytes);
+    order_.push_back(chunk);
+    return held_.emplace(chunk, std::move(bytes)).first->second;
+  }
+
+ private:
+  std::size_t most_ = 1;
+  std::unordered_map<std::int64_t, Bytes> held_;
+  std::deque<std::int64_t> order_;
+};
+
+class Hdf5Chunks {
+ public:
+  /// What messages say, and what the file holds: its length and the dataset's stored bytes.
+  struct Place {
+    Hdf5Errors errors;
+    std::string path;
+    std::int64_t file_bytes = 0, stored = 0;
+  };
+
+  /// Looks at the chunks of an open dataset with these creation properties. Throws Error{input} for chunks
+  /// that cannot be its own, or that claim more than the file can hold.
+  Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, DType dtype);
+
+  /// Whether `read` can be used: otherwise only the library undoes the filters.
+  bool decoded_here() const { return decoded_here_; }
+  std::int64_t chunk_bytes() const { return chunk_bytes_; }
+  /// Room for one row of chunks, which reading in C order comes back to.
+  std::int64_t cache_bytes() const;
+  /// ", 5 of 6 written" where some never were.
+  std::string written() const;
+
+  /// The dataset has been opened anew (without a cache where chunks are decoded here), with that type.
+  void use(hid_t id, hid_t type);
+  /// A box of the dataset, as the elements are in the file.
+  void read(const Shape& start, const Shape& count, std::byte* out);
+
+ private:
+  Error damaged_index(std::string_view how) const;
+  Error damaged_chunk(const Shape& at, std::string_view how) const;
+  void list_chunks(hid_t space, bool unfiltered) const;
+  bool is_in_index(const Shape& at, hsize_t* stored = nullptr) const;
+  void check_absence(const Shape& at);
+  void prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries);
+  const Bytes& chunk_at(const Shape& at);
+  void load_chunk(const Shape& at, Bytes& bytes);
+  void copy_chunk(const Shape& at, Bytes& bytes);
+
+  Place place_;
+  hid_t id_, type_ = H5I_INVALID_HID;
+  Shape shape_, chunk_;
+  DType dtype_;
+  std::int64_t chunk_bytes_ = 0, row_bytes_ = 0;
+  bool decoded_here_ = false;
+  std::vector<Filter> filters_;
+  bool edges_unfiltered_ = false;  // chunks that reach over an edge are stored without filters
+  // The chunks that the index has, the places where one can be, and whether each is known to have its own.
+  std::int64_t entries_ = 0, places_ = 0;
+  bool index_checked_ = false;
+  ChunkCache cache_;
+  Bytes spare_;
+};
+
+}  // namespace ejk::io

@@ -1,0 +1,84 @@
+// tests: tests/io/test_hdf5.cpp
+#include "io/hdf5_library.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/text.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+// Each part of a file has a version, and a library knows those that there were when it was made.
+bool is_of_unknown_version(std::string_view why) { return why.find(" version") != std::string_view::npos; }
+
+}  // namespace
+
+std::string hdf5_reason() {
+  std::string why;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned n, const H5E_error2_t* entry, void* out) -> herr_t {
+        if (n == 0 && entry->desc != nullptr) *static_cast<std::string*>(out) = entry->desc;
+        return 0;
+      },
+      &why);
+  H5Eclear2(H5E_DEFAULT);
+  constexpr std::string_view kSystem = "error message = '";
+  if (const auto at = why.find(kSystem); at != std::string::npos) {
+    why.erase(0, at + kSystem.size());
+    why.resize(std::min(why.find('\''), why.size()));
+  }
+  return why.empty() ? "the HDF5 library does not say why" : core::printable(why);
+}
+
+std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist) {
+  std::vector<Hdf5FilterEntry> entries;
+  for (int i = 0; i < H5Pget_nfilters(plist); ++i) {
+    unsigned flags = 0, config = 0;
+    std::vector<unsigned> values(32);  // more than the library's own filters have
+    std::size_t n = values.size();
+    char name[64] = {};
+    const H5Z_filter_t id = H5Pget_filter2(plist, static_cast<unsigned>(i), &flags, &n, values.data(),
+                                           sizeof name - 1, name, &config);
+    values.resize(std::min(n, values.size()));
+    entries.push_back({id, name, std::move(values)});
+  }
+  return entries;
+}
+
+std::string Hdf5Errors::at(std::string_view path) const {
+  return path.empty() ? name : fmt::format("{}:{}", name, core::printable(path));
+}
+
+Error Hdf5Errors::error(std::string_view path, std::string_view why) const {
+  return Error(kind, fmt::format("{}: {}", at(path), why));
+}
+
+Error Hdf5Errors::library_error(std::string_view path, std::string_view doing) const {
+  const std::string why = hdf5_reason();
+  Error e = error(path, fmt::format("{}: {}", doing, why));
+  if (kind == Error::Kind::input && is_of_unknown_version(why)) {
+    unsigned major = 0, minor = 0, release = 0;
+    H5get_libversion(&major, &minor, &release);
+    e.hint(fmt::format(
+        "if a later HDF5 library than this {}.{}.{} made it: its `h5repack OLD NEW`, or h5py without "
+        "libver='latest', writes what can be read",
+        major, minor, release));
+  }
+  return e;
+}
+
+Hdf5Handle Hdf5Errors::checked(hid_t id, herr_t (*close)(hid_t), std::string_view path,
+                               std::string_view doing) const {
+  if (id < 0) throw library_error(path, doing);
+  return {id, close};
+}
+
+Error Hdf5Errors::claims_too_much(std::string_view path, std::int64_t bytes, std::string_view than) const {
+  return error(path, fmt::format("the dataset claims {} bytes, which {}", bytes, than));
+}
+
+}  // namespace ejk::io
