@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
@@ -34,13 +33,40 @@ struct GenerateOptions {
   PaddingSide side = PaddingSide::right;
 };
 
-template <class T, class Name>
-T chosen(const std::string& word, T otherwise, std::initializer_list<std::pair<Name, T>> choices) {
-  if (word.empty()) return otherwise;
+template <class Distribution>
+using Choices = std::vector<std::pair<const char*, Distribution>>;
+
+// The first is the default.
+const Choices<LengthDistribution> kLengthDistributions{{"lognormal", LengthDistribution::lognormal},
+                                                       {"zipf", LengthDistribution::zipf},
+                                                       {"uniform", LengthDistribution::uniform},
+                                                       {"constant", LengthDistribution::constant}};
+const Choices<GroupDistribution> kGroupDistributions{{"zipf", GroupDistribution::zipf},
+                                                     {"uniform", GroupDistribution::uniform},
+                                                     {"hot", GroupDistribution::hot},
+                                                     {"balanced", GroupDistribution::balanced}};
+
+template <class Distribution>
+void add_names(const Choices<Distribution>& choices, std::vector<std::string>& names) {
+  for (const auto& choice : choices)
+    if (std::find(names.begin(), names.end(), choice.first) == names.end()) names.emplace_back(choice.first);
+}
+
+// A distribution of anything; which of them there are for what is generated is known when all words are.
+std::string read_distribution(const std::string& word) {
   std::vector<std::string> names;
-  for (const auto& choice : choices) names.emplace_back(choice.first);
+  add_names(kLengthDistributions, names);
+  add_names(kGroupDistributions, names);
+  return names[read_choice(word, names)];
+}
+
+template <class Distribution>
+Distribution chosen(const std::string& word, const Choices<Distribution>& choices) {
+  if (word.empty()) return choices.front().second;
+  std::vector<std::string> names;
+  add_names(choices, names);
   try {
-    return (choices.begin() + read_choice(word, names))->second;
+    return choices[read_choice(word, names)].second;
   } catch (Error& error) {
     error.at("--distribution");
     throw;
@@ -60,20 +86,14 @@ LengthsOptions lengths_of(const GenerateOptions& options, std::int64_t longest) 
   LengthsOptions how = options.lengths;
   how.seed = options.seed;
   how.longest = options.longest.value_or(longest);
-  using D = LengthDistribution;
-  how.distribution = chosen<D, const char*>(
-      options.distribution, D::lognormal,
-      {{"lognormal", D::lognormal}, {"zipf", D::zipf}, {"uniform", D::uniform}, {"constant", D::constant}});
+  how.distribution = chosen(options.distribution, kLengthDistributions);
   return how;
 }
 
 GroupsOptions groups_of(const GenerateOptions& options) {
   GroupsOptions how = options.groups;
   how.seed = options.seed;
-  using D = GroupDistribution;
-  how.distribution = chosen<D, const char*>(
-      options.distribution, D::zipf,
-      {{"zipf", D::zipf}, {"uniform", D::uniform}, {"hot", D::hot}, {"balanced", D::balanced}});
+  how.distribution = chosen(options.distribution, kGroupDistributions);
   return how;
 }
 
@@ -188,11 +208,15 @@ Run generate(CLI::App& app) {
   with(add_word(app, "--head-dim", o.attention.head_dim, at_least(0), "N",
                 "attention-inputs: size of a head, 64 by default"),
        {attention_inputs});
-  with(add_word(app, "--dtype", o.attention.dtype, read_dtype, "TYPE",
-                "attention-inputs: float32 (default), float16 or bfloat16"),
+  with(add_word(
+           app, "--dtype", o.attention.dtype,
+           [](const std::string& w) {
+             return read_dtype_among(w, {DType::float32, DType::float16, DType::bfloat16});
+           },
+           "TYPE", "attention-inputs: float32 (default), float16 or bfloat16"),
        {attention_inputs});
   with(add_word(
-           app, "--distribution", o.distribution, [](const std::string& w) { return w; }, "NAME",
+           app, "--distribution", o.distribution, read_distribution, "NAME",
            "lens, masks: lognormal, zipf, uniform, constant; group-sizes: zipf, uniform, hot, balanced\n"
            "The first is the default. Lengths: lognormal as documents are, zipf with P(n) as 1 / n, constant "
            "the "

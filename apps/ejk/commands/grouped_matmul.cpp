@@ -297,14 +297,6 @@ Answer run_transposed(const TransposedOptions& options, Job& job) {
   return run<TransposedProduct>(options, std::move(how), job);
 }
 
-DType read_result_dtype(const std::string& word) {
-  const DType dtype = read_dtype(word);
-  if (!is_float(dtype))
-    throw Error(Error::Kind::usage,
-                fmt::format("{} is none of float16, bfloat16, float32, float64", name_of(dtype)));
-  return dtype;
-}
-
 Tiling read_tiling(const std::string& word) {
   const Shape lengths = read_lengths(word, 3, 3, "TMxTKxTN");
   return {lengths[0], lengths[1], lengths[2]};
@@ -321,7 +313,7 @@ void add_group_sizes(CLI::App& app, ProductOptions& options) {
 }
 
 void add_common(CLI::App& app, ProductOptions& options) {
-  add_word(app, "--dtype", options.dtype, read_result_dtype, "TYPE",
+  add_word(app, "--dtype", options.dtype, read_float_dtype, "TYPE",
            "of the result: float16, bfloat16, float32, float64\n"
            "float32 by default. Sums are float32, float64 with a float64 factor, and are rounded once.");
   add_word(app, "--group-offset", options.group_offset, read_count, "G",
