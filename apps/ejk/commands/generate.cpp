@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
@@ -20,6 +21,8 @@ using Source = std::shared_ptr<const ArraySource>;
 
 enum class What { attention_inputs, masks, group_sizes, lens };
 constexpr const char* kWhat[] = {"attention-inputs", "masks", "group-sizes", "lens"};
+
+constexpr std::int64_t kSeqOfMasks = 2048;  // where --seq does not say
 
 // The options of every kind. Each is for some kinds, and refused for the others.
 struct GenerateOptions {
@@ -60,6 +63,27 @@ std::string read_distribution(const std::string& word) {
   return names[read_choice(word, names)];
 }
 
+double read_mean(const std::string& word) {
+  const double mean = read_real(word);
+  if (!(mean > 0) || std::isinf(mean))
+    throw Error(Error::Kind::usage, fmt::format("{} is not a number above 0", word));
+  return mean;
+}
+
+double read_share(const std::string& word) {
+  const double share = read_real(word);
+  if (!(share >= 0 && share <= 1))
+    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and 1", word));
+  return share;
+}
+
+std::int64_t read_tokens(const std::string& word) {
+  const std::int64_t tokens = read_integer(word, 0);
+  if (tokens > INT32_MAX)
+    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and {}", tokens, INT32_MAX));
+  return tokens;
+}
+
 template <class Distribution>
 Distribution chosen(const std::string& word, const Choices<Distribution>& choices) {
   if (word.empty()) return choices.front().second;
@@ -95,6 +119,28 @@ GroupsOptions groups_of(const GenerateOptions& options) {
   how.seed = options.seed;
   how.distribution = chosen(options.distribution, kGroupDistributions);
   return how;
+}
+
+// Words that are good by themselves and do not fit together, by the names they have on the command line.
+void check_words(const GenerateOptions& o) {
+  const auto refuse = [](std::string why) { throw Error(Error::Kind::usage, std::move(why)); };
+  if (o.what == What::group_sizes && o.groups.tokens > 0) {
+    if (o.groups.groups == 0)
+      refuse(
+          fmt::format("--groups: 0 is less than 1, and there are {} tokens to be in one", o.groups.tokens));
+    if (o.groups.empty >= o.groups.groups)
+      refuse(fmt::format("--empty: {} is not within 0 and {}: one of the {} groups has the {} tokens",
+                         o.groups.empty, o.groups.groups - 1, o.groups.groups, o.groups.tokens));
+  }
+  if (o.what != What::lens && o.what != What::masks) return;
+  const std::int64_t shortest = o.lengths.shortest;
+  const bool of_seq = o.what == What::masks && !o.longest;
+  const std::int64_t longest = of_seq ? o.seq.value_or(kSeqOfMasks) : o.longest.value_or(o.lengths.longest);
+  const char* name = of_seq ? "--seq" : "--longest";
+  if (longest > INT32_MAX || (longest < shortest && (of_seq ? o.seq : o.longest)))
+    refuse(fmt::format("{}: {} is not within {} (--shortest) and {}", name, longest, shortest, INT32_MAX));
+  if (longest < shortest)
+    refuse(fmt::format("--shortest: {} is not within 0 and {} ({})", shortest, longest, name));
 }
 
 void describe_lengths(const ArraySource& lengths, Report& report) {
@@ -137,7 +183,7 @@ Answer run(const GenerateOptions& options, Job& job) {
       report.add("tokens", "tokens", options.groups.tokens, Unit::count);
       return {{"group_sizes", std::move(sizes), {}}};
     }
-    const std::int64_t seq = options.seq.value_or(2048);
+    const std::int64_t seq = options.seq.value_or(kSeqOfMasks);
     LengthsOptions how = lengths_of(options, options.what == What::masks ? seq : LengthsOptions{}.longest);
     how.count = options.what == What::masks ? options.batch.value_or(32) : options.count.value_or(how.count);
     Source lengths = make_source(generate_lengths(how), "lens");
@@ -225,7 +271,7 @@ Run generate(CLI::App& app) {
            "one group a share, balanced all as many."),
        {masks, lens, group_sizes});
   with(add_word(app, "--count", o.count, maybe(0), "N", "lens: how many, 64 by default"), {lens});
-  with(add_word(app, "--mean", o.lengths.mean, read_real, "X",
+  with(add_word(app, "--mean", o.lengths.mean, read_mean, "X",
                 "lens, masks: mean of lognormal lengths, 512 by default"),
        {lens, masks});
   with(add_word(app, "--shortest", o.lengths.shortest, at_least(0), "N",
@@ -244,12 +290,12 @@ Run generate(CLI::App& app) {
   with(add_word(app, "--groups", o.groups.groups, at_least(0), "N", "group-sizes: groups, 64 by default"),
        {group_sizes});
   with(
-      add_word(app, "--tokens", o.groups.tokens, at_least(0), "N", "group-sizes: their sum, 8192 by default"),
+      add_word(app, "--tokens", o.groups.tokens, read_tokens, "N", "group-sizes: their sum, 8192 by default"),
       {group_sizes});
   with(add_word(app, "--empty", o.groups.empty, at_least(0), "N",
                 "group-sizes: groups without a token, 0 by default"),
        {group_sizes});
-  with(add_word(app, "--hot-share", o.groups.hot_share, read_real, "X",
+  with(add_word(app, "--hot-share", o.groups.hot_share, read_share, "X",
                 "group-sizes: what the hot group gets of all tokens, 0.5 by default"),
        {group_sizes});
   return [options, only_for](Job& job) {
@@ -257,6 +303,7 @@ Run generate(CLI::App& app) {
       if (option->count() > 0 && std::find(kinds.begin(), kinds.end(), options->what) == kinds.end())
         throw Error(Error::Kind::usage, fmt::format("{} is not for '{}'", option->get_name(),
                                                     kWhat[static_cast<std::size_t>(options->what)]));
+    check_words(*options);
     return run(*options, job);
   };
 }

@@ -50,6 +50,7 @@ struct TransposedOptions : ProductOptions {
 struct GroupedProduct {
   using How = GroupedMatmulOptions;
   static constexpr auto shape = grouped_matmul_shape;
+  static constexpr auto work_bytes = grouped_matmul_work_bytes;
   static constexpr auto compute = grouped_matmul_into;
   static constexpr auto check = check_grouped_matmul;
 
@@ -64,6 +65,7 @@ struct GroupedProduct {
 struct TransposedProduct {
   using How = TransposedGroupedMatmulOptions;
   static constexpr auto shape = transposed_grouped_matmul_shape;
+  static constexpr auto work_bytes = transposed_grouped_matmul_work_bytes;
   static constexpr auto compute = transposed_grouped_matmul_into;
   static constexpr auto check = check_transposed_grouped_matmul;
 
@@ -77,6 +79,7 @@ std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shap
 
 // An array as its header describes it.
 ArrayView header_of(const ArraySource& source) {
+  if (const auto mapped = source.mapped()) return *mapped;
   return {nullptr, source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
 }
 
@@ -243,7 +246,8 @@ Answer run(const ProductOptions& options, typename Product::How how, Job& job) {
   // The check keeps some numbers for each row of rhs.
   const std::int64_t check_bytes =
       options.check ? 48 * (element_count(rhs_header.shape) / std::max<std::int64_t>(n, 1)) : 0;
-  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype);
+  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype) +
+                            Product::work_bytes(lhs_header, rhs_header, group_sizes, how);
   if (job.plan(report, peak)) return Answer::yes;
 
   ArrayView lhs, rhs;
@@ -325,6 +329,7 @@ void add_common(CLI::App& app, ProductOptions& options) {
       app, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
         if (word.empty()) throw Error(Error::Kind::usage, "the word is empty");
+        if (word == "-") throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
         return word;
       },
       "FILE",
