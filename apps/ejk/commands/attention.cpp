@@ -128,6 +128,14 @@ Request open_request(const AttentionWords& words, Job& job) {
   AttentionOptions& o = r.options;
   const bool packed = !words.cu_seqlens.q.empty();
   o.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
+  if (packed && o.layout != AttentionLayout::thd)
+    throw Error(Error::Kind::usage,
+                fmt::format("--cu-seqlens is of packed tokens, and --layout is {}", name_of(o.layout)))
+        .hint("the layout thd takes (tokens, heads, size)");
+  if (!packed && o.layout == AttentionLayout::thd)
+    throw Error(Error::Kind::usage,
+                "--layout thd is of packed tokens, and --cu-seqlens does not say where they end")
+        .hint("one sequence is cu_seqlens [0, tokens]");
   note_settings(words, o.layout, job);
   o.scale = words.scale;
   o.softcap = words.softcap;

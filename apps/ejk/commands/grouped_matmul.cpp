@@ -329,7 +329,8 @@ void add_common(CLI::App& app, ProductOptions& options) {
       app, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
         if (word.empty()) throw Error(Error::Kind::usage, "the word is empty");
-        if (word == "-") throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
+        if (word == "-")
+          throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
         return word;
       },
       "FILE",
