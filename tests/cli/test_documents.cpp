@@ -148,7 +148,7 @@ done
     const std::vector<std::string> list{std::istream_iterator<std::string>(words), {}};
     if (list.size() > 6) continue;  // all element types are named nowhere
     const std::string command = line.substr(0, line.find(' '));
-    const std::string help = shell(kProgram + " help " + command).text;
+    const std::string help = shell(fmt::format("{} help {}", kProgram, command)).text;
     for (const std::string& word : list) CHECK(help.find(word) != std::string::npos);
   }
   CHECK(all > 150);
