@@ -51,7 +51,7 @@ void print(const std::string& text) {
 }
 
 const Command& command_named(const std::string& word) {
-  std::vector<std::string> names{"help"};
+  std::vector<std::string> names{"help", "--help", "--version"};
   for (const Command& command : commands()) {
     if (command.name == word) return command;
     names.push_back(command.name);

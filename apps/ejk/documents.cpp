@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
-#include "ejk/dtype.hpp"
 #include "ejk/report.hpp"
 #include "help.hpp"
 #include "parser.hpp"
@@ -14,78 +14,50 @@ namespace ejk::app {
 
 namespace {
 
-constexpr std::string_view kHelpSummary = "all about a command";
-
 // --- what the tables say
 
 struct OptionWords {
-  std::vector<std::string> names;  // "-o", "--output"
-  std::string summary;             // the first line of its help
-  std::vector<std::string> values;
+  std::vector<std::string> names;   // "-o", "--output"
+  std::string summary;              // the first line of its help
+  std::vector<std::string> values;  // none where it is a number, a file or free text
   bool takes_value = false;
 };
 
-// "to-dict, merge or warps", the first line of an option's help, as words; none where it says something else.
-std::vector<std::string> listed_words(const std::string& help) {
-  std::string line = help.substr(0, help.find('\n'));
-  const std::size_t last = line.rfind(" or ");
-  if (last == std::string::npos) return {};
-  line.replace(last, 4, ", ");
-  std::vector<std::string> words;
-  for (std::size_t at = 0; at <= line.size();) {
-    const std::size_t end = std::min(line.find(", ", at), line.size());
-    words.push_back(line.substr(at, end - at));
-    if (words.back().empty() ||
-        words.back().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos)
-      return {};
-    at = end + 2;
-  }
-  return words;
-}
+struct CommandWords {
+  std::string name;
+  std::string summary;
+  std::vector<std::string> first_words;  // that the first argument may be; none where it is a file
+  std::vector<OptionWords> options;
+};
 
-// The words that stand for a value; none where it is a number, a file or free text.
-std::vector<std::string> values_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  if (type == "WHEN") return {"auto", "always", "never"};
-  if (type == "WHICH") return {"document", "ejkernel"};
-  std::vector<std::string> names;
-  if (type == "TYPE")
-    for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
-      names.emplace_back(name_of(d));
-  else
-    names = listed_words(option.get_description());
-  return names;
-}
-
-// The words that a command's first argument may be.
-std::vector<std::string> first_words(const Command& command) {
-  const Parser parser(command);
-  for (const CLI::Option* option : parser.app.get_options())
-    if (option->get_positional()) return values_of(*option);
-  return {};
-}
-
-std::vector<OptionWords> options_of(const Command& command) {
-  const Parser parser(command);
-  std::vector<OptionWords> all;
-  for (const CLI::Option* option : parser.app.get_options()) {
+CommandWords words_of(const Command& command) {
+  CommandWords all{command.name, command.summary, {}, {}};
+  Parser parser(command);
+  bool first = true;
+  for (CLI::Option* option : parser.app.get_options()) {
+    if (option->get_positional() && std::exchange(first, false)) all.first_words = choices_of(*option);
     if (option->get_positional() || option->get_group().empty()) continue;
     OptionWords words;
     for (const std::string& name : option->get_snames()) words.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) words.names.push_back("--" + name);
     words.summary = option->get_description().substr(0, option->get_description().find('\n'));
     words.takes_value = option->get_type_size_max() > 0;
-    if (words.takes_value) words.values = values_of(*option);
-    all.push_back(std::move(words));
+    if (words.takes_value) words.values = choices_of(*option);
+    all.options.push_back(std::move(words));
   }
-  all.push_back({{"-h", "--help"}, "help on a screen, or all of it", {}, false});
+  all.options.push_back({{"-h", "--help"}, "help on a screen, or all of it", {}, false});
   return all;
 }
 
-std::string command_names() {
-  std::string names = "help";
-  for (const Command& command : commands()) names += " " + command.name;
-  return names;
+// All that may follow "ejk", `help` first.
+std::vector<CommandWords> all_words() {
+  std::vector<CommandWords> all{{"help", "all about a command", {"help"}, {}}};
+  for (const Command& command : commands()) all.push_back(words_of(command));
+  CommandWords& help = all.front();
+  for (const Command& command : commands()) help.first_words.push_back(command.name);
+  help.options = {{{"--completion"}, "a completion script", shells(), true},
+                  {{"--man"}, "a manual page", help.first_words, true}};
+  return all;
 }
 
 // 'it''s' for a shell: in single quotes, one of those as '\''.
@@ -98,18 +70,20 @@ std::string single_quoted(std::string_view text) {
 // --- bash
 
 std::string bash_script() {
-  std::string options, values, firsts;
-  for (const Command& command : commands()) {
-    if (const auto first = first_words(command); !first.empty())
-      firsts += fmt::format("    2:{}) words='{}' ;;\n", command.name, fmt::join(first, " "));
-    std::string names;
-    for (const OptionWords& option : options_of(command)) {
-      for (const std::string& name : option.names) names += (names.empty() ? "" : " ") + name;
-      if (!option.values.empty())
-        values += fmt::format("    {}:{}) words='{}' ;;\n", command.name, option.names.back(),
-                              fmt::join(option.values, " "));
-    }
-    options += fmt::format("      {}) words='{}' ;;\n", command.name, names);
+  std::string names, options, values, firsts;
+  for (const CommandWords& command : all_words()) {
+    names += (names.empty() ? "" : " ") + command.name;
+    if (!command.first_words.empty())
+      firsts += fmt::format("    2:{}) words='{}' ;;\n", command.name, fmt::join(command.first_words, " "));
+    std::string option_names;
+    for (const OptionWords& option : command.options)
+      for (const std::string& name : option.names) {
+        option_names += (option_names.empty() ? "" : " ") + name;
+        if (!option.values.empty())
+          values +=
+              fmt::format("    {}:{}) words='{}' ;;\n", command.name, name, fmt::join(option.values, " "));
+      }
+    options += fmt::format("      {}) words='{}' ;;\n", command.name, option_names);
   }
   return fmt::format(R"(# bash completion for ejk; made by: ejk help --completion bash
 _ejk() {{
@@ -127,10 +101,6 @@ _ejk() {{
     COMPREPLY=($(compgen -W "$words" -- "$current"))
     return
   fi
-  if [ "$command" = help ]; then
-    COMPREPLY=($(compgen -W '{0} --completion --man' -- "$current"))
-    return
-  fi
   case $command:$before in
 {2}  esac
   if [ -z "$words" ] && [ "${{current#-}}" = "$current" ]; then
@@ -146,7 +116,7 @@ _ejk() {{
 }}
 complete -o default -F _ejk ejk
 )",
-                     command_names(), options, values, firsts);
+                     names, options, values, firsts);
 }
 
 // --- zsh
@@ -157,35 +127,34 @@ std::string described(std::string_view word, std::string_view summary) {
 }
 
 std::string zsh_script() {
-  std::string words, options, values, firsts;
-  words += "      " + described("help", kHelpSummary) + "\n";
-  for (const Command& command : commands()) {
-    words += "      " + described(command.name, command.summary) + "\n";
-    if (const auto first = first_words(command); !first.empty())
-      firsts += fmt::format("      3:{}) words_of=({}) ;;\n", command.name, fmt::join(first, " "));
+  std::string names, options, values, firsts;
+  for (const CommandWords& command : all_words()) {
+    names += "      " + described(command.name, command.summary) + "\n";
+    if (!command.first_words.empty())
+      firsts +=
+          fmt::format("      3:{}) words_of=({}) ;;\n", command.name, fmt::join(command.first_words, " "));
     options += fmt::format("    {})\n      words_of=(\n", command.name);
-    for (const OptionWords& option : options_of(command)) {
-      for (const std::string& name : option.names)
+    for (const OptionWords& option : command.options)
+      for (const std::string& name : option.names) {
         options += "        " + described(name, option.summary) + "\n";
-      if (!option.values.empty())
-        values += fmt::format("    {}:{}) words_of=({}) ;;\n", command.name, option.names.back(),
-                              fmt::join(option.values, " "));
-    }
+        if (!option.values.empty())
+          values +=
+              fmt::format("    {}:{}) words_of=({}) ;;\n", command.name, name, fmt::join(option.values, " "));
+      }
     options += "      ) ;;\n";
   }
   return fmt::format(R"(#compdef ejk
 # zsh completion for ejk; made by: ejk help --completion zsh
 _ejk() {{
   local -a words_of
+  if (( CURRENT == 2 )) && [[ $words[2] == -* ]]; then
+    compadd -- --help --version
+    return
+  fi
   if (( CURRENT == 2 )); then
     words_of=(
 {0}    )
     _describe 'command' words_of
-    return
-  fi
-  if [[ $words[2] == help ]]; then
-    words_of=({3} --completion --man)
-    compadd -a words_of
     return
   fi
   local before=$words[CURRENT-1]
@@ -197,7 +166,7 @@ _ejk() {{
 {2}  esac
   if [[ $#words_of == 0 && $words[CURRENT] != -* ]]; then
     case $CURRENT:$words[2] in
-{4}    esac
+{3}    esac
   fi
   if (( $#words_of )); then
     compadd -a words_of
@@ -217,28 +186,33 @@ else
   compdef _ejk ejk
 fi
 )",
-                     words, options, values, command_names(), firsts);
+                     names, options, values, firsts);
 }
 
 // --- fish
 
 std::string fish_script() {
-  std::string out = "# fish completion for ejk; made by: ejk help --completion fish\n";
-  const auto first = [&](std::string_view word, std::string_view summary) {
-    out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", word,
-                       single_quoted(summary));
-  };
-  first("help", kHelpSummary);
-  for (const Command& command : commands()) first(command.name, command.summary);
-  out += fmt::format("complete -c ejk -n '__fish_seen_subcommand_from help' -f -a '{}'\n", command_names());
-  for (const Command& command : commands()) {
-    if (const auto words = first_words(command); !words.empty())
+  // A word that is a command's name may also be a file's: only the first one counts.
+  std::string out =
+      "# fish completion for ejk; made by: ejk help --completion fish\n"
+      "function __ejk_is\n"
+      "  set -l words (commandline -opc)\n"
+      "  test (count $words) -gt 1; and test $words[2] = $argv[1]\n"
+      "end\n"
+      "complete -c ejk -n __fish_use_subcommand -l help -d 'the commands'\n"
+      "complete -c ejk -n __fish_use_subcommand -l version -d 'of this program'\n";
+  const std::vector<CommandWords> all = all_words();
+  for (const CommandWords& command : all)
+    out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", command.name,
+                       single_quoted(command.summary));
+  for (const CommandWords& command : all) {
+    if (!command.first_words.empty())
       out += fmt::format(
-          "complete -c ejk -n '__fish_seen_subcommand_from {}; and test (count (commandline -opc)) -eq 2' "
+          "complete -c ejk -n '__ejk_is {}; and test (count (commandline -opc)) -eq 2' "
           "-f -a '{}'\n",
-          command.name, fmt::join(words, " "));
-    for (const OptionWords& option : options_of(command)) {
-      out += fmt::format("complete -c ejk -n '__fish_seen_subcommand_from {}'", command.name);
+          command.name, fmt::join(command.first_words, " "));
+    for (const OptionWords& option : command.options) {
+      out += fmt::format("complete -c ejk -n '__ejk_is {}'", command.name);
       for (const std::string& name : option.names)
         out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       if (!option.values.empty())

@@ -310,7 +310,10 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
       arrays.push_back({output.name, output.source});
       bytes += bytes_of(*output.source);
     } else if (!several_) {
-      throw Error(Error::Kind::input, fmt::format("there is no {}: {}", output.name, output.absent_because));
+      // By what was asked for, or by what the input holds.
+      const bool never = !made_.empty() && std::find(made_.begin(), made_.end(), output.name) == made_.end();
+      throw Error(never ? Error::Kind::usage : Error::Kind::input,
+                  fmt::format("there is no {}: {}", output.name, output.absent_because));
     }
   }
   if (arrays.empty() || (!target_ && several_)) return 0;

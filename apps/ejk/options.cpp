@@ -39,10 +39,15 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                             : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
                               "Without -o it is printed as text that numpy.loadtxt reads."));
     if (several)
-      shared(add_word(app, "--field", into.field, read_name, "NAME",
-                      fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed "
-                                  "as text that numpy.loadtxt reads.",
-                                  fmt::join(command.outputs, ", "))));
+      shared(add_word(
+          app, "--field", into.field,
+          [names = command.outputs](const std::string& word) {
+            return names[read_choice(read_name(word), names)];
+          },
+          "NAME",
+          fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed as text that "
+                      "numpy.loadtxt reads.",
+                      fmt::join(command.outputs, ", "))));
     shared(app.add_flag("--overwrite", into.overwrite,
                         "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
   }
@@ -162,22 +167,47 @@ std::int64_t read_size(const std::string& word) {
   return size;
 }
 
+NotAChoice::NotAChoice(const std::string& word, std::vector<std::string> choices)
+    : Error(usage(fmt::format("'{}' is none of {}", printable(word), fmt::join(choices, ", ")))),
+      choices_(std::move(choices)) {
+  if (const auto nearest = nearest_name(word, choices_)) hint(fmt::format("did you mean {}?", *nearest));
+}
+
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), word);
-  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
-  Error error = usage(fmt::format("'{}' is none of {}", printable(word), fmt::join(choices, ", ")));
-  if (const auto nearest = nearest_name(word, choices)) error.hint(fmt::format("did you mean {}?", *nearest));
-  throw error;
+  if (found == choices.end()) throw NotAChoice(word, choices);
+  return static_cast<std::size_t>(found - choices.begin());
+}
+
+std::vector<std::string> choices_of(CLI::Option& option) {
+  try {
+    option.add_result("?");
+    option.run_callback();
+  } catch (const NotAChoice& refused) {
+    return refused.choices();
+  } catch (const Error&) {
+    return {};
+  } catch (const CLI::Error&) {
+    return {};
+  }
+  return {};
+}
+
+DType read_dtype_among(const std::string& word, const std::vector<DType>& dtypes) {
+  std::vector<std::string> names;
+  for (const DType dtype : dtypes) names.emplace_back(ejk::name_of(dtype));
+  return dtypes[read_choice(word, names)];
 }
 
 DType read_dtype(const std::string& word) {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
-      all.emplace_back(ejk::name_of(d));
-    return all;
-  }();
-  return static_cast<DType>(read_choice(word, names));
+  std::vector<DType> all;
+  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
+    all.push_back(d);
+  return read_dtype_among(word, all);
+}
+
+DType read_float_dtype(const std::string& word) {
+  return read_dtype_among(word, {DType::float16, DType::bfloat16, DType::float32, DType::float64});
 }
 
 void add_convention(CLI::App& app, Convention& into, const std::string& help) {

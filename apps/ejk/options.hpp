@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "commands.hpp"
 #include "ejk/array.hpp"
@@ -79,11 +80,27 @@ double read_real(const std::string& word);
 std::int64_t read_size(const std::string& word);
 std::int64_t read_size_or_zero(const std::string& word);
 
-/// One of a few words; the nearest is the hint of the error.
+/// A word that is none of those that it may be.
+class NotAChoice : public Error {
+ public:
+  NotAChoice(const std::string& word, std::vector<std::string> choices);
+  const std::vector<std::string>& choices() const noexcept { return choices_; }
+
+ private:
+  std::vector<std::string> choices_;
+};
+
+/// The place of the word among the choices. Throws NotAChoice, whose hint is the nearest.
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
 
-/// An element type by its name.
+/// The words that an option of a parser nobody else uses may have; none where it is a number, a file or free
+/// text. What reads the option's word says so itself, by what it throws at one that nobody means.
+std::vector<std::string> choices_of(CLI::Option& option);
+
+/// An element type by its name: any, one that floats, or one of a few.
 DType read_dtype(const std::string& word);
+DType read_float_dtype(const std::string& word);
+DType read_dtype_among(const std::string& word, const std::vector<DType>& dtypes);
 
 /// --convention document|ejkernel, with a help that says what for.
 void add_convention(CLI::App& app, Convention& into, const std::string& help);

@@ -2,7 +2,8 @@
 // guarded division, other element types. Source: ejkernel's helpers as documented.
 //
 // Functions that give a source make its elements while they are read, on all threads, so none of them needs
-// memory that grows with the array. Errors are Error{input} that name the source.
+// memory that grows with the array. Errors name the source: Error{input}, and
+// Error{usage} where an axis, a length or a padding is none of the array's.
 #pragma once
 
 #include <cstdint>

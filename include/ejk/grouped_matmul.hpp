@@ -44,8 +44,8 @@ struct GroupedMatmulOptions {
 /// lhs (m, k), rhs (R, k, n) or with transpose_rhs (R, n, k), group_sizes (G,) → (m, n). rhs[r] belongs to
 /// group group_offset + r, R ≤ G − group_offset. Rows of other groups, or of none, are 0, or existing_out's.
 /// Factors: float16, bfloat16, float32, float64, any strides. Throws Error{input}, with the numbers: ranks,
-/// dtypes, k, a group_offset or R outside of the groups, group sizes (groups.hpp), existing_out's shape and
-/// dtype.
+/// dtypes, k, R outside of the groups, group sizes (groups.hpp), existing_out's shape and dtype;
+/// Error{usage}: a group_offset beyond the groups.
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                      const GroupedMatmulOptions& options = {});
 
@@ -79,5 +79,14 @@ Shape grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs, const Arr
 Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs,
                                       const ArraySource& group_sizes,
                                       const TransposedGroupedMatmulOptions& options = {});
+
+/// Bytes that the functions above take beside the arrays, on as many threads as there are now. Of lhs, rhs
+/// and existing_out only dtypes, shapes and strides are looked at; the same checks.
+std::int64_t grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
+                                       const ArraySource& group_sizes,
+                                       const GroupedMatmulOptions& options = {});
+std::int64_t transposed_grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
+                                                  const ArraySource& group_sizes,
+                                                  const TransposedGroupedMatmulOptions& options = {});
 
 }  // namespace ejk

@@ -50,8 +50,8 @@ struct GroupMetadata {
 /// The metadata of group_sizes (G,), any integer dtype, over m rows in tiles of tm ≥ 1. More groups may be
 /// asked for than there are from start_group on; those beyond have no tiles. Time and memory are those of the
 /// arrays. Throws Error{input}, with the numbers: what group_offsets throws; tm, start_group or
-/// num_nonzero_groups below their least; start_group above G; an offset or L beyond int32; with `strict` a tm
-/// that does not divide m.
+/// num_nonzero_groups below their least; an offset or L beyond int32; with `strict` a tm that does not divide
+/// m. Error{usage}: start_group above G.
 GroupMetadata make_group_metadata(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
                                   const GroupMetadataOptions& options = {});
 

@@ -87,8 +87,8 @@ enum class Reorder {
 };
 
 /// Cuts an axis into 2·cp pieces and orders them for a ring of cp ranks, or back; any dtype, bits unchanged,
-/// shape of x. Negative axes count from the end. Errors, in this order: cp < 2 or odd; no such axis; 2·cp
-/// does not divide it.
+/// shape of x. Negative axes count from the end. Errors, in this order: cp < 2 or odd; no such axis
+/// (Error{usage}); 2·cp does not divide it.
 std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
                                                     std::int64_t cp_size, std::int64_t axis = 1,
                                                     Reorder order = Reorder::to_ring);

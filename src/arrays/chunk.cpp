@@ -178,7 +178,7 @@ std::vector<std::byte> element_of(DType dtype, Number number) {
       else if constexpr (std::is_integral_v<T>)
         good = good && static_cast<decltype(value)>(element) == value;
       if (!good)
-        throw Error(Error::Kind::input, fmt::format("the padding {} is no {}", value, name_of(dtype)));
+        throw Error(Error::Kind::usage, fmt::format("the padding {} is no {}", value, name_of(dtype)));
     };
     std::visit(convert, number);
     std::memcpy(bytes.data(), &element, sizeof element);
@@ -210,14 +210,17 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
                                                  std::int64_t original_length, std::int64_t axis) {
   Shape shape = x->shape();
   const auto rank = static_cast<std::int64_t>(shape.size()) - 1;  // of the result
-  if (rank < 1 || axis < -rank || axis >= rank)
-    throw Error(Error::Kind::input, fmt::format("{} of shape {} has no axes {} and {} to join", x->name(),
-                                                to_string(shape), axis, axis < 0 ? axis - 1 : axis + 1))
-        .hint(rank < 1 ? "chunks take two axes" : fmt::format("--axis is one of {} to {}", -rank, rank - 1));
+  if (rank < 1)
+    throw Error(Error::Kind::input, fmt::format("{} of shape {} holds no chunks, which take two axes",
+                                                x->name(), to_string(shape)));
+  if (axis < -rank || axis >= rank)
+    throw Error(Error::Kind::usage, fmt::format("{} of shape {} has no axis {} with chunks to join",
+                                                x->name(), to_string(shape), axis))
+        .hint(fmt::format("--axis is one of {} to {}", -rank, rank - 1));
   const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
   const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
   if (original_length < 0 || original_length > held)
-    throw Error(Error::Kind::input,
+    throw Error(Error::Kind::usage,
                 fmt::format("{}: length {} is not within 0 to {}, what {} chunks of {} hold", x->name(),
                             original_length, held, shape[d], shape[d + 1]));
   shape[d] = original_length;

@@ -76,7 +76,8 @@ void check_tiling(const std::optional<Tiling>& tiling, std::int64_t m, bool stri
 
 void check_offset(std::int64_t offset, std::int64_t groups) {
   if (offset < 0 || offset > groups)
-    throw invalid(fmt::format("group_offset is {}, and there are {} groups", offset, groups));
+    throw Error(Error::Kind::usage,
+                fmt::format("group_offset is {}, and there are {} groups", offset, groups));
 }
 
 Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
@@ -122,19 +123,15 @@ Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gro
   const std::int64_t left = p.groups_in_all() - p.first_group;
   p.groups = options.num_actual_groups.value_or(left);
   if (p.groups < 0 || p.groups > left)
-    throw invalid(
-        fmt::format("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
-                    p.groups, p.first_group, left, p.groups_in_all()));
+    throw Error(Error::Kind::usage,
+                fmt::format("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
+                            p.groups, p.first_group, left, p.groups_in_all()));
   p.shape = {p.groups, p.k, p.n};
   check_result(options.dtype, options.existing_out, p.shape);
   return p;
 }
 
 // --- the work
-
-kernels::Block block_of(const ArrayView& matrix) {
-  return {matrix.data, matrix.dtype, matrix.strides[0], matrix.strides[1]};
-}
 
 // C order, as results and what they are added to have it; a copy where it is otherwise.
 struct Kept {
@@ -166,6 +163,43 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
   core::parallel_for(core::ceil_div(bytes, kPiece), fill);
 }
 
+// The product that group g makes, but for where its parts lie.
+Product product_of(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
+                   const GroupedMatmulOptions& options, std::int64_t g) {
+  Product product;
+  product.a = {nullptr, lhs.dtype, lhs.strides[0], lhs.strides[1]};
+  product.b = {nullptr, rhs.dtype, rhs.strides[1], rhs.strides[2]};
+  if (options.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
+  product.rows = p.rows(g);
+  product.k = p.k;
+  product.columns = p.n;
+  product.dtype = options.dtype;
+  return product;
+}
+
+Product product_of(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
+                   const TransposedGroupedMatmulOptions& options, std::int64_t g) {
+  Product product;
+  product.a = {nullptr, lhs.dtype, lhs.strides[0], lhs.strides[1]};
+  product.b = {nullptr, rhs.dtype, rhs.strides[0], rhs.strides[1]};
+  product.rows = p.k;
+  product.k = p.rows(g);
+  product.columns = p.n;
+  product.dtype = options.dtype;
+  return product;
+}
+
+template <class Options>
+std::int64_t work_bytes(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+                        const Options& options) {
+  const Problem p = check(lhs, rhs, group_sizes, options);
+  Tasks tasks(matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active()), options.tiling);
+  for (std::int64_t g = 0; g < p.groups; ++g)
+    if (const Product product = product_of(p, lhs, rhs, options, g); product.k > 0) tasks.add(product);
+  const bool copies = options.existing_out && !options.existing_out->is_c_contiguous();
+  return tasks.work_bytes() + (copies ? byte_count(p.shape, options.dtype) : 0);
+}
+
 void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
              const GroupedMatmulOptions& options, void* out) {
   const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
@@ -182,15 +216,9 @@ void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
       fill_rows(p.begin(g), p.begin(g + 1), row_bytes, adds ? existing.data : nullptr, to);
       continue;
     }
-    Product product;
-    product.a = block_of(lhs);
+    Product product = product_of(p, lhs, rhs, options, g);
     product.a.data = lhs.data + p.begin(g) * lhs.strides[0];
-    product.b = block_of(rhs[g]);
-    if (options.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
-    product.rows = p.rows(g);
-    product.k = p.k;
-    product.columns = p.n;
-    product.dtype = options.dtype;
+    product.b.data = rhs[g].data;
     product.out = to + p.begin(g) * row_bytes;
     product.out_stride = row_bytes;
     product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
@@ -212,15 +240,9 @@ void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
       fill_rows(g * p.k, (g + 1) * p.k, row_bytes, existing.data, static_cast<std::byte*>(out));
       continue;
     }
-    Product product;
-    product.a = block_of(lhs);
+    Product product = product_of(p, lhs, rhs, options, g);
     product.a.data = lhs.data + p.begin(g) * lhs.strides[1];
-    product.b = block_of(rhs);
     product.b.data = rhs.data + p.begin(g) * rhs.strides[0];
-    product.rows = p.k;
-    product.k = p.rows(g);
-    product.columns = p.n;
-    product.dtype = options.dtype;
     product.out = static_cast<std::byte*>(out) + g * slice_bytes;
     product.out_stride = row_bytes;
     product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
@@ -251,6 +273,17 @@ Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs
                                       const ArraySource& group_sizes,
                                       const TransposedGroupedMatmulOptions& options) {
   return check(lhs, rhs, group_sizes, options).shape;
+}
+
+std::int64_t grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
+                                       const ArraySource& group_sizes, const GroupedMatmulOptions& options) {
+  return work_bytes(lhs, rhs, group_sizes, options);
+}
+
+std::int64_t transposed_grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
+                                                  const ArraySource& group_sizes,
+                                                  const TransposedGroupedMatmulOptions& options) {
+  return work_bytes(lhs, rhs, group_sizes, options);
 }
 
 void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,

@@ -15,6 +15,7 @@ namespace ejk::matmul {
 namespace {
 
 constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthHugePage = kHugePage / 16;
 
 using core::round_up;
 
@@ -86,7 +87,7 @@ constexpr std::int64_t kDirectTiles = 3;
 template <class Sum>
 class Multiplication {
  public:
-  Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace)
+  Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc)
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
     direct_ = p_.few_rows && p_.b.column_stride == size_of(p_.b.dtype);
@@ -100,15 +101,18 @@ class Multiplication {
     // Where contraction elements lie together they are packed in squares.
     slice_step_ =
         std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
-    const std::int64_t a_size = round_up(a_bytes() * (direct_ ? tiles_ : 1), kLine);
-    const std::int64_t b_size = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
-    a_ = workspace.at_least(a_size + b_size + (in_place_ ? 0 : p_.rows * stride_ * kSize));
-    b_ = packed_b_[0] = a_ + a_size;
-    packed_b_[1] = b_ + panel_ * panels_;
-    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(b_ + b_size));
+    a_size_ = round_up(a_bytes() * (direct_ ? tiles_ : 1), kLine);
+    b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
+    bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
   }
 
-  void run() {
+  std::int64_t bytes() const { return bytes_; }  // of the workspace
+
+  void run(Workspace& workspace) {
+    a_ = workspace.at_least(bytes_);
+    b_ = packed_b_[0] = a_ + a_size_;
+    packed_b_[1] = b_ + panel_ * panels_;
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(b_ + b_size_));
     // What sums begin with: nothing, or in place what they are added to.
     adds_ = in_place_ && p_.added != nullptr;
     if (adds_ && p_.added != p_.out)
@@ -209,8 +213,9 @@ class Multiplication {
   std::int64_t lying_, packed_;  // columns of B that are read where they lie, and those packed behind them
   std::int64_t tiles_, panels_, panel_, stride_;
   std::int64_t slice_step_;
-  std::byte *a_, *b_, *packed_b_[2];  // b_ is that of the two which is in use
-  Sum* sums_;
+  std::int64_t a_size_, b_size_, bytes_;
+  std::byte *a_ = nullptr, *b_ = nullptr, *packed_b_[2] = {};  // b_ is that of the two which is in use
+  Sum* sums_ = nullptr;
 };
 
 }  // namespace
@@ -229,11 +234,14 @@ Workspace& Workspace::of_this_thread() {
   return workspace;
 }
 
+std::int64_t Workspace::rounded(std::int64_t bytes) {
+  return round_up(bytes, bytes >= kWorthHugePage ? kHugePage : kLine);
+}
+
 std::byte* Workspace::at_least(std::int64_t bytes) {
-  constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthOne = kHugePage / 16;
   if (bytes <= bytes_) return memory_.get();
-  const bool huge = bytes >= kWorthOne;
-  bytes = round_up(bytes, huge ? kHugePage : kLine);
+  const bool huge = bytes >= kWorthHugePage;
+  bytes = rounded(bytes);
   memory_.reset();
   bytes_ = 0;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(huge ? kHugePage : kLine),
@@ -254,18 +262,31 @@ namespace {
 template <class Sum>
 void run(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
   const kernels::Gemm& gemm = *arithmetic.gemm;
-  Multiplication<Sum> multiplication(arithmetic, product, kc, workspace);
+  Multiplication<Sum> multiplication(arithmetic, product, kc);
   if (gemm.enter != nullptr) gemm.enter();
-  multiplication.run();
+  multiplication.run(workspace);
   if (gemm.leave != nullptr) gemm.leave();
+}
+
+// The contraction length of a block that is asked for as `kc`.
+std::int64_t block_length(const kernels::Gemm& gemm, std::int64_t kc) {
+  return kc == 0 || kc >= gemm.kc ? gemm.kc : round_up(kc, gemm.k_step);
 }
 
 }  // namespace
 
+std::int64_t workspace_bytes(const Arithmetic& arithmetic, const Product& product, std::int64_t kc) {
+  if (product.rows == 0 || product.columns == 0) return 0;
+  kc = block_length(*arithmetic.gemm, kc);
+  const std::int64_t bytes = arithmetic.sums == DType::float64
+                                 ? Multiplication<double>(arithmetic, product, kc).bytes()
+                                 : Multiplication<float>(arithmetic, product, kc).bytes();
+  return Workspace::rounded(bytes);
+}
+
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
-  const kernels::Gemm& gemm = *arithmetic.gemm;
   if (product.rows == 0 || product.columns == 0) return;
-  kc = kc == 0 || kc >= gemm.kc ? gemm.kc : round_up(kc, gemm.k_step);
+  kc = block_length(*arithmetic.gemm, kc);
   if (arithmetic.sums == DType::float64)
     run<double>(arithmetic, product, kc, workspace);
   else

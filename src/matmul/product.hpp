@@ -52,6 +52,9 @@ class Workspace {
   /// `bytes` bytes at a cache line; what was there before is lost.
   std::byte* at_least(std::int64_t bytes);
 
+  /// What it takes for that many.
+  static std::int64_t rounded(std::int64_t bytes);
+
  private:
   struct Release {
     void operator()(std::byte* p) const { std::free(p); }
@@ -66,5 +69,8 @@ bool few_rows(const Arithmetic& arithmetic, std::int64_t rows);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
+
+/// The memory that this takes in an empty workspace; the product's pointers are not looked at.
+std::int64_t workspace_bytes(const Arithmetic& arithmetic, const Product& product, std::int64_t kc);
 
 }  // namespace ejk::matmul

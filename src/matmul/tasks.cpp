@@ -84,19 +84,24 @@ Tiling Tasks::block_for(int threads) const {
   return block;
 }
 
+// In how many parts a product is cut.
+Tasks::Parts Tasks::parts_of(const Product& product, const Tiling& block) const {
+  const std::int64_t most_parts = std::max<std::int64_t>(
+      1, kMostTasks / std::max<std::int64_t>(1, static_cast<std::int64_t>(products_.size())));
+  const std::int64_t columns = core::ceil_div(product.columns, std::max(block.tn, arithmetic_.gemm->nr));
+  return {std::min(core::ceil_div(product.rows, block.tm), std::max<std::int64_t>(1, most_parts / columns)),
+          columns};
+}
+
 // Even parts: a last one of a few rows would have B packed for them alone. Columns in whole tiles.
 std::vector<Product> Tasks::cut(const Tiling& block) const {
   const std::int64_t nr = arithmetic_.gemm->nr;
   std::vector<Product> tasks;
   double work = 0;
-  const std::int64_t most_parts = std::max<std::int64_t>(
-      1, kMostTasks / std::max<std::int64_t>(1, static_cast<std::int64_t>(products_.size())));
   for (const Product& p : products_) {
     if (p.rows == 0 || p.columns == 0) continue;
     work += work_of(p);
-    const std::int64_t column_parts = core::ceil_div(p.columns, std::max(block.tn, nr));
-    const std::int64_t row_parts =
-        std::min(core::ceil_div(p.rows, block.tm), std::max<std::int64_t>(1, most_parts / column_parts));
+    const auto [row_parts, column_parts] = parts_of(p, block);
     const std::int64_t columns = core::round_up(core::ceil_div(p.columns, column_parts), nr);
     for (std::int64_t i = 0; i < row_parts; ++i) {
       const std::int64_t row = i * p.rows / row_parts, rows = (i + 1) * p.rows / row_parts - row;
@@ -110,10 +115,33 @@ std::vector<Product> Tasks::cut(const Tiling& block) const {
   return tasks;
 }
 
-void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
+int Tasks::threads() const {
   double work = 0;
   for (const Product& p : products_) work += work_of(p);
-  const int threads = work < kWorthThreads ? 1 : omp_get_max_threads();
+  return work < kWorthThreads ? 1 : omp_get_max_threads();
+}
+
+std::int64_t Tasks::work_bytes() const {
+  const Tiling block = block_for(threads());
+  std::int64_t tasks = 0, most = 0;
+  for (const Product& p : products_) {
+    if (p.rows == 0 || p.columns == 0) continue;
+    const Parts parts = parts_of(p, block);
+    Product largest = p;
+    largest.rows = core::ceil_div(p.rows, parts.rows);
+    largest.columns =
+        std::min(p.columns, core::round_up(core::ceil_div(p.columns, parts.columns), arithmetic_.gemm->nr));
+    most = std::max(most, workspace_bytes(arithmetic_, largest, block.tk));
+    tasks += parts.rows * parts.columns;
+  }
+  // Sorting takes the list of tasks twice.
+  constexpr auto kProduct = static_cast<std::int64_t>(sizeof(Product));
+  return std::min<std::int64_t>(threads(), tasks) * most +
+         kProduct * (static_cast<std::int64_t>(products_.size()) + 2 * tasks);
+}
+
+void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
+  const int threads = this->threads();
   const Tiling block = block_for(threads);
   std::vector<Product> tasks = cut(block);
   const auto count = static_cast<std::int64_t>(tasks.size());

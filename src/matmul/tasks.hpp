@@ -28,7 +28,16 @@ class Tasks {
   /// Computes all of them, on several threads where the work is worth it. progress may be empty.
   void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
 
+  /// The memory that run() takes on all its threads; the products' pointers are not looked at.
+  std::int64_t work_bytes() const;
+
  private:
+  struct Parts {
+    std::int64_t rows, columns;
+  };
+
+  int threads() const;
+  Parts parts_of(const Product& product, const Tiling& block) const;
   Tiling block_for(int threads) const;
   std::vector<Product> cut(const Tiling& block) const;
 

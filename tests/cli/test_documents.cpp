@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -65,6 +67,12 @@ TEST_CASE("bash completes commands, options and their words") {
   CHECK(offered(script, {"ejk", "--v"}) == "--version\n");
   CHECK(offered(script, {"ejk", "help", "seq-"}) == "seq-info\n");
   CHECK(offered(script, {"ejk", "help", "--com"}) == "--completion\n");
+  CHECK(offered(script, {"ejk", "help", "--completion", ""}) == "bash zsh fish\n");
+  CHECK(offered(script, {"ejk", "help", "--man", "mask-"}) == "mask-info\n");
+  CHECK(offered(script, {"ejk", "attention", "--layout", ""}) == "bshd bhsd thd\n");
+  CHECK(offered(script, {"ejk", "attention", "--field", ""}) == "out lse\n");
+  CHECK(offered(script, {"ejk", "attention-grad", "--grad-dtype", ""}) ==
+        "float16 bfloat16 float32 float64\n");
   CHECK(offered(script, {"ejk", "mask-info", "m.npy", "--head"}) == "--head-shards\n");
   CHECK(offered(script, {"ejk", "hash", "--conv"}) == "--convention\n");
   CHECK(offered(script, {"ejk", "hash", "--convention", "e"}) == "ejkernel\n");
@@ -91,13 +99,70 @@ TEST_CASE("bash completes commands, options and their words") {
   }
 }
 
+TEST_CASE("an option that refuses a word for others completes these, and its help has them") {
+  if (!is_installed("bash")) return;
+  const Script script("bash");
+  // Of all commands all options (those that all share once), and the first argument as "": the words that the
+  // program says there are, and what is offered.
+  const char* loop = R"(
+source {script}
+shared=
+for command in {commands}; do
+  COMP_WORDS=(ejk $command -) COMP_CWORD=2
+  _ejk
+  names=("${{COMPREPLY[@]}}")
+  for name in '' "${{names[@]}}"; do
+    case $name in -?|--help) continue ;; esac
+    if [ -n "$name" ] && [ "${{shared#* $name }}" != "$shared" ]; then continue; fi
+    said=$({program} $command $name '?' 2>&1)
+    case $said in
+      "ejk $command: $name"*": '?' is none of "*) said=${{said#* is none of }} said=${{said%%$'\n'*}} ;;
+      *) said= ;;
+    esac
+    COMP_WORDS=(ejk $command $name '') COMP_CWORD=3
+    [ -n "$name" ] || COMP_WORDS=(ejk $command '') COMP_CWORD=2
+    _ejk
+    echo "$command ${{name:-first}}: ${{said//,/}}: ${{COMPREPLY[*]}}"
+  done
+  shared=' --output --overwrite --dry-run --max-memory --threads --stats --json --quiet --progress --color --allow-external '
+done
+)";
+  const std::vector<std::string> names = commands();
+  const ejk::test::Folder folder;
+  {
+    std::ofstream(folder / "loop") << fmt::format(fmt::runtime(loop), fmt::arg("script", script.path()),
+                                                  fmt::arg("program", kProgram),
+                                                  fmt::arg("commands", fmt::join(names, " ")));
+  }
+  std::istringstream lines(shell(fmt::format("cd '{}' && bash ./loop", folder.path())).text);
+  int choices = 0, all = 0;
+  for (std::string line; std::getline(lines, line); ++all) {
+    CAPTURE(line);
+    const std::size_t first = line.find(": "), second = line.find(": ", first + 1);
+    REQUIRE(second != std::string::npos);
+    const std::string said = line.substr(first + 2, second - first - 2);
+    CHECK(said == line.substr(second + 2));
+    if (said.empty()) continue;
+    ++choices;
+    std::istringstream words(said);
+    const std::vector<std::string> list{std::istream_iterator<std::string>(words), {}};
+    if (list.size() > 6) continue;  // all element types are named nowhere
+    const std::string command = line.substr(0, line.find(' '));
+    const std::string help = shell(fmt::format("{} help {}", kProgram, command)).text;
+    for (const std::string& word : list) CHECK(help.find(word) != std::string::npos);
+  }
+  CHECK(all > 150);
+  CHECK(choices > 40);
+}
+
 TEST_CASE("zsh completes commands, options and their words") {
   if (!is_installed("zsh")) return;
   const Script script("zsh");
   CHECK(shell("zsh -n " + script.path()).text.empty());
   // What the script hands to zsh's own functions, without a terminal to complete in.
   const auto described = [&](const std::string& words) {
-    return shell(fmt::format("zsh -f -c 'compdef() {{ : }}; compadd() {{ print -rl -- ${{(P)2}} }}; "
+    return shell(fmt::format("zsh -f -c 'compdef() {{ : }}; compadd() {{ case $1 in (-a) print -rl -- "
+                             "${{(P)2}} ;; (*) print -rl -- ${{@:2}} ;; esac }}; "
                              "_describe() {{ print -rl -- ${{(P)@[-1]}} }}; _files() {{ print files }}; "
                              "compset() {{ : }}; source {}; "
                              "words=({}); CURRENT=$#words; _ejk'",
@@ -110,6 +175,9 @@ TEST_CASE("zsh completes commands, options and their words") {
   CHECK(described("ejk hash --convention=e") == "document\nejkernel\n");
   CHECK(described("ejk params w") == "to-dict\nmerge\nbackward\nwarps\nstages\n");
   CHECK(described("ejk help m").find("mask-info\n") != std::string::npos);
+  CHECK(described("ejk help --completion z") == "bash\nzsh\nfish\n");
+  CHECK(described("ejk attention --mask-kind=") == "keep\ndrop\nadditive\n");
+  CHECK(described("ejk --v") == "--help\n--version\n");
   CHECK(described("ejk hash a") == "files\n");
 }
 
@@ -127,6 +195,11 @@ TEST_CASE("fish completes commands, options and their words") {
   CHECK(offered_by_fish("ejk hash --convention e").starts_with("ejkernel"));
   CHECK(offered_by_fish("ejk hash --convention=e").starts_with("--convention=ejkernel"));
   CHECK(offered_by_fish("ejk params w").starts_with("warps"));
+  CHECK(offered_by_fish("ejk attention --layout=t").starts_with("--layout=thd"));
+  CHECK(offered_by_fish("ejk help --completion z").starts_with("zsh"));
+  CHECK(offered_by_fish("ejk --v").starts_with("--version\t"));
+  // A file may have the name of a command.
+  CHECK(offered_by_fish("ejk hash attention --lay").empty());
 }
 
 TEST_CASE("manual pages are read without a complaint, and say what the help says") {

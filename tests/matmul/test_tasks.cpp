@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 
@@ -90,4 +91,52 @@ TEST_CASE("a product without rows or columns is no task, one without a contracti
   tasks.add(p);
   tasks.run({});
   CHECK(filled.all_once());
+}
+
+TEST_CASE("the memory that tasks take is known before, and grows with the threads alone") {
+  const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
+  const auto bytes = [&](int threads, std::int64_t rows, std::int64_t k, std::int64_t columns, DType dtype) {
+    const Threads set(threads);
+    matmul::Tasks tasks(arithmetic, {});
+    for (int i = 0; i < 8; ++i) {
+      matmul::Product p;  // pointers to nothing
+      p.a = {nullptr, DType::float32, k * 4, 4};
+      p.b = {nullptr, DType::float32, columns * 4, 4};
+      p.rows = rows, p.k = k, p.columns = columns;
+      p.dtype = dtype;
+      p.out_stride = columns * size_of(dtype);
+      tasks.add(p);
+    }
+    return tasks.work_bytes();
+  };
+  const std::int64_t kPage = std::int64_t{2} << 20;
+  // A contraction of many blocks packs at least one of them, of 256 columns.
+  const std::int64_t one = bytes(1, 2048, 4096, 4096, DType::float32);
+  CHECK(one >= 4 * arithmetic.gemm->kc * 256);
+  CHECK(one < 8 * kPage);
+  CHECK(bytes(4, 2048, 4096, 4096, DType::float32) >= 4 * kPage);
+  CHECK(bytes(4, 2048, 4096, 4096, DType::float32) < 4 * one + kPage);
+  CHECK(bytes(1, 16384, 4096, 4096, DType::float32) < one + kPage);
+  // Sums of a narrower result are kept beside it.
+  CHECK(bytes(1, 2048, 4096, 4096, DType::float16) > one);
+  CHECK(bytes(64, 4, 4, 4, DType::float32) < kPage);
+}
+
+TEST_CASE("a workspace holds what was foretold for a product, and no more is asked for") {
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const std::int64_t rows : {3, 200})
+      for (const std::int64_t k : {5, 1500}) {
+        const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
+        Ones ones(rows, k, 700);
+        auto p = ones.product();
+        p.dtype = dtype;
+        p.added = nullptr;
+        p.few_rows = matmul::few_rows(arithmetic, rows);
+        matmul::Workspace workspace;
+        const std::int64_t foretold = matmul::workspace_bytes(arithmetic, p, 0);
+        const std::byte* const memory = workspace.at_least(foretold);
+        matmul::multiply(arithmetic, p, 0, workspace);
+        CHECK(workspace.at_least(foretold) == memory);
+        CHECK(foretold == matmul::Workspace::rounded(foretold));
+      }
 }

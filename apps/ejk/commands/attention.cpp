@@ -128,6 +128,14 @@ Request open_request(const AttentionWords& words, Job& job) {
   AttentionOptions& o = r.options;
   const bool packed = !words.cu_seqlens.q.empty();
   o.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
+  if (packed && o.layout != AttentionLayout::thd)
+    throw Error(Error::Kind::usage,
+                fmt::format("--cu-seqlens is of packed tokens, and --layout is {}", name_of(o.layout)))
+        .hint("the layout thd takes (tokens, heads, size)");
+  if (!packed && o.layout == AttentionLayout::thd)
+    throw Error(Error::Kind::usage,
+                "--layout thd is of packed tokens, and --cu-seqlens does not say where they end")
+        .hint("one sequence is cu_seqlens [0, tokens]");
   note_settings(words, o.layout, job);
   o.scale = words.scale;
   o.softcap = words.softcap;
@@ -377,14 +385,6 @@ double read_cap(const std::string& word) {
   return value;
 }
 
-DType read_float_type(const std::string& word) {
-  const DType dtype = read_dtype(word);
-  if (!is_float(dtype))
-    throw Error(Error::Kind::usage,
-                fmt::format("{} is none of float16, bfloat16, float32, float64", name_of(dtype)));
-  return dtype;
-}
-
 AttentionLayout read_layout(const std::string& word) {
   constexpr AttentionLayout values[] = {AttentionLayout::bshd, AttentionLayout::bhsd, AttentionLayout::thd};
   return values[read_choice(word, {"bshd", "bhsd", "thd"})];
@@ -442,7 +442,7 @@ Run attention(CLI::App& app) {
   const auto words = std::make_shared<AttentionWords>();
   add_inputs(app, *words);
   add_options(app, *words);
-  add_word(app, "--dtype", words->dtype, read_float_type, "TYPE",
+  add_word(app, "--dtype", words->dtype, read_float_dtype, "TYPE",
            "of out: float16, bfloat16, float32, float64; that of Q by default\n"
            "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.");
   app.footer(kMaskHelp);
@@ -457,9 +457,9 @@ Run attention_grad(CLI::App& app) {
   add_reference(app, "--out", words->out,
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
   add_reference(app, "--lse", words->lse, "and its lse (batch, heads, queries), packed (heads, tokens)");
-  add_word(app, "--dtype", words->dtype, read_float_type, "TYPE",
+  add_word(app, "--dtype", words->dtype, read_float_dtype, "TYPE",
            "of the gradients; each that of its input by default");
-  add_word(app, "--grad-dtype", words->grad_dtype, read_float_type, "TYPE",
+  add_word(app, "--grad-dtype", words->grad_dtype, read_float_dtype, "TYPE",
            "cast the gradients, as identity_dtype_convert does\n"
            "Without --dtype they are rounded once, to this type.");
   app.footer(kMaskHelp);

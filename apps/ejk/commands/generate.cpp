@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
+#include <cmath>
 
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
@@ -22,6 +22,8 @@ using Source = std::shared_ptr<const ArraySource>;
 enum class What { attention_inputs, masks, group_sizes, lens };
 constexpr const char* kWhat[] = {"attention-inputs", "masks", "group-sizes", "lens"};
 
+constexpr std::int64_t kSeqOfMasks = 2048;  // where --seq does not say
+
 // The options of every kind. Each is for some kinds, and refused for the others.
 struct GenerateOptions {
   What what = What::attention_inputs;
@@ -34,13 +36,61 @@ struct GenerateOptions {
   PaddingSide side = PaddingSide::right;
 };
 
-template <class T, class Name>
-T chosen(const std::string& word, T otherwise, std::initializer_list<std::pair<Name, T>> choices) {
-  if (word.empty()) return otherwise;
+template <class Distribution>
+using Choices = std::vector<std::pair<const char*, Distribution>>;
+
+// The first is the default.
+const Choices<LengthDistribution> kLengthDistributions{{"lognormal", LengthDistribution::lognormal},
+                                                       {"zipf", LengthDistribution::zipf},
+                                                       {"uniform", LengthDistribution::uniform},
+                                                       {"constant", LengthDistribution::constant}};
+const Choices<GroupDistribution> kGroupDistributions{{"zipf", GroupDistribution::zipf},
+                                                     {"uniform", GroupDistribution::uniform},
+                                                     {"hot", GroupDistribution::hot},
+                                                     {"balanced", GroupDistribution::balanced}};
+
+template <class Distribution>
+void add_names(const Choices<Distribution>& choices, std::vector<std::string>& names) {
+  for (const auto& choice : choices)
+    if (std::find(names.begin(), names.end(), choice.first) == names.end()) names.emplace_back(choice.first);
+}
+
+// A distribution of anything; which of them there are for what is generated is known when all words are.
+std::string read_distribution(const std::string& word) {
   std::vector<std::string> names;
-  for (const auto& choice : choices) names.emplace_back(choice.first);
+  add_names(kLengthDistributions, names);
+  add_names(kGroupDistributions, names);
+  return names[read_choice(word, names)];
+}
+
+double read_mean(const std::string& word) {
+  const double mean = read_real(word);
+  if (!(mean > 0) || std::isinf(mean))
+    throw Error(Error::Kind::usage, fmt::format("{} is not a number above 0", word));
+  return mean;
+}
+
+double read_share(const std::string& word) {
+  const double share = read_real(word);
+  if (!(share >= 0 && share <= 1))
+    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and 1", word));
+  return share;
+}
+
+std::int64_t read_tokens(const std::string& word) {
+  const std::int64_t tokens = read_integer(word, 0);
+  if (tokens > INT32_MAX)
+    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and {}", tokens, INT32_MAX));
+  return tokens;
+}
+
+template <class Distribution>
+Distribution chosen(const std::string& word, const Choices<Distribution>& choices) {
+  if (word.empty()) return choices.front().second;
+  std::vector<std::string> names;
+  add_names(choices, names);
   try {
-    return (choices.begin() + read_choice(word, names))->second;
+    return choices[read_choice(word, names)].second;
   } catch (Error& error) {
     error.at("--distribution");
     throw;
@@ -60,21 +110,37 @@ LengthsOptions lengths_of(const GenerateOptions& options, std::int64_t longest) 
   LengthsOptions how = options.lengths;
   how.seed = options.seed;
   how.longest = options.longest.value_or(longest);
-  using D = LengthDistribution;
-  how.distribution = chosen<D, const char*>(
-      options.distribution, D::lognormal,
-      {{"lognormal", D::lognormal}, {"zipf", D::zipf}, {"uniform", D::uniform}, {"constant", D::constant}});
+  how.distribution = chosen(options.distribution, kLengthDistributions);
   return how;
 }
 
 GroupsOptions groups_of(const GenerateOptions& options) {
   GroupsOptions how = options.groups;
   how.seed = options.seed;
-  using D = GroupDistribution;
-  how.distribution = chosen<D, const char*>(
-      options.distribution, D::zipf,
-      {{"zipf", D::zipf}, {"uniform", D::uniform}, {"hot", D::hot}, {"balanced", D::balanced}});
+  how.distribution = chosen(options.distribution, kGroupDistributions);
   return how;
+}
+
+// Words that are good by themselves and do not fit together, by the names they have on the command line.
+void check_words(const GenerateOptions& o) {
+  const auto refuse = [](std::string why) { throw Error(Error::Kind::usage, std::move(why)); };
+  if (o.what == What::group_sizes && o.groups.tokens > 0) {
+    if (o.groups.groups == 0)
+      refuse(
+          fmt::format("--groups: 0 is less than 1, and there are {} tokens to be in one", o.groups.tokens));
+    if (o.groups.empty >= o.groups.groups)
+      refuse(fmt::format("--empty: {} is not within 0 and {}: one of the {} groups has the {} tokens",
+                         o.groups.empty, o.groups.groups - 1, o.groups.groups, o.groups.tokens));
+  }
+  if (o.what != What::lens && o.what != What::masks) return;
+  const std::int64_t shortest = o.lengths.shortest;
+  const bool of_seq = o.what == What::masks && !o.longest;
+  const std::int64_t longest = of_seq ? o.seq.value_or(kSeqOfMasks) : o.longest.value_or(o.lengths.longest);
+  const char* name = of_seq ? "--seq" : "--longest";
+  if (longest > INT32_MAX || (longest < shortest && (of_seq ? o.seq : o.longest)))
+    refuse(fmt::format("{}: {} is not within {} (--shortest) and {}", name, longest, shortest, INT32_MAX));
+  if (longest < shortest)
+    refuse(fmt::format("--shortest: {} is not within 0 and {} ({})", shortest, longest, name));
 }
 
 void describe_lengths(const ArraySource& lengths, Report& report) {
@@ -117,7 +183,7 @@ Answer run(const GenerateOptions& options, Job& job) {
       report.add("tokens", "tokens", options.groups.tokens, Unit::count);
       return {{"group_sizes", std::move(sizes), {}}};
     }
-    const std::int64_t seq = options.seq.value_or(2048);
+    const std::int64_t seq = options.seq.value_or(kSeqOfMasks);
     LengthsOptions how = lengths_of(options, options.what == What::masks ? seq : LengthsOptions{}.longest);
     how.count = options.what == What::masks ? options.batch.value_or(32) : options.count.value_or(how.count);
     Source lengths = make_source(generate_lengths(how), "lens");
@@ -188,11 +254,15 @@ Run generate(CLI::App& app) {
   with(add_word(app, "--head-dim", o.attention.head_dim, at_least(0), "N",
                 "attention-inputs: size of a head, 64 by default"),
        {attention_inputs});
-  with(add_word(app, "--dtype", o.attention.dtype, read_dtype, "TYPE",
-                "attention-inputs: float32 (default), float16 or bfloat16"),
+  with(add_word(
+           app, "--dtype", o.attention.dtype,
+           [](const std::string& w) {
+             return read_dtype_among(w, {DType::float32, DType::float16, DType::bfloat16});
+           },
+           "TYPE", "attention-inputs: float32 (default), float16 or bfloat16"),
        {attention_inputs});
   with(add_word(
-           app, "--distribution", o.distribution, [](const std::string& w) { return w; }, "NAME",
+           app, "--distribution", o.distribution, read_distribution, "NAME",
            "lens, masks: lognormal, zipf, uniform, constant; group-sizes: zipf, uniform, hot, balanced\n"
            "The first is the default. Lengths: lognormal as documents are, zipf with P(n) as 1 / n, constant "
            "the "
@@ -201,7 +271,7 @@ Run generate(CLI::App& app) {
            "one group a share, balanced all as many."),
        {masks, lens, group_sizes});
   with(add_word(app, "--count", o.count, maybe(0), "N", "lens: how many, 64 by default"), {lens});
-  with(add_word(app, "--mean", o.lengths.mean, read_real, "X",
+  with(add_word(app, "--mean", o.lengths.mean, read_mean, "X",
                 "lens, masks: mean of lognormal lengths, 512 by default"),
        {lens, masks});
   with(add_word(app, "--shortest", o.lengths.shortest, at_least(0), "N",
@@ -220,12 +290,12 @@ Run generate(CLI::App& app) {
   with(add_word(app, "--groups", o.groups.groups, at_least(0), "N", "group-sizes: groups, 64 by default"),
        {group_sizes});
   with(
-      add_word(app, "--tokens", o.groups.tokens, at_least(0), "N", "group-sizes: their sum, 8192 by default"),
+      add_word(app, "--tokens", o.groups.tokens, read_tokens, "N", "group-sizes: their sum, 8192 by default"),
       {group_sizes});
   with(add_word(app, "--empty", o.groups.empty, at_least(0), "N",
                 "group-sizes: groups without a token, 0 by default"),
        {group_sizes});
-  with(add_word(app, "--hot-share", o.groups.hot_share, read_real, "X",
+  with(add_word(app, "--hot-share", o.groups.hot_share, read_share, "X",
                 "group-sizes: what the hot group gets of all tokens, 0.5 by default"),
        {group_sizes});
   return [options, only_for](Job& job) {
@@ -233,6 +303,7 @@ Run generate(CLI::App& app) {
       if (option->count() > 0 && std::find(kinds.begin(), kinds.end(), options->what) == kinds.end())
         throw Error(Error::Kind::usage, fmt::format("{} is not for '{}'", option->get_name(),
                                                     kWhat[static_cast<std::size_t>(options->what)]));
+    check_words(*options);
     return run(*options, job);
   };
 }

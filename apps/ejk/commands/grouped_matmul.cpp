@@ -50,6 +50,7 @@ struct TransposedOptions : ProductOptions {
 struct GroupedProduct {
   using How = GroupedMatmulOptions;
   static constexpr auto shape = grouped_matmul_shape;
+  static constexpr auto work_bytes = grouped_matmul_work_bytes;
   static constexpr auto compute = grouped_matmul_into;
   static constexpr auto check = check_grouped_matmul;
 
@@ -64,6 +65,7 @@ struct GroupedProduct {
 struct TransposedProduct {
   using How = TransposedGroupedMatmulOptions;
   static constexpr auto shape = transposed_grouped_matmul_shape;
+  static constexpr auto work_bytes = transposed_grouped_matmul_work_bytes;
   static constexpr auto compute = transposed_grouped_matmul_into;
   static constexpr auto check = check_transposed_grouped_matmul;
 
@@ -77,6 +79,7 @@ std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shap
 
 // An array as its header describes it.
 ArrayView header_of(const ArraySource& source) {
+  if (const auto mapped = source.mapped()) return *mapped;
   return {nullptr, source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
 }
 
@@ -243,7 +246,8 @@ Answer run(const ProductOptions& options, typename Product::How how, Job& job) {
   // The check keeps some numbers for each row of rhs.
   const std::int64_t check_bytes =
       options.check ? 48 * (element_count(rhs_header.shape) / std::max<std::int64_t>(n, 1)) : 0;
-  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype);
+  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype) +
+                            Product::work_bytes(lhs_header, rhs_header, group_sizes, how);
   if (job.plan(report, peak)) return Answer::yes;
 
   ArrayView lhs, rhs;
@@ -297,14 +301,6 @@ Answer run_transposed(const TransposedOptions& options, Job& job) {
   return run<TransposedProduct>(options, std::move(how), job);
 }
 
-DType read_result_dtype(const std::string& word) {
-  const DType dtype = read_dtype(word);
-  if (!is_float(dtype))
-    throw Error(Error::Kind::usage,
-                fmt::format("{} is none of float16, bfloat16, float32, float64", name_of(dtype)));
-  return dtype;
-}
-
 Tiling read_tiling(const std::string& word) {
   const Shape lengths = read_lengths(word, 3, 3, "TMxTKxTN");
   return {lengths[0], lengths[1], lengths[2]};
@@ -321,7 +317,7 @@ void add_group_sizes(CLI::App& app, ProductOptions& options) {
 }
 
 void add_common(CLI::App& app, ProductOptions& options) {
-  add_word(app, "--dtype", options.dtype, read_result_dtype, "TYPE",
+  add_word(app, "--dtype", options.dtype, read_float_dtype, "TYPE",
            "of the result: float16, bfloat16, float32, float64\n"
            "float32 by default. Sums are float32, float64 with a float64 factor, and are rounded once.");
   add_word(app, "--group-offset", options.group_offset, read_count, "G",
@@ -333,6 +329,8 @@ void add_common(CLI::App& app, ProductOptions& options) {
       app, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
         if (word.empty()) throw Error(Error::Kind::usage, "the word is empty");
+        if (word == "-")
+          throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
         return word;
       },
       "FILE",

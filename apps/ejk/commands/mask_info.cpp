@@ -127,6 +127,8 @@ Answer run(const MaskInfoOptions& options, Job& job) {
     check_mask_blocks(masks.heads, options.block, how);
   } catch (Error& error) {
     error.at(masks.name);
+    // Lengths that were typed, and no input's.
+    if (!options.masks.shape.empty()) throw Error(Error::Kind::usage, error.message()).hint(error.hint());
     throw;
   }
   const std::int64_t index_bytes =
