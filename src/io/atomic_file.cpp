@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -226,6 +228,14 @@ void AtomicFile::reserve(std::int64_t bytes) {
   if (fallocate(file_.fd(), 0, 0, bytes) == 0) return;
   // Whatever else is wrong with it, writing may still do.
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw output_error(name_, errno);
+}
+
+void AtomicFile::check_room(std::int64_t bytes) const {
+  struct statvfs system {};
+  if (temporary_.empty() || fstatvfs(file_.fd(), &system) != 0) return;
+  // Compared in blocks: bytes of all of them may be more than a number holds.
+  const auto needed = static_cast<std::uint64_t>(bytes) / std::max<std::uint64_t>(1, system.f_frsize);
+  if (needed > system.f_bavail) throw output_error(name_, ENOSPC);
 }
 
 void AtomicFile::close() {

@@ -56,6 +56,8 @@ class AtomicFile {
   /// Says that at least `bytes` bytes will be written, so that the file system finds room for them at once,
   /// or says now that it has none. It is then also faster.
   void reserve(std::int64_t bytes);
+  /// Says so now where the file system has no room for `bytes` bytes.
+  void check_room(std::int64_t bytes) const;
   void write(const void* data, std::int64_t bytes) { write_all(file_.fd(), data, bytes, name_); }
   /// No more will be written. Errors that the system kept until now come out here.
   void close();

@@ -18,6 +18,9 @@ struct WriteJob {
   std::vector<NamedArray> arrays;  // for HDF5 full paths ("/g/x"); sources may be empty when only checking
   std::string attributes_at;       // HDF5 object that gets the attributes
   WriteOptions options;
+
+  /// The least that it takes on a disk: its elements, unless they are compressed.
+  std::int64_t bytes() const;
 };
 
 struct Container {

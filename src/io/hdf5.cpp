@@ -248,6 +248,7 @@ void write_hdf5(const WriteJob& job) {
   AtomicFile file(job.path);
   if (!file.is_temporary())
     throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
+  file.check_room(job.bytes());
   Session session(file.name());
   const auto call = [&](const Message& message) { as_output_error([&] { session.call(message); }); };
   bool is_new = true;

@@ -458,6 +458,7 @@ class ArchiveFile {
 
 void write_npz(const WriteJob& job) {
   AtomicFile file(job.path);
+  file.check_room(job.bytes());
   FirstException first;
   ArchiveFile archive(file, first);
   std::vector<std::unique_ptr<MemberBytes>> members;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/checked.hpp"
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/container.hpp"
@@ -69,6 +70,15 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
 }
 
 }  // namespace
+
+std::int64_t io::WriteJob::bytes() const {
+  if (options.compression != 0) return 0;
+  std::int64_t sum = 0;
+  for (const NamedArray& array : arrays)
+    sum =
+        core::checked_add(sum, byte_count(array.source->shape(), array.source->dtype())).value_or(INT64_MAX);
+  return sum;
+}
 
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options) {
