@@ -209,7 +209,7 @@ def time_case(c, processes, rounds):
     times = {name: [warm[name]] if name in once else [] for name in warm}
     for _ in range(rounds):
         for name in random.sample(sorted(warm.keys() - once), len(warm) - len(once)):
-            time.sleep(0.02)  # threads of the one before look for more work for a while
+            time.sleep(0.3)  # threads of the one before look for more work, OpenBLAS' for over 0.05 s
             times[name].append(ask(processes[name], op="run").get("seconds", float("nan")))
     took = {name: 1e3 * statistics.median(t) for name, t in times.items()}
     line = f"{c['name']:18}" + "".join(f"  {name} {'~' * (name in once)}{ms:.3g}" for name, ms in took.items())
