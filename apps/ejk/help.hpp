@@ -1,12 +1,15 @@
 // What `help`, -h, --help and --version print.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "commands.hpp"
+
+namespace CLI {
+class Option;
+}
 
 namespace ejk::app {
 

@@ -88,15 +88,11 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
 }
 
 void add_expressions(CLI::App& app, MaskOptions& into, const std::string& help) {
-  app.add_option_function<std::vector<std::string>>(
-         "--mask",
-         [&into](const std::vector<std::string>& words) {
-           for (const std::string& word : words) into.expressions.push_back(MaskExpression::parse(word));
-         },
-         "a rule, such as 'causal & documents(cu.npy)'\n" + help)
-      ->allow_extra_args(false)
-      ->type_name("EXPR")
-      ->group("Masks");
+  take_words(
+      app, "--mask",
+      [&into](const std::string& word) { into.expressions.push_back(MaskExpression::parse(word)); }, "EXPR",
+      "a rule, such as 'causal & documents(cu.npy)'\n" + help)
+      .group("Masks");
 }
 
 // What written files say of the masks.
@@ -110,7 +106,7 @@ void note_masks(const MaskOptions& options, Job& job) {
 
 }  // namespace
 
-CLI::Option* add_mask_kind(CLI::App& app, Polarity& into) {
+Option add_mask_kind(CLI::App& app, Polarity& into) {
   return add_word(
       app, "--mask-kind", into, read_polarity, "KIND",
       "what stored elements mean: keep, drop or additive\n"
@@ -128,15 +124,15 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
       "an array (Q, K) or (H, Q, K), bool or integer\n"
       "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
       "batch needs a slice: mask.npy[0].")
-      ->group("Masks");
+      .group("Masks");
   add_expressions(
       app, into,
       "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.");
   add_word(
       app, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
-      ->group("Masks");
-  add_mask_kind(app, into.polarity)->group("Masks");
+      .group("Masks");
+  add_mask_kind(app, into.polarity).group("Masks");
 }
 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
@@ -238,12 +234,12 @@ void declare_attention_masks(CLI::App& app, MaskOptions& into) {
                 "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
                 "bool or integer: non-zero means that query q may attend to key k, unless --mask-kind says "
                 "otherwise.")
-      ->group("Masks");
+      .group("Masks");
   add_expressions(
       app, into,
       "One --mask serves all heads; as many as there are heads, one each. All masks that are given "
       "are ANDed. In packed inputs positions are those within the sequence.");
-  add_mask_kind(app, into.polarity)->group("Masks");
+  add_mask_kind(app, into.polarity).group("Masks");
 }
 
 AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job) {

@@ -1,7 +1,6 @@
 // The masks of a command: MASK, --mask, --shape and --mask-kind, and what they come to.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,7 @@ struct MaskOptions {
 };
 
 /// --mask-kind: what the elements of a stored mask mean.
-CLI::Option* add_mask_kind(CLI::App& app, Polarity& into);
+Option add_mask_kind(CLI::App& app, Polarity& into);
 
 /// "keep", "drop", "additive".
 const char* name_of(Polarity polarity);

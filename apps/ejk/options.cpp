@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <system_error>
@@ -26,10 +27,64 @@ When read_when(const std::string& word) {
   return values[read_choice(word, {"auto", "always", "never"})];
 }
 
+// A reference as it was typed.
+std::string unprotected(const std::string& word) { return word.starts_with(" -[") ? word.substr(1) : word; }
+
 }  // namespace
 
+Option Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option Option::group(const std::string& heading) {
+  option_->group(heading);
+  return *this;
+}
+
+bool Option::was_given() const { return option_->count() > 0; }
+
+std::string Option::name() const { return option_->get_name(); }
+
+bool was_given(const CLI::App& app, const std::string& name) { return app.count(name) > 0; }
+
+void set_footer(CLI::App& app, const std::string& text) { app.footer(text); }
+
+Option add_flag(CLI::App& app, const std::string& names, bool& into, const std::string& help) {
+  return Option(*app.add_flag(names, into, help));
+}
+
+Option add_flag(CLI::App& app, const std::string& names, std::function<void()> take,
+                const std::string& help) {
+  return Option(*app.add_flag_callback(names, std::move(take), help));
+}
+
+Option take_word(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+                 const std::string& help) {
+  const auto named = [take = std::move(take),
+                      name = names.substr(names.rfind(',') + 1)](const std::string& word) {
+    try {
+      take(word);
+    } catch (Error& error) {
+      error.at(name);
+      throw;
+    }
+  };
+  return Option(*app.add_option_function<std::string>(names, named, help)->type_name(type));
+}
+
+Option take_words(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+                  const std::string& help) {
+  const auto each = [take = std::move(take)](const std::vector<std::string>& words) {
+    for (const std::string& word : words) take(word);
+  };
+  CLI::Option* option = app.add_option_function<std::vector<std::string>>(names, each, help);
+  if (names.starts_with('-')) option->allow_extra_args(false);
+  return Option(*option->type_name(type));
+}
+
 void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) {
-  const auto shared = [&](CLI::Option* option) { return option->group(kSharedGroup); };
+  const auto shared = [](Option option) { option.group(kSharedGroup); };
   const bool several = command.outputs.size() > 1;
   if (!command.outputs.empty()) {
     shared(add_word(app, "-o,--output", into.output, read_name, "OUTPUT",
@@ -48,13 +103,12 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
           fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed as text that "
                       "numpy.loadtxt reads.",
                       fmt::join(command.outputs, ", "))));
-    shared(app.add_flag("--overwrite", into.overwrite,
-                        "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
+    shared(add_flag(app, "--overwrite", into.overwrite,
+                    "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
   }
-  shared(app.add_flag(
-      "--dry-run", into.dry_run,
-      "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
-      "small inputs such as lengths and group sizes. Says shapes, bytes and peak memory."));
+  shared(add_flag(app, "--dry-run", into.dry_run,
+                  "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
+                  "small inputs such as lengths and group sizes. Says shapes, bytes and peak memory."));
   shared(
       add_word(app, "--max-memory", into.max_memory, read_size, "SIZE",
                "stop before needing more, such as 4GiB\nDefault: nine tenths of what this process may use, a "
@@ -64,33 +118,34 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
       "threads to use\nDefault: OMP_NUM_THREADS, else the cores this process may use. The results are the "
       "same "
       "for every number."));
-  shared(
-      app.add_flag("--stats", into.stats,
-                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
-                   "writing. An input that is mapped is read while computing."));
-  shared(app.add_flag("--json", into.json,
-                      "the report as one JSON object\nKeys: schema, ejk_version, command, inputs, result, "
-                      "warnings. Numbers are unrounded; units end the keys (_bytes, _s)."));
-  shared(app.add_flag("-q,--quiet", into.quiet, "no report and no progress"));
+  shared(add_flag(app, "--stats", into.stats,
+                  "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
+                  "writing. An input that is mapped is read while computing."));
+  shared(add_flag(app, "--json", into.json,
+                  "the report as one JSON object\nKeys: schema, ejk_version, command, inputs, result, "
+                  "warnings. Numbers are unrounded; units end the keys (_bytes, _s)."));
+  shared(add_flag(app, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(app, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
                   "terminal."));
   shared(add_word(app, "--color", into.color, read_when, "WHEN",
                   "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
-  shared(
-      app.add_flag("--allow-external", into.allow_external,
-                   "let HDF5 files refer to other files\nExternal links, external storage, virtual datasets "
-                   "and plug-in filters are refused otherwise."));
+  shared(add_flag(app, "--allow-external", into.allow_external,
+                  "let HDF5 files refer to other files\nExternal links, external storage, virtual datasets "
+                  "and plug-in filters are refused otherwise."));
 }
 
 std::string protect(const std::string& word) { return word.starts_with("-[") ? " " + word : word; }
 
-CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string& into,
-                           const std::string& help) {
-  const auto read = [](const std::string& word) {
-    return read_name(word.starts_with(" -[") ? word.substr(1) : word);
-  };
-  return add_word(app, names, into, read, "REF", help);
+Option add_reference(CLI::App& app, const std::string& names, std::string& into, const std::string& help) {
+  return add_word(
+      app, names, into, [](const std::string& word) { return read_name(unprotected(word)); }, "REF", help);
+}
+
+Option add_references(CLI::App& app, const std::string& name, std::vector<std::string>& into,
+                      const std::string& help) {
+  return take_words(
+      app, name, [&into](const std::string& word) { into.push_back(unprotected(word)); }, name, help);
 }
 
 namespace {

@@ -1,8 +1,11 @@
-// Options that many commands share, and options whose word is turned into a value.
+// How a command declares its options and arguments, those that many share, and what turns a word into a
+// value.
+//
+// Commands see CLI11 through these functions alone: it takes longer to compile than most of them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,6 +15,10 @@
 #include "ejk/convention.hpp"
 #include "ejk/error.hpp"
 #include "terminal.hpp"
+
+namespace CLI {
+class Option;
+}
 
 namespace ejk::app {
 
@@ -40,30 +47,54 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into);
 /// space in front, which add_reference takes away.
 std::string protect(const std::string& word);
 
-/// An argument or option that is a reference to an array.
-CLI::Option* add_reference(CLI::App& app, const std::string& names, std::string& into,
-                           const std::string& help);
+/// What was declared, and what more there is to say of it. Without dashes it is a positional argument.
+class Option {
+ public:
+  explicit Option(CLI::Option& option) : option_(&option) {}
 
-/// An option (or, without dashes, a positional argument) whose word `read` turns into a value. What `read`
-/// throws gets the option's name in front.
+  Option required();
+  Option group(const std::string& heading);
+
+  bool was_given() const;
+  std::string name() const;  // "--block", "MASK"
+
+ private:
+  CLI::Option* option_;
+};
+
+/// Whether the words of the command line hold an option of this name.
+bool was_given(const CLI::App& app, const std::string& name);
+
+/// The last paragraphs of the command's help.
+void set_footer(CLI::App& app, const std::string& text);
+
+Option add_flag(CLI::App& app, const std::string& names, bool& into, const std::string& help);
+Option add_flag(CLI::App& app, const std::string& names, std::function<void()> take, const std::string& help);
+
+using TakeWord = std::function<void(const std::string& word)>;
+
+/// An option with a word, which `take` takes. What that throws gets the option's name in front.
+Option take_word(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+                 const std::string& help);
+
+/// Any number of words: an option may be repeated, an argument is all the words that are left.
+Option take_words(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+                  const std::string& help);
+
+/// An option whose word `read` turns into a value.
 template <class T, class Read>
-CLI::Option* add_word(CLI::App& app, const std::string& names, T& into, Read read, const std::string& type,
-                      const std::string& help) {
-  const std::string name = names.substr(names.rfind(',') + 1);
-  return app
-      .add_option_function<std::string>(
-          names,
-          [&into, read, name](const std::string& word) {
-            try {
-              into = read(word);
-            } catch (Error& error) {
-              error.at(name);
-              throw;
-            }
-          },
-          help)
-      ->type_name(type);
+Option add_word(CLI::App& app, const std::string& names, T& into, Read read, const std::string& type,
+                const std::string& help) {
+  return take_word(
+      app, names, [&into, read](const std::string& word) { into = read(word); }, type, help);
 }
+
+/// A reference to an array.
+Option add_reference(CLI::App& app, const std::string& names, std::string& into, const std::string& help);
+
+/// Any number of references, as an argument.
+Option add_references(CLI::App& app, const std::string& name, std::vector<std::string>& into,
+                      const std::string& help);
 
 /// "128x64" → {128, 64}: positive lengths, as many as one of the two ranks says.
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,

@@ -125,11 +125,11 @@ Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
 
 Run chunk(CLI::App& app) {
   const auto options = std::make_shared<ChunkOptions>();
-  add_reference(app, "X", options->array, "an array of any type, with at least one axis")->required();
+  add_reference(app, "X", options->array, "an array of any type, with at least one axis").required();
   add_word(
       app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); }, "N",
       "elements of a chunk\nAn axis of length n becomes two: ceil(n / N) chunks of N.")
-      ->required();
+      .required();
   add_word(app, "--axis", options->axis, read_axis, "A",
            "the axis to cut, 0 by default\nNegative ones count from the end.");
   add_word(
@@ -143,11 +143,11 @@ Run unchunk(CLI::App& app) {
   const auto options = std::make_shared<ChunkOptions>();
   add_reference(app, "X", options->array,
                 "an array with an axis of chunks and one of their elements behind it")
-      ->required();
+      .required();
   add_word(
       app, "--length", options->length, [](const std::string& w) { return read_integer(w, 0); }, "N",
       "length of the joined axis; what lies behind it is cut off")
-      ->required();
+      .required();
   add_word(app, "--axis", options->axis, read_axis, "A",
            "the joined axis, 0 by default\nNegative ones count from the end of the result's shape.");
   return [options](Job& job) { return run_unchunk(*options, job); };
@@ -159,21 +159,21 @@ Run log_sum_exp(CLI::App& app) {
       app, "X", options->array,
       "an array of any type\nThe result has its type, float32 for integers. Sums are taken in double "
       "precision around the largest term; a sum of -inf, or of nothing, is -inf.")
-      ->required();
+      .required();
   add_word(app, "--axis", options->axis, read_axis, "A",
            "sum along this axis; by default over all elements\nNegative ones count from the end.");
-  app.add_flag("--keepdims", options->keepdims, "keep what is summed as axes of length 1");
+  add_flag(app, "--keepdims", options->keepdims, "keep what is summed as axes of length 1");
   return [options](Job& job) { return run_log_sum_exp(*options, job); };
 }
 
 Run safe_divide(CLI::App& app) {
   const auto options = std::make_shared<SafeDivideOptions>();
-  add_reference(app, "A", options->numerator, "the numerator")->required();
+  add_reference(app, "A", options->numerator, "the numerator").required();
   add_reference(
       app, "B", options->denominator,
       "the denominator; shapes meet as in NumPy\nThe result is A / max(B, M): negative denominators become "
       "M too, NaN stays NaN. Integers count as float32.")
-      ->required();
+      .required();
   add_word(
       app, "--min-denominator", options->least, read_real, "M",
       "the least denominator, 1e-10 by default\nRounded to B's type first, so 1e-10 is 0 for a float16 B.");

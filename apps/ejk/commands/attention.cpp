@@ -399,12 +399,12 @@ void add_inputs(CLI::App& app, AttentionWords& words) {
   add_reference(app, "Q", words.q,
                 "queries (batch, sequence, heads, size)\n"
                 "Or as --layout says. Inputs are float16, bfloat16, float32 or float64.")
-      ->required();
+      .required();
   add_reference(app, "K", words.k,
                 "keys, of as many heads or fewer\n"
                 "With H query heads and G key/value heads, H a multiple of G, query head h uses h / (H/G).")
-      ->required();
-  add_reference(app, "V", words.v, "values, whose size may be another")->required();
+      .required();
+  add_reference(app, "V", words.v, "values, whose size may be another").required();
 }
 
 void add_options(CLI::App& app, AttentionWords& words) {
@@ -414,11 +414,11 @@ void add_options(CLI::App& app, AttentionWords& words) {
       "where packed sequences begin; the layout is then thd\n"
       "Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
       "a second array gives them.")
-      ->group("Masks");
+      .group("Masks");
   add_word(app, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
            "ids (batch, sequence): only equal ones above 0 attend\n"
            "Of keys the same unless a second array gives them. In packed inputs (tokens,).")
-      ->group("Masks");
+      .group("Masks");
   add_word(app, "--scale", words.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default");
   add_word(app, "--softcap", words.softcap, read_cap, "C",
            "scores s become C tanh(s / C)\nBefore the bias is added.");
@@ -430,10 +430,10 @@ void add_options(CLI::App& app, AttentionWords& words) {
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
   add_word(app, "--block", words.block, read_block, "QxK",
            "queries and keys that are looked at together\nBlocks that the masks empty are never computed.");
-  app.add_flag("--check", words.check,
-               "compare with float64; exit with 1 where it differs too much\n"
-               "Small inputs element by element, of large ones some queries and keys. The result is written "
-               "all the same.");
+  add_flag(app, "--check", words.check,
+           "compare with float64; exit with 1 where it differs too much\n"
+           "Small inputs element by element, of large ones some queries and keys. The result is written "
+           "all the same.");
 }
 
 }  // namespace
@@ -445,14 +445,14 @@ Run attention(CLI::App& app) {
   add_word(app, "--dtype", words->dtype, read_float_dtype, "TYPE",
            "of out: float16, bfloat16, float32, float64; that of Q by default\n"
            "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.");
-  app.footer(kMaskHelp);
+  set_footer(app, kMaskHelp);
   return [words](Job& job) { return run_forward(*words, job); };
 }
 
 Run attention_grad(CLI::App& app) {
   const auto words = std::make_shared<GradientWords>();
   add_inputs(app, *words);
-  add_reference(app, "DOUT", words->dout, "gradient of the output, shaped as it")->required();
+  add_reference(app, "DOUT", words->dout, "gradient of the output, shaped as it").required();
   add_options(app, *words);
   add_reference(app, "--out", words->out,
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
@@ -462,7 +462,7 @@ Run attention_grad(CLI::App& app) {
   add_word(app, "--grad-dtype", words->grad_dtype, read_float_dtype, "TYPE",
            "cast the gradients, as identity_dtype_convert does\n"
            "Without --dtype they are rounded once, to this type.");
-  app.footer(kMaskHelp);
+  set_footer(app, kMaskHelp);
   return [words](Job& job) { return run_backward(*words, job); };
 }
 

@@ -67,22 +67,22 @@ Answer run(const BinPackOptions& options, Job& job) {
 
 Run bin_pack(CLI::App& app) {
   const auto options = std::make_shared<BinPackOptions>();
-  add_reference(app, "LENS", options->lens, "lengths of sequences (sequences,)")->required();
+  add_reference(app, "LENS", options->lens, "lengths of sequences (sequences,)").required();
   add_word(
       app, "--capacity", options->capacity, [](const std::string& w) { return read_integer(w, 1); }, "N",
       "tokens that a row holds")
-      ->required();
+      .required();
   add_word(
       app, "--long", options->how,
       [](const std::string& w) { return static_cast<LongSequence>(read_choice(w, kLong)); }, "HOW",
       "sequences longer than a row: error, truncate or split\n"
       "error (default) names the first; truncate cuts off what is beyond; split makes pieces, each placed "
       "on its own.");
-  app.footer(
-      "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
-      "Entry p of the arrays says where piece p lies: tokens start to start + length\n"
-      "of sequence[p], in row[p] from offset[p] on. Unless sequences are split, piece p\n"
-      "is sequence p.");
+  set_footer(app,
+             "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
+             "Entry p of the arrays says where piece p lies: tokens start to start + length\n"
+             "of sequence[p], in row[p] from offset[p] on. Unless sequences are split, piece p\n"
+             "is sequence p.");
   return [options](Job& job) { return run(*options, job); };
 }
 

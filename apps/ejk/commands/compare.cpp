@@ -273,19 +273,19 @@ Run compare(CLI::App& app) {
       "an array, or a file, HDF5 group or folder of arrays\n"
       "Two of those are compared array by array, by their names in there; a name on one side only is "
       "a difference.")
-      ->required();
-  add_reference(app, "EXPECTED", options->expected, "what it should be: the reference")->required();
+      .required();
+  add_reference(app, "EXPECTED", options->expected, "what it should be: the reference").required();
   add_word(app, "--rtol", options->tolerance.rtol, read_tolerance, "R",
            "relative tolerance, 1e-5 by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
            "|EXPECTED|, reckoned "
            "in their common float type.");
   add_word(app, "--atol", options->tolerance.atol, read_tolerance, "A",
            "absolute tolerance, 1e-8 by default");
-  app.add_flag("--no-equal-nan", options->no_equal_nan,
-               "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
-  app.footer(
-      "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
-      "differ.");
+  add_flag(app, "--no-equal-nan", options->no_equal_nan,
+           "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
+  set_footer(app,
+             "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
+             "differ.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -143,18 +143,13 @@ Answer run(const ConvertOptions& options, Job& job) {
 
 Run convert(CLI::App& app) {
   const auto options = std::make_shared<ConvertOptions>();
-  app.add_option_function<std::vector<std::string>>(
-         "IN",
-         [options](const std::vector<std::string>& words) {
-           for (const std::string& word : words)
-             options->inputs.push_back(word.starts_with(" -[") ? word.substr(1) : word);
-         },
-         "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
-         "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
-         "They "
-         "keep their names, those of a group the part below it.")
-      ->type_name("IN")
-      ->required();
+  add_references(
+      app, "IN", options->inputs,
+      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
+      "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
+      "They "
+      "keep their names, those of a group the part below it.")
+      .required();
   add_word(
       app, "--dtype", options->dtype, [](const std::string& w) { return std::optional(read_dtype(w)); },
       "TYPE",
@@ -172,8 +167,8 @@ Run convert(CLI::App& app) {
       },
       "LEVEL",
       "compress .npz and HDF5, 1 (fast) to 9 (small)\nDeflate; HDF5 in chunks of up to 1 MiB, shuffled.");
-  app.footer(
-      "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
+  set_footer(
+      app, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -14,10 +14,10 @@ Run fingerprint(CLI::App& app) {
       "what the first line says: document or ejkernel\n"
       "document (default): PLATFORM|VERSION, as cpu| or gpu|cuda_535.104.05. ejkernel: the device's "
       "name instead of the platform, as cpu|cpu.");
-  app.footer(
-      "The first line is the fingerprint alone. The device is the first GPU that\n"
-      "nvidia-smi lists, else the CPU; nvidia-smi has ten seconds to answer, and that\n"
-      "it is missing or fails is no error.");
+  set_footer(app,
+             "The first line is the fingerprint alone. The device is the first GPU that\n"
+             "nvidia-smi lists, else the CPU; nvidia-smi has ten seconds to answer, and that\n"
+             "it is missing or fails is no error.");
   return [convention](Job& job) {
     if (job.plan(Report().add("convention", "convention", name_of(*convention)), 0)) return Answer::yes;
     const GpuQuery gpus = job.phase(Job::Phase::read, [] { return query_gpus(); });

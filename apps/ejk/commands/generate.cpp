@@ -213,7 +213,7 @@ Run generate(CLI::App& app) {
   const auto options = std::make_shared<GenerateOptions>();
   GenerateOptions& o = *options;
   // Which kinds an option is for, by its name.
-  const auto only_for = std::make_shared<std::vector<std::pair<CLI::Option*, std::vector<What>>>>();
+  const auto only_for = std::make_shared<std::vector<std::pair<Option, std::vector<What>>>>();
   const auto at_least = [](std::int64_t least) {
     return [least](const std::string& w) { return read_integer(w, least); };
   };
@@ -231,7 +231,7 @@ Run generate(CLI::App& app) {
       "JAX draws "
       "them. masks: padding masks (batch, seq). group-sizes: tokens of each expert. lens: lengths of "
       "sequences.")
-      ->required();
+      .required();
   add_word(
       app, "--seed", o.seed,
       [](const std::string& w) {
@@ -240,7 +240,7 @@ Run generate(CLI::App& app) {
         return seed;
       },
       "N", "0 by default; the same seed gives the same bytes on any machine");
-  const auto with = [&](CLI::Option* option, std::vector<What> kinds) {
+  const auto with = [&](Option option, std::vector<What> kinds) {
     only_for->emplace_back(option, std::move(kinds));
   };
   using enum What;
@@ -300,8 +300,8 @@ Run generate(CLI::App& app) {
        {group_sizes});
   return [options, only_for](Job& job) {
     for (const auto& [option, kinds] : *only_for)
-      if (option->count() > 0 && std::find(kinds.begin(), kinds.end(), options->what) == kinds.end())
-        throw Error(Error::Kind::usage, fmt::format("{} is not for '{}'", option->get_name(),
+      if (option.was_given() && std::find(kinds.begin(), kinds.end(), options->what) == kinds.end())
+        throw Error(Error::Kind::usage, fmt::format("{} is not for '{}'", option.name(),
                                                     kWhat[static_cast<std::size_t>(options->what)]));
     check_words(*options);
     return run(*options, job);

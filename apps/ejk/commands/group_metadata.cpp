@@ -66,25 +66,25 @@ Run group_metadata(CLI::App& app) {
   add_reference(
       app, "GROUP_SIZES", options->group_sizes,
       "rows of each group (groups,)\nIntegers of at least 0; groups follow one another in the rows.")
-      ->required();
-  add_word(app, "--tm", options->tm, whole(1), "T", "rows of a tile")->required();
+      .required();
+  add_word(app, "--tm", options->tm, whole(1), "T", "rows of a tile").required();
   add_word(app, "--m", options->m, whole(0), "M",
            "all rows, the sum of the sizes by default\nRows past the last group belong to none.");
   add_word(app, "--start-group", options->how.start_group, whole(0), "S",
            "the first group that is computed, 0 by default\nIts tiles come first in the lists.");
   add_word(app, "--num-nonzero-groups", options->how.num_nonzero_groups, whole(0), "N",
            "how many groups are computed, by default all of the rest\nEmpty ones count too.");
-  app.add_flag_callback(
-      "--no-visit-empty-groups", [options] { options->how.empty_groups = EmptyGroups::skip; },
+  add_flag(
+      app, "--no-visit-empty-groups", [options] { options->how.empty_groups = EmptyGroups::skip; },
       "no tile for a group without rows\n"
       "A transposed product visits empty groups to write their zeros; a product of rows has nothing to do "
       "there.");
-  app.add_flag("--strict", options->how.strict,
-               "refuse sizes that do not sum to M, and a T that does not divide it");
-  app.footer(
-      "The report says what the tiles cost: a group that begins within a tile shares\n"
-      "it, and rows computed for the wrong group are thrown away. 'aligned' is the\n"
-      "least number of tiles there can be: every group begins with one.");
+  add_flag(app, "--strict", options->how.strict,
+           "refuse sizes that do not sum to M, and a T that does not divide it");
+  set_footer(app,
+             "The report says what the tiles cost: a group that begins within a tile shares\n"
+             "it, and rows computed for the wrong group are thrown away. 'aligned' is the\n"
+             "least number of tiles there can be: every group begins with one.");
   return [options](Job& job) { return run(*options, job); };
 }
 

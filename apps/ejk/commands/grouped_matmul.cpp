@@ -313,7 +313,7 @@ void add_group_sizes(CLI::App& app, ProductOptions& options) {
                 "rows of each group (groups,), any integers\n"
                 "Groups follow one another; their sizes sum to at most m. Rows behind the last belong to "
                 "none.")
-      ->required();
+      .required();
 }
 
 void add_common(CLI::App& app, ProductOptions& options) {
@@ -337,28 +337,28 @@ void add_common(CLI::App& app, ProductOptions& options) {
       "take the tiling from a table\n"
       "Lines \"m k n tm tk tn\"; * for m, k or n is any length, from # on is a comment. The first line that "
       "fits is taken.");
-  app.add_flag("--strict", options.strict, "tm must divide m, and the sizes sum to m");
-  app.add_flag("--check", options.check,
-               "compare with float64; exit with 1 where it differs too much\n"
-               "Small products element by element; of large ones some rows of every group, and all rows by "
-               "a random vector. The result is written all the same.");
+  add_flag(app, "--strict", options.strict, "tm must divide m, and the sizes sum to m");
+  add_flag(app, "--check", options.check,
+           "compare with float64; exit with 1 where it differs too much\n"
+           "Small products element by element; of large ones some rows of every group, and all rows by "
+           "a random vector. The result is written all the same.");
 }
 
 }  // namespace
 
 Run grouped_matmul(CLI::App& app) {
   const auto options = std::make_shared<GroupedOptions>();
-  add_reference(app, "LHS", options->lhs, "rows, those of a group together (m, k)")->required();
+  add_reference(app, "LHS", options->lhs, "rows, those of a group together (m, k)").required();
   add_reference(app, "RHS", options->rhs,
                 "a matrix for each group (groups, k, n)\n"
                 "Fewer than there are groups are those from --group-offset on; rows of other groups are 0.")
-      ->required();
+      .required();
   add_group_sizes(app, *options);
   add_reference(app, "--existing-out", options->existing_out,
                 "a result (m, n) to be completed\n"
                 "Its rows stay where nothing is computed; the others are written over.");
-  app.add_flag("--accumulate", options->accumulate, "add to --existing-out, everywhere");
-  app.add_flag("--transpose-rhs", options->transpose_rhs, "RHS is (groups, n, k)");
+  add_flag(app, "--accumulate", options->accumulate, "add to --existing-out, everywhere");
+  add_flag(app, "--transpose-rhs", options->transpose_rhs, "RHS is (groups, n, k)");
   add_common(app, *options);
   return [options](Job& job) { return run_grouped(*options, job); };
 }
@@ -368,8 +368,8 @@ Run transposed_grouped_matmul(CLI::App& app) {
   add_reference(app, "LHS", options->lhs,
                 "columns, those of a group together (k, m)\n"
                 "For the gradient of experts: the tokens, transposed.")
-      ->required();
-  add_reference(app, "RHS", options->rhs, "rows, those of a group together (m, n)")->required();
+      .required();
+  add_reference(app, "RHS", options->rhs, "rows, those of a group together (m, n)").required();
   add_group_sizes(app, *options);
   add_reference(app, "--existing-out", options->existing_out, "a result (groups, k, n) that is added to");
   add_word(app, "--num-actual-groups", options->num_actual_groups, read_count, "N",

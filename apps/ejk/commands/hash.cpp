@@ -88,28 +88,22 @@ Answer run(const HashOptions& options, Job& job) {
 
 Run hash(CLI::App& app) {
   const auto options = std::make_shared<HashOptions>();
-  app.add_option_function<std::vector<std::string>>(
-         "INPUT",
-         [options](const std::vector<std::string>& words) {
-           for (const std::string& word : words)
-             options->inputs.push_back(word.starts_with(" -[") ? word.substr(1) : word);
-         },
-         "JSON files, - for JSON on stdin, or arrays\n"
-         "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
-         "name looks like.")
-      ->type_name("INPUT")
-      ->required();
-  app.add_flag(
-      "--canonical", options->canonical,
-      "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
-      "read back, everything outside ASCII escaped.");
+  add_references(
+      app, "INPUT", options->inputs,
+      "JSON files, - for JSON on stdin, or arrays\n"
+      "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
+      "name looks like.")
+      .required();
+  add_flag(app, "--canonical", options->canonical,
+           "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
+           "read back, everything outside ASCII escaped.");
   add_convention(app, options->convention,
                  "how an array is written: document or ejkernel\n"
                  "document (default): with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
                  "the same in both.");
-  app.footer(
-      "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
-      "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
+  set_footer(app,
+             "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
+             "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
   return [options](Job& job) { return run(*options, job); };
 }
 

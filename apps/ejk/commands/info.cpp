@@ -163,20 +163,15 @@ Answer run(const InfoOptions& options, Job& job) {
 
 Run info(CLI::App& app) {
   const auto options = std::make_shared<InfoOptions>();
-  app.add_option_function<std::vector<std::string>>(
-         "FILE",
-         [options](const std::vector<std::string>& words) {
-           for (const std::string& word : words)
-             options->files.push_back(word.starts_with(" -[") ? word.substr(1) : word);
-         },
-         "files, folders of .npy files, arrays, or - for stdin\n"
-         "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
-      ->type_name("FILE")
-      ->required();
-  app.add_flag("--histogram", options->histogram,
-               "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, "
-               "none if that is infinite; one more "
-               "pass.");
+  add_references(
+      app, "FILE", options->files,
+      "files, folders of .npy files, arrays, or - for stdin\n"
+      "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
+      .required();
+  add_flag(app, "--histogram", options->histogram,
+           "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, "
+           "none if that is infinite; one more "
+           "pass.");
   return [options](Job& job) { return run(*options, job); };
 }
 

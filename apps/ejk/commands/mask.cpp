@@ -64,7 +64,7 @@ Answer run(const MaskOptions& options, Job& job) {
 Run mask(CLI::App& app) {
   const auto options = std::make_shared<MaskOptions>();
   declare_masks(app, *options);
-  app.footer(kMaskHelp);
+  set_footer(app, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

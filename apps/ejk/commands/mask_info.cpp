@@ -173,23 +173,22 @@ Run mask_info(CLI::App& app) {
         return BlockShape{lengths[0], lengths[1]};
       },
       "QxK", "queries and keys of a block, such as 128x128")
-      ->required();
-  app.add_flag("--dkv", options->dkv,
-               "for the backward pass of keys and values\n"
-               "data_next then names query blocks, and partial blocks are transposed.");
-  app.add_flag(
-      "--dynamic", options->dynamic,
-      "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.");
+      .required();
+  add_flag(app, "--dkv", options->dkv,
+           "for the backward pass of keys and values\n"
+           "data_next then names query blocks, and partial blocks are transposed.");
+  add_flag(app, "--dynamic", options->dynamic,
+           "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.");
   const auto at_least_one = [](const std::string& word) { return read_integer(word, 1); };
   add_word(app, "--head-shards", options->head_shards, at_least_one, "N", "devices that share the heads");
   add_word(app, "--q-seq-shards", options->q_seq_shards, at_least_one, "N", "devices that share the queries");
-  app.add_flag("--no-shrink-grid", options->no_shrink_grid,
-               "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.");
-  app.add_flag("--no-downcast", options->no_downcast,
-               "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.");
-  app.add_flag("--pad", options->pad,
-               "fill up lengths that blocks do not divide with False\nDensities count the true area alone.");
-  app.footer(kMaskHelp);
+  add_flag(app, "--no-shrink-grid", options->no_shrink_grid,
+           "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.");
+  add_flag(app, "--no-downcast", options->no_downcast,
+           "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.");
+  add_flag(app, "--pad", options->pad,
+           "fill up lengths that blocks do not divide with False\nDensities count the true area alone.");
+  set_footer(app, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

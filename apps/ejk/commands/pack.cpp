@@ -101,24 +101,24 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
 
 Run pack(CLI::App& app) {
   const auto options = std::make_shared<PackOptions>();
-  add_reference(app, "X", options->x, "a padded array (batch, seq, ...) of any type")->required();
+  add_reference(app, "X", options->x, "a padded array (batch, seq, ...) of any type").required();
   add_reference(app, "MASK", options->mask,
                 "which elements are tokens (batch, seq), bool or integer\n"
                 "Non-zero is a token: padding may stand on the right, on the left and in between.")
-      ->required();
-  app.footer(
-      "packed is (tokens, ...); indices are the places batch * seq of its tokens, which\n"
-      "unpack takes; max_seqlen is a single number.");
+      .required();
+  set_footer(app,
+             "packed is (tokens, ...); indices are the places batch * seq of its tokens, which\n"
+             "unpack takes; max_seqlen is a single number.");
   return [options](Job& job) { return run_pack(*options, job); };
 }
 
 Run unpack(CLI::App& app) {
   const auto options = std::make_shared<UnpackOptions>();
-  add_reference(app, "PACKED", options->packed, "packed tokens (tokens, ...) of any type")->required();
+  add_reference(app, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
   add_reference(app, "WHERE", options->where,
                 "their places: a mask (batch, seq) or indices (tokens,)\n"
                 "Indices are those that pack writes, batch * seq, in any order.")
-      ->required();
+      .required();
   add_word(
       app, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
       "BxS", "rows and their length; a mask says it itself");

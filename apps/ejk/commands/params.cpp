@@ -64,11 +64,11 @@ void check_words(const CLI::App& app, const ParamsOptions& options) {
   };
   for (const ActionWords& other : actions())
     for (const std::string& name : other.options)
-      if (app.count(name) > 0 && !has(action.options, name))
+      if (was_given(app, name) && !has(action.options, name))
         throw usage(
             fmt::format("{} is an option of 'params {}', not of 'params {}'", name, other.name, action.name));
   for (const std::string& name : action.required)
-    if (app.count(name) == 0) throw usage(fmt::format("{} is required", name));
+    if (!was_given(app, name)) throw usage(fmt::format("{} is required", name));
   if (options.files.size() < action.files)
     throw usage(
         fmt::format("'params {}' takes {} of JSON", action.name, action.files == 1 ? "a file" : "two files"))
@@ -172,12 +172,11 @@ Run params(CLI::App& app) {
       "to-dict P.json: the fields that are set. merge BASE.json OVERRIDE.json: what the second sets, else "
       "what "
       "the first does. backward FWD.json: backward parameters from forward ones. warps, stages: how many.")
-      ->required();
-  app.add_option("FILE", options->files,
-                 "JSON objects of parameters, or - for stdin\nAn unknown field is an error; "
-                 "null is a field left open, 0 a value like any other.")
-      ->type_name("FILE")
-      ->expected(0, CLI::detail::expected_max_vector_size);
+      .required();
+  take_words(
+      app, "FILE", [options](const std::string& word) { options->files.push_back(word); }, "FILE",
+      "JSON objects of parameters, or - for stdin\nAn unknown field is an error; "
+      "null is a field left open, 0 a value like any other.");
   add_word(
       app, "--kind", options->kind,
       [](const std::string& word) {

@@ -61,15 +61,15 @@ std::int64_t read_ranks(const std::string& word) {
 
 Run reorder_sequence(CLI::App& app) {
   const auto options = std::make_shared<ReorderOptions>();
-  add_reference(app, "X", options->array, "an array of any type and shape")->required();
+  add_reference(app, "X", options->array, "an array of any type and shape").required();
   add_word(app, "--cp-size", options->cp_size, read_ranks, "N",
            "ranks of the ring, an even number\n"
            "The axis is cut into 2 N pieces, of which rank r gets pieces r and 2 N - 1 - r.")
-      ->required();
+      .required();
   add_word(
       app, "--axis", options->axis, [](const std::string& w) { return read_integer(w, INT64_MIN); }, "A",
       "the axis of the sequence, 1 by default\nNegative ones count from the end.");
-  app.add_flag("--to-contiguous", options->to_contiguous, "back from the order of the ring");
+  add_flag(app, "--to-contiguous", options->to_contiguous, "back from the order of the ring");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -126,12 +126,12 @@ Run segment_ids(CLI::App& app) {
                 "(Q, K), (batch, Q, K), or with --per-head (batch, heads, Q, K)\n"
                 "Bool or integer. Equal rows get equal query ids and equal columns equal key ids, in each "
                 "Q x K slice on its own; a row or column without a True is padding, -1.")
-      ->required();
-  app.add_flag("--per-head", options->per_head, "ids for each head of a mask with four axes");
-  app.add_flag("--require-exact", options->require_exact,
-               "exit with 1 if the ids do not give the mask back\n"
-               "A causal mask or a window is none that equal ids can say. The arrays are written all the "
-               "same.");
+      .required();
+  add_flag(app, "--per-head", options->per_head, "ids for each head of a mask with four axes");
+  add_flag(app, "--require-exact", options->require_exact,
+           "exit with 1 if the ids do not give the mask back\n"
+           "A causal mask or a window is none that equal ids can say. The arrays are written all the "
+           "same.");
   add_mask_kind(app, options->polarity);
   add_convention(app, options->convention, kConventionHelp);
   return [options](Job& job) { return run_ids(*options, job); };
@@ -139,13 +139,13 @@ Run segment_ids(CLI::App& app) {
 
 Run segment_mask(CLI::App& app) {
   const auto options = std::make_shared<MaskOfIdsOptions>();
-  add_reference(app, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys")->required();
+  add_reference(app, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys").required();
   add_reference(app, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
   add_word(app, "--dtype", options->how.dtype, read_dtype, "TYPE",
            "element type, bool by default; others hold 0 and 1");
-  app.add_flag("--separate", options->how.separate,
-               "also q_mask and kv_mask, which tokens are no padding\nThen there are three arrays; without "
-               "it attention_mask alone.");
+  add_flag(app, "--separate", options->how.separate,
+           "also q_mask and kv_mask, which tokens are no padding\nThen there are three arrays; without "
+           "it attention_mask alone.");
   add_convention(app, options->how.convention, kConventionHelp);
   return [options](Job& job) { return run_mask(*options, job); };
 }

@@ -11,10 +11,10 @@ namespace ejk::app {
 Run seq_info(CLI::App& app) {
   const auto reference = std::make_shared<std::string>();
   add_reference(app, "CU_SEQLENS", *reference, "where each sequence begins, and the number of tokens")
-      ->required();
-  app.footer(
-      "Attention work is counted in pairs of a query and a key, the sum of squared\n"
-      "lengths; a causal mask halves packed and padded work alike.");
+      .required();
+  set_footer(app,
+             "Attention work is counted in pairs of a query and a key, the sum of squared\n"
+             "lengths; a causal mask halves packed and padded work alike.");
   return [reference](Job& job) {
     const auto cu = job.phase(Job::Phase::read, [&] { return job.open("cu_seqlens", *reference); });
     Report plan;

@@ -161,12 +161,12 @@ Run declare_ids(CLI::App& app, const char* name, Has has, MakeIds make) {
   add_reference(app, "CU_SEQLENS", options->cu_seqlens,
                 "where each sequence begins, and the number of tokens (sequences + 1,)\n"
                 "Integers that begin with 0 and never decrease; ejk cu-seqlens makes them.")
-      ->required();
+      .required();
   if (has == Has::chunk_size || has == Has::both)
     add_word(
         app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); },
         "N", "tokens of a chunk; the last one of a sequence may be shorter")
-        ->required();
+        .required();
   if (has == Has::convention || has == Has::both)
     add_convention(
         app, options->convention.emplace(Convention::document),
@@ -204,7 +204,7 @@ Run cu_seqlens(CLI::App& app) {
   add_reference(app, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
                 "Non-zero elements of a mask are tokens, wherever in their row they stand.")
-      ->required();
+      .required();
   add_word(
       app, "--from", options->from,
       [](const std::string& word) {
@@ -222,7 +222,7 @@ Run cu_seqlens(CLI::App& app) {
 Run lens(CLI::App& app) {
   const auto options = std::make_shared<LensOptions>();
   add_reference(app, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
-      ->required();
+      .required();
   add_word(
       app, "--from", options->from,
       [](const std::string& word) {
@@ -267,11 +267,11 @@ Run chunk_offsets(CLI::App& app) {
 
 Run cdiv(CLI::App& app) {
   const auto options = std::make_shared<CdivOptions>();
-  add_reference(app, "A", options->array, "integers of any shape, negative ones too")->required();
+  add_reference(app, "A", options->array, "integers of any shape, negative ones too").required();
   add_word(
       app, "--by", options->by, [](const std::string& w) { return read_integer(w, 1); }, "B",
       "what to divide by, at least 1")
-      ->required();
+      .required();
   return [options](Job& job) { return run_cdiv(*options, job); };
 }
 

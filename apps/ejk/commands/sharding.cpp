@@ -88,7 +88,7 @@ Run sharding(CLI::App& app) {
           return read(text);
         },
         type, help)
-        ->required();
+        .required();
   };
   add("--shape", options->shape_word, options->shape, read_shape, "N,N,...",
       "lengths of the array, such as 8,1024,512; '' is rank 0");
@@ -101,11 +101,11 @@ Run sharding(CLI::App& app) {
       "--mesh", options->mesh_word, options->mesh, [](const std::string& text) { return parse_mesh(text); },
       "NAME=N,...", "axes of the mesh of devices, such as dp=2,mp=4");
   add_word(app, "--dtype", options->dtype, read_dtype, "TYPE", "element type, to say memory in bytes");
-  app.add_flag("--strict", options->strict, "a spec that needs a correction is an error");
-  app.footer(
-      "The first line is the spec. A dimension is not cut where an axis is not in the\n"
-      "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
-      "device then holds. An axis used twice is an error.");
+  add_flag(app, "--strict", options->strict, "a spec that needs a correction is an error");
+  set_footer(app,
+             "The first line is the spec. A dimension is not cut where an axis is not in the\n"
+             "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
+             "device then holds. An axis used twice is an error.");
   return [options](Job& job) { return run(*options, job); };
 }
 
