@@ -51,7 +51,7 @@ void install(int signal, void (*handler)(int)) {
 }  // namespace
 
 void handle_signals(const std::string& program) {
-  (void)!std::snprintf(program_name, sizeof program_name, "%s: ", program.c_str());
+  std::snprintf(program_name, sizeof program_name, "%s: ", program.c_str());
 
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     struct sigaction before {};

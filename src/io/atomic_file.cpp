@@ -233,6 +233,7 @@ void AtomicFile::reserve(std::int64_t bytes) {
 void AtomicFile::check_room(std::int64_t bytes) const {
   struct statvfs system {};
   if (temporary_.empty() || fstatvfs(file_.fd(), &system) != 0) return;
+  if (system.f_blocks == 0) return;  // it does not say how large it is
   // Compared in blocks: bytes of all of them may be more than a number holds.
   const auto needed = static_cast<std::uint64_t>(bytes) / std::max<std::uint64_t>(1, system.f_frsize);
   if (needed > system.f_bavail) throw output_error(name_, ENOSPC);

@@ -141,8 +141,8 @@ struct Mapping::Slot {
       all = slot;
     }
     slot->name = name;
+    slot->begin = data;  // with no end yet nothing is in it
     slot->end = data + bytes;
-    slot->begin = data;
     return slot;
   }
 

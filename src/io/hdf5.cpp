@@ -134,10 +134,6 @@ File open_checked(const std::string& path, const std::string& name) {
   return file;
 }
 
-}  // namespace
-
-namespace {
-
 // Asks what there is at the reference, without keeping it open.
 Message ask(Hdf5Call call, const ArrayReference& reference, const OpenOptions& options) {
   const std::string name = core::printable(reference.path);

@@ -72,10 +72,8 @@ Hdf5Chunks::Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, D
     throw place_.errors.claims_too_much(place_.path, place_.stored,
                                         fmt::format("the file of {} bytes cannot hold", place_.file_bytes));
   const std::vector<Hdf5FilterEntry> filters = hdf5_filters(plist);
-  if (entries_ <= kMaxListed) {
-    list_chunks(space.id(), filters.empty());
-    index_checked_ = true;
-  }
+  // Some kinds of index go through all places for each entry that they list.
+  if (entries_ <= kMaxListed && places_ <= kMaxCounted) list_chunks(space.id(), filters.empty());
   if (entries_ > places_)
     throw damaged_index(fmt::format("it has {} chunks, and there are {}", entries_, places_));
   if (filters.empty() && place_.stored != claimed)
@@ -104,9 +102,18 @@ Error Hdf5Chunks::damaged_index(std::string_view how) const {
   return place_.errors.error(place_.path, fmt::format("the index of its chunks is damaged: {}", how));
 }
 
+// libhdf5 1.10 says where a chunk lies with its axes in another order, when one axis alone is unlimited and
+// is not the first.
+bool Hdf5Chunks::tells_places(hid_t space) const {
+  std::vector<hsize_t> most(shape_.size());
+  if (H5Sget_simple_extent_dims(space, nullptr, most.data()) < 0) return false;
+  return most[0] == H5S_UNLIMITED || std::count(most.begin(), most.end(), H5S_UNLIMITED) != 1;
+}
+
 // Every entry of the index is a chunk of the dataset, is found where it should be, has the bytes it should
 // have where there are no filters, and shares them with no other.
-void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) const {
+void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) {
+  const bool with_places = tells_places(space);
   struct Entry {
     Shape at;
     std::int64_t address = 0, bytes = 0;
@@ -121,7 +128,7 @@ void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) const {
         0)
       throw place_.errors.library_error(place_.path, "the index of its chunks cannot be read");
     const Shape at(offset.begin(), offset.end());
-    for (std::size_t d = 0; d < at.size(); ++d)
+    for (std::size_t d = 0; with_places && d < at.size(); ++d)
       if (offset[d] >= static_cast<hsize_t>(shape_[d]) || at[d] % chunk_[d] != 0)
         throw damaged_index(fmt::format("it has one at ({}), where none can be", fmt::join(offset, ", ")));
     if (unfiltered && bytes != static_cast<hsize_t>(chunk_bytes_))
@@ -129,7 +136,8 @@ void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) const {
     const auto file_bytes = static_cast<hsize_t>(place_.file_bytes);
     if (address > file_bytes || bytes > file_bytes - address)
       throw damaged_chunk(at, "lies outside of the file");
-    if (!is_in_index(at)) throw damaged_index(fmt::format("the chunk at {} is not found", to_string(at)));
+    if (with_places && !is_in_index(at))
+      throw damaged_index(fmt::format("the chunk at {} is not found", to_string(at)));
     entries.push_back({at, static_cast<std::int64_t>(address), static_cast<std::int64_t>(bytes)});
   }
   const auto before = [](const Entry& a, const Entry& b) { return a.address < b.address; };
@@ -139,12 +147,14 @@ void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) const {
   if (two != entries.end())
     throw damaged_index(
         fmt::format("the chunks at {} and {} share bytes", to_string(two[0].at), to_string(two[1].at)));
+  if (!with_places) return;
   const auto less = [](const Entry& a, const Entry& b) { return a.at < b.at; };
   const auto same = [](const Entry& a, const Entry& b) { return a.at == b.at; };
   std::sort(entries.begin(), entries.end(), less);
   const auto twice = std::adjacent_find(entries.begin(), entries.end(), same);
   if (twice != entries.end())
     throw damaged_index(fmt::format("it has the chunk at {} twice", to_string(twice->at)));
+  index_checked_ = true;
 }
 
 // Whether a chunk can be looked up. (Of one without filters the library says no length but the usual one.)

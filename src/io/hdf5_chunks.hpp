@@ -73,7 +73,8 @@ class Hdf5Chunks {
  private:
   Error damaged_index(std::string_view how) const;
   Error damaged_chunk(const Shape& at, std::string_view how) const;
-  void list_chunks(hid_t space, bool unfiltered) const;
+  bool tells_places(hid_t space) const;
+  void list_chunks(hid_t space, bool unfiltered);
   bool is_in_index(const Shape& at, hsize_t* stored = nullptr) const;
   void check_absence(const Shape& at);
   void prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries);

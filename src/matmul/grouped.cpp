@@ -74,10 +74,12 @@ void check_tiling(const std::optional<Tiling>& tiling, std::int64_t m, bool stri
     throw invalid(fmt::format("m = {} is not a multiple of tm = {}", m, tiling->tm));
 }
 
-void check_offset(std::int64_t offset, std::int64_t groups) {
+void check_offset(std::int64_t offset, std::int64_t groups, const ArraySource& group_sizes) {
   if (offset < 0 || offset > groups)
-    throw Error(Error::Kind::usage,
-                fmt::format("group_offset is {}, and there are {} groups", offset, groups));
+    throw std::move(
+        Error(Error::Kind::usage, fmt::format("group_offset is {}, beyond the {} that there are", offset,
+                                              groups == 1 ? "1 group" : fmt::format("{} groups", groups)))
+            .at(group_sizes.name()));
 }
 
 Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
@@ -96,7 +98,7 @@ Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gro
   p.offsets = group_offsets(group_sizes, p.m, options.strict);
   p.first_group = options.group_offset;
   p.groups = rhs.shape[0];
-  check_offset(p.first_group, p.groups_in_all());
+  check_offset(p.first_group, p.groups_in_all(), group_sizes);
   if (p.groups > p.groups_in_all() - p.first_group)
     throw invalid(fmt::format("rhs has {} matrices, and from group_offset {} on there are {} of {} groups",
                               p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()));
@@ -119,7 +121,7 @@ Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gro
   check_tiling(options.tiling, p.m, options.strict);
   p.offsets = group_offsets(group_sizes, p.m, options.strict);
   p.first_group = options.group_offset;
-  check_offset(p.first_group, p.groups_in_all());
+  check_offset(p.first_group, p.groups_in_all(), group_sizes);
   const std::int64_t left = p.groups_in_all() - p.first_group;
   p.groups = options.num_actual_groups.value_or(left);
   if (p.groups < 0 || p.groups > left)

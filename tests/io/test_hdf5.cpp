@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <csignal>
+#include <numeric>
 
 #include "io/support.hpp"
 
@@ -366,7 +367,7 @@ TEST_CASE("an index of chunks that cannot be the dataset's is refused, whatever 
     std::vector<Stored> chunks;
     for (std::int64_t i = 0; i < 5; ++i) chunks.push_back({{i / 3 * 4, i % 3 * 4}, std::string(bytes)});
     make_chunks(path, H5T_NATIVE_INT32, {6, 10}, {4, 4}, filters, chunks);
-    const std::string good = get(path);
+    std::string good = get(path);
     CHECK(contains(open_array(path)->storage(), ", 5 of 6 written"));
     CHECK(read_all(*open_array(path)).shape() == Shape{6, 10});
     const auto message = [&](auto damage) {
@@ -402,6 +403,30 @@ TEST_CASE("an index of chunks that cannot be the dataset's is refused, whatever 
   put(path, bad);
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }),
                  "a.h5:/x: the chunk at (0, 4) has 68 bytes, not its 64"));
+}
+
+TEST_CASE("whichever axes may grow, the chunks are read where they lie") {
+  Folder folder;
+  const std::string path = folder / "grows.h5";
+  for (const H5F_libver_t version : {H5F_LIBVER_EARLIEST, H5F_LIBVER_V110})
+    for (int grows = 0; grows < 8; ++grows) {  // a bit for each axis
+      const hid_t access = H5Pcreate(H5P_FILE_ACCESS), plist = H5Pcreate(H5P_DATASET_CREATE);
+      H5Pset_libver_bounds(access, version, H5F_LIBVER_V110);
+      const hsize_t lengths[3] = {4, 6, 5}, chunk[3] = {2, 3, 2};
+      hsize_t most[3];
+      for (int d = 0; d < 3; ++d) most[d] = (grows >> d & 1) != 0 ? H5S_UNLIMITED : lengths[d];
+      H5Pset_chunk(plist, 3, chunk);
+      fs::remove(path);
+      const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+      const hid_t space = H5Screate_simple(3, lengths, most);
+      const hid_t set = H5Dcreate2(file, "x", H5T_NATIVE_INT, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+      std::vector<std::int32_t> numbers(4 * 6 * 5);
+      std::iota(numbers.begin(), numbers.end(), 1);
+      H5Dwrite(set, H5T_NATIVE_INT, H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data());
+      H5Dclose(set), H5Sclose(space), H5Pclose(plist), H5Pclose(access), H5Fclose(file);
+      const Array read = read_all(*open_array(path + ":/x"));
+      CHECK(std::equal(numbers.begin(), numbers.end(), read.elements<std::int32_t>().begin()));
+    }
 }
 
 TEST_CASE("in a long index of chunks one that is not where it belongs is missed when it is read") {

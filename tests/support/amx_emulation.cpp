@@ -1,6 +1,7 @@
 #include "support/amx_emulation.hpp"
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 
@@ -45,13 +46,12 @@ void dot_bf16(Tile& sum, const Tile& a, const Tile& b, int rows, int columns, in
     for (std::size_t c = 0; c < 2 * static_cast<std::size_t>(columns); ++c)
       factors[p][c] = bf16_at(b[p].data() + 2 * c);
   for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
-    // Products of two bfloat16 are exact in float32, so that fusing them with the sum changes nothing.
     float made[32] = {};
     for (std::size_t p = 0; p < static_cast<std::size_t>(pairs); ++p) {
       const float first = bf16_at(a[r].data() + 4 * p), second = bf16_at(a[r].data() + 4 * p + 2);
       for (std::size_t c = 0; c < 2 * static_cast<std::size_t>(columns); c += 2) {
-        made[c] = flushed(made[c] + first * factors[p][c]);
-        made[c + 1] = flushed(made[c + 1] + second * factors[p][c + 1]);
+        made[c] = flushed(std::fma(first, factors[p][c], made[c]));
+        made[c + 1] = flushed(std::fma(second, factors[p][c + 1], made[c + 1]));
       }
     }
     for (std::size_t c = 0; c < static_cast<std::size_t>(columns); ++c) {

@@ -178,7 +178,9 @@ Answer run(const CompareOptions& options, Job& job) {
     if (by_name)
       for (const Side* side : {&actual, &expected}) {
         const std::string left_out = job.links_left_out(side->word);
-        if (!left_out.empty()) head.warnings.push_back(left_out);
+        if (!left_out.empty() &&
+            std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
+          head.warnings.push_back(left_out);
       }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     const auto header = [](const ArraySource& source) {

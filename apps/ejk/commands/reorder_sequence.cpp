@@ -3,6 +3,8 @@
 // tests: tests/cli/reorder-sequence/
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
 #include "job.hpp"
@@ -15,22 +17,27 @@ namespace {
 struct ReorderOptions {
   std::string array;
   std::int64_t cp_size = 0;
-  std::int64_t axis = 1;
+  std::optional<std::int64_t> axis;
   bool to_contiguous = false;
 };
 
 Answer run(const ReorderOptions& options, Job& job) {
   const Reorder order = options.to_contiguous ? Reorder::to_contiguous : Reorder::to_ring;
   job.note_setting("cp_size", fmt::format("{}", options.cp_size));
-  job.note_setting("axis", fmt::format("{}", options.axis));
+  const std::int64_t sequence = options.axis.value_or(1);
+  job.note_setting("axis", fmt::format("{}", sequence));
   job.note_setting("order", options.to_contiguous ? "contiguous" : "ring");
   auto x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
-  auto reordered = reorder_sequence(x, options.cp_size, options.axis, order);
-
   const Shape& shape = x->shape();
+  if (!options.axis && shape.size() == 1)
+    throw Error(Error::Kind::input,
+                fmt::format("{} has shape {}, and the sequence is axis 1", x->name(), to_string(shape)))
+        .hint("--axis 0 says that it is that axis");
+  auto reordered = reorder_sequence(x, options.cp_size, sequence, order);
+
   const std::int64_t bytes = byte_count(shape, x->dtype());
   const auto rank = static_cast<std::int64_t>(shape.size());
-  const auto axis = static_cast<std::size_t>(options.axis < 0 ? options.axis + rank : options.axis);
+  const auto axis = static_cast<std::size_t>(sequence < 0 ? sequence + rank : sequence);
   Report report;
   report.add("order", "order", std::string(options.to_contiguous ? "contiguous" : "ring"))
       .add("shape", "shape", shape)
@@ -43,7 +50,7 @@ Answer run(const ReorderOptions& options, Job& job) {
   if (job.plan(report, 2 * kPieceBytes + (hold ? bytes : 0))) return Answer::yes;
   if (hold) {
     x = job.phase(Job::Phase::read, [&] { return in_memory(*x); });
-    reordered = reorder_sequence(x, options.cp_size, options.axis, order);
+    reordered = reorder_sequence(x, options.cp_size, sequence, order);
   }
   job.deliver(std::move(report), {{"reorder_sequence", reordered, {}}});
   return Answer::yes;
