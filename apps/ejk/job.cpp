@@ -185,8 +185,7 @@ std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
 }
 
 std::vector<ArrayLink> Job::links_in(const std::string& reference) const {
-  const ArrayReference named = parse_reference(reference);
-  if (named.container != Container::hdf5 || !named.slice.empty()) return {};
+  if (!parse_reference(reference).slice.empty()) return {};
   return array_links(reference, open_options());
 }
 

@@ -32,6 +32,7 @@ struct Container {
 
   std::shared_ptr<const ArraySource> (*open)(const ArrayReference&, const OpenOptions&);
   std::vector<std::string> (*names)(const ArrayReference&, const OpenOptions&);
+  std::vector<ArrayLink> (*links)(const ArrayReference&, const OpenOptions&);
   void (*write)(const WriteJob&);
   /// Throws what `write` would, as far as it can be known before; touches nothing.
   void (*check)(const WriteJob&);

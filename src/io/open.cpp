@@ -3,7 +3,6 @@
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/container.hpp"
-#include "io/hdf5.hpp"
 #include "io/slice.hpp"
 
 namespace ejk {
@@ -25,8 +24,7 @@ std::vector<std::string> array_names(const std::string& path, const OpenOptions&
 
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options) {
   const ArrayReference reference = parse_reference(path);
-  if (reference.container != ArrayReference::Container::hdf5) return {};
-  return io::hdf5_links(reference, options);
+  return io::container(reference.container).links(reference, options);
 }
 
 }  // namespace ejk
