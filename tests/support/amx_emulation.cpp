@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "ejk/dtype.hpp"
+
 #if defined(__x86_64__) && defined(__linux__)
 #include <ucontext.h>
 #endif
@@ -28,12 +30,9 @@ float float_at(const std::byte* p) {
 }
 
 float bf16_at(const std::byte* p) {
-  std::uint16_t half = 0;
-  std::memcpy(&half, p, 2);
-  const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
-  float x = 0;
-  std::memcpy(&x, &bits, 4);
-  return flushed(x);
+  ejk::bfloat16 x;
+  std::memcpy(&x, p, 2);
+  return flushed(static_cast<float>(x));
 }
 
 std::atomic<std::int64_t> emulated_count{0};
