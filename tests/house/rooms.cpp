@@ -43,7 +43,6 @@ const std::map<std::string, std::string> kPublic{
     {"segments", "mask"},
     {"mask", "mask"},
     {"mask_info", "mask"},
-    {"sparsity", "mask"},
     {"groups", "matmul"},
     {"grouped_matmul", "matmul"},
     {"matmul_check", "matmul"},

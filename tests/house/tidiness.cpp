@@ -50,20 +50,38 @@ TEST_CASE("no file names a place on somebody's machine or leaves work for later"
 TEST_CASE("ejk.hpp includes every public header") {
   const std::string all = house::read_file(house::kRoot / "include/ejk/ejk.hpp");
   for (const std::string& file : house::files_below("include/ejk"))
-    if (const std::string header = file.substr(8); header != "ejk/ejk.hpp")
+    if (const std::string header = file.substr(8); house::is_code(file) && header != "ejk/ejk.hpp")
       CHECK_MESSAGE(all.find("#include \"" + header + "\"") != std::string::npos, header);
 }
 
-TEST_CASE("a source that names its tests names a file that exists") {
-  const std::string mark = "// tests: ";
+TEST_CASE("include/ejk/README.md names every public header once, and no other") {
+  const std::string text = house::read_file(house::kRoot / "include/ejk/README.md");
+  const std::string audiences = text.substr(0, text.find("## Documented functions"));
+  std::multiset<std::string> named;
+  static const std::regex header("`([a-z_]+\\.hpp)`");
+  for (std::sregex_iterator at(audiences.begin(), audiences.end(), header), end; at != end; ++at)
+    named.insert((*at)[1]);
+  for (const std::string& file : house::files_below("include/ejk"))
+    if (const std::string name = fs::path(file).filename(); house::is_code(file) && name != "ejk.hpp") {
+      CHECK_MESSAGE(named.count(name) == 1, name);
+      named.erase(name);
+    }
+  for (const std::string& name : named) CHECK_MESSAGE(false, "there is no ", name);
+}
+
+TEST_CASE("the tests that a source names exist") {
+  int seen = 0;
   for (const std::string& file : house::files_below("src")) {
     if (!house::is_code(file)) continue;
-    const std::string text = house::read_file(house::kRoot / file);
-    if (!text.starts_with(mark)) continue;
-    const std::string named =
-        text.substr(mark.size(), text.find_first_of(",; \n", mark.size()) - mark.size());
-    CHECK_MESSAGE(fs::exists(house::kRoot / named), file, " names ", named);
+    static const std::regex mark("^// tests: ([^,; ]+)");
+    for (const std::string& line : house::lines_of(house::read_file(house::kRoot / file))) {
+      std::smatch m;
+      if (!std::regex_search(line, m, mark)) continue;
+      ++seen;
+      CHECK_MESSAGE(fs::exists(house::kRoot / m[1].str()), file, " names ", m[1].str());
+    }
   }
+  CHECK(seen > 20);
 }
 
 TEST_CASE("the checked-in data stays small") {
