@@ -2,13 +2,13 @@
 // allows?
 //
 // With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of a 16-bit
-// result's type (of others 0) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|, of which scores keep 24 bits
-// (53):
+// result's type (of others 0) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|, of which scores keep 24 (53) bits:
 //   out    |out − R| ≤ u (2e-5 |R| + (2e-6 + 2⁻²¹ L) max|v|) + ε |R|
 //   lse    |lse − R| ≤ u (1e-5 max(1, |R|) + 2⁻²¹ L)
-//   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|, floor = 2⁻²² |scale| Dv max|dout| max|v|
-//   max|k| dk     the same with max|q|, and the floor times Σ P of the key, at least 1 dv     the same with
-//   the floor 2⁻²² max|dout|
+//   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|,
+//          floor = 2⁻²² |scale| Dv max|dout| max|v| max|k|
+//   dk     the same with max|q| for max|k|, and the floor times Σ P of the key, at least 1
+//   dv     the same with the floor 2⁻²² max|dout|
 // and half of the smallest positive result on top. A number where the reference is NaN or infinite, or the
 // reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores do to them.
 #pragma once

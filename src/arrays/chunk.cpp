@@ -1,5 +1,6 @@
 // An axis cut into chunks, and joined again: the elements stay in order, so where nothing is filled up the
-// source's own memory is shown under another shape. tests: tests/arrays/test_chunk.cpp
+// source's own memory is shown under another shape.
+// tests: tests/arrays/test_chunk.cpp
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // Two arrays are cut into the same boxes, and a box into blocks that stay in the nearest cache. A block is
 // first tested as a whole, by plain loops that the compiler makes vectors of: all finite and all within the
 // tolerance. Only a block that fails is gone through element by element. Boxes are joined in order, so the
-// result does not depend on the threads. Cost: reading both arrays. tests: tests/arrays/test_compare.cpp
+// result does not depend on the threads. Cost: reading both arrays.
+// tests: tests/arrays/test_compare.cpp
 #include "ejk/compare.hpp"
 
 #include <fmt/format.h>

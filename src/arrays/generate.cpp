@@ -1,5 +1,6 @@
 // Synthetic inputs. An element of attention inputs depends on its number alone, so they are made while they
-// are read, on all threads. Cost: some 30 ns for an element. tests: tests/arrays/test_generate.cpp
+// are read, on all threads. Cost: some 30 ns for an element.
+// tests: tests/arrays/test_generate.cpp
 #include "ejk/generate.hpp"
 
 #include <fmt/format.h>

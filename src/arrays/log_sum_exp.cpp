@@ -2,7 +2,8 @@
 // scaling the smaller one. The array is seen as (outer, n, inner), n the elements that are summed. Boxes that
 // hold whole sums are finished where they are read, in parallel; of larger sums each box makes partial ones,
 // which are joined in the order of the boxes, so that the result does not depend on the threads.
-// Cost: one exp for each element. tests: tests/arrays/test_log_sum_exp.cpp
+// Cost: one exp for each element.
+// tests: tests/arrays/test_log_sum_exp.cpp
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,6 @@
 // Random words by number, and elementary functions of which every step is one rounded operation: the same
-// bits on every machine. tests: tests/arrays/test_generate.cpp
+// bits on every machine.
+// tests: tests/arrays/test_generate.cpp
 #pragma once
 
 #include <array>

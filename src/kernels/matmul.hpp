@@ -1,8 +1,7 @@
 // Micro-kernels of matrix products: a tile of sums that stays in registers, and the forms in which it wants
 // its factors.
 //
-//   A   rows × k, row-major, `a_stride` bytes from row to row (a constant, so that rows are displacements; it
-//   is
+//   A   rows × k, row-major, `a_stride` bytes from row to row (a constant, so that rows are displacements; it is
 //       an odd number of cache lines, so that rows do not meet in one set of a cache)
 //   B   panels of nr columns: unit u of column j at (u · nr + j) · unit bytes, where a unit is kr contraction
 //       elements side by side

@@ -3,12 +3,10 @@
 // 1. Equal masks are processed once, in order of first appearance over the heads.
 // 2. The state of each block: 0 empty, 1 partial, 2 full.
 // 3. The index arrays have one row a head shard if every shard holds a single mask, else one a head.
-// 4. Partial blocks are numbered by first appearance over the distinct masks, row by row of blocks; equal
-// ones
+// 4. Partial blocks are numbered by first appearance over the distinct masks, row by row of blocks; equal ones
 //    share a number. There is one table for all heads and shards; without any partial block neither the table
 //    nor mask_next exists.
-// 5. In each slab (head shard × query shard), in the order of the kernel's walk (forward: row, query block,
-// key
+// 5. In each slab (head shard × query shard), in the order of the kernel's walk (forward: row, query block, key
 //    block; dkv: key block, row, query block; last fastest), data_next is the coordinate of the first
 //    non-empty block at or after a position and mask_next the number of the first partial one; past the last
 //    they wrap around to the slab's first; 0 where the slab has none. Coordinates of query blocks count

@@ -26,8 +26,7 @@ using mask::Word;
 
 Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
 
-// --- ids to mask
-// ----------------------------------------------------------------------------------------------
+// --- ids to mask ---
 
 // Ids of (batch, length) as the 32-bit labels that the bit kernels compare: equal where the ids are, 0 for
 // padding.
@@ -142,8 +141,7 @@ Array padding_mask(const Labels& labels, DType dtype) {
   return result;
 }
 
-// --- mask to ids
-// ----------------------------------------------------------------------------------------------
+// --- mask to ids ---
 
 // Distinct runs of bits, numbered by place; runs without a bit have no number.
 struct Classes {

@@ -1,6 +1,6 @@
 // Tokens are runs of neighbours in the flattened batch: a run copies as one piece, and no run passes the end
-// of its row. Packing and unpacking are sources that read the runs a box touches. tests:
-// tests/sequence/test_pack.cpp
+// of its row. Packing and unpacking are sources that read the runs a box touches.
+// tests: tests/sequence/test_pack.cpp
 #include "ejk/pack.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // Reordering an axis for a ring of ranks: pieces r and 2·cp - 1 - r go to rank r, so that with a causal mask
-// every rank has as much to do as any other. tests: tests/sequence/test_reorder.cpp
+// every rank has as much to do as any other.
+// tests: tests/sequence/test_reorder.cpp
 #include <fmt/format.h>
 
 #include <algorithm>

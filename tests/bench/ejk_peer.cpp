@@ -1,7 +1,7 @@
 // One more column for a benchmark of several programs: reads one JSON object a line, answers with one.
 //
-//   {"op": "setup", "case": {"family": "gmm", ...}} -> {"ok": true, "cold": s, "warm": s} or {"ok": false,
-//   "why"}
+//   {"op": "setup", "case": {"family": "gmm", ...}} -> {"ok": true, "cold": s, "warm": s}
+//                                                      or {"ok": false, "why"}
 //   {"op": "run"}                                   -> {"ok": true, "seconds": s}
 //
 // Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, attn, maskinfo,

@@ -5,8 +5,8 @@
 // A file holds any number of cases. A case begins with "# " and a sentence, its name, and goes on with
 //
 //   setup: COMMAND        prepares files; any number of them; must succeed
-//   memory: SIZE          address space that `run` may take (200M, 2GiB); --no-memory-limit leaves such cases
-//   out run: COMMAND          what is tested, by /bin/sh in a scratch folder of its own, ejk in the PATH
+//   memory: SIZE          address space that `run` may take (200M, 2GiB); --no-memory-limit leaves such cases out
+//   run: COMMAND          what is tested, by /bin/sh in a scratch folder of its own, ejk in the PATH
 //   exit: STATUS          required
 //   stdout: LINE          required, unless there is a json line; nothing behind it: no output; several lines
 //                         follow indented by two
