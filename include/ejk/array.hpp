@@ -51,6 +51,28 @@ struct ArrayView {
   ArrayView operator[](std::int64_t index) const;
 };
 
+/// Elements in C order that may be written, such as the memory of a result; valid as long as it is.
+struct MutableArrayView {
+  std::byte* data = nullptr;
+  DType dtype = DType::boolean;
+  Shape shape;
+};
+
+/// What is known of an array before its elements are: enough to plan work on it.
+struct ArrayType {
+  DType dtype = DType::boolean;
+  Shape shape;
+  Shape strides;  // of the elements once they are in memory
+
+  std::int64_t rank() const { return static_cast<std::int64_t>(shape.size()); }
+  std::int64_t bytes() const { return byte_count(shape, dtype); }
+};
+
+/// "float32 (3, 4)".
+std::string to_string(const ArrayType& type);
+
+ArrayType type_of(const ArrayView& view);
+
 /// Copies the elements of `from` to `out` in C order.
 void copy_elements(const ArrayView& from, void* out);
 
@@ -81,6 +103,7 @@ class Array {
     return {reinterpret_cast<const T*>(data_.get()), static_cast<std::size_t>(size_)};
   }
   ArrayView view() const { return {data(), dtype_, shape_, c_strides(shape_, dtype_)}; }
+  MutableArrayView mutable_view() { return {data(), dtype_, shape_}; }
   /// The same elements under another shape with as many of them.
   Array reshaped(Shape shape) &&;
 
@@ -144,6 +167,9 @@ std::shared_ptr<const ArraySource> make_source(Array array, std::string name = "
 
 /// A view as a source; the elements must outlive it.
 std::shared_ptr<const ArraySource> make_source(const ArrayView& view, std::string name = "array");
+
+/// The type of what a source holds: as it lies where it is mapped, else in C order, as read_all() gives it.
+ArrayType type_of(const ArraySource& source);
 
 /// Everything a source holds, in memory.
 Array read_all(const ArraySource& source);

@@ -11,7 +11,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "ejk/array.hpp"
 #include "ejk/dtype.hpp"
@@ -26,19 +28,48 @@ struct Tiling {
   std::int64_t tn = 0;
 };
 
+/// "128x256x256".
+std::string to_string(const Tiling& tiling);
+
 /// What existing_out is for: `keep` leaves its rows where nothing is computed and writes over the others (one
 /// result, filled shard by shard); `add` adds the products to it everywhere.
 enum class Existing { keep, add };
 
-struct GroupedMatmulOptions {
-  DType dtype = DType::float32;  // of the result: float16, bfloat16, float32, float64
-  std::optional<Tiling> tiling;  // absent: chosen by shape and instruction set
+class TilingTable;   // tiling.hpp
+struct MatmulCheck;  // matmul_check.hpp
+struct Report;       // report.hpp
+
+/// Told of the work done and of all of it; from any thread, one call at a time.
+using WorkProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+/// What a grouped product is to be.
+struct GroupedMatmulSettings {
+  DType dtype = DType::float32;               // of the result: float16, bfloat16, float32, float64
+  std::optional<Tiling> tiling;               // absent: the table's, or chosen by shape and instruction set
+  const TilingTable* tiling_table = nullptr;  // looked at where no tiling is given
   std::int64_t group_offset = 0;
   bool transpose_rhs = false;
-  std::optional<ArrayView> existing_out;  // (m, n), of the result's dtype
   Existing existing = Existing::keep;
   bool strict = false;  // tm divides m (where a tiling is given) and the sizes sum to m
-  std::function<void(std::int64_t done, std::int64_t all)> progress;  // any thread, one at a time
+};
+
+struct TransposedGroupedMatmulSettings {
+  DType dtype = DType::float32;
+  std::optional<Tiling> tiling;
+  const TilingTable* tiling_table = nullptr;
+  std::int64_t group_offset = 0;
+  std::optional<std::int64_t> num_actual_groups;  // A; absent: all from group_offset on
+  bool strict = false;
+};
+
+struct GroupedMatmulOptions : GroupedMatmulSettings {
+  std::optional<ArrayView> existing_out;  // (m, n), of the result's dtype
+  WorkProgress progress;
+};
+
+struct TransposedGroupedMatmulOptions : TransposedGroupedMatmulSettings {
+  std::optional<ArrayView> existing_out;  // (A, k, n), of the result's dtype: added
+  WorkProgress progress;
 };
 
 /// lhs (m, k), rhs (R, k, n) or with transpose_rhs (R, n, k), group_sizes (G,) → (m, n). rhs[r] belongs to
@@ -49,44 +80,54 @@ struct GroupedMatmulOptions {
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                      const GroupedMatmulOptions& options = {});
 
-/// The same into C-ordered memory of m · n elements; it may be existing_out's own.
-void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                         const GroupedMatmulOptions& options, void* out);
-
-struct TransposedGroupedMatmulOptions {
-  DType dtype = DType::float32;
-  std::optional<Tiling> tiling;
-  std::int64_t group_offset = 0;
-  std::optional<std::int64_t> num_actual_groups;  // A; absent: all from group_offset on
-  std::optional<ArrayView> existing_out;          // (A, k, n), of the result's dtype: added
-  bool strict = false;
-  std::function<void(std::int64_t done, std::int64_t all)> progress;
-};
-
 /// lhs (k, m), rhs (m, n), group_sizes (G,) → (A, k, n): out[a] = lhs[:, s_g:e_g] · rhs[s_g:e_g, :], where
 /// g = group_offset + a. An empty group gives zeros. Errors as above, and a num_actual_groups beyond the
 /// groups.
 Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                                 const TransposedGroupedMatmulOptions& options = {});
 
-void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
-                                    const ArraySource& group_sizes,
-                                    const TransposedGroupedMatmulOptions& options, void* out);
+namespace matmul {
+struct Problem;
+}
 
-/// The shape that the result will have. Makes all checks that the functions above make.
-Shape grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                           const GroupedMatmulOptions& options = {});
-Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs,
-                                      const ArraySource& group_sizes,
-                                      const TransposedGroupedMatmulOptions& options = {});
+/// Either product before its elements are there: made once from types and group sizes, whose errors are those
+/// of the functions above. It knows what the result will be, what it costs, and how to make and check it.
+class GroupedMatmulPlan {
+ public:
+  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                    const GroupedMatmulSettings& settings,
+                    const std::optional<ArrayType>& existing_out = std::nullopt);
+  /// The transposed product.
+  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                    const TransposedGroupedMatmulSettings& settings,
+                    const std::optional<ArrayType>& existing_out = std::nullopt);
 
-/// Bytes that the functions above take beside the arrays, on as many threads as there are now. Of lhs, rhs
-/// and existing_out only dtypes, shapes and strides are looked at; the same checks.
-std::int64_t grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
-                                       const ArraySource& group_sizes,
-                                       const GroupedMatmulOptions& options = {});
-std::int64_t transposed_grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
-                                                  const ArraySource& group_sizes,
-                                                  const TransposedGroupedMatmulOptions& options = {});
+  /// The result, in C order.
+  const ArrayType& out() const;
+  /// That was given, or is the table's.
+  const std::optional<Tiling>& tiling() const;
+  /// 2 for a multiply-add.
+  double flop() const;
+  /// Memory that run() takes beside the arrays, on as many threads as there are now, and check().
+  std::int64_t work_bytes() const;
+  std::int64_t check_bytes() const;
+
+  /// Writes the result to `out`, which may be existing_out's own memory. All have the types that were
+  /// planned for; strides may be others. Throws Error{input} where they have not.
+  void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
+           const MutableArrayView& out, const WorkProgress& progress = {}) const;
+
+  /// `out` is what run() gave, or anybody else's result for the same arguments; existing_out is what it was
+  /// before. matmul_check.hpp says what is compared.
+  MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
+                    const ArrayView& out, const WorkProgress& progress = {}) const;
+
+ private:
+  friend Report describe(const GroupedMatmulPlan& plan);
+  std::shared_ptr<const matmul::Problem> problem_;
+};
+
+/// Shapes, groups and their rows, work and size.
+Report describe(const GroupedMatmulPlan& plan);
 
 }  // namespace ejk

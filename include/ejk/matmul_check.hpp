@@ -30,6 +30,8 @@ struct MatmulDifference {
   double size = 0;  // infinite where only one is a number
 };
 
+/// What GroupedMatmulPlan::check found. It takes some numbers of memory for each row of rhs, and gives the same
+/// answer for any number of threads.
 struct MatmulCheck {
   /// Small products are evaluated whole, of larger ones (2³⁰ floating-point operations, 2²⁷ with a float64
   /// factor) some rows: the first and the last one of each group, some between them, and all that fail the
@@ -58,17 +60,6 @@ struct MatmulCheck {
 
   bool passed() const { return violating == 0 && rows_refuted == 0; }
 };
-
-/// `out` is what grouped_matmul with the other arguments gave; existing_out is what it was before. Throws the
-/// errors of grouped_matmul, and Error{input} for an `out` of another shape or dtype. Memory: some numbers
-/// for each row of rhs. The same answer for any number of threads. options.progress is told of the checking.
-MatmulCheck check_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                                 const GroupedMatmulOptions& options, const ArrayView& out);
-
-MatmulCheck check_transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs,
-                                            const ArraySource& group_sizes,
-                                            const TransposedGroupedMatmulOptions& options,
-                                            const ArrayView& out);
 
 Report describe(const MatmulCheck& check);
 

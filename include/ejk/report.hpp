@@ -58,6 +58,9 @@ struct Table {
   std::int64_t text_rows = 32;
 };
 
+/// A count computed as a double: a whole number while a double can tell it from its neighbours.
+ReportValue whole_number(double count);
+
 /// A grid of block states (0 empty, 1 partial, 2 full). In text it is drawn at the window's width: a cell
 /// that stands for several blocks is empty or full only if all of them are, partial if all are, else mixed;
 /// the scale is stated and no row or column is left out. In JSON: rows of letters of at most 64 cells.

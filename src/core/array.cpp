@@ -60,6 +60,17 @@ Shape c_strides(std::span<const std::int64_t> shape, DType dtype) {
   return strides;
 }
 
+std::string to_string(const ArrayType& type) {
+  return fmt::format("{} {}", name_of(type.dtype), to_string(type.shape));
+}
+
+ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.strides}; }
+
+ArrayType type_of(const ArraySource& source) {
+  if (const auto mapped = source.mapped()) return type_of(*mapped);
+  return {source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
+}
+
 bool ArrayView::is_c_contiguous() const {
   std::int64_t step = size_of(dtype);
   for (std::size_t d = shape.size(); d-- > 0;) {

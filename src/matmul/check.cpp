@@ -21,7 +21,6 @@
 #include "core/checked.hpp"
 #include "core/mixed.hpp"
 #include "core/parallel.hpp"
-#include "ejk/groups.hpp"
 #include "ejk/text.hpp"
 #include "matmul/reference.hpp"
 
@@ -104,14 +103,15 @@ struct Matrix {
   }
 };
 
-struct Problem {
+// A result, the products that it should be made of, and by what it is judged.
+struct Judged {
   std::vector<GroupProduct> products;
   const std::optional<ArrayView>& existing;
   Existing use;
   const ArrayView& out;
   Tolerance tolerance;
   bool extended;
-  std::function<void(std::int64_t, std::int64_t)> progress;
+  const WorkProgress& progress;
 
   std::int64_t columns() const { return out.shape.back(); }
   std::int64_t rows() const { return out.rank() == 2 ? out.shape[0] : out.shape[0] * out.shape[1]; }
@@ -212,7 +212,7 @@ void add_rows(std::vector<Task>& tasks, const GroupProduct& product, const std::
 }
 
 // The rows between products.
-std::vector<Task> other_rows(const Problem& problem) {
+std::vector<Task> other_rows(const Judged& problem) {
   std::vector<Task> tasks;
   std::int64_t next = 0;
   const auto up_to = [&](std::int64_t end) {
@@ -229,7 +229,7 @@ std::vector<Task> other_rows(const Problem& problem) {
 
 class Comparison {
  public:
-  explicit Comparison(const Problem& problem)
+  explicit Comparison(const Judged& problem)
       : problem_(problem), tally_(&problem.tolerance), tiles_(core::ceil_div(problem.columns(), kColumns)) {}
 
   void run(const std::vector<Task>& tasks) {
@@ -286,7 +286,7 @@ class Comparison {
     }
   }
 
-  const Problem& problem_;
+  const Judged& problem_;
   Tally tally_;
   std::int64_t tiles_;
 };
@@ -299,7 +299,7 @@ struct RowSum {
 
 class VectorTest {
  public:
-  explicit VectorTest(const Problem& problem)
+  explicit VectorTest(const Judged& problem)
       : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
     for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::mixed(j) & 1u) != 0 ? 1 : -1;
   }
@@ -412,11 +412,11 @@ class VectorTest {
     return difference <= allowed ? Verdict::right : Verdict::failing;
   }
 
-  const Problem& problem_;
+  const Judged& problem_;
   std::vector<double> signs_;
 };
 
-double multiply_adds(const Problem& problem) {
+double multiply_adds(const Judged& problem) {
   double all = 0;
   for (const GroupProduct& product : problem.products)
     all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
@@ -443,7 +443,7 @@ std::vector<std::int64_t> sample(std::int64_t rows, std::int64_t more, std::int6
   return chosen;
 }
 
-MatmulCheck check_problem(const Problem& problem, const CheckEffort& effort) {
+MatmulCheck check_problem(const Judged& problem, const CheckEffort& effort) {
   MatmulCheck result;
   result.dtype = problem.out.dtype;
   result.elements = element_count(problem.out.shape);
@@ -511,33 +511,21 @@ MatmulCheck check_problem(const Problem& problem, const CheckEffort& effort) {
   return result;
 }
 
-void check_out(const ArrayView& out, const Shape& shape, DType dtype) {
-  if (out.shape != shape || out.dtype != dtype)
-    throw Error(Error::Kind::input, fmt::format("out is {} {}; the result is {} {}", name_of(out.dtype),
-                                                to_string(out.shape), name_of(dtype), to_string(shape)));
-}
-
 }  // namespace
 
-MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                  const GroupedMatmulOptions& options, const ArrayView& out, const CheckEffort& effort) {
-  check_out(out, grouped_matmul_shape(lhs, rhs, group_sizes, options), options.dtype);
-  const auto offsets = group_offsets(group_sizes, lhs.shape[0], options.strict);
-  return check_problem({products_of(lhs, rhs, offsets, options), options.existing_out, options.existing, out,
-                        Tolerance::of(lhs, rhs, options.dtype),
-                        precision_for(lhs, rhs) == Precision::extended, options.progress},
-                       effort);
+MatmulCheck check(const Problem& problem, const Operands& operands, const ArrayView& out,
+                  const WorkProgress& progress, const CheckEffort& effort) {
+  const auto& [lhs, rhs, existing] = operands;
+  return check_problem(
+      {products_of(problem, lhs, rhs), existing, problem.existing, out, Tolerance::of(lhs, rhs, out.dtype),
+       precision_for(lhs, rhs) == Precision::extended, progress},
+      effort);
 }
 
-MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                  const TransposedGroupedMatmulOptions& options, const ArrayView& out,
-                  const CheckEffort& effort) {
-  check_out(out, transposed_grouped_matmul_shape(lhs, rhs, group_sizes, options), options.dtype);
-  const auto offsets = group_offsets(group_sizes, lhs.shape[1], options.strict);
-  return check_problem({products_of(lhs, rhs, offsets, options), options.existing_out, Existing::add, out,
-                        Tolerance::of(lhs, rhs, options.dtype),
-                        precision_for(lhs, rhs) == Precision::extended, options.progress},
-                       effort);
+std::int64_t check_bytes(const Problem& problem) {
+  // Two numbers and their vectors for each row of rhs, of which each group has k or its own.
+  constexpr std::int64_t kBytesOfARow = 48;
+  return kBytesOfARow * (problem.cut == Problem::Cut::rows ? problem.groups * problem.k : problem.m);
 }
 
 void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero) {
@@ -551,18 +539,6 @@ void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_
 }  // namespace ejk::matmul
 
 namespace ejk {
-
-MatmulCheck check_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                                 const GroupedMatmulOptions& options, const ArrayView& out) {
-  return matmul::check(lhs, rhs, group_sizes, options, out, matmul::CheckEffort{});
-}
-
-MatmulCheck check_transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs,
-                                            const ArraySource& group_sizes,
-                                            const TransposedGroupedMatmulOptions& options,
-                                            const ArrayView& out) {
-  return matmul::check(lhs, rhs, group_sizes, options, out, matmul::CheckEffort{});
-}
 
 Report describe(const MatmulCheck& check) {
   const auto share = [](std::int64_t part, std::int64_t whole) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ejk/matmul_check.hpp"
+#include "matmul/problem.hpp"
 
 namespace ejk::matmul {
 
@@ -13,11 +14,12 @@ struct CheckEffort {
   std::int64_t samples = std::int64_t{1} << 29;        // for the rows that are chosen at random or fail
 };
 
-MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                  const GroupedMatmulOptions& options, const ArrayView& out, const CheckEffort& effort);
-MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                  const TransposedGroupedMatmulOptions& options, const ArrayView& out,
-                  const CheckEffort& effort);
+/// `out` against the product; the operands and `out` are of the problem's types.
+MatmulCheck check(const Problem& problem, const Operands& operands, const ArrayView& out,
+                  const WorkProgress& progress, const CheckEffort& effort = {});
+
+/// Memory that this takes beside the arrays.
+std::int64_t check_bytes(const Problem& problem);
 
 /// Adds to a report of a check what it may not prove: that nothing was computed, or that nearly all of the
 /// elements compared are 0 on both sides.

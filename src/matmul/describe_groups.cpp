@@ -22,11 +22,6 @@ namespace {
 
 ReportValue ratio(double part, double whole) { return whole > 0 ? ReportValue(part / whole) : ReportValue(); }
 
-// A whole number where a double holds all of its digits.
-ReportValue whole(double count) {
-  return count < 0x1p53 ? ReportValue(static_cast<std::int64_t>(count)) : ReportValue(count);
-}
-
 struct Walk {
   std::int64_t visited = 0;    // tiles, each as often as a group works in it
   std::int64_t for_empty = 0;  // of them, for groups without rows
@@ -77,11 +72,12 @@ Section tiles_section(const Walk& w) {
     tiles->add("tiles_of_empty_groups", "of them for empty groups", w.for_empty, Unit::count);
   tiles->add("tiles_aligned", "least, each group at a tile", w.aligned, Unit::count)
       .add("tiles_of_rows", "tiles that all rows make", w.of_rows, Unit::count)
-      .add("rows_computed", "rows computed", whole(w.rows), Unit::count)
-      .add("rows_thrown_away", "rows thrown away", whole(w.thrown_away()), Unit::count)
+      .add("rows_computed", "rows computed", whole_number(w.rows), Unit::count)
+      .add("rows_thrown_away", "rows thrown away", whole_number(w.thrown_away()), Unit::count)
       .add("thrown_away_share", "thrown away, share", ratio(w.thrown_away(), w.rows), Unit::share)
-      .add("rows_of_other_groups", "thrown away, of other groups", whole(w.of_other_groups()), Unit::count)
-      .add("rows_of_no_group", "thrown away, of no group", whole(w.of_no_group), Unit::count);
+      .add("rows_of_other_groups", "thrown away, of other groups", whole_number(w.of_other_groups()),
+           Unit::count)
+      .add("rows_of_no_group", "thrown away, of no group", whole_number(w.of_no_group), Unit::count);
   return {"tiles", "tiles", tiles};
 }
 
@@ -156,8 +152,8 @@ Table tile_sizes(const Wanted& wanted, const GroupMetadata& metadata) {
               {}};
   for (const std::int64_t tm : neighbours(metadata.tm)) {
     const Walk w = walk(wanted, metadata.m, tm, metadata.options.empty_groups);
-    table.rows.push_back({tm, w.visited, w.aligned, w.of_rows, whole(w.rows), whole(w.thrown_away()),
-                          ratio(w.thrown_away(), w.rows)});
+    table.rows.push_back({tm, w.visited, w.aligned, w.of_rows, whole_number(w.rows),
+                          whole_number(w.thrown_away()), ratio(w.thrown_away(), w.rows)});
   }
   return table;
 }

@@ -7,8 +7,6 @@
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -17,8 +15,9 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "ejk/error.hpp"
-#include "ejk/groups.hpp"
 #include "kernels/kernels.hpp"
+#include "matmul/check.hpp"
+#include "matmul/problem.hpp"
 #include "matmul/product.hpp"
 #include "matmul/tasks.hpp"
 
@@ -27,111 +26,10 @@ namespace ejk {
 namespace {
 
 using matmul::Arithmetic;
+using matmul::Operands;
+using matmul::Problem;
 using matmul::Product;
 using matmul::Tasks;
-
-Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
-
-// --- the door
-
-struct Problem {
-  std::vector<std::int64_t> offsets;  // of groups
-  std::int64_t m, k, n;
-  std::int64_t first_group, groups;  // those computed
-  Shape shape;                       // of the result
-
-  std::int64_t groups_in_all() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
-  std::int64_t begin(std::int64_t g) const { return offsets[static_cast<std::size_t>(first_group + g)]; }
-  std::int64_t rows(std::int64_t g) const { return begin(g + 1) - begin(g); }
-};
-
-void check_factor(const ArrayView& view, const char* name, std::int64_t rank, const char* form) {
-  if (view.rank() != rank)
-    throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(view.shape)));
-  if (!is_float(view.dtype))
-    throw invalid(
-        fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(view.dtype)));
-}
-
-void check_result(DType dtype, const std::optional<ArrayView>& existing, const Shape& shape) {
-  if (!is_float(dtype))
-    throw invalid(fmt::format("the result is float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
-  byte_count(shape, dtype);
-  if (!existing) return;
-  if (existing->shape != shape)
-    throw invalid(fmt::format("existing_out has the shape {}, the result {}", to_string(existing->shape),
-                              to_string(shape)));
-  if (existing->dtype != dtype)
-    throw invalid(fmt::format("existing_out is {}, the result {}", name_of(existing->dtype), name_of(dtype)));
-}
-
-void check_tiling(const std::optional<Tiling>& tiling, std::int64_t m, bool strict) {
-  if (!tiling) return;
-  if (tiling->tm < 1 || tiling->tk < 1 || tiling->tn < 1)
-    throw invalid(
-        fmt::format("a tiling has positive lengths, not {} x {} x {}", tiling->tm, tiling->tk, tiling->tn));
-  if (strict && m % tiling->tm != 0)
-    throw invalid(fmt::format("m = {} is not a multiple of tm = {}", m, tiling->tm));
-}
-
-void check_offset(std::int64_t offset, std::int64_t groups, const ArraySource& group_sizes) {
-  if (offset < 0 || offset > groups)
-    throw std::move(
-        Error(Error::Kind::usage, fmt::format("group_offset is {}, beyond the {} that there are", offset,
-                                              groups == 1 ? "1 group" : fmt::format("{} groups", groups)))
-            .at(group_sizes.name()));
-}
-
-Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-              const GroupedMatmulOptions& options) {
-  check_factor(lhs, "lhs", 2, "(m, k)");
-  check_factor(rhs, "rhs", 3, options.transpose_rhs ? "(groups, n, k)" : "(groups, k, n)");
-  Problem p;
-  p.m = lhs.shape[0];
-  p.k = lhs.shape[1];
-  p.n = rhs.shape[options.transpose_rhs ? 1 : 2];
-  const std::int64_t rhs_k = rhs.shape[options.transpose_rhs ? 2 : 1];
-  if (rhs_k != p.k)
-    throw invalid(fmt::format("lhs {} has k = {}, rhs {} has k = {}", to_string(lhs.shape), p.k,
-                              to_string(rhs.shape), rhs_k));
-  check_tiling(options.tiling, p.m, options.strict);
-  p.offsets = group_offsets(group_sizes, p.m, options.strict);
-  p.first_group = options.group_offset;
-  p.groups = rhs.shape[0];
-  check_offset(p.first_group, p.groups_in_all(), group_sizes);
-  if (p.groups > p.groups_in_all() - p.first_group)
-    throw invalid(fmt::format("rhs has {} matrices, and from group_offset {} on there are {} of {} groups",
-                              p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()));
-  p.shape = {p.m, p.n};
-  check_result(options.dtype, options.existing_out, p.shape);
-  return p;
-}
-
-Problem check(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-              const TransposedGroupedMatmulOptions& options) {
-  check_factor(lhs, "lhs", 2, "(k, m)");
-  check_factor(rhs, "rhs", 2, "(m, n)");
-  Problem p;
-  p.k = lhs.shape[0];
-  p.m = lhs.shape[1];
-  p.n = rhs.shape[1];
-  if (rhs.shape[0] != p.m)
-    throw invalid(fmt::format("lhs {} has m = {}, rhs {} has m = {}", to_string(lhs.shape), p.m,
-                              to_string(rhs.shape), rhs.shape[0]));
-  check_tiling(options.tiling, p.m, options.strict);
-  p.offsets = group_offsets(group_sizes, p.m, options.strict);
-  p.first_group = options.group_offset;
-  check_offset(p.first_group, p.groups_in_all(), group_sizes);
-  const std::int64_t left = p.groups_in_all() - p.first_group;
-  p.groups = options.num_actual_groups.value_or(left);
-  if (p.groups < 0 || p.groups > left)
-    throw Error(Error::Kind::usage,
-                fmt::format("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
-                            p.groups, p.first_group, left, p.groups_in_all()));
-  p.shape = {p.groups, p.k, p.n};
-  check_result(options.dtype, options.existing_out, p.shape);
-  return p;
-}
 
 // --- the work
 
@@ -165,138 +63,127 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
   core::parallel_for(core::ceil_div(bytes, kPiece), fill);
 }
 
-// The product that group g makes, but for where its parts lie.
-Product product_of(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
-                   const GroupedMatmulOptions& options, std::int64_t g) {
+Arithmetic arithmetic_of(const Problem& p) {
+  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype, kernels::active());
+}
+
+// The product that group g makes, of factors with these strides, but for where its parts lie.
+Product product_of(const Problem& p, const Shape& lhs, const Shape& rhs, std::int64_t g) {
   Product product;
-  product.a = {nullptr, lhs.dtype, lhs.strides[0], lhs.strides[1]};
-  product.b = {nullptr, rhs.dtype, rhs.strides[1], rhs.strides[2]};
-  if (options.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
-  product.rows = p.rows(g);
-  product.k = p.k;
+  product.a = {nullptr, p.lhs.dtype, lhs[0], lhs[1]};
+  product.b = {nullptr, p.rhs.dtype, rhs[rhs.size() - 2], rhs.back()};
+  if (p.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
+  const bool by_rows = p.cut == Problem::Cut::rows;
+  product.rows = by_rows ? p.rows(g) : p.k;
+  product.k = by_rows ? p.k : p.rows(g);
   product.columns = p.n;
-  product.dtype = options.dtype;
+  product.dtype = p.out.dtype;
   return product;
 }
 
-Product product_of(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
-                   const TransposedGroupedMatmulOptions& options, std::int64_t g) {
-  Product product;
-  product.a = {nullptr, lhs.dtype, lhs.strides[0], lhs.strides[1]};
-  product.b = {nullptr, rhs.dtype, rhs.strides[0], rhs.strides[1]};
-  product.rows = p.k;
-  product.k = p.rows(g);
-  product.columns = p.n;
-  product.dtype = options.dtype;
-  return product;
+// Rows [first, end) of the result, seen as a matrix of n columns, that group g makes.
+struct Rows {
+  std::int64_t first, end;
+};
+Rows rows_of(const Problem& p, std::int64_t g) {
+  if (p.cut == Problem::Cut::rows) return {p.begin(g), p.begin(g + 1)};
+  return {g * p.k, (g + 1) * p.k};
 }
 
-template <class Options>
-std::int64_t work_bytes(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                        const Options& options) {
-  const Problem p = check(lhs, rhs, group_sizes, options);
-  Tasks tasks(matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active()), options.tiling);
-  for (std::int64_t g = 0; g < p.groups; ++g)
-    if (const Product product = product_of(p, lhs, rhs, options, g); product.k > 0) tasks.add(product);
-  const bool copies = options.existing_out && !options.existing_out->is_c_contiguous();
-  return tasks.work_bytes() + (copies ? byte_count(p.shape, options.dtype) : 0);
-}
-
-void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
-             const GroupedMatmulOptions& options, void* out) {
-  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
-  const Kept existing = in_c_order(options.existing_out);
-  const std::int64_t row_bytes = p.n * size_of(options.dtype);
-  auto* to = static_cast<std::byte*>(out);
-  fill_rows(0, p.begin(0), row_bytes, existing.data, to);
-  fill_rows(p.begin(p.groups), p.m, row_bytes, existing.data, to);
-
-  Tasks tasks(arithmetic, options.tiling);
-  const bool adds = existing.data != nullptr && options.existing == Existing::add;
+void compute(const Problem& p, const Operands& operands, std::byte* out, const WorkProgress& progress) {
+  const auto& [lhs, rhs, existing_out] = operands;
+  const Kept existing = in_c_order(existing_out);
+  const std::int64_t row_bytes = p.n * size_of(p.out.dtype);
+  const bool by_rows = p.cut == Problem::Cut::rows;
+  const bool adds = existing.data != nullptr && p.existing == Existing::add;
+  if (by_rows) {
+    fill_rows(0, p.begin(0), row_bytes, existing.data, out);
+    fill_rows(p.begin(p.groups), p.m, row_bytes, existing.data, out);
+  }
+  Tasks tasks(arithmetic_of(p), p.tiling);
   for (std::int64_t g = 0; g < p.groups; ++g) {
-    if (p.k == 0) {  // what is added to stays as it is, whatever the arithmetic
-      fill_rows(p.begin(g), p.begin(g + 1), row_bytes, adds ? existing.data : nullptr, to);
+    Product product = product_of(p, lhs.strides, rhs.strides, g);
+    const Rows rows = rows_of(p, g);
+    if (product.k == 0) {  // what is added to stays as it is, whatever the arithmetic
+      fill_rows(rows.first, rows.end, row_bytes, adds ? existing.data : nullptr, out);
       continue;
     }
-    Product product = product_of(p, lhs, rhs, options, g);
-    product.a.data = lhs.data + p.begin(g) * lhs.strides[0];
-    product.b.data = rhs[g].data;
-    product.out = to + p.begin(g) * row_bytes;
+    product.a.data = lhs.data + p.begin(g) * lhs.strides[by_rows ? 0 : 1];
+    product.b.data = by_rows ? rhs[g].data : rhs.data + p.begin(g) * rhs.strides[0];
+    product.out = out + rows.first * row_bytes;
     product.out_stride = row_bytes;
-    product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
-    if (adds) product.added = existing.data + p.begin(g) * row_bytes;
+    product.stream = p.out.bytes() >= kernels::kBeyondCaches;
+    if (adds) product.added = existing.data + rows.first * row_bytes;
     product.added_stride = row_bytes;
     tasks.add(product);
   }
-  tasks.run(options.progress);
+  tasks.run(progress);
 }
 
-void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
-             const TransposedGroupedMatmulOptions& options, void* out) {
-  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
-  const Kept existing = in_c_order(options.existing_out);
-  const std::int64_t row_bytes = p.n * size_of(options.dtype), slice_bytes = p.k * row_bytes;
-  Tasks tasks(arithmetic, options.tiling);
-  for (std::int64_t g = 0; g < p.groups; ++g) {
-    if (p.rows(g) == 0) {  // existing_out as it is, whatever the arithmetic
-      fill_rows(g * p.k, (g + 1) * p.k, row_bytes, existing.data, static_cast<std::byte*>(out));
-      continue;
-    }
-    Product product = product_of(p, lhs, rhs, options, g);
-    product.a.data = lhs.data + p.begin(g) * lhs.strides[1];
-    product.b.data = rhs.data + p.begin(g) * rhs.strides[0];
-    product.out = static_cast<std::byte*>(out) + g * slice_bytes;
-    product.out_stride = row_bytes;
-    product.stream = byte_count(p.shape, options.dtype) >= kernels::kBeyondCaches;
-    if (existing.data != nullptr) product.added = existing.data + g * slice_bytes;
-    product.added_stride = row_bytes;
-    tasks.add(product);
-  }
-  tasks.run(options.progress);
+std::optional<ArrayType> type_of_any(const std::optional<ArrayView>& view) {
+  return view ? std::optional(type_of(*view)) : std::nullopt;
 }
 
 template <class Options>
 Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                const Options& options) {
-  const Problem p = check(lhs, rhs, group_sizes, options);
-  Array out(options.dtype, p.shape);
-  compute(p, lhs, rhs, options, out.data());
+  const GroupedMatmulPlan plan(type_of(lhs), type_of(rhs), group_sizes, options,
+                               type_of_any(options.existing_out));
+  Array out(plan.out().dtype, plan.out().shape);
+  plan.run(lhs, rhs, options.existing_out, out.mutable_view(), options.progress);
   return out;
 }
 
 }  // namespace
 
-Shape grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                           const GroupedMatmulOptions& options) {
-  return check(lhs, rhs, group_sizes, options).shape;
+GroupedMatmulPlan::GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs,
+                                     const ArraySource& group_sizes, const GroupedMatmulSettings& settings,
+                                     const std::optional<ArrayType>& existing_out)
+    : problem_(
+          std::make_shared<const Problem>(matmul::checked(lhs, rhs, group_sizes, settings, existing_out))) {}
+
+GroupedMatmulPlan::GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs,
+                                     const ArraySource& group_sizes,
+                                     const TransposedGroupedMatmulSettings& settings,
+                                     const std::optional<ArrayType>& existing_out)
+    : problem_(
+          std::make_shared<const Problem>(matmul::checked(lhs, rhs, group_sizes, settings, existing_out))) {}
+
+const ArrayType& GroupedMatmulPlan::out() const { return problem_->out; }
+
+const std::optional<Tiling>& GroupedMatmulPlan::tiling() const { return problem_->tiling; }
+
+double GroupedMatmulPlan::flop() const {
+  const Problem& p = *problem_;
+  return 2.0 * static_cast<double>(p.begin(p.groups) - p.begin(0)) * static_cast<double>(p.k) *
+         static_cast<double>(p.n);
 }
 
-Shape transposed_grouped_matmul_shape(const ArrayView& lhs, const ArrayView& rhs,
-                                      const ArraySource& group_sizes,
-                                      const TransposedGroupedMatmulOptions& options) {
-  return check(lhs, rhs, group_sizes, options).shape;
+std::int64_t GroupedMatmulPlan::work_bytes() const {
+  const Problem& p = *problem_;
+  Tasks tasks(arithmetic_of(p), p.tiling);
+  for (std::int64_t g = 0; g < p.groups; ++g)
+    if (const Product product = product_of(p, p.lhs.strides, p.rhs.strides, g); product.k > 0)
+      tasks.add(product);
+  return tasks.work_bytes() + (p.existing_is_in_c_order ? 0 : p.out.bytes());
 }
 
-std::int64_t grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
-                                       const ArraySource& group_sizes, const GroupedMatmulOptions& options) {
-  return work_bytes(lhs, rhs, group_sizes, options);
+std::int64_t GroupedMatmulPlan::check_bytes() const { return matmul::check_bytes(*problem_); }
+
+void GroupedMatmulPlan::run(const ArrayView& lhs, const ArrayView& rhs,
+                            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
+                            const WorkProgress& progress) const {
+  const Operands operands{lhs, rhs, existing_out};
+  matmul::check_types(*problem_, operands, out.dtype, out.shape);
+  compute(*problem_, operands, out.data, progress);
 }
 
-std::int64_t transposed_grouped_matmul_work_bytes(const ArrayView& lhs, const ArrayView& rhs,
-                                                  const ArraySource& group_sizes,
-                                                  const TransposedGroupedMatmulOptions& options) {
-  return work_bytes(lhs, rhs, group_sizes, options);
-}
-
-void grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                         const GroupedMatmulOptions& options, void* out) {
-  compute(check(lhs, rhs, group_sizes, options), lhs, rhs, options, out);
-}
-
-void transposed_grouped_matmul_into(const ArrayView& lhs, const ArrayView& rhs,
-                                    const ArraySource& group_sizes,
-                                    const TransposedGroupedMatmulOptions& options, void* out) {
-  compute(check(lhs, rhs, group_sizes, options), lhs, rhs, options, out);
+MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
+                                     const std::optional<ArrayView>& existing_out, const ArrayView& out,
+                                     const WorkProgress& progress) const {
+  const Operands operands{lhs, rhs, existing_out};
+  matmul::check_types(*problem_, operands, out.dtype, out.shape);
+  return matmul::check(*problem_, operands, out, progress);
 }
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,

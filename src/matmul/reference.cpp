@@ -10,7 +10,6 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "ejk/groups.hpp"
 
 namespace ejk::matmul {
 
@@ -69,30 +68,26 @@ void multiply(const GroupProduct& product, std::span<const std::int64_t> rows, s
   }
 }
 
-struct Result {
-  std::vector<GroupProduct> products;
-  Shape shape;
-  DType dtype;
-  const std::optional<ArrayView>& existing;
-  Existing use;
-  const std::function<void(std::int64_t, std::int64_t)>& progress;
-};
+}  // namespace
 
-void evaluate(const Result& result, void* out) {
-  const std::int64_t columns = result.shape.back(), item = size_of(result.dtype);
-  auto* const to = static_cast<std::byte*>(out);
-  const bool add = result.existing && result.use == Existing::add;
-  if (!result.existing)
-    std::memset(to, 0, static_cast<std::size_t>(byte_count(result.shape, result.dtype)));
-  else if (result.existing->data != to)
-    copy_elements(*result.existing, to);
+void reference_product(const Problem& problem, const Operands& operands, std::byte* to,
+                       const WorkProgress& progress) {
+  const auto& existing = operands.existing_out;
+  const DType dtype = problem.out.dtype;
+  const std::int64_t columns = problem.n, item = size_of(dtype);
+  const bool add = existing && problem.existing == Existing::add;
+  if (!existing)
+    std::memset(to, 0, static_cast<std::size_t>(problem.out.bytes()));
+  else if (existing->data != to)
+    copy_elements(*existing, to);
 
+  const std::vector<GroupProduct> products = products_of(problem, operands.lhs, operands.rhs);
   struct Task {
     const GroupProduct* product;
     std::int64_t first_row, rows;
   };
   std::vector<Task> tasks;
-  for (const GroupProduct& product : result.products)
+  for (const GroupProduct& product : products)
     for (std::int64_t row = 0; row < product.a.shape[0]; row += kRows)
       // Nothing to add leaves what there is, to the bit.
       if (!add || product.a.shape[1] > 0)
@@ -112,45 +107,27 @@ void evaluate(const Result& result, void* out) {
       double* const sum = sums.data() + r * count;
       if (add) {
         there.resize(static_cast<std::size_t>(count));
-        load(result.dtype, row, item, count, there.data());
+        load(dtype, row, item, count, there.data());
         for (std::int64_t j = 0; j < count; ++j) sum[j] += there[static_cast<std::size_t>(j)];
       }
-      store(sum, count, result.dtype, row);
+      store(sum, count, dtype, row);
     }
-    if (result.progress) {
+    if (progress) {
       const std::scoped_lock lock(one_at_a_time);
-      result.progress(++done, all);
+      progress(++done, all);
     }
   });
 }
 
-}  // namespace
-
-std::vector<GroupProduct> products_of(const ArrayView& lhs, const ArrayView& rhs,
-                                      std::span<const std::int64_t> offsets,
-                                      const GroupedMatmulOptions& options) {
+std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs) {
   std::vector<GroupProduct> products;
-  for (std::int64_t r = 0; r < rhs.shape[0]; ++r) {
-    const auto group = static_cast<std::size_t>(options.group_offset + r);
-    const std::int64_t begin = offsets[group], end = offsets[group + 1];
-    if (begin < end)
+  for (std::int64_t g = 0; g < problem.groups; ++g) {
+    const std::int64_t begin = problem.begin(g), end = problem.begin(g + 1);
+    if (problem.cut == Problem::Cut::contraction)
+      products.push_back({columns_from(lhs, begin, end), rows_from(rhs, begin, end), g * problem.k});
+    else if (begin < end)
       products.push_back(
-          {rows_from(lhs, begin, end), options.transpose_rhs ? transposed(rhs[r]) : rhs[r], begin});
-  }
-  return products;
-}
-
-std::vector<GroupProduct> products_of(const ArrayView& lhs, const ArrayView& rhs,
-                                      std::span<const std::int64_t> offsets,
-                                      const TransposedGroupedMatmulOptions& options) {
-  const std::int64_t k = lhs.shape[0];
-  const std::int64_t groups =
-      options.num_actual_groups.value_or(std::ssize(offsets) - 1 - options.group_offset);
-  std::vector<GroupProduct> products;
-  for (std::int64_t a = 0; a < groups; ++a) {
-    const auto group = static_cast<std::size_t>(options.group_offset + a);
-    const std::int64_t begin = offsets[group], end = offsets[group + 1];
-    products.push_back({columns_from(lhs, begin, end), rows_from(rhs, begin, end), a * k});
+          {rows_from(lhs, begin, end), problem.transpose_rhs ? transposed(rhs[g]) : rhs[g], begin});
   }
   return products;
 }
@@ -184,25 +161,6 @@ void multiply_rows(const GroupProduct& product, std::span<const std::int64_t> ro
     multiply(product, rows, first, columns, wide.data(), magnitudes, subnormal_weight);
     std::transform(wide.begin(), wide.end(), sums, [](long double sum) { return static_cast<double>(sum); });
   }
-}
-
-void reference_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                              const GroupedMatmulOptions& options, void* out) {
-  const Shape shape = grouped_matmul_shape(lhs, rhs, group_sizes, options);
-  const auto offsets = group_offsets(group_sizes, lhs.shape[0], options.strict);
-  evaluate({products_of(lhs, rhs, offsets, options), shape, options.dtype, options.existing_out,
-            options.existing, options.progress},
-           out);
-}
-
-void reference_transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs,
-                                         const ArraySource& group_sizes,
-                                         const TransposedGroupedMatmulOptions& options, void* out) {
-  const Shape shape = transposed_grouped_matmul_shape(lhs, rhs, group_sizes, options);
-  const auto offsets = group_offsets(group_sizes, lhs.shape[1], options.strict);
-  evaluate({products_of(lhs, rhs, offsets, options), shape, options.dtype, options.existing_out,
-            Existing::add, options.progress},
-           out);
 }
 
 }  // namespace ejk::matmul

@@ -11,7 +11,7 @@
 
 #include "core/elements.hpp"
 #include "ejk/array.hpp"
-#include "ejk/grouped_matmul.hpp"
+#include "matmul/problem.hpp"
 
 namespace ejk::matmul {
 
@@ -23,13 +23,8 @@ struct GroupProduct {
 };
 
 /// The products that make up a result, in order of their rows; those of empty groups only where these have
-/// rows in the result. `offsets` are the group_offsets. Arguments are checked before.
-std::vector<GroupProduct> products_of(const ArrayView& lhs, const ArrayView& rhs,
-                                      std::span<const std::int64_t> offsets,
-                                      const GroupedMatmulOptions& options);
-std::vector<GroupProduct> products_of(const ArrayView& lhs, const ArrayView& rhs,
-                                      std::span<const std::int64_t> offsets,
-                                      const TransposedGroupedMatmulOptions& options);
+/// rows in the result.
+std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs);
 
 /// `extended` is long double; float64 factors need it, as the products of all others are exact in float64.
 enum class Precision { float64, extended };
@@ -48,13 +43,10 @@ void multiply_rows(const GroupProduct& product, std::span<const std::int64_t> ro
                    std::int64_t columns, double* sums, double* magnitudes = nullptr,
                    double subnormal_weight = 1);
 
-/// grouped_matmul_into and transposed_grouped_matmul_into, with the same arguments, errors and meaning but
-/// sums in higher precision and no use for a tiling. Time: a few nanoseconds a multiply-add and thread for
-/// float64 factors, about one for others.
-void reference_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
-                              const GroupedMatmulOptions& options, void* out);
-void reference_transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs,
-                                         const ArraySource& group_sizes,
-                                         const TransposedGroupedMatmulOptions& options, void* out);
+/// Either product with sums in higher precision, into C-ordered memory, which may be existing_out's; it has no
+/// use for a tiling. Time: a few nanoseconds a multiply-add and thread for float64 factors, about one for
+/// others.
+void reference_product(const Problem& problem, const Operands& operands, std::byte* out,
+                       const WorkProgress& progress = {});
 
 }  // namespace ejk::matmul

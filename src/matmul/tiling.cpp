@@ -11,6 +11,10 @@
 
 namespace ejk {
 
+std::string to_string(const Tiling& tiling) {
+  return fmt::format("{}x{}x{}", tiling.tm, tiling.tk, tiling.tn);
+}
+
 namespace {
 
 constexpr std::array<const char*, 6> kNames{"m", "k", "n", "tm", "tk", "tn"};

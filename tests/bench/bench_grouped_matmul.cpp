@@ -67,6 +67,13 @@ double product(std::initializer_list<std::int64_t> sizes) {
   return all;
 }
 
+// Planning is a part of the work: a caller with new group sizes has to plan anew.
+template <class Settings>
+void run(const Array& lhs, const Array& rhs, const ArraySource& sizes, const Settings& settings, Array& out) {
+  const GroupedMatmulPlan plan(type_of(lhs.view()), type_of(rhs.view()), sizes, settings);
+  plan.run(lhs.view(), rhs.view(), std::nullopt, out.mutable_view());
+}
+
 void forward(benchmark::State& state, const Work& work, DType dtype) {
   const std::int64_t groups = static_cast<std::int64_t>(work.sizes.size());
   const auto needed =
@@ -75,13 +82,13 @@ void forward(benchmark::State& state, const Work& work, DType dtype) {
               rhs = work::normal(dtype, {groups, work.k, work.n});
   Array out = work::normal(dtype, {work.m, work.n});
   const auto sizes = make_source(Array::from<std::int64_t>({groups}, work.sizes), "group_sizes");
-  GroupedMatmulOptions options;
-  options.dtype = dtype;
+  GroupedMatmulSettings settings;
+  settings.dtype = dtype;
   const double elements =
       product({work.m, work.k}) + product({needed, work.k, work.n}) + product({work.m, work.n});
-  measure::against_roofline(
-      state, dtype, 2 * product({work.m, work.k, work.n}), elements * static_cast<double>(size_of(dtype)),
-      [&] { grouped_matmul_into(lhs.view(), rhs.view(), *sizes, options, out.data()); });
+  measure::against_roofline(state, dtype, 2 * product({work.m, work.k, work.n}),
+                            elements * static_cast<double>(size_of(dtype)),
+                            [&] { run(lhs, rhs, *sizes, settings, out); });
 }
 
 void transposed(benchmark::State& state, const Work& work, DType dtype) {
@@ -89,13 +96,13 @@ void transposed(benchmark::State& state, const Work& work, DType dtype) {
   const Array lhs = work::normal(dtype, {work.k, work.m}), rhs = work::normal(dtype, {work.m, work.n});
   Array out = work::normal(dtype, {groups, work.k, work.n});
   const auto sizes = make_source(Array::from<std::int64_t>({groups}, work.sizes), "group_sizes");
-  TransposedGroupedMatmulOptions options;
-  options.dtype = dtype;
+  TransposedGroupedMatmulSettings settings;
+  settings.dtype = dtype;
   const double elements =
       product({work.m, work.k}) + product({work.m, work.n}) + product({groups, work.k, work.n});
-  measure::against_roofline(
-      state, dtype, 2 * product({work.m, work.k, work.n}), elements * static_cast<double>(size_of(dtype)),
-      [&] { transposed_grouped_matmul_into(lhs.view(), rhs.view(), *sizes, options, out.data()); });
+  measure::against_roofline(state, dtype, 2 * product({work.m, work.k, work.n}),
+                            elements * static_cast<double>(size_of(dtype)),
+                            [&] { run(lhs, rhs, *sizes, settings, out); });
 }
 
 // Few times each: every one of them costs two probes.

@@ -53,17 +53,13 @@ Run gmm(const json& c) {
   const auto out = shared(Array(dtype, forward ? Shape{m, n} : Shape{g, k, n}));
   const auto sizes = make_source(
       Array::from<std::int64_t>({g}, c.at("sizes").get<std::vector<std::int64_t>>()), "group_sizes");
-  if (forward)
-    return [=] {
-      GroupedMatmulOptions options;
-      options.dtype = dtype;
-      grouped_matmul_into(lhs->view(), rhs->view(), *sizes, options, out->data());
-    };
-  return [=] {
-    TransposedGroupedMatmulOptions options;
-    options.dtype = dtype;
-    transposed_grouped_matmul_into(lhs->view(), rhs->view(), *sizes, options, out->data());
+  const auto run = [=](auto settings) {
+    settings.dtype = dtype;
+    const GroupedMatmulPlan plan(type_of(lhs->view()), type_of(rhs->view()), *sizes, settings);
+    plan.run(lhs->view(), rhs->view(), std::nullopt, out->mutable_view());
   };
+  if (forward) return [=] { run(GroupedMatmulSettings{}); };
+  return [=] { run(TransposedGroupedMatmulSettings{}); };
 }
 
 std::shared_ptr<const ArraySource> documents;

@@ -18,10 +18,18 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr matmul::CheckEffort kSamples{0, 5000};  // never every element
 
+template <class Options>
+MatmulCheck check_views(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
+                        const Options& options, const ArrayView& out,
+                        const matmul::CheckEffort& effort = {}) {
+  return matmul::check(plain::problem_of(lhs, rhs, *plain::source(sizes), options),
+                       {lhs, rhs, options.existing_out}, out, options.progress, effort);
+}
+
 MatmulCheck check(const Array& lhs, const Array& rhs, const Sizes& sizes, const Array& out,
                   const matmul::CheckEffort& effort = {}, GroupedMatmulOptions options = {}) {
   options.dtype = out.dtype();
-  return matmul::check(lhs.view(), rhs.view(), *plain::source(sizes), options, out.view(), effort);
+  return check_views(lhs.view(), rhs.view(), sizes, options, out.view(), effort);
 }
 
 void set(Array& array, std::int64_t index, double value) {
@@ -77,7 +85,7 @@ TEST_CASE("a right result passes in all types, element by element and by samples
           if (existing) how.existing_out = before.view();
           const Array out = transposed_grouped_matmul(a.view(), b.view(), *plain::source(sizes), how);
           for (const auto& effort : {matmul::CheckEffort{}, kSamples}) {
-            const auto c = matmul::check(a.view(), b.view(), *plain::source(sizes), how, out.view(), effort);
+            const auto c = check_views(a.view(), b.view(), sizes, how, out.view(), effort);
             CHECK(c.passed());
             CHECK(c.compared > 0);
           }

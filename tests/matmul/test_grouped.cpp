@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "ejk/io.hpp"
+#include "ejk/matmul_check.hpp"
 #include "kernels/kernels.hpp"
 #include "support/golden.hpp"
 #include "support/instruction_sets.hpp"
@@ -36,18 +37,16 @@ void on_every_instruction_set(F&& check) {
 }
 
 // Into memory that holds NaN before.
-Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
-               const GroupedMatmulOptions& options = {}) {
-  Array out = plain::filled(options.dtype, grouped_matmul_shape(lhs, rhs, sizes, options), kNan);
-  grouped_matmul_into(lhs, rhs, sizes, options, out.data());
+template <class Options>
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes, const Options& options) {
+  const GroupedMatmulPlan plan = plain::plan_of(lhs, rhs, sizes, options);
+  Array out = plain::filled(options.dtype, plan.out().shape, kNan);
+  plan.run(lhs, rhs, options.existing_out, out.mutable_view(), options.progress);
   return out;
 }
 
-Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
-               const TransposedGroupedMatmulOptions& options) {
-  Array out = plain::filled(options.dtype, transposed_grouped_matmul_shape(lhs, rhs, sizes, options), kNan);
-  transposed_grouped_matmul_into(lhs, rhs, sizes, options, out.data());
-  return out;
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes) {
+  return multiply(lhs, rhs, sizes, GroupedMatmulOptions{});
 }
 
 std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
@@ -450,7 +449,8 @@ TEST_CASE("shards fill one result, in any order, within its own memory") {
     GroupedMatmulOptions options;
     options.group_offset = group;
     options.existing_out = out.view();
-    grouped_matmul_into(lhs.view(), one, *plain::source(sizes), options, out.data());
+    plain::plan_of(lhs.view(), one, *plain::source(sizes), options)
+        .run(lhs.view(), one, out.view(), out.mutable_view());
   }
   CHECK(plain::same_bytes(out, whole));
 
@@ -458,7 +458,8 @@ TEST_CASE("shards fill one result, in any order, within its own memory") {
   GroupedMatmulOptions add;
   add.existing_out = out.view();
   add.existing = Existing::add;
-  grouped_matmul_into(lhs.view(), rhs.view(), *plain::source(sizes), add, out.data());
+  plain::plan_of(lhs.view(), rhs.view(), *plain::source(sizes), add)
+      .run(lhs.view(), rhs.view(), out.view(), out.mutable_view());
   const auto once = plain::doubles(whole.view()), twice = plain::doubles(out.view());
   bool doubled = true;
   for (std::size_t i = 0; i < once.size(); ++i)
@@ -528,8 +529,7 @@ TEST_CASE("what cannot be multiplied is refused with the numbers at fault") {
     CAPTURE(message);
     CHECK(message != "no error");
     for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
-    CHECK(failure([&] { grouped_matmul_shape(a.view(), b.view(), *plain::source(sizes), options); }) ==
-          message);
+    CHECK(failure([&] { plain::plan_of(a.view(), b.view(), *plain::source(sizes), options); }) == message);
   };
   const auto with = [](auto&& change) {
     GroupedMatmulOptions options;
@@ -601,4 +601,29 @@ TEST_CASE("progress of a grouped product comes one at a time and ends with all")
   grouped_matmul(lhs.view(), rhs.view(), *plain::source({100, 100, 100}), options);
   CHECK(calls > 0);
   CHECK(last == total);
+}
+
+TEST_CASE("a plan runs on what it was made for and on nothing else") {
+  const Array lhs(DType::float32, {8, 5}), rhs(DType::float32, {2, 5, 3}), old(DType::float32, {8, 3});
+  const auto sizes = plain::source({4, 4});
+  const GroupedMatmulPlan plan(type_of(lhs.view()), type_of(rhs.view()), *sizes, GroupedMatmulSettings{});
+  CHECK(plan.out().shape == Shape{8, 3});
+  CHECK(plan.out().dtype == DType::float32);
+  CHECK(plan.flop() == 2.0 * 8 * 5 * 3);
+  Array out(DType::float32, {8, 3}), narrow(DType::float16, {8, 3}), flat(DType::float32, {24});
+  const auto refused = [&](const Array& l, const Array& r, const std::optional<ArrayView>& existing,
+                           Array& o) {
+    return failure([&] { plan.run(l.view(), r.view(), existing, o.mutable_view()); });
+  };
+  CHECK(refused(lhs, rhs, {}, out) == "no error");
+  CHECK(refused(Array(DType::float32, {9, 5}), rhs, {}, out) ==
+        "lhs is float32 (9, 5); it was planned as float32 (8, 5)");
+  CHECK(refused(lhs, Array(DType::float64, {2, 5, 3}), {}, out) ==
+        "rhs is float64 (2, 5, 3); it was planned as float32 (2, 5, 3)");
+  CHECK(refused(lhs, rhs, {}, narrow) == "out is float16 (8, 3); it was planned as float32 (8, 3)");
+  CHECK(refused(lhs, rhs, {}, flat) == "out is float32 (24,); it was planned as float32 (8, 3)");
+  CHECK(refused(lhs, rhs, old.view(), out) == "existing_out is given, and the plan was made without it");
+  CHECK(failure([&] { plan.check(lhs.view(), rhs.view(), {}, flat.view()); }) ==
+        "out is float32 (24,); it was planned as float32 (8, 3)");
+  CHECK(plan.check(lhs.view(), rhs.view(), {}, out.view()).passed());
 }

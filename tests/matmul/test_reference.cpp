@@ -3,11 +3,21 @@
 
 #include <doctest/doctest.h>
 
-#include "ejk/groups.hpp"
 #include "support/plain_matmul.hpp"
 
 using namespace ejk;
 using plain::Sizes;
+
+namespace {
+
+template <class Options>
+void evaluate(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes, const Options& options,
+              Array& out) {
+  matmul::reference_product(plain::problem_of(lhs, rhs, *plain::source(sizes), options),
+                            {lhs, rhs, options.existing_out}, out.data());
+}
+
+}  // namespace
 
 TEST_CASE("the plain evaluation of both products is that of loops over all elements") {
   std::mt19937_64 engine(1);
@@ -29,8 +39,7 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
             if (existing) options.existing_out = old.view();
             options.existing = use;
             Array out = plain::filled(result, {50, 9}, std::nan(""));
-            matmul::reference_grouped_matmul(lhs.view(), rhs.view(), *plain::source(sizes), options,
-                                             out.data());
+            evaluate(lhs.view(), rhs.view(), sizes, options, out);
             CHECK(plain::difference(out, plain::grouped(lhs.view(), rhs.view(), sizes, options)) == "");
           }
         const Array a = plain::random(left, {9, 50}, engine), b = plain::random(right, {50, 300}, engine);
@@ -42,8 +51,7 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
         for (const bool existing : {false, true}) {
           if (existing) how.existing_out = before.view();
           Array out = plain::filled(result, {2, 9, 300}, std::nan(""));
-          matmul::reference_transposed_grouped_matmul(a.view(), b.view(), *plain::source(sizes), how,
-                                                      out.data());
+          evaluate(a.view(), b.view(), sizes, how, out);
           CHECK(plain::difference(out, plain::transposed(a.view(), b.view(), sizes, how)) == "");
         }
       }
@@ -64,7 +72,7 @@ TEST_CASE("the plain evaluation rounds a float64 sum to 16 bits once") {
         GroupedMatmulOptions options;
         options.dtype = dtype;
         Array out(dtype, {1, 1});
-        matmul::reference_grouped_matmul(lhs.view(), rhs.view(), *plain::source({1}), options, out.data());
+        evaluate(lhs.view(), rhs.view(), {1}, options, out);
         double value = 0;
         core::load(dtype, out.data(), 2, 1, &value);
         CHECK(value == sign * (beside > 0 ? 1 + 2 * half : 1));
@@ -88,7 +96,7 @@ TEST_CASE("the plain evaluation takes any strides and a result that is existing_
     options.existing_out = old.view();
     const auto expected = plain::grouped(lhs.view(), rhs.view(), sizes, options);
     options.existing_out = out.view();
-    matmul::reference_grouped_matmul(a.view(), b.view(), *plain::source(sizes), options, out.data());
+    evaluate(a.view(), b.view(), sizes, options, out);
     CHECK(plain::difference(out, expected) == "");
   }
 }
@@ -119,18 +127,20 @@ TEST_CASE("float64 factors are summed in more than float64") {
 }
 
 TEST_CASE("the products of a result are its groups, in order") {
-  const std::vector<std::int64_t> offsets{0, 3, 3, 7};
+  const auto sizes = plain::source({3, 0, 4});
   const Array lhs(DType::float32, {8, 2}), rhs(DType::float32, {2, 2, 5});
   GroupedMatmulOptions options;
   options.group_offset = 1;
-  const auto grouped = matmul::products_of(lhs.view(), rhs.view(), offsets, options);
+  const auto grouped =
+      matmul::products_of(plain::problem_of(lhs.view(), rhs.view(), *sizes, options), lhs.view(), rhs.view());
   REQUIRE(grouped.size() == 1);  // group 1 is empty
   CHECK(grouped[0].row == 3);
   CHECK(grouped[0].a.shape == Shape{4, 2});
   CHECK(grouped[0].b.data == rhs.view()[1].data);
 
   const Array a(DType::float32, {2, 8}), b(DType::float32, {8, 5});
-  const auto transposed = matmul::products_of(a.view(), b.view(), offsets, TransposedGroupedMatmulOptions{});
+  const auto transposed = matmul::products_of(
+      plain::problem_of(a.view(), b.view(), *sizes, TransposedGroupedMatmulOptions{}), a.view(), b.view());
   REQUIRE(transposed.size() == 3);
   CHECK(transposed[1].a.shape == Shape{2, 0});
   CHECK(transposed[2].row == 4);

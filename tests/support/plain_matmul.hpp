@@ -15,6 +15,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/grouped_matmul.hpp"
+#include "matmul/problem.hpp"
 
 namespace plain {
 
@@ -84,6 +85,23 @@ inline Sizes random_sizes(std::int64_t groups, std::int64_t m, bool all, std::mt
 
 inline std::shared_ptr<const ejk::ArraySource> source(const Sizes& sizes, const char* name = "sizes.npy") {
   return ejk::make_source(Array::from<std::int64_t>({std::ssize(sizes)}, sizes), name);
+}
+
+template <class Options>
+std::optional<ejk::ArrayType> existing_type(const Options& options) {
+  return options.existing_out ? std::optional(type_of(*options.existing_out)) : std::nullopt;
+}
+
+/// The plan of what these options ask for, and the checked arguments that it is made from.
+template <class Options>
+ejk::GroupedMatmulPlan plan_of(const ArrayView& lhs, const ArrayView& rhs, const ejk::ArraySource& sizes,
+                               const Options& options) {
+  return {type_of(lhs), type_of(rhs), sizes, options, existing_type(options)};
+}
+template <class Options>
+ejk::matmul::Problem problem_of(const ArrayView& lhs, const ArrayView& rhs, const ejk::ArraySource& sizes,
+                                const Options& options) {
+  return ejk::matmul::checked(type_of(lhs), type_of(rhs), sizes, options, existing_type(options));
 }
 
 /// What a result should be, element by element in C order.

@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "commands.hpp"
-#include "ejk/groups.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/matmul_check.hpp"
 #include "ejk/text.hpp"
@@ -46,49 +45,12 @@ struct TransposedOptions : ProductOptions {
   std::optional<std::int64_t> num_actual_groups;
 };
 
-// One product or the other: the functions of the library, and where its lengths stand.
-struct GroupedProduct {
-  using How = GroupedMatmulOptions;
-  static constexpr auto shape = grouped_matmul_shape;
-  static constexpr auto work_bytes = grouped_matmul_work_bytes;
-  static constexpr auto compute = grouped_matmul_into;
-  static constexpr auto check = check_grouped_matmul;
-
-  static std::int64_t m(const ArrayView& lhs) { return lhs.shape[0]; }
-  static std::int64_t k(const ArrayView& lhs) { return lhs.shape[1]; }
-  static std::int64_t computed(const ArrayView& rhs, const Shape&) { return rhs.shape[0]; }
-  static std::string left_out(bool existing) {
-    return existing ? "as they are in existing_out" : "0 in the result";
-  }
-};
-
-struct TransposedProduct {
-  using How = TransposedGroupedMatmulOptions;
-  static constexpr auto shape = transposed_grouped_matmul_shape;
-  static constexpr auto work_bytes = transposed_grouped_matmul_work_bytes;
-  static constexpr auto compute = transposed_grouped_matmul_into;
-  static constexpr auto check = check_transposed_grouped_matmul;
-
-  static std::int64_t m(const ArrayView& lhs) { return lhs.shape[1]; }
-  static std::int64_t k(const ArrayView& lhs) { return lhs.shape[0]; }
-  static std::int64_t computed(const ArrayView&, const Shape& out) { return out[0]; }
-  static std::string left_out(bool) { return "left out"; }
-};
-
-std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
-
-// An array as its header describes it.
-ArrayView header_of(const ArraySource& source) {
-  if (const auto mapped = source.mapped()) return *mapped;
-  return {nullptr, source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
-}
-
 // An input, and its elements once they are needed: where they lie, or read.
 struct Input {
   Source source;
   Array held;
 
-  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : bytes_of(*source); }
+  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
   ArrayView view() {
     if (const auto mapped = source->mapped()) return *mapped;
     held = read_all(*source);
@@ -162,19 +124,6 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
-std::string text_of(const Tiling& tiling) { return fmt::format("{}x{}x{}", tiling.tm, tiling.tk, tiling.tn); }
-
-// 2 for a multiply-add; a whole number while a double can tell it from its neighbours.
-ReportValue flop(std::int64_t rows, std::int64_t k, std::int64_t n) {
-  const double value = 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(n);
-  return value < 0x1p53 ? ReportValue(static_cast<std::int64_t>(value)) : ReportValue(value);
-}
-
-double as_number(const ReportValue& value) {
-  const auto* whole = std::get_if<std::int64_t>(&value);
-  return whole ? static_cast<double>(*whole) : std::get<double>(value);
-}
-
 void note_settings(const ProductOptions& options, Job& job) {
   job.note_setting("dtype", std::string(name_of(options.dtype)));
   job.note_setting("group_offset", fmt::format("{}", options.group_offset));
@@ -183,93 +132,51 @@ void note_settings(const ProductOptions& options, Job& job) {
     throw Error(Error::Kind::usage, "--tiling and --tiling-table are two answers to one question");
 }
 
-template <class Product>
-Answer run(const ProductOptions& options, typename Product::How how, Job& job) {
+template <class Settings>
+Answer run(const ProductOptions& options, Settings how, Job& job) {
   how.dtype = options.dtype;
   how.group_offset = options.group_offset;
   how.strict = options.strict;
-  std::optional<TilingTable> table;
-  if (!options.tiling_table.empty()) table = read_tiling_table(options.tiling_table);
-  Inputs inputs = open_inputs(options, job);
-  if (inputs.existing.source) how.existing_out = header_of(*inputs.existing.source);
-
-  // All that headers and group sizes tell.
-  const ArrayView lhs_header = header_of(*inputs.lhs.source), rhs_header = header_of(*inputs.rhs.source);
-  const ArraySource& group_sizes = *inputs.group_sizes;
-  const auto checked_shape = [&] {
-    return inputs.naming([&] { return Product::shape(lhs_header, rhs_header, group_sizes, how); });
-  };
   how.tiling = options.tiling;
-  const Shape shape = checked_shape();
-  const std::int64_t m = Product::m(lhs_header), k = Product::k(lhs_header), n = shape.back();
-  const TilingTable::Row* row = table ? table->find(m, k, n) : nullptr;
-  if (row) {
-    how.tiling = row->tiling;
-    checked_shape();
-  }
-  if (how.tiling) job.note_setting("tiling", text_of(*how.tiling));
-  const std::vector<std::int64_t> offsets = group_offsets(group_sizes, m, options.strict);
-  const std::int64_t computed = Product::computed(rhs_header, shape), first = options.group_offset;
-  const auto offset = [&](std::int64_t group) { return offsets[static_cast<std::size_t>(group)]; };
-  std::int64_t empty = 0;
-  for (std::int64_t g = first; g < first + computed; ++g) empty += offset(g) == offset(g + 1);
-  const std::int64_t rows = offset(first + computed) - offset(first), rest = m - offsets.back();
-  const ReportValue work = flop(rows, k, n);
+  std::optional<TilingTable> table;
+  if (!options.tiling_table.empty())
+    how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
 
-  Report report;
-  report.add("lhs", "lhs", lhs_header.shape)
-      .add("rhs", "rhs", rhs_header.shape)
-      .add("out", "out", shape)
-      .add("factors", "factors", fmt::format("{}, {}", name_of(lhs_header.dtype), name_of(rhs_header.dtype)))
-      .add("dtype", "dtype", std::string(name_of(options.dtype)))
-      .add("groups", "groups", std::ssize(offsets) - 1, Unit::count)
-      .add("first_group", "first computed", first, Unit::count)
-      .add("groups_computed", "computed", computed, Unit::count)
-      .add("empty_groups", "empty among them", empty, Unit::count)
-      .add("rows", "their rows", rows, Unit::rows)
-      .add("rows_of_other_groups", "rows of other groups", offsets.back() - rows, Unit::rows)
-      .add("rows_of_no_group", "rows of no group", rest, Unit::rows)
-      .add("work", "work", work, Unit::flop)
-      .add("size", "size", byte_count(shape, options.dtype), Unit::bytes)
-      .add("tiling", "tiling", how.tiling ? text_of(*how.tiling) : std::string("automatic"));
-  if (table)
-    report.add("tiling_line", "line of the tiling table", row ? ReportValue(row->line) : ReportValue());
+  Inputs inputs = open_inputs(options, job);
+  std::optional<ArrayType> existing_type;
+  if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
+  const GroupedMatmulPlan plan = inputs.naming([&] {
+    return GroupedMatmulPlan(type_of(*inputs.lhs.source), type_of(*inputs.rhs.source), *inputs.group_sizes,
+                             how, existing_type);
+  });
+  if (plan.tiling()) job.note_setting("tiling", to_string(*plan.tiling()));
+  Report report = describe(plan);
   report.add("instruction_set", "instruction set", instruction_set());
-  if (rest > 0)
-    report.warnings.push_back(fmt::format("{} of {} rows belong to no group: they are {}", format_count(rest),
-                                          format_count(m), Product::left_out(how.existing_out.has_value())));
-  if (table && !row)
-    report.warnings.push_back(
-        fmt::format("{}: no line for m = {}, k = {}, n = {}", options.tiling_table, m, k, n));
   const std::int64_t held =
       inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() + inputs.existing.bytes_to_hold();
-  // The check keeps some numbers for each row of rhs.
-  const std::int64_t check_bytes =
-      options.check ? 48 * (element_count(rhs_header.shape) / std::max<std::int64_t>(n, 1)) : 0;
-  const std::int64_t peak = 2 * kPieceBytes + held + check_bytes + byte_count(shape, options.dtype) +
-                            Product::work_bytes(lhs_header, rhs_header, group_sizes, how);
+  const std::int64_t peak = 2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
+                            (options.check ? plan.check_bytes() : 0);
   if (job.plan(report, peak)) return Answer::yes;
 
   ArrayView lhs, rhs;
+  std::optional<ArrayView> existing;
   job.phase(Job::Phase::read, [&] {
     lhs = inputs.lhs.view();
     rhs = inputs.rhs.view();
-    if (inputs.existing.source) how.existing_out = inputs.existing.view();
+    if (inputs.existing.source) existing = inputs.existing.view();
   });
-  how.progress = job.progress();
+  const auto progress = job.progress();
   const auto begin = std::chrono::steady_clock::now();
-  Array out(options.dtype, shape);
-  job.phase(Job::Phase::compute,
-            [&] { inputs.naming([&] { Product::compute(lhs, rhs, group_sizes, how, out.data()); }); });
+  Array out(plan.out().dtype, plan.out().shape);
+  job.phase(Job::Phase::compute, [&] { plan.run(lhs, rhs, existing, out.mutable_view(), progress); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  report.add("rate", "computed at", seconds > 0 ? ReportValue(as_number(work) / seconds) : ReportValue(),
+  report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
              Unit::flop_per_second);
 
   bool passed = true;
   if (options.check) {
-    how.progress = job.progress();
     const MatmulCheck check = job.phase(
-        Job::Phase::compute, [&] { return Product::check(lhs, rhs, group_sizes, how, out.view()); });
+        Job::Phase::compute, [&] { return plan.check(lhs, rhs, existing, out.view(), job.progress()); });
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result is further from float64 than it should be");
@@ -285,10 +192,10 @@ Answer run_grouped(const GroupedOptions& options, Job& job) {
   job.note_setting("transpose_rhs", options.transpose_rhs ? "true" : "false");
   if (!options.existing_out.empty())
     job.note_setting("existing_out", options.accumulate ? "added" : "kept where nothing is computed");
-  GroupedMatmulOptions how;
+  GroupedMatmulSettings how;
   how.transpose_rhs = options.transpose_rhs;
   how.existing = options.accumulate ? Existing::add : Existing::keep;
-  return run<GroupedProduct>(options, std::move(how), job);
+  return run(options, how, job);
 }
 
 Answer run_transposed(const TransposedOptions& options, Job& job) {
@@ -296,9 +203,9 @@ Answer run_transposed(const TransposedOptions& options, Job& job) {
   if (!options.existing_out.empty()) job.note_setting("existing_out", "added");
   if (options.num_actual_groups)
     job.note_setting("num_actual_groups", fmt::format("{}", *options.num_actual_groups));
-  TransposedGroupedMatmulOptions how;
+  TransposedGroupedMatmulSettings how;
   how.num_actual_groups = options.num_actual_groups;
-  return run<TransposedProduct>(options, std::move(how), job);
+  return run(options, how, job);
 }
 
 Tiling read_tiling(const std::string& word) {

@@ -1,0 +1,56 @@
+// What a grouped product is made of and what it costs, from its plan alone.
+// tests: tests/cli/grouped-matmul/grouped-matmul.case
+#include <fmt/format.h>
+
+#include "ejk/grouped_matmul.hpp"
+#include "ejk/report.hpp"
+#include "ejk/text.hpp"
+#include "matmul/problem.hpp"
+
+namespace ejk {
+
+namespace {
+
+// What becomes of the rows past the last group.
+const char* fate_of_other_rows(const matmul::Problem& p) {
+  if (p.cut == matmul::Problem::Cut::contraction) return "left out";
+  return p.has_existing ? "as they are in existing_out" : "0 in the result";
+}
+
+}  // namespace
+
+Report describe(const GroupedMatmulPlan& plan) {
+  const matmul::Problem& p = *plan.problem_;
+  const std::int64_t rows = p.begin(p.groups) - p.begin(0), rest = p.m - p.offsets.back();
+  std::int64_t empty = 0;
+  for (std::int64_t g = 0; g < p.groups; ++g) empty += p.rows(g) == 0;
+
+  Report report;
+  report.add("lhs", "lhs", p.lhs.shape)
+      .add("rhs", "rhs", p.rhs.shape)
+      .add("out", "out", p.out.shape)
+      .add("factors", "factors", fmt::format("{}, {}", name_of(p.lhs.dtype), name_of(p.rhs.dtype)))
+      .add("dtype", "dtype", std::string(name_of(p.out.dtype)))
+      .add("groups", "groups", p.groups_in_all(), Unit::count)
+      .add("first_group", "first computed", p.first_group, Unit::count)
+      .add("groups_computed", "computed", p.groups, Unit::count)
+      .add("empty_groups", "empty among them", empty, Unit::count)
+      .add("rows", "their rows", rows, Unit::rows)
+      .add("rows_of_other_groups", "rows of other groups", p.offsets.back() - rows, Unit::rows)
+      .add("rows_of_no_group", "rows of no group", rest, Unit::rows)
+      .add("work", "work", whole_number(plan.flop()), Unit::flop)
+      .add("size", "size", p.out.bytes(), Unit::bytes)
+      .add("tiling", "tiling", p.tiling ? to_string(*p.tiling) : std::string("automatic"));
+  if (p.has_table)
+    report.add("tiling_line", "line of the tiling table",
+               p.tiling_line ? ReportValue(*p.tiling_line) : ReportValue());
+  if (rest > 0)
+    report.warnings.push_back(fmt::format("{} of {} rows belong to no group: they are {}", format_count(rest),
+                                          format_count(p.m), fate_of_other_rows(p)));
+  if (p.has_table && !p.tiling_line)
+    report.warnings.push_back(
+        fmt::format("the tiling table has no line for m = {}, k = {}, n = {}", p.m, p.k, p.n));
+  return report;
+}
+
+}  // namespace ejk

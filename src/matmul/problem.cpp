@@ -1,0 +1,141 @@
+// Ranks, dtypes and lengths that must agree, then group sizes, then what depends on both. Cost: group sizes are
+// read once.
+// tests: tests/matmul/test_grouped.cpp
+#include "matmul/problem.hpp"
+
+#include <fmt/format.h>
+
+#include "ejk/error.hpp"
+#include "ejk/groups.hpp"
+#include "ejk/tiling.hpp"
+
+namespace ejk::matmul {
+
+namespace {
+
+Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
+
+void check_factor(const ArrayType& type, const char* name, std::int64_t rank, const char* form) {
+  if (type.rank() != rank)
+    throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(type.shape)));
+  if (!is_float(type.dtype))
+    throw invalid(
+        fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(type.dtype)));
+}
+
+void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTable* table, bool strict) {
+  p.tiling = given;
+  p.has_table = !given && table != nullptr;
+  if (p.has_table)
+    if (const TilingTable::Row* row = table->find(p.m, p.k, p.n)) {
+      p.tiling = row->tiling;
+      p.tiling_line = row->line;
+    }
+  if (!p.tiling) return;
+  const Tiling& tiling = *p.tiling;
+  if (tiling.tm < 1 || tiling.tk < 1 || tiling.tn < 1)
+    throw invalid(
+        fmt::format("a tiling has positive lengths, not {} x {} x {}", tiling.tm, tiling.tk, tiling.tn));
+  if (strict && p.m % tiling.tm != 0)
+    throw invalid(fmt::format("m = {} is not a multiple of tm = {}", p.m, tiling.tm));
+}
+
+void set_groups(Problem& p, const ArraySource& group_sizes, std::int64_t group_offset, bool strict) {
+  p.offsets = group_offsets(group_sizes, p.m, strict);
+  p.first_group = group_offset;
+  const std::int64_t groups = p.groups_in_all();
+  if (group_offset < 0 || group_offset > groups)
+    throw std::move(Error(Error::Kind::usage,
+                          fmt::format("group_offset is {}, beyond the {} that there are", group_offset,
+                                      groups == 1 ? "1 group" : fmt::format("{} groups", groups)))
+                        .at(group_sizes.name()));
+}
+
+void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
+  if (!is_float(dtype))
+    throw invalid(fmt::format("the result is float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+  byte_count(shape, dtype);
+  p.out = {dtype, shape, c_strides(shape, dtype)};
+  if (!existing) return;
+  if (existing->shape != shape)
+    throw invalid(fmt::format("existing_out has the shape {}, the result {}", to_string(existing->shape),
+                              to_string(shape)));
+  if (existing->dtype != dtype)
+    throw invalid(fmt::format("existing_out is {}, the result {}", name_of(existing->dtype), name_of(dtype)));
+  p.has_existing = true;
+  p.existing_is_in_c_order = ArrayView{nullptr, dtype, shape, existing->strides}.is_c_contiguous();
+}
+
+}  // namespace
+
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                const GroupedMatmulSettings& settings, const std::optional<ArrayType>& existing_out) {
+  check_factor(lhs, "lhs", 2, "(m, k)");
+  check_factor(rhs, "rhs", 3, settings.transpose_rhs ? "(groups, n, k)" : "(groups, k, n)");
+  Problem p;
+  p.cut = Problem::Cut::rows;
+  p.lhs = lhs;
+  p.rhs = rhs;
+  p.existing = settings.existing;
+  p.transpose_rhs = settings.transpose_rhs;
+  p.m = lhs.shape[0];
+  p.k = lhs.shape[1];
+  p.n = rhs.shape[settings.transpose_rhs ? 1 : 2];
+  const std::int64_t rhs_k = rhs.shape[settings.transpose_rhs ? 2 : 1];
+  if (rhs_k != p.k)
+    throw invalid(fmt::format("lhs {} has k = {}, rhs {} has k = {}", to_string(lhs.shape), p.k,
+                              to_string(rhs.shape), rhs_k));
+  set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
+  set_groups(p, group_sizes, settings.group_offset, settings.strict);
+  p.groups = rhs.shape[0];
+  if (p.groups > p.groups_in_all() - p.first_group)
+    throw invalid(fmt::format("rhs has {} matrices, and from group_offset {} on there are {} of {} groups",
+                              p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()));
+  set_out(p, settings.dtype, {p.m, p.n}, existing_out);
+  return p;
+}
+
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                const TransposedGroupedMatmulSettings& settings,
+                const std::optional<ArrayType>& existing_out) {
+  check_factor(lhs, "lhs", 2, "(k, m)");
+  check_factor(rhs, "rhs", 2, "(m, n)");
+  Problem p;
+  p.cut = Problem::Cut::contraction;
+  p.lhs = lhs;
+  p.rhs = rhs;
+  p.k = lhs.shape[0];
+  p.m = lhs.shape[1];
+  p.n = rhs.shape[1];
+  if (rhs.shape[0] != p.m)
+    throw invalid(fmt::format("lhs {} has m = {}, rhs {} has m = {}", to_string(lhs.shape), p.m,
+                              to_string(rhs.shape), rhs.shape[0]));
+  set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
+  set_groups(p, group_sizes, settings.group_offset, settings.strict);
+  const std::int64_t left = p.groups_in_all() - p.first_group;
+  p.groups = settings.num_actual_groups.value_or(left);
+  if (p.groups < 0 || p.groups > left)
+    throw Error(Error::Kind::usage,
+                fmt::format("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
+                            p.groups, p.first_group, left, p.groups_in_all()));
+  set_out(p, settings.dtype, {p.groups, p.k, p.n}, existing_out);
+  return p;
+}
+
+void check_types(const Problem& problem, const Operands& operands, DType out_dtype, const Shape& out_shape) {
+  const auto require = [](const char* name, const ArrayType& planned, DType dtype, const Shape& shape) {
+    if (dtype != planned.dtype || shape != planned.shape)
+      throw invalid(fmt::format("{} is {} {}; it was planned as {}", name, name_of(dtype), to_string(shape),
+                                to_string(planned)));
+  };
+  require("lhs", problem.lhs, operands.lhs.dtype, operands.lhs.shape);
+  require("rhs", problem.rhs, operands.rhs.dtype, operands.rhs.shape);
+  require("out", problem.out, out_dtype, out_shape);
+  const auto& existing = operands.existing_out;
+  if (existing.has_value() != problem.has_existing)
+    throw invalid(fmt::format("existing_out is {}, and the plan was made {} it",
+                              existing ? "given" : "not given", existing ? "without" : "for"));
+  if (existing) require("existing_out", problem.out, existing->dtype, existing->shape);
+}
+
+}  // namespace ejk::matmul

@@ -1,0 +1,58 @@
+// The checked arguments of a grouped product, plain or transposed: what its plan, its work, its check and its
+// description are made from. Both products are sets of matrix products, one a group:
+//
+//   rows         out[s_g:e_g] = lhs[s_g:e_g] · rhs[g − group_offset]
+//   contraction  out[g − group_offset] = lhs[:, s_g:e_g] · rhs[s_g:e_g]
+// tests: tests/matmul/test_grouped.cpp
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/grouped_matmul.hpp"
+
+namespace ejk::matmul {
+
+struct Problem {
+  enum class Cut { rows, contraction };  // what groups divide
+
+  Cut cut = Cut::rows;
+  ArrayType lhs, rhs, out;
+  bool has_existing = false;
+  bool existing_is_in_c_order = true;
+  Existing existing = Existing::add;  // what existing_out is for; in transposed products always `add`
+  bool transpose_rhs = false;
+  std::optional<Tiling> tiling;
+  bool has_table = false;
+  std::optional<std::int64_t> tiling_line;   // of the table
+  std::vector<std::int64_t> offsets;         // of all groups
+  std::int64_t m = 0, k = 0, n = 0;          // k: the columns of lhs, in transposed products its rows
+  std::int64_t first_group = 0, groups = 0;  // those computed
+
+  std::int64_t groups_in_all() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  /// Where the g-th of the computed groups begins; g = groups: where the last one ends.
+  std::int64_t begin(std::int64_t g) const { return offsets[static_cast<std::size_t>(first_group + g)]; }
+  std::int64_t rows(std::int64_t g) const { return begin(g + 1) - begin(g); }
+};
+
+/// Throws what the constructors of GroupedMatmulPlan throw.
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                const GroupedMatmulSettings& settings, const std::optional<ArrayType>& existing_out);
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+                const TransposedGroupedMatmulSettings& settings,
+                const std::optional<ArrayType>& existing_out);
+
+/// The arrays of a problem.
+struct Operands {
+  const ArrayView& lhs;
+  const ArrayView& rhs;
+  const std::optional<ArrayView>& existing_out;
+};
+
+/// Throws Error{input} where the arrays, or `out`, are not of the problem's types.
+void check_types(const Problem& problem, const Operands& operands, DType out_dtype, const Shape& out_shape);
+
+}  // namespace ejk::matmul
