@@ -157,6 +157,17 @@ std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& referenc
   return open_array(reference, open_options());
 }
 
+std::shared_ptr<const ArraySource> Job::open_in(const std::string& word, const ArrayReference& reference,
+                                                std::string& why) const {
+  try {
+    return open_once(reference);
+  } catch (const Error& error) {
+    if (reference.text == word || error.reason() != Error::Reason::unsupported) throw;
+    why = error.message();
+    return nullptr;
+  }
+}
+
 std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
   const std::string folder =
       !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;

@@ -45,6 +45,12 @@ class Job {
   /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
   std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference) const;
 
+  /// The same for one of arrays_in(word). Where the word names a file and not the array, a type that is not
+  /// supported does not hide the file's other arrays: it is nothing then, and `why` says so. All else that is
+  /// wrong is thrown.
+  std::shared_ptr<const ArraySource> open_in(const std::string& word, const ArrayReference& reference,
+                                             std::string& why) const;
+
   void note_read(std::int64_t bytes);
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.

@@ -20,7 +20,14 @@ namespace ejk::io {
 
 namespace {
 
-[[noreturn]] void refuse(std::string why) { throw Error(Error::Kind::input, std::move(why)); }
+[[noreturn]] void refuse(std::string why, Error::Reason reason = Error::Reason::other) {
+  throw Error(Error::Kind::input, std::move(why), reason);
+}
+
+// What NumPy reads and we do not.
+[[noreturn]] void refuse_type(const std::string& what) {
+  refuse(what + ", which is not supported", Error::Reason::unsupported);
+}
 
 struct TypeCode {
   std::string_view code;  // without the byte order
@@ -42,7 +49,13 @@ constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
                                                {"f4", DType::float32},
                                                {"f8", DType::float64}}};
 
-std::string_view kind_of_refused(char letter) {
+// The types that NumPy has beside ours, by a letter and a size; nothing where it has none of that code.
+std::string_view kind_of_refused(std::string_view code) {
+  const char letter = code.empty() ? '\0' : code[0];
+  const bool is_time = letter == 'M' || letter == 'm';  // followed by a unit, "[ns]"
+  std::string_view size = code.substr(std::min<std::size_t>(code.size(), 1));
+  if (is_time) size = size.substr(0, 1);
+  if (size.find_first_not_of("0123456789") != std::string_view::npos) return "";
   switch (letter) {
     case 'O':
       return "Python objects";
@@ -59,8 +72,10 @@ std::string_view kind_of_refused(char letter) {
       return "time differences";
     case 'V':
       return "raw bytes";
+    case 'f':
+      return "floats of another size";
     default:
-      return "an unsupported type";
+      return "";
   }
 }
 
@@ -78,8 +93,10 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
     if (order == kOther && size_of(type.dtype) > 1) layout.byte_order = ByteOrder::swapped;
     return;
   }
-  refuse(fmt::format("the elements have dtype '{}' ({}), which is not supported", core::printable(descr, 40),
-                     kind_of_refused(code.empty() ? ' ' : code[0])));
+  const std::string_view kind = kind_of_refused(code);
+  const std::string named = fmt::format("the elements have dtype '{}'", core::printable(descr, 40));
+  if (kind.empty()) refuse(named + ", which NumPy does not know");
+  refuse_type(fmt::format("{} ({})", named, kind));
 }
 
 // The header's text, a Python literal of which just so much is understood:
@@ -101,9 +118,8 @@ class HeaderParser {
       expect(':');
       if (key == "descr") {
         once(descr, key);
-        if (peek() == '[')
-          refuse("the elements are structured (a dtype with fields), which is not supported");
-        if (peek() == '(') refuse("the elements are small arrays (a subarray dtype), which is not supported");
+        if (peek() == '[') refuse_type("the elements are structured (a dtype with fields)");
+        if (peek() == '(') refuse_type("the elements are small arrays (a subarray dtype)");
         parse_descr(string(), layout);
       } else if (key == "fortran_order") {
         once(order, key);

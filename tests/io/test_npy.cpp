@@ -232,6 +232,23 @@ TEST_CASE("a broken .npy file is refused by name, with the reason") {
       "65 axes"));
 }
 
+TEST_CASE("a type that is not supported is told from damage") {
+  Folder folder;
+  const auto reason = [&](const std::string& descr) {
+    try {
+      opened(folder, npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': (1,)}", "xxxxxxxx"));
+    } catch (const Error& error) {
+      return error.reason();
+    }
+    FAIL("no error was thrown");
+    return Error::Reason::other;
+  };
+  for (const char* descr : {"'|O'", "'<U2'", "'<c8'", "'|V8'", "'<f16'", "[('a', '<f8')]", "('<f4', (2,))"})
+    CHECK(reason(descr) == Error::Reason::unsupported);
+  for (const char* descr : {"'<f8", "'<q8'", "''", "8", "'<f4'"})
+    CHECK(reason(descr) == Error::Reason::other);
+}
+
 TEST_CASE("what cannot be opened says why") {
   Folder folder;
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "none.npy"); }),
