@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -122,7 +121,7 @@ void Job::choose_target() {
   }
   if (options_.output.empty()) return;
 
-  target_ = parse_reference(options_.output);
+  target_ = parse_output(options_.output);
   if (!target_->slice.empty())
     throw Error(Error::Kind::usage,
                 fmt::format("{}: an output cannot have a slice", printable(options_.output)));
@@ -169,14 +168,12 @@ std::shared_ptr<const ArraySource> Job::open_in(const std::string& word, const A
 }
 
 std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
-  const std::string folder =
-      !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;
-  const ArrayReference named = parse_reference(folder);
+  const ArrayReference named = parse_input(reference);
   const bool may_be_group = named.container == Container::hdf5 && !named.member.empty();
   if ((!named.member.empty() && !may_be_group) || !named.slice.empty() || named.container == Container::npy ||
       named.container == Container::stream)
     return {named};
-  const std::vector<std::string> names = array_names(folder, open_options());
+  const std::vector<std::string> names = array_names(named.text, open_options());
   if (may_be_group && names.size() == 1 && without_slashes(names[0]) == without_slashes(named.member))
     return {named};
   std::vector<ArrayReference> all;

@@ -46,6 +46,13 @@ struct ArrayReference {
 /// an empty word.
 ArrayReference parse_reference(std::string_view text);
 
+/// The same for a file to be read whole: a folder that is there needs no "/" at its end.
+ArrayReference parse_input(std::string_view text);
+
+/// The same for a target: a folder that is there needs no "/", and of all other paths only those without a
+/// suffix, or with that of a container, can be written to. Throws Error{usage} for a suffix that none has.
+ArrayReference parse_output(std::string_view text);
+
 /// Splits "A,B" at commas that are outside of [] and (), as in an option that takes two references.
 std::vector<std::string> split_references(std::string_view text);
 
