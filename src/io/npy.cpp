@@ -9,7 +9,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 
 #include "core/checked.hpp"
@@ -100,11 +99,13 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
 }
 
 // The header's text, a Python literal of which just so much is understood:
-//   header := '{' [pair {',' pair} [',']] '}' blanks
-//   pair   := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
+//   header  := '{' [pair {',' pair} [',']] '}' blanks
+//   pair    := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
+//   integer := ['-'] digit {['_'] digit} ['L'], without zeros in front of others
+// The L is Python 2's, whose NumPy wrote versions 1 and 2 only.
 class HeaderParser {
  public:
-  explicit HeaderParser(std::string_view text) : text_(text) {}
+  HeaderParser(std::string_view text, int version) : text_(text), may_have_l_(version <= 2) {}
 
   void parse(ArrayLayout& layout) {
     bool descr = false, order = false, shape = false;
@@ -144,7 +145,7 @@ class HeaderParser {
   }
   // The next character that is no blank; NUL at the end.
   char peek() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos)
+    while (at_ < text_.size() && std::string_view(" \t\n\r\f").find(text_[at_]) != std::string_view::npos)
       ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
   }
@@ -177,14 +178,27 @@ class HeaderParser {
   }
   std::int64_t length() {
     peek();
-    std::int64_t value = 0;
-    const auto [end, failed] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-    if (failed == std::errc::result_out_of_range) refuse("the shape has a length that does not fit 64 bits");
-    if (failed != std::errc{}) malformed();
-    at_ = static_cast<std::size_t>(end - text_.data());
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote 3L
-    if (value < 0) refuse(fmt::format("the shape has a negative length, {}", value));
-    return value;
+    const std::size_t begin = at_;
+    const auto is_digit = [&](std::size_t i) {
+      return i < text_.size() && text_[i] >= '0' && text_[i] <= '9';
+    };
+    std::string digits;
+    if (text_.substr(at_).starts_with('-')) digits += text_[at_++];
+    const std::size_t first = at_;
+    while (is_digit(at_)) {
+      digits += text_[at_++];
+      if (at_ < text_.size() && text_[at_] == '_' && is_digit(at_ + 1)) ++at_;
+    }
+    const std::string_view number = text_.substr(first, at_ - first);
+    if (number.empty() || (number[0] == '0' && number.find_first_not_of("0_") != std::string_view::npos)) {
+      at_ = begin;
+      malformed();
+    }
+    if (may_have_l_ && at_ < text_.size() && text_[at_] == 'L') ++at_;
+    const auto value = core::parse_integer(digits);
+    if (!value) refuse("the shape has a length that does not fit 64 bits");
+    if (*value < 0) refuse(fmt::format("the shape has a negative length, {}", *value));
+    return *value;
   }
   Shape tuple() {
     Shape shape;
@@ -200,6 +214,7 @@ class HeaderParser {
   }
 
   std::string_view text_;
+  bool may_have_l_;
   std::size_t at_ = 0;
 };
 
@@ -243,7 +258,7 @@ ArrayLayout read_npy_header(const ReadBytes& read) {
     refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, held));
 
   ArrayLayout layout;
-  HeaderParser(text).parse(layout);
+  HeaderParser(text, major).parse(layout);
   byte_count(layout.shape, layout.dtype);  // an Error when the product does not fit
   layout.offset = static_cast<std::int64_t>(start.size() + width + length);
   return layout;
