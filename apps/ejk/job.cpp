@@ -1,9 +1,7 @@
 #include "job.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -139,17 +137,15 @@ void Job::choose_target() {
 
 std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
   choose_target();
-  auto& source = opened_[reference];
-  if (!source) {
-    source = open_array(reference, open_options());
+  Opened& opened = opened_[reference];
+  if (!opened.source) {
+    opened = {role, open_array(reference, open_options())};
     note_input(role, reference);
-    bytes_read_ += bytes_of(*source);
-    if (parse_reference(reference).container == ArrayReference::Container::stream) stdin_role_ = role;
-  } else if (role != stdin_role_ &&
-             parse_reference(reference).container == ArrayReference::Container::stream) {
+    bytes_read_ += bytes_of(*opened.source);
+  } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
     throw Error(Error::Kind::usage, "-: standard input can be read only once");
   }
-  return source;
+  return opened.source;
 }
 
 std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) const {
@@ -220,39 +216,20 @@ std::string Job::name_in(const std::string& word, const ArrayReference& referenc
 
 JsonValue Job::read_json(const std::string& role, const std::string& path, const std::string& hint_for_npy) {
   note_input(role, path);
-  const auto cannot = [&] {
-    return Error(Error::Kind::input, fmt::format("{}: {}", printable(path), std::strerror(errno)));
-  };
-  const bool is_stdin = path == "-";
-  if (is_stdin && std::exchange(stdin_taken_, true))
-    throw Error(Error::Kind::usage, "-: standard input can be read only once");
-  const int fd = is_stdin ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw cannot();
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) {
-    if (*f != STDIN_FILENO) close(*f);
-  });
-  std::string text;
-  std::vector<char> buffer(std::size_t{1} << 16);
-  for (;;) {
-    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got == 0) break;
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw cannot();
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (static_cast<std::int64_t>(text.size()) > max_memory_ / kJsonBytesPerByte)
-      throw Error(
-          Error::Kind::budget,
-          fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
-                      printable(path), format_bytes(max_memory_ / kJsonBytesPerByte), kJsonBytesPerByte,
-                      format_bytes(max_memory_)))
-          .hint("--max-memory sets the limit");
-  }
-  note_read(static_cast<std::int64_t>(text.size()));
+  const std::int64_t most = max_memory_ / kJsonBytesPerByte;
+  const std::optional<std::string> text = read_file(path, most);
+  if (!text)
+    throw Error(
+        Error::Kind::budget,
+        fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
+                    printable(path), format_bytes(most), kJsonBytesPerByte, format_bytes(max_memory_)))
+        .hint("--max-memory sets the limit");
+  note_read(static_cast<std::int64_t>(text->size()));
   try {
-    return parse_json(text);
+    return parse_json(*text);
   } catch (Error& error) {
     error.at(printable(path));
-    if (text.starts_with("\x93NUMPY")) error.hint(hint_for_npy);
+    if (text->starts_with("\x93NUMPY")) error.hint(hint_for_npy);
     throw;
   }
 }
@@ -269,9 +246,10 @@ void Job::require_memory(std::int64_t peak_bytes) const {
   if (peak_bytes <= max_memory_) return;
   // An input that would not fit by itself is the reason.
   std::string why;
-  for (const auto& [reference, source] : opened_)
-    if (source && why.empty() && bytes_of(*source) > max_memory_)
-      why = fmt::format("{} holds {}: ", printable(source->name()), format_bytes(bytes_of(*source)));
+  for (const auto& [reference, opened] : opened_)
+    if (opened.source && why.empty() && bytes_of(*opened.source) > max_memory_)
+      why = fmt::format("{} holds {}: ", printable(opened.source->name()),
+                        format_bytes(bytes_of(*opened.source)));
   throw Error(Error::Kind::budget, fmt::format("{}about {} of memory needed, {} allowed", why,
                                                format_bytes(peak_bytes), format_bytes(max_memory_)))
       .hint(options_.max_memory > 0 ? "--max-memory sets the limit"

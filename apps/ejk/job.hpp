@@ -138,8 +138,11 @@ class Job {
   bool several_ = false;             // more than one
   bool many_ = false;                // the target is a place for several, whether there are or not
   std::int64_t max_memory_ = 0;
-  std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
-  std::string stdin_role_;  // what standard input was opened as
+  struct Opened {
+    std::string role;
+    std::shared_ptr<const ArraySource> source;
+  };
+  std::map<std::string, Opened> opened_;
   std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   int compression_ = 0;
@@ -147,7 +150,6 @@ class Job {
   double seconds_[3] = {};
   Timer timer_;
   bool text_on_stdout_ = false;
-  bool stdin_taken_ = false;  // by JSON
   std::shared_ptr<ProgressBar> bar_;
 };
 

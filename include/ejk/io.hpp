@@ -76,6 +76,10 @@ std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
 
+/// All bytes of a file, or with "-" of standard input, which has one reader: array or text. Nothing when it
+/// has more than `most`. Throws Error{input} whose message begins with the path.
+std::optional<std::string> read_file(const std::string& path, std::int64_t most);
+
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
 /// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
 /// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path.

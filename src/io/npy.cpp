@@ -406,10 +406,14 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
   }
 }
 
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+int take_stdin() {
   static std::atomic<bool> taken = false;
   if (taken.exchange(true)) throw Error(Error::Kind::usage, "-: standard input can be read only once");
-  return read_npy_stream(STDIN_FILENO, "-", options.max_memory);
+  return STDIN_FILENO;
+}
+
+std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+  return read_npy_stream(take_stdin(), "-", options.max_memory);
 }
 
 }  // namespace ejk::io

@@ -382,6 +382,23 @@ TEST_CASE("a pipe under a file's name is read like a stream") {
   CHECK(source->shape() == Shape{90});
 }
 
+TEST_CASE("a file is read whole, or not when it is longer than it may be") {
+  Folder folder;
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{5}, std::size_t{1} << 16, std::size_t{300000}}) {
+    CAPTURE(bytes);
+    const auto n = static_cast<std::int64_t>(bytes);
+    const std::string text(bytes, 'x');
+    fs::remove(folder / "t");
+    put(folder / "t", text);
+    CHECK((read_file(folder / "t", n) == text));
+    if (n > 0) CHECK(!read_file(folder / "t", n - 1).has_value());
+  }
+  CHECK(error_of(Error::Kind::input, [&] { read_file(folder / "no", 1); }) ==
+        (folder / "no") + ": No such file or directory");
+  CHECK(contains(error_of(Error::Kind::input, [&] { read_file(folder.path(), 1); }), "Is a directory"));
+}
+
 TEST_CASE("standard input is one array, once") {
   Folder folder;
   const Array a = example(DType::int32, {4, 2});
@@ -391,6 +408,7 @@ TEST_CASE("standard input is one array, once") {
   dup2(file, STDIN_FILENO);
   CHECK(same(read_all(*open_array("-")), a));
   CHECK(contains(error_of(Error::Kind::usage, [] { open_array("-[0]"); }), "only once"));
+  CHECK(contains(error_of(Error::Kind::usage, [] { read_file("-", 100); }), "only once"));
   dup2(before, STDIN_FILENO);
   close(before);
   close(file);
