@@ -46,7 +46,7 @@ void say_error(const Voice& voice, const Error& error) {
 }
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+  if (!write_whole(stdout, text))
     throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 

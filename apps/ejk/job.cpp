@@ -341,23 +341,21 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
 
 void Job::print(const Report& report) {
   std::FILE* stream = text_on_stdout_ || arrays_to_stdout() ? stderr : stdout;
+  if (stream == stderr) end_if_unread(stdout);
   if (!options_.json)
     for (const std::string& warning : report.warnings)
       say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
-  if (std::fwrite(text.data(), 1, text.size(), stream) != text.size() || std::fflush(stream) != 0)
-    if (stream == stdout)
-      throw Error(Error::Kind::output,
-                  fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
+  if (!write_whole(stream, text) && stream == stdout)
+    throw Error(Error::Kind::output,
+                fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
 }
 
 void Job::deliver(Report report, const std::vector<Output>& outputs) {
   const std::int64_t bytes = phase(Phase::write, [&] { return write_outputs(outputs); });
   if (bar_) bar_->clear();
-  if (arrays_to_stdout() && std::fflush(stdout) != 0)
-    throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
   if (options_.stats) add_stats(report, bytes);
   print(report);
 }
@@ -366,7 +364,7 @@ void Job::deliver_text(const std::string& text, Report report) {
   if (options_.json) return deliver(std::move(report), {});
   text_on_stdout_ = true;
   phase(Phase::write, [&] {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    if (!write_whole(stdout, text))
       throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
   });
   Report beside;
