@@ -277,10 +277,13 @@ std::function<void(std::int64_t, std::int64_t)> Job::progress() {
   return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
 }
 
-// A single array is printed when nobody says where to write it; several are not.
+// A single array is printed when nobody says where to write it; several are not, nor is one beside JSON.
+bool Job::writes_arrays() const {
+  return !options_.dry_run && !chosen_.empty() && (target_ || (!several_ && !options_.json));
+}
+
 bool Job::arrays_to_stdout() const {
-  if (options_.dry_run || chosen_.empty()) return false;
-  return target_ ? target_->container == Container::stream : !several_;
+  return writes_arrays() && (!target_ || target_->container == Container::stream);
 }
 
 std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
@@ -301,7 +304,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
                   fmt::format("there is no {}: {}", output.name, output.absent_because));
     }
   }
-  if (arrays.empty() || (!target_ && several_)) return 0;
+  if (arrays.empty() || !writes_arrays()) return 0;
 
   arrays = counted(arrays, progress());
   WriteOptions write{options_.overwrite, settings_, {}, compression_};

@@ -125,6 +125,7 @@ class Job {
   OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
   void choose_target();
   bool arrays_to_stdout() const;
+  bool writes_arrays() const;
   std::int64_t write_outputs(const std::vector<Output>& outputs);
   void add_stats(Report& report, std::int64_t bytes_written) const;
   void print(const Report& report);
