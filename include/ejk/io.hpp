@@ -53,7 +53,9 @@ ArrayReference parse_input(std::string_view text);
 /// suffix, or with that of a container, can be written to. Throws Error{usage} for a suffix that none has.
 ArrayReference parse_output(std::string_view text);
 
-/// Splits "A,B" at commas that are outside of [] and (), as in an option that takes two references.
+/// Splits "A,B" at commas that are outside of [], () and quotes, as in an option that takes two references. A
+/// reference in double quotes is what stands between them. Throws Error{usage} for a quote that is not
+/// closed.
 std::vector<std::string> split_references(std::string_view text);
 
 struct OpenOptions {

@@ -96,6 +96,17 @@ TEST_CASE("references split at commas outside of brackets and parentheses") {
   CHECK(split_references("a,") == Words{"a", ""});
 }
 
+TEST_CASE("a reference in quotes is what stands between them") {
+  using Words = std::vector<std::string>;
+  CHECK(split_references("\"x,y.npy\"") == Words{"x,y.npy"});
+  CHECK(split_references("\"x,y.npy[0]\",b.npy") == Words{"x,y.npy[0]", "b.npy"});
+  CHECK(split_references("a.npy,\"(\"") == Words{"a.npy", "("});
+  CHECK(split_references("a\"b,c\"") == Words{"a\"b", "c\""});
+  CHECK(split_references("\"\",a") == Words{"", "a"});
+  CHECK(contains(error_of(Error::Kind::usage, [] { split_references("a,\"b"); }), "not closed"));
+  CHECK(contains(error_of(Error::Kind::usage, [] { split_references("\"a\"[0]"); }), "within a reference"));
+}
+
 TEST_CASE("a target's suffix says what it is, or is an error that lists those there are") {
   using Container = ArrayReference::Container;
   Folder folder;
