@@ -46,7 +46,7 @@ void say_error(const Voice& voice, const Error& error) {
 }
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+  if (!write_whole(stdout, text))
     throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
@@ -119,6 +119,18 @@ Error reworded(const Command& command, const CLI::App& app, const CLI::ParseErro
   return usage(message);
 }
 
+// Standard input has one reader. What the words name is told before anything is read; what stands within an
+// expression is told when it is opened.
+void refuse_two_readers(const CLI::App& app) {
+  std::int64_t readers = 0;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->check_lname("output")) continue;
+    for (const std::string& word : option->results())
+      if (word == "-" || word.starts_with("-[") || word.starts_with(protect("-["))) ++readers;
+  }
+  if (readers > 1) throw usage("-: standard input can be read only once");
+}
+
 int run_command(const Command& command, std::vector<std::string> words, Voice& voice) {
   Parser parser(command);
   // Whoever asks for help gets it, whatever else is wrong.
@@ -136,6 +148,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
     throw reworded(command, parser.app, error);
   }
   refuse_extras(command, parser.app);
+  refuse_two_readers(parser.app);
   voice.color = parser.shared.color;
 
   Job job(command, parser.shared);

@@ -1,15 +1,12 @@
 #include "job.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -122,7 +119,7 @@ void Job::choose_target() {
   }
   if (options_.output.empty()) return;
 
-  target_ = parse_reference(options_.output);
+  target_ = parse_output(options_.output);
   if (!target_->slice.empty())
     throw Error(Error::Kind::usage,
                 fmt::format("{}: an output cannot have a slice", printable(options_.output)));
@@ -140,32 +137,39 @@ void Job::choose_target() {
 
 std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std::string& reference) {
   choose_target();
-  auto& source = opened_[reference];
-  if (!source) {
-    source = open_array(reference, open_options());
+  Opened& opened = opened_[reference];
+  if (!opened.source) {
+    opened = {role, open_array(reference, open_options())};
     note_input(role, reference);
-    bytes_read_ += bytes_of(*source);
-    if (parse_reference(reference).container == ArrayReference::Container::stream) stdin_role_ = role;
-  } else if (role != stdin_role_ &&
-             parse_reference(reference).container == ArrayReference::Container::stream) {
+    bytes_read_ += bytes_of(*opened.source);
+  } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
     throw Error(Error::Kind::usage, "-: standard input can be read only once");
   }
-  return source;
+  return opened.source;
 }
 
 std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) const {
   return open_array(reference, open_options());
 }
 
+std::shared_ptr<const ArraySource> Job::open_in(const std::string& word, const ArrayReference& reference,
+                                                std::string& why) const {
+  try {
+    return open_once(reference);
+  } catch (const Error& error) {
+    if (reference.text == word || error.reason() != Error::Reason::unsupported) throw;
+    why = error.message();
+    return nullptr;
+  }
+}
+
 std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
-  const std::string folder =
-      !reference.ends_with('/') && std::filesystem::is_directory(reference) ? reference + "/" : reference;
-  const ArrayReference named = parse_reference(folder);
+  const ArrayReference named = parse_input(reference);
   const bool may_be_group = named.container == Container::hdf5 && !named.member.empty();
   if ((!named.member.empty() && !may_be_group) || !named.slice.empty() || named.container == Container::npy ||
       named.container == Container::stream)
     return {named};
-  const std::vector<std::string> names = array_names(folder, open_options());
+  const std::vector<std::string> names = array_names(named.text, open_options());
   if (may_be_group && names.size() == 1 && without_slashes(names[0]) == without_slashes(named.member))
     return {named};
   std::vector<ArrayReference> all;
@@ -212,39 +216,20 @@ std::string Job::name_in(const std::string& word, const ArrayReference& referenc
 
 JsonValue Job::read_json(const std::string& role, const std::string& path, const std::string& hint_for_npy) {
   note_input(role, path);
-  const auto cannot = [&] {
-    return Error(Error::Kind::input, fmt::format("{}: {}", printable(path), std::strerror(errno)));
-  };
-  const bool is_stdin = path == "-";
-  if (is_stdin && std::exchange(stdin_taken_, true))
-    throw Error(Error::Kind::usage, "-: standard input can be read only once");
-  const int fd = is_stdin ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw cannot();
-  const std::unique_ptr<const int, void (*)(const int*)> closer(&fd, [](const int* f) {
-    if (*f != STDIN_FILENO) close(*f);
-  });
-  std::string text;
-  std::vector<char> buffer(std::size_t{1} << 16);
-  for (;;) {
-    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
-    if (got == 0) break;
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw cannot();
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (static_cast<std::int64_t>(text.size()) > max_memory_ / kJsonBytesPerByte)
-      throw Error(
-          Error::Kind::budget,
-          fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
-                      printable(path), format_bytes(max_memory_ / kJsonBytesPerByte), kJsonBytesPerByte,
-                      format_bytes(max_memory_)))
-          .hint("--max-memory sets the limit");
-  }
-  note_read(static_cast<std::int64_t>(text.size()));
+  const std::int64_t most = max_memory_ / kJsonBytesPerByte;
+  const std::optional<std::string> text = read_file(path, most);
+  if (!text)
+    throw Error(
+        Error::Kind::budget,
+        fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
+                    printable(path), format_bytes(most), kJsonBytesPerByte, format_bytes(max_memory_)))
+        .hint("--max-memory sets the limit");
+  note_read(static_cast<std::int64_t>(text->size()));
   try {
-    return parse_json(text);
+    return parse_json(*text);
   } catch (Error& error) {
     error.at(printable(path));
-    if (text.starts_with("\x93NUMPY")) error.hint(hint_for_npy);
+    if (text->starts_with("\x93NUMPY")) error.hint(hint_for_npy);
     throw;
   }
 }
@@ -261,9 +246,10 @@ void Job::require_memory(std::int64_t peak_bytes) const {
   if (peak_bytes <= max_memory_) return;
   // An input that would not fit by itself is the reason.
   std::string why;
-  for (const auto& [reference, source] : opened_)
-    if (source && why.empty() && bytes_of(*source) > max_memory_)
-      why = fmt::format("{} holds {}: ", printable(source->name()), format_bytes(bytes_of(*source)));
+  for (const auto& [reference, opened] : opened_)
+    if (opened.source && why.empty() && bytes_of(*opened.source) > max_memory_)
+      why = fmt::format("{} holds {}: ", printable(opened.source->name()),
+                        format_bytes(bytes_of(*opened.source)));
   throw Error(Error::Kind::budget, fmt::format("{}about {} of memory needed, {} allowed", why,
                                                format_bytes(peak_bytes), format_bytes(max_memory_)))
       .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
@@ -291,10 +277,13 @@ std::function<void(std::int64_t, std::int64_t)> Job::progress() {
   return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
 }
 
-// A single array is printed when nobody says where to write it; several are not.
+// A single array is printed when nobody says where to write it; several are not, nor is one beside JSON.
+bool Job::writes_arrays() const {
+  return !options_.dry_run && !chosen_.empty() && (target_ || (!several_ && !options_.json));
+}
+
 bool Job::arrays_to_stdout() const {
-  if (options_.dry_run || chosen_.empty()) return false;
-  return target_ ? target_->container == Container::stream : !several_;
+  return writes_arrays() && (!target_ || target_->container == Container::stream);
 }
 
 std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
@@ -315,7 +304,7 @@ std::int64_t Job::write_outputs(const std::vector<Output>& outputs) {
                   fmt::format("there is no {}: {}", output.name, output.absent_because));
     }
   }
-  if (arrays.empty() || (!target_ && several_)) return 0;
+  if (arrays.empty() || !writes_arrays()) return 0;
 
   arrays = counted(arrays, progress());
   WriteOptions write{options_.overwrite, settings_, {}, compression_};
@@ -355,23 +344,21 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
 
 void Job::print(const Report& report) {
   std::FILE* stream = text_on_stdout_ || arrays_to_stdout() ? stderr : stdout;
+  if (stream == stderr) end_if_unread(stdout);
   if (!options_.json)
     for (const std::string& warning : report.warnings)
       say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
-  if (std::fwrite(text.data(), 1, text.size(), stream) != text.size() || std::fflush(stream) != 0)
-    if (stream == stdout)
-      throw Error(Error::Kind::output,
-                  fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
+  if (!write_whole(stream, text) && stream == stdout)
+    throw Error(Error::Kind::output,
+                fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
 }
 
 void Job::deliver(Report report, const std::vector<Output>& outputs) {
   const std::int64_t bytes = phase(Phase::write, [&] { return write_outputs(outputs); });
   if (bar_) bar_->clear();
-  if (arrays_to_stdout() && std::fflush(stdout) != 0)
-    throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
   if (options_.stats) add_stats(report, bytes);
   print(report);
 }
@@ -380,7 +367,7 @@ void Job::deliver_text(const std::string& text, Report report) {
   if (options_.json) return deliver(std::move(report), {});
   text_on_stdout_ = true;
   phase(Phase::write, [&] {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    if (!write_whole(stdout, text))
       throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
   });
   Report beside;

@@ -45,6 +45,12 @@ class Job {
   /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
   std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference) const;
 
+  /// The same for one of arrays_in(word). Where the word names a file and not the array, a type that is not
+  /// supported does not hide the file's other arrays: it is nothing then, and `why` says so. All else that is
+  /// wrong is thrown.
+  std::shared_ptr<const ArraySource> open_in(const std::string& word, const ArrayReference& reference,
+                                             std::string& why) const;
+
   void note_read(std::int64_t bytes);
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
@@ -119,6 +125,7 @@ class Job {
   OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
   void choose_target();
   bool arrays_to_stdout() const;
+  bool writes_arrays() const;
   std::int64_t write_outputs(const std::vector<Output>& outputs);
   void add_stats(Report& report, std::int64_t bytes_written) const;
   void print(const Report& report);
@@ -132,8 +139,11 @@ class Job {
   bool several_ = false;             // more than one
   bool many_ = false;                // the target is a place for several, whether there are or not
   std::int64_t max_memory_ = 0;
-  std::map<std::string, std::shared_ptr<const ArraySource>> opened_;
-  std::string stdin_role_;  // what standard input was opened as
+  struct Opened {
+    std::string role;
+    std::shared_ptr<const ArraySource> source;
+  };
+  std::map<std::string, Opened> opened_;
   std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   int compression_ = 0;
@@ -141,7 +151,6 @@ class Job {
   double seconds_[3] = {};
   Timer timer_;
   bool text_on_stdout_ = false;
-  bool stdin_taken_ = false;  // by JSON
   std::shared_ptr<ProgressBar> bar_;
 };
 

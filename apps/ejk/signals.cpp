@@ -27,15 +27,15 @@ extern "C" void end_by_signal(int signal) {
 }
 
 extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
+  // (Where it was sent by a process, there is no address.)
+  const char* file = info->si_code > 0 ? mapped_file_at(info->si_addr) : nullptr;
+  if (file == nullptr) return end_by_signal(SIGBUS);
   while (bus_error.test_and_set()) pause();  // another thread is at it
   remove_temporary_files();
   clear_progress_from_signal();
-  const char* file = mapped_file_at(info->si_addr);
   // In one piece, so that what others write cannot come between.
   iovec parts[3];
-  const char* words[] = {program_name, file != nullptr ? file : "an input file",
-                         " has become shorter while it was read\n"};
-  if (file != nullptr) words[2] = ": has become shorter while it was read\n";
+  const char* words[] = {program_name, file, ": has become shorter while it was read\n"};
   for (std::size_t i = 0; i < 3; ++i) parts[i] = {const_cast<char*>(words[i]), std::strlen(words[i])};
   (void)!writev(STDERR_FILENO, parts, 3);
   _exit(kExitInput);

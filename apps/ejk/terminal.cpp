@@ -1,12 +1,15 @@
 #include "terminal.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
-#include <string_view>
 
 #include "ejk/text.hpp"
 
@@ -55,7 +58,38 @@ TextStyle text_style(std::FILE* stream, When color) {
   return {window_width(stream), wants_color(stream, color), shows_unicode()};
 }
 
-void say(const std::string& text) noexcept { (void)std::fwrite(text.data(), 1, text.size(), stderr); }
+bool write_whole(std::FILE* stream, std::string_view text) noexcept {
+  if (std::fflush(stream) != 0) return false;
+  const int fd = fileno(stream);
+  while (!text.empty()) {
+    const ssize_t wrote = write(fd, text.data(), text.size());
+    if (wrote > 0) {
+      text.remove_prefix(static_cast<std::size_t>(wrote));
+    } else if (wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      pollfd ready{fd, POLLOUT, 0};
+      poll(&ready, 1, -1);
+    } else if (wrote == 0 || errno != EINTR) {
+      if (wrote == 0) errno = EIO;  // it would be so for ever
+      return false;
+    }
+  }
+  return true;
+}
+
+void end_if_unread(std::FILE* stream) {
+  const int fd = fileno(stream);
+  struct stat status {};
+  if (fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
+  // A reader such as `head -1` that has what it wants is gone a moment after it was given it.
+  constexpr int kPatience = 20;  // milliseconds
+  for (int waited = 0, unread = 0; waited < kPatience; ++waited) {
+    if (ioctl(fd, FIONREAD, &unread) != 0 || unread == 0) return;
+    pollfd pipe{fd, 0, 0};
+    if (poll(&pipe, 1, 1) == 1 && (pipe.revents & POLLERR) != 0) raise(SIGPIPE);
+  }
+}
+
+void say(const std::string& text) noexcept { (void)write_whole(stderr, text); }
 
 void secure_standard_streams() {
   // Opened the wrong way round, so that using one fails as it would have.

@@ -1,8 +1,9 @@
-// What the windows behind stdout and stderr can show.
+// What the windows behind stdout and stderr can show, and text on its way there.
 #pragma once
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "ejk/report.hpp"
 
@@ -17,6 +18,13 @@ bool wants_color(std::FILE* stream, When when);
 
 /// Width, colour and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
+
+/// Writes all of the text, and waits for a stream that does not block. False, with errno, when that fails.
+bool write_whole(std::FILE* stream, std::string_view text) noexcept;
+
+/// Ends the program as one more write would, by SIGPIPE, when what was written to the stream lies in a pipe
+/// that has no reader any more.
+void end_if_unread(std::FILE* stream);
 
 /// Writes to stderr. Nobody is left to be told when that fails, so it is no error.
 void say(const std::string& text) noexcept;

@@ -21,7 +21,15 @@ class Error : public std::exception {
     internal,  // a broken promise of ejk itself
   };
 
-  Error(Kind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+  /// What callers tell from all else of its kind.
+  enum class Reason {
+    other,
+    unsupported,  // sound data of a type that ejk has no arrays of: whoever reads a whole file may leave it
+                  // out
+  };
+
+  Error(Kind kind, std::string message, Reason reason = Reason::other)
+      : kind_(kind), reason_(reason), message_(std::move(message)) {}
 
   /// Adds a way out; shown on a line of its own. A later hint replaces an earlier one.
   Error&& hint(std::string text) && {
@@ -40,12 +48,14 @@ class Error : public std::exception {
   }
 
   Kind kind() const noexcept { return kind_; }
+  Reason reason() const noexcept { return reason_; }
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }
   const std::string& hint() const noexcept { return hint_; }
 
  private:
   Kind kind_;
+  Reason reason_;
   std::string message_;
   std::string hint_;
 };

@@ -46,7 +46,16 @@ struct ArrayReference {
 /// an empty word.
 ArrayReference parse_reference(std::string_view text);
 
-/// Splits "A,B" at commas that are outside of [] and (), as in an option that takes two references.
+/// The same for a file to be read whole: a folder that is there needs no "/" at its end.
+ArrayReference parse_input(std::string_view text);
+
+/// The same for a target: a folder that is there needs no "/", and of all other paths only those without a
+/// suffix, or with that of a container, can be written to. Throws Error{usage} for a suffix that none has.
+ArrayReference parse_output(std::string_view text);
+
+/// Splits "A,B" at commas that are outside of [], () and quotes, as in an option that takes two references. A
+/// reference in double quotes is what stands between them. Throws Error{usage} for a quote that is not
+/// closed.
 std::vector<std::string> split_references(std::string_view text);
 
 struct OpenOptions {
@@ -68,6 +77,10 @@ struct OpenOptions {
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
+
+/// All bytes of a file, or with "-" of standard input, which has one reader: array or text. Nothing when it
+/// has more than `most`. Throws Error{input} whose message begins with the path.
+std::optional<std::string> read_file(const std::string& path, std::int64_t most);
 
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
 /// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group

@@ -1,8 +1,13 @@
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
 #include <array>
 
+#include "core/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5.hpp"
 #include "io/npy.hpp"
@@ -46,4 +51,55 @@ std::span<const Container> containers() { return kContainers; }
 
 const Container& container(Kind kind) { return kContainers[static_cast<std::size_t>(kind)]; }
 
+namespace {
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+ArrayReference as_folder(ArrayReference reference) {
+  reference.container = Kind::directory;
+  reference.path += '/';
+  reference.text += '/';
+  return reference;
+}
+
+// "x.tar.gz" → ".gz"; nothing where no dot stands within the name.
+std::string_view suffix_of(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos || dot == 0 || dot + 1 == name.size() ? "" : name.substr(dot);
+}
+
+}  // namespace
+
+ArrayReference as_output(ArrayReference reference) {
+  if (reference.container != Kind::npy) return reference;  // known by its suffix, its slash or its dash
+  const std::string_view suffix = suffix_of(reference.path);
+  if (suffix == kNpySuffixes[0]) return reference;
+  if (is_folder(reference.path)) return as_folder(std::move(reference));
+  if (suffix.empty()) return reference;
+  std::vector<std::string_view> known;
+  for (const Container& c : kContainers) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
+  throw Error(Error::Kind::usage,
+              fmt::format("{}: no file of arrays ends in '{}'; {} do", core::printable(reference.path),
+                          core::printable(suffix, 40), fmt::join(known, ", ")))
+      .hint("a folder's name ends in /");
+}
+
 }  // namespace ejk::io
+
+namespace ejk {
+
+ArrayReference parse_input(std::string_view text) {
+  ArrayReference reference = parse_reference(text);
+  const bool whole_file = reference.member.empty() && reference.slice.empty() &&
+                          reference.container != ArrayReference::Container::stream &&
+                          reference.container != ArrayReference::Container::directory;
+  return whole_file && io::is_folder(reference.path) ? io::as_folder(std::move(reference)) : reference;
+}
+
+ArrayReference parse_output(std::string_view text) { return io::as_output(parse_reference(text)); }
+
+}  // namespace ejk

@@ -41,4 +41,7 @@ struct Container {
 std::span<const Container> containers();
 const Container& container(ArrayReference::Container kind);
 
+/// Where a reference's array goes when it is a target: parse_output, for one that is taken apart already.
+ArrayReference as_output(ArrayReference reference);
+
 }  // namespace ejk::io

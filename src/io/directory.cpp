@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -45,9 +46,10 @@ std::shared_ptr<const ArraySource> open_directory(const ArrayReference& referenc
 std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions&) {
   std::vector<std::string> names;
   std::error_code failed;
-  for (const auto& entry : fs::directory_iterator(reference.path, failed))
-    if (entry.path().extension() == ".npy" && entry.path().filename() != ".npy")
-      names.push_back(entry.path().stem());
+  for (fs::directory_iterator entry(reference.path, failed), end; !failed && entry != end;
+       entry.increment(failed))
+    if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
+      names.push_back(entry->path().stem());
   if (failed) throw system_error(Error::Kind::input, core::printable(reference.path), failed.value());
   std::sort(names.begin(), names.end());
   return names;
@@ -72,10 +74,13 @@ void write_directory(const WriteJob& job) {
 }
 
 void check_directory(const WriteJob& job) {
-  const bool exists = fs::is_directory(job.path);
-  if (!exists && fs::exists(without_slashes(job.path)))
+  const std::string folder = without_slashes(job.path);
+  struct stat status {};
+  const bool exists = stat(folder.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT) throw system_error(Error::Kind::output, core::printable(job.path), errno);
+  if (exists && !S_ISDIR(status.st_mode))
     throw system_error(Error::Kind::output, core::printable(job.path), ENOTDIR);
-  if (!exists) check_can_write(without_slashes(job.path));
+  if (!exists) check_can_write(folder);
   for (const NamedArray& array : job.arrays) {
     const std::string file = file_of(job, array.name);
     if (exists) check_can_write(file);

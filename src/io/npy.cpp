@@ -9,7 +9,6 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 
 #include "core/checked.hpp"
@@ -20,7 +19,14 @@ namespace ejk::io {
 
 namespace {
 
-[[noreturn]] void refuse(std::string why) { throw Error(Error::Kind::input, std::move(why)); }
+[[noreturn]] void refuse(std::string why, Error::Reason reason = Error::Reason::other) {
+  throw Error(Error::Kind::input, std::move(why), reason);
+}
+
+// What NumPy reads and we do not.
+[[noreturn]] void refuse_type(const std::string& what) {
+  refuse(what + ", which is not supported", Error::Reason::unsupported);
+}
 
 struct TypeCode {
   std::string_view code;  // without the byte order
@@ -42,7 +48,13 @@ constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
                                                {"f4", DType::float32},
                                                {"f8", DType::float64}}};
 
-std::string_view kind_of_refused(char letter) {
+// The types that NumPy has beside ours, by a letter and a size; nothing where it has none of that code.
+std::string_view kind_of_refused(std::string_view code) {
+  const char letter = code.empty() ? '\0' : code[0];
+  const bool is_time = letter == 'M' || letter == 'm';  // followed by a unit, "[ns]"
+  std::string_view size = code.substr(std::min<std::size_t>(code.size(), 1));
+  if (is_time) size = size.substr(0, 1);
+  if (size.find_first_not_of("0123456789") != std::string_view::npos) return "";
   switch (letter) {
     case 'O':
       return "Python objects";
@@ -59,8 +71,10 @@ std::string_view kind_of_refused(char letter) {
       return "time differences";
     case 'V':
       return "raw bytes";
+    case 'f':
+      return "floats of another size";
     default:
-      return "an unsupported type";
+      return "";
   }
 }
 
@@ -78,16 +92,20 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
     if (order == kOther && size_of(type.dtype) > 1) layout.byte_order = ByteOrder::swapped;
     return;
   }
-  refuse(fmt::format("the elements have dtype '{}' ({}), which is not supported", core::printable(descr, 40),
-                     kind_of_refused(code.empty() ? ' ' : code[0])));
+  const std::string_view kind = kind_of_refused(code);
+  const std::string named = fmt::format("the elements have dtype '{}'", core::printable(descr, 40));
+  if (kind.empty()) refuse(named + ", which NumPy does not know");
+  refuse_type(fmt::format("{} ({})", named, kind));
 }
 
 // The header's text, a Python literal of which just so much is understood:
-//   header := '{' [pair {',' pair} [',']] '}' blanks
-//   pair   := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
+//   header  := '{' [pair {',' pair} [',']] '}' blanks
+//   pair    := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
+//   integer := ['-'] digit {['_'] digit} ['L'], without zeros in front of others
+// The L is Python 2's, whose NumPy wrote versions 1 and 2 only.
 class HeaderParser {
  public:
-  explicit HeaderParser(std::string_view text) : text_(text) {}
+  HeaderParser(std::string_view text, int version) : text_(text), may_have_l_(version <= 2) {}
 
   void parse(ArrayLayout& layout) {
     bool descr = false, order = false, shape = false;
@@ -101,9 +119,8 @@ class HeaderParser {
       expect(':');
       if (key == "descr") {
         once(descr, key);
-        if (peek() == '[')
-          refuse("the elements are structured (a dtype with fields), which is not supported");
-        if (peek() == '(') refuse("the elements are small arrays (a subarray dtype), which is not supported");
+        if (peek() == '[') refuse_type("the elements are structured (a dtype with fields)");
+        if (peek() == '(') refuse_type("the elements are small arrays (a subarray dtype)");
         parse_descr(string(), layout);
       } else if (key == "fortran_order") {
         once(order, key);
@@ -128,7 +145,7 @@ class HeaderParser {
   }
   // The next character that is no blank; NUL at the end.
   char peek() {
-    while (at_ < text_.size() && std::string_view(" \t\n\r").find(text_[at_]) != std::string_view::npos)
+    while (at_ < text_.size() && std::string_view(" \t\n\r\f").find(text_[at_]) != std::string_view::npos)
       ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
   }
@@ -161,14 +178,27 @@ class HeaderParser {
   }
   std::int64_t length() {
     peek();
-    std::int64_t value = 0;
-    const auto [end, failed] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
-    if (failed == std::errc::result_out_of_range) refuse("the shape has a length that does not fit 64 bits");
-    if (failed != std::errc{}) malformed();
-    at_ = static_cast<std::size_t>(end - text_.data());
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote 3L
-    if (value < 0) refuse(fmt::format("the shape has a negative length, {}", value));
-    return value;
+    const std::size_t begin = at_;
+    const auto is_digit = [&](std::size_t i) {
+      return i < text_.size() && text_[i] >= '0' && text_[i] <= '9';
+    };
+    std::string digits;
+    if (text_.substr(at_).starts_with('-')) digits += text_[at_++];
+    const std::size_t first = at_;
+    while (is_digit(at_)) {
+      digits += text_[at_++];
+      if (at_ < text_.size() && text_[at_] == '_' && is_digit(at_ + 1)) ++at_;
+    }
+    const std::string_view number = text_.substr(first, at_ - first);
+    if (number.empty() || (number[0] == '0' && number.find_first_not_of("0_") != std::string_view::npos)) {
+      at_ = begin;
+      malformed();
+    }
+    if (may_have_l_ && at_ < text_.size() && text_[at_] == 'L') ++at_;
+    const auto value = core::parse_integer(digits);
+    if (!value) refuse("the shape has a length that does not fit 64 bits");
+    if (*value < 0) refuse(fmt::format("the shape has a negative length, {}", *value));
+    return *value;
   }
   Shape tuple() {
     Shape shape;
@@ -184,6 +214,7 @@ class HeaderParser {
   }
 
   std::string_view text_;
+  bool may_have_l_;
   std::size_t at_ = 0;
 };
 
@@ -227,7 +258,7 @@ ArrayLayout read_npy_header(const ReadBytes& read) {
     refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, held));
 
   ArrayLayout layout;
-  HeaderParser(text).parse(layout);
+  HeaderParser(text, major).parse(layout);
   byte_count(layout.shape, layout.dtype);  // an Error when the product does not fit
   layout.offset = static_cast<std::int64_t>(start.size() + width + length);
   return layout;
@@ -375,10 +406,14 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
   }
 }
 
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+int take_stdin() {
   static std::atomic<bool> taken = false;
   if (taken.exchange(true)) throw Error(Error::Kind::usage, "-: standard input can be read only once");
-  return read_npy_stream(STDIN_FILENO, "-", options.max_memory);
+  return STDIN_FILENO;
+}
+
+std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+  return read_npy_stream(take_stdin(), "-", options.max_memory);
 }
 
 }  // namespace ejk::io

@@ -1,8 +1,11 @@
-// Opening a reference: its container's row opens the array, a slice is laid over it.
+// Opening a reference: its container's row opens the array, a slice is laid over it. And files as they are.
 // tests: tests/io/test_npy.cpp, test_npz.cpp, test_hdf5.cpp
+#include <algorithm>
+
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/container.hpp"
+#include "io/npy.hpp"
 #include "io/slice.hpp"
 
 namespace ejk {
@@ -15,6 +18,22 @@ std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference, c
 
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options) {
   return open_array(parse_reference(reference), options);
+}
+
+std::optional<std::string> read_file(const std::string& path, std::int64_t most) {
+  const std::string name = core::printable(path);
+  const io::File file = path == "-" ? io::File() : io::open_for_reading(path, name);
+  const int fd = file.is_open() ? file.fd() : io::take_stdin();
+  std::string text;
+  for (std::size_t held = 0;;) {
+    constexpr std::size_t kFirst = std::size_t{1} << 16;
+    text.resize(std::max(kFirst, 2 * held));  // twice as much room whenever it is full
+    held += io::read_some(fd, text.data() + held, text.size() - held, name);
+    if (static_cast<std::int64_t>(held) > most) return std::nullopt;
+    if (held == text.size()) continue;
+    text.resize(held);
+    return text;
+  }
 }
 
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options) {

@@ -141,7 +141,21 @@ ArrayReference parse_reference(std::string_view text) {
 std::vector<std::string> split_references(std::string_view text) {
   std::vector<std::string> words(1);
   int depth = 0;
-  for (const char c : text) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const bool begins = words.back().empty() && (at == 0 || text[at - 1] == ',');
+    if (c == '"' && begins) {
+      const std::size_t end = text.find('"', at + 1);
+      if (end == std::string_view::npos)
+        throw Error(Error::Kind::usage,
+                    fmt::format("{}: the quote '\"' is not closed", core::printable(text)));
+      if (end + 1 < text.size() && text[end + 1] != ',')
+        throw Error(Error::Kind::usage,
+                    fmt::format("{}: a quote '\"' ends within a reference", core::printable(text)));
+      words.back() = text.substr(at + 1, end - at - 1);
+      at = end;
+      continue;
+    }
     if (c == ',' && depth == 0) {
       words.emplace_back();
       continue;

@@ -104,22 +104,23 @@ void become_a_child(int socket) {
     const itimerval limit{{0, 0}, {Worker::kRequestSeconds, 0}};
     setitimer(ITIMER_PROF, &limit, nullptr);
     Message reply;
-    const auto fail = [&](Error::Kind kind, std::string_view message, std::string_view hint) {
+    const auto fail = [&](const Error& error) {
       reply = Message();
       reply.put(static_cast<std::int64_t>(Outcome::error))
-          .put(static_cast<std::int64_t>(kind))
-          .put(message)
-          .put(hint);
+          .put(static_cast<std::int64_t>(error.kind()))
+          .put(static_cast<std::int64_t>(error.reason()))
+          .put(error.message())
+          .put(error.hint());
     };
     try {
       const Message answer = serve(request, buffer);
       reply.put(static_cast<std::int64_t>(Outcome::answer)).put(answer.bytes());
     } catch (const Error& e) {
-      fail(e.kind(), e.message(), e.hint());
+      fail(e);
     } catch (const std::bad_alloc&) {
-      fail(Error::Kind::input, "reading it takes more memory than a sound file would need", "");
+      fail(Error(Error::Kind::input, "reading it takes more memory than a sound file would need"));
     } catch (const std::exception& e) {
-      fail(Error::Kind::internal, e.what(), "");
+      fail(Error(Error::Kind::internal, e.what()));
     }
     if (!send_message(kSocket, reply)) break;
   }
@@ -195,9 +196,10 @@ Message Worker::call(const Message& request) {
   if (child_ < 0 || !send_message(socket_.fd(), request) || !receive_message(socket_.fd(), reply))
     throw_death();
   if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
-  const std::int64_t kind = reply.integer();
+  const std::int64_t kind = reply.integer(), reason = reply.integer();
   if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
-  Error error(static_cast<Error::Kind>(kind), reply.text());
+  if (reason < 0 || reason > static_cast<std::int64_t>(Error::Reason::unsupported)) malformed();
+  Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Reason>(reason));
   throw error.hint(reply.text());
 }
 

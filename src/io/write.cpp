@@ -82,18 +82,21 @@ std::int64_t io::WriteJob::bytes() const {
 
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options) {
-  io::container(target.container).write(make_job(target, arrays, true, options));
+  const ArrayReference to = io::as_output(target);
+  io::container(to.container).write(make_job(to, arrays, true, options));
 }
 
 void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options) {
-  io::container(target.container).write(make_job(target, {array}, false, options));
+  const ArrayReference to = io::as_output(target);
+  io::container(to.container).write(make_job(to, {array}, false, options));
 }
 
 void check_target(const ArrayReference& target, const std::vector<std::string>& names, bool several,
                   const WriteOptions& options) {
+  const ArrayReference to = io::as_output(target);
   std::vector<NamedArray> arrays;
   for (const std::string& name : names) arrays.push_back({name, nullptr});
-  io::container(target.container).check(make_job(target, std::move(arrays), several, options));
+  io::container(to.container).check(make_job(to, std::move(arrays), several, options));
 }
 
 }  // namespace ejk

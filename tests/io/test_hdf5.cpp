@@ -73,6 +73,22 @@ TEST_CASE("h5py's types and storages are read, and plain contiguous data is mapp
   }
 }
 
+TEST_CASE("a type that is not supported is told from what cannot be read") {
+  const auto reason = [](const std::string& reference) {
+    try {
+      open_array(reference);
+    } catch (const Error& error) {
+      return error.reason();
+    }
+    FAIL("no error was thrown");
+    return Error::Reason::other;
+  };
+  for (const char* path : {"/null", "/string", "/complex", "/enum", "/array", "/float8", "/int12"})
+    CHECK(reason(zoo(path)) == Error::Reason::unsupported);
+  for (const char* path : {"/dangling", "/elsewhere", "/virtual", "/lzf", "/g", "/nothing", ""})
+    CHECK(reason(zoo(path)) == Error::Reason::other);
+}
+
 TEST_CASE("what is no array, or lies outside of the file, is refused by name") {
   const std::pair<const char*, const char*> rows[] = {
       {"/null", "/null: the dataset is empty"},

@@ -86,7 +86,8 @@ TEST_CASE("Fortran order, the other byte order and every header version read the
   for (const int major : {1, 2, 3}) {
     CHECK(same(opened(folder, npy(header(">i4", "False", "(2, 3)"), big, major)), c));
     CHECK(same(opened(folder, npy(header("<i4", "True", "(2, 3)"), fortran, major)), c));
-    CHECK(same(opened(folder, npy(header("=i4", "True", "(2L, 3L,)"), fortran, major)), c));
+    const char* shape = major < 3 ? "(2L, 3L,)" : "(2, 3,)";  // Python 2 knew no third version
+    CHECK(same(opened(folder, npy(header("=i4", "True", shape), fortran, major)), c));
   }
   put(folder / "b.npy", npy(header(">i4", "False", "(2, 3)"), big));
   const auto swapped = open_array(folder / "b.npy");
@@ -188,6 +189,15 @@ TEST_CASE("a broken .npy file is refused by name, with the reason") {
       {npy(header("<f4", "False", "(2)"), eight), "malformed"},
       {npy(header("<f4", "False", "('2',)"), eight), "malformed"},
       {npy(header("<f4", "False", "(2,"), eight), "malformed"},
+      {npy(header("<f4", "False", "(1, 02)"), eight), "malformed at byte 54: '02)"},
+      {npy(header("<f4", "False", "(0_2,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(2_,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(_2,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(1__0,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(-,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(2 2,)"), eight), "malformed"},
+      {npy(header("<f4", "False", "(2L,)"), eight, 3), "malformed"},
+      {npy(header("<q9", "False", "(2,)"), eight), "'<q9', which NumPy does not know"},
       {npy(header("<f4", "False", "(,)"), eight), "malformed"},
       {npy(header("<f4", "False", "(4611686018427387904, 4)"), ""), "more bytes than 64 bits"},
       {npy(header("<f8", "False", "(2305843009213693952,)"), ""), "more bytes than 64 bits"},
@@ -230,6 +240,39 @@ TEST_CASE("a broken .npy file is refused by name, with the reason") {
   CHECK(contains(
       error_of(Error::Kind::input, [&] { opened(folder, npy(header("<f4", "False", ranks + ")"), "")); }),
       "65 axes"));
+}
+
+TEST_CASE("lengths are Python's whole numbers") {
+  Folder folder;
+  const std::pair<std::string, Shape> rows[] = {{"(2L, 4L)", {2, 4}},
+                                                {"(0, 1_000)", {0, 1000}},
+                                                {"(00, 8)", {0, 8}},
+                                                {"(\f2\t, 4\n)", {2, 4}},
+                                                {"(8,)", {8}}};
+  for (const auto& row : rows) {
+    const std::string& text = row.first;
+    const Shape& shape = row.second;
+    CAPTURE(text);
+    const std::string bytes(static_cast<std::size_t>(element_count(shape)), '\0');
+    CHECK(opened(folder, npy(header("|i1", "False", text), bytes)).shape() == shape);
+  }
+}
+
+TEST_CASE("a type that is not supported is told from damage") {
+  Folder folder;
+  const auto reason = [&](const std::string& descr) {
+    try {
+      opened(folder, npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': (1,)}", "xxxxxxxx"));
+    } catch (const Error& error) {
+      return error.reason();
+    }
+    FAIL("no error was thrown");
+    return Error::Reason::other;
+  };
+  for (const char* descr : {"'|O'", "'<U2'", "'<c8'", "'|V8'", "'<f16'", "[('a', '<f8')]", "('<f4', (2,))"})
+    CHECK(reason(descr) == Error::Reason::unsupported);
+  for (const char* descr : {"'<f8", "'<q8'", "''", "8", "'<f4'"})
+    CHECK(reason(descr) == Error::Reason::other);
 }
 
 TEST_CASE("what cannot be opened says why") {
@@ -339,6 +382,23 @@ TEST_CASE("a pipe under a file's name is read like a stream") {
   CHECK(source->shape() == Shape{90});
 }
 
+TEST_CASE("a file is read whole, or not when it is longer than it may be") {
+  Folder folder;
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{5}, std::size_t{1} << 16, std::size_t{300000}}) {
+    CAPTURE(bytes);
+    const auto n = static_cast<std::int64_t>(bytes);
+    const std::string text(bytes, 'x');
+    fs::remove(folder / "t");
+    put(folder / "t", text);
+    CHECK((read_file(folder / "t", n) == text));
+    if (n > 0) CHECK(!read_file(folder / "t", n - 1).has_value());
+  }
+  CHECK(error_of(Error::Kind::input, [&] { read_file(folder / "no", 1); }) ==
+        (folder / "no") + ": No such file or directory");
+  CHECK(contains(error_of(Error::Kind::input, [&] { read_file(folder.path(), 1); }), "Is a directory"));
+}
+
 TEST_CASE("standard input is one array, once") {
   Folder folder;
   const Array a = example(DType::int32, {4, 2});
@@ -348,6 +408,7 @@ TEST_CASE("standard input is one array, once") {
   dup2(file, STDIN_FILENO);
   CHECK(same(read_all(*open_array("-")), a));
   CHECK(contains(error_of(Error::Kind::usage, [] { open_array("-[0]"); }), "only once"));
+  CHECK(contains(error_of(Error::Kind::usage, [] { read_file("-", 100); }), "only once"));
   dup2(before, STDIN_FILENO);
   close(before);
   close(file);

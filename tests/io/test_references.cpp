@@ -95,3 +95,66 @@ TEST_CASE("references split at commas outside of brackets and parentheses") {
   CHECK(split_references("a") == Words{"a"});
   CHECK(split_references("a,") == Words{"a", ""});
 }
+
+TEST_CASE("a reference in quotes is what stands between them") {
+  using Words = std::vector<std::string>;
+  CHECK(split_references("\"x,y.npy\"") == Words{"x,y.npy"});
+  CHECK(split_references("\"x,y.npy[0]\",b.npy") == Words{"x,y.npy[0]", "b.npy"});
+  CHECK(split_references("a.npy,\"(\"") == Words{"a.npy", "("});
+  CHECK(split_references("a\"b,c\"") == Words{"a\"b", "c\""});
+  CHECK(split_references("\"\",a") == Words{"", "a"});
+  CHECK(contains(error_of(Error::Kind::usage, [] { split_references("a,\"b"); }), "not closed"));
+  CHECK(contains(error_of(Error::Kind::usage, [] { split_references("\"a\"[0]"); }), "within a reference"));
+}
+
+TEST_CASE("a target's suffix says what it is, or is an error that lists those there are") {
+  using Container = ArrayReference::Container;
+  Folder folder;
+  fs::create_directory(folder / "there");
+  fs::create_directory(folder / "v1.2");
+  fs::create_directory(folder / "d.npy");
+  const std::pair<std::string, Container> good[] = {
+      {"x.npy", Container::npy},        {"x", Container::npy},
+      {".x", Container::npy},           {"x.", Container::npy},
+      {"a.b/x", Container::npy},        {"x.npz", Container::npz},
+      {"x.he5:/a.b", Container::hdf5},  {"-", Container::stream},
+      {"new.d/", Container::directory}, {"there", Container::directory},
+      {"there/", Container::directory}, {"v1.2", Container::directory},
+      {"d.npy", Container::npy},
+  };
+  for (const auto& row : good) {
+    const std::string& name = row.first;
+    const Container container = row.second;
+    CAPTURE(name);
+    const ArrayReference target = parse_output(name == "-" ? name : folder / name);
+    CHECK(target.container == container);
+    CHECK((container != Container::directory || target.path.ends_with('/')));
+  }
+  for (const char* name : {"x.pt", "x.safetensors", "x.csv", "x.NPY", "x.npy.gz", "there/x.txt", ".x.y"}) {
+    CAPTURE(name);
+    const auto fails = [&](auto&& f) {
+      return error_of(Error::Kind::usage, [&] { f(parse_reference(folder / name)); });
+    };
+    const NamedArray array{"a", make_source(counting({2}))};
+    CHECK(contains(error_of(Error::Kind::usage, [&] { parse_output(folder / name); }),
+                   ".npy, .npz, .h5, .hdf5, .hdf, .he5 do"));
+    fails([&](const ArrayReference& target) { write_array(target, array); });
+    fails([&](const ArrayReference& target) { write_arrays(target, {array}); });
+    fails([&](const ArrayReference& target) { check_target(target, {"a"}, true); });
+  }
+  CHECK(folder.names() == std::vector<std::string>{"d.npy", "there", "v1.2"});
+}
+
+TEST_CASE("an input that is a folder needs no slash") {
+  using Container = ArrayReference::Container;
+  Folder folder;
+  fs::create_directory(folder / "d");
+  fs::create_directory(folder / "d.npz");
+  CHECK(parse_input(folder / "d").container == Container::directory);
+  CHECK(parse_input(folder / "d").path == folder / "d/");
+  CHECK(parse_input(folder / "d.npz").container == Container::directory);
+  CHECK(parse_input(folder / "d.npz:x").container == Container::npz);
+  CHECK(parse_input(folder / "d[0]").container == Container::npy);
+  CHECK(parse_input(folder / "nothing").container == Container::npy);
+  CHECK(parse_input(std::string(5000, 'x')).container == Container::npy);
+}

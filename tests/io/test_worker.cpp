@@ -37,6 +37,7 @@ TEST_CASE(
       [](Message& request, std::span<std::byte> buffer) {
         const std::int64_t n = request.integer();
         if (n == 0) throw std::move(Error(Error::Kind::output, "no").hint("do"));
+        if (n == 1) throw Error(Error::Kind::input, "no", Error::Reason::unsupported);
         buffer[static_cast<std::size_t>(n)] = std::byte{42};
         return Message().put(n + 1);
       },
@@ -44,6 +45,12 @@ TEST_CASE(
   CHECK(worker.call(Message().put(5)).integer() == 6);
   CHECK(worker.buffer()[5] == std::byte{42});
   CHECK(error_of(Error::Kind::output, [&] { worker.call(Message().put(0)); }) == "no\nhint: do");
+  try {
+    worker.call(Message().put(1));
+    FAIL("no error was thrown");
+  } catch (const Error& error) {
+    CHECK(error.reason() == Error::Reason::unsupported);
+  }
   CHECK(worker.call(Message().put(7)).integer() == 8);
 }
 

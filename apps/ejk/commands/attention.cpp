@@ -353,23 +353,15 @@ Answer run_backward(const GradientWords& words, Job& job) {
   return passed ? Answer::yes : Answer::no;
 }
 
-// "a.npy" or "a.npy,b.npy"; commas in brackets, parentheses and quotes belong to a reference.
+// "a.npy" or "a.npy,b.npy".
 TwoReferences read_two(const std::string& word) {
-  std::size_t comma = std::string::npos;
-  int depth = 0;
-  for (std::size_t i = 0; i < word.size(); ++i) {
-    if (word[i] == '[' || word[i] == '(') ++depth;
-    if (word[i] == ']' || word[i] == ')') --depth;
-    if (word[i] != ',' || depth > 0) continue;
-    if (comma != std::string::npos)
-      throw Error(Error::Kind::usage, fmt::format("'{}' is more than two references", printable(word)));
-    comma = i;
-  }
-  TwoReferences two{word.substr(0, comma), comma == std::string::npos ? "" : word.substr(comma + 1)};
-  if (two.q.empty() || (comma != std::string::npos && two.kv.empty()))
+  const std::vector<std::string> words = split_references(word);
+  if (words.size() > 2)
+    throw Error(Error::Kind::usage, fmt::format("'{}' is more than two references", printable(word)));
+  if (std::find(words.begin(), words.end(), "") != words.end())
     throw Error(Error::Kind::usage,
                 fmt::format("'{}' is not of the form Q_REF or Q_REF,K_REF", printable(word)));
-  return two;
+  return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
 double read_number(const std::string& word) {

@@ -191,35 +191,27 @@ Answer run(const CompareOptions& options, Job& job) {
         planned.rows.push_back({printable(pair.name), pair.why, {}});
         continue;
       }
-      const auto open = [&](const ArrayReference& reference, Source& stream) -> Source {
-        try {
-          Source source = job.open_once(reference);
-          if (reference.container == ArrayReference::Container::stream) stream = source;
-          return source;
-        } catch (const Error& error) {
-          // One dataset of strings does not hide the others of its file, but it is not the same either.
-          if (!by_name || error.kind() != Error::Kind::input) throw;
-          pair.why = error.message();
-          return nullptr;
-        }
+      std::string why_not_actual, why_not_expected;
+      const auto open = [&](const Side& side, const ArrayReference& reference, Source& stream,
+                            std::string& why) {
+        Source source = by_name ? job.open_in(side.word, reference, why) : job.open_once(reference);
+        if (reference.container == ArrayReference::Container::stream) stream = source;
+        return source;
       };
-      const Source a = open(*pair.actual, pair.actual_stream);
-      const std::string why_not_actual = std::exchange(pair.why, {});
-      const Source e = open(*pair.expected, pair.expected_stream);
-      if (!a && !e) {
-        head.warnings.push_back(fmt::format("{}: not compared: {}", printable(pair.name), pair.why));
-        pair.why = "-";
-      } else if (!a) {
-        pair.why = why_not_actual;
+      const Source a = open(actual, *pair.actual, pair.actual_stream, why_not_actual);
+      const Source e = open(expected, *pair.expected, pair.expected_stream, why_not_expected);
+      if (!a || !e) {
+        // Whether it is the same is not known, so that the answer cannot be yes.
+        pair.why = "not compared: " + (a ? why_not_expected : why_not_actual);
+        planned.rows.push_back({printable(pair.name), pair.why, {}});
+        continue;
       }
-      if (!a || !e) continue;
       planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
       if (a->shape() != e->shape()) continue;
       peak = std::max(peak, compare_bytes(*a, *e));
       bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
       elements += element_count(a->shape());
     }
-    std::erase_if(pairs, [](const Pair& pair) { return pair.why == "-"; });
   });
   head.add("reference", "reference", printable(options.expected))
       .add("rtol", "rtol, of the reference", tolerance.rtol)
@@ -287,7 +279,7 @@ Run compare(CLI::App& app) {
            "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
   set_footer(app,
              "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
-             "differ.");
+             "differ, or an array's type is not supported.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -109,7 +109,12 @@ Answer run(const ConvertOptions& options, Job& job) {
       const std::string left_out = job.links_left_out(input);
       if (!left_out.empty()) report.warnings.push_back(left_out);
       for (const ArrayReference& reference : arrays) {
-        Source source = job.open_once(reference);
+        std::string unsupported;
+        Source source = job.open_in(input, reference, unsupported);
+        if (!source) {
+          report.warnings.push_back("left out: " + unsupported);
+          continue;
+        }
         const bool is_stream = reference.container == ArrayReference::Container::stream;
         if (!is_stream && !source->mapped())
           source = std::make_shared<ReopenedSource>(job, reference, *source, slot);

@@ -6,10 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 
 #include "commands.hpp"
 #include "ejk/machine.hpp"
@@ -103,23 +100,13 @@ Inputs open_inputs(const ProductOptions& options, Job& job) {
 }
 
 TilingTable read_tiling_table(const std::string& path) {
-  constexpr std::size_t kMost = std::size_t{1} << 24;  // far more than anybody measures
-  const auto refuse = [&](const std::string& why) {
-    throw std::move(Error(Error::Kind::input, why).at(path));
-  };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) refuse(std::strerror(errno));
-  std::string text;
-  char piece[4096];
-  for (std::size_t n = 0; (n = std::fread(piece, 1, sizeof piece, file.get())) > 0;) {
-    text.append(piece, n);
-    if (text.size() > kMost) refuse("too long for a table of tilings");
-  }
-  if (std::ferror(file.get()) != 0) refuse(std::strerror(errno));
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // far more than anybody measures
+  const std::optional<std::string> text = read_file(path, kMost);
   try {
-    return TilingTable::parse(text);
+    if (!text) throw Error(Error::Kind::input, "too long for a table of tilings");
+    return TilingTable::parse(*text);
   } catch (Error& error) {
-    error.at(path);
+    error.at(printable(path));
     throw;
   }
 }

@@ -1,9 +1,11 @@
-// ejk info: what is in files. One pass over each array, piece by piece.
+// ejk info: what is in files. One pass over each array, piece by piece. What cannot be read does not hide the
+// rest: it is told, and is an error in the end.
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "commands.hpp"
 #include "ejk/statistics.hpp"
@@ -47,6 +49,42 @@ Table links_table() {
       "links", "links, which are not followed", {{"name", "link"}, {"kind", "kind"}, {"target", "to"}}, {}};
 }
 
+// What could not be read, or held nothing that could.
+class Unreadable {
+ public:
+  // Runs f for what `name` names; false when that failed.
+  template <class F>
+  bool unless_failing(const std::string& name, F&& f) {
+    try {
+      f();
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::input) throw;
+      if (!first_) first_ = error;
+      std::string why = error.message();
+      if (const std::string named = printable(name) + ": "; why.starts_with(named))
+        why.erase(0, named.size());
+      table_.rows.push_back({printable(name), printable(why)});
+      return false;
+    }
+  }
+
+  void add_to(Report& report) const {
+    if (first_) report.add(table_);
+  }
+  void throw_if_any() const {
+    if (first_ && table_.rows.size() == 1) throw Error(*first_);
+    if (first_)
+      throw Error(first_->kind(), fmt::format("{} inputs cannot be read, the first: {}", table_.rows.size(),
+                                              first_->message()))
+          .hint(first_->hint());
+  }
+
+ private:
+  std::optional<Error> first_;
+  Table table_{"unreadable", "cannot be read", {{"name", "what"}, {"why", "why"}}, {}, INT64_MAX};
+};
+
 // What its header says of an array.
 std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySource& source) {
   return {printable(reference.text),
@@ -89,27 +127,28 @@ Answer run(const InfoOptions& options, Job& job) {
     std::shared_ptr<const ArraySource> stream;
   };
   std::vector<Found> found;
+  Unreadable unreadable;
   Report report;
   Table planned = table(), links = links_table();
   std::int64_t peak = 0, bytes = 0;
   job.phase(Job::Phase::read, [&] {
     for (const std::string& file : options.files) {
       job.note_input("file", file);
-      const std::vector<ArrayReference> arrays = job.arrays_in(file);
-      for (const ArrayLink& link : job.links_in(file))
-        links.rows.push_back({printable(parse_reference(file).path + ":" + link.name), link.kind,
-                              link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
-      if (arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
+      std::vector<ArrayReference> arrays;
+      const bool listed = unreadable.unless_failing(file, [&] {
+        arrays = job.arrays_in(file);
+        for (const ArrayLink& link : job.links_in(file))
+          links.rows.push_back({printable(parse_reference(file).path + ":" + link.name), link.kind,
+                                link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
+      });
+      if (listed && arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
       for (const ArrayReference& reference : arrays) {
         std::shared_ptr<const ArraySource> source;
-        try {
-          source = job.open_once(reference);
-        } catch (const Error& error) {
-          // One dataset of strings does not hide the others of its file.
-          if (arrays.size() == 1 || error.kind() != Error::Kind::input) throw;
-          report.warnings.push_back(error.message());
-          continue;
-        }
+        std::string left_out;
+        const bool opened = unreadable.unless_failing(
+            reference.text, [&] { source = job.open_in(file, reference, left_out); });
+        if (!left_out.empty()) report.warnings.push_back(left_out);
+        if (!opened || !source) continue;
         planned.rows.push_back(row_of(reference, *source));
         peak = std::max(peak, statistics_bytes(*source));
         bytes += byte_count(source->shape(), source->dtype());
@@ -118,44 +157,59 @@ Answer run(const InfoOptions& options, Job& job) {
       }
     }
   });
+  if (found.empty()) unreadable.throw_if_any();
   Report plan;
   plan.warnings = report.warnings;
   plan.add(planned);
   if (!links.rows.empty()) plan.add(links);
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  unreadable.add_to(plan);
+  if (job.plan(std::move(plan), peak)) {
+    unreadable.throw_if_any();
+    return Answer::yes;
+  }
 
   job.note_read(bytes);
   Table done = table();
   const auto progress = job.progress();
   Table histogram = histogram_table();
   const std::int64_t passes = options.histogram ? 2 : 1;
-  std::int64_t before = 0;
+  std::int64_t before = 0, nans = 0;
   job.phase(Job::Phase::compute, [&] {
     for (const Found& one : found) {
-      const auto source = one.stream ? one.stream : job.open_once(one.reference);
-      const std::int64_t size = size_of(source->dtype());
-      done.rows.push_back(row_of(one.reference, *source));
-      const auto counted = [&](std::int64_t n, std::int64_t) { progress(before + n * size, passes * bytes); };
-      const Statistics statistics = statistics_of(*source, counted);
-      add_statistics(done.rows.back(), statistics);
-      before += byte_count(source->shape(), source->dtype());
-      if (!options.histogram) continue;
-      for (const Bin& bin : histogram_of(*source, statistics, 16, counted))
-        histogram.rows.push_back(
-            {printable(one.reference.text), bin.from, bin.to, bin.elements,
-             static_cast<double>(bin.elements) / static_cast<double>(statistics.elements)});
-      before += byte_count(source->shape(), source->dtype());
+      std::int64_t size = 0;
+      unreadable.unless_failing(one.reference.text, [&] {
+        const auto source = one.stream ? one.stream : job.open_once(one.reference);
+        size = byte_count(source->shape(), source->dtype());
+        std::int64_t done_before = before;
+        const auto counted = [&](std::int64_t n, std::int64_t) {
+          progress(done_before + n * size_of(source->dtype()), passes * bytes);
+        };
+        std::vector<ReportValue> row = row_of(one.reference, *source);
+        const Statistics statistics = statistics_of(*source, counted);
+        add_statistics(row, statistics);
+        nans += statistics.nans;
+        done_before += size;
+        if (options.histogram)
+          for (const Bin& bin : histogram_of(*source, statistics, 16, counted))
+            histogram.rows.push_back(
+                {printable(one.reference.text), bin.from, bin.to, bin.elements,
+                 static_cast<double>(bin.elements) / static_cast<double>(statistics.elements)});
+        done.rows.push_back(std::move(row));
+      });
+      before += passes * size;
     }
   });
-  std::int64_t nans = 0;
-  for (const auto& row : done.rows) nans += std::get<std::int64_t>(row[8]);
+  if (done.rows.empty()) unreadable.throw_if_any();
+  const auto read = static_cast<std::int64_t>(done.rows.size());
   report.add(std::move(done));
-  report.add("arrays_count", "arrays", static_cast<std::int64_t>(found.size()), Unit::count)
+  report.add("arrays_count", "arrays", read, Unit::count)
       .add("size", "size", bytes, Unit::bytes)
       .add("nans", "NaN", nans, Unit::count);
   if (!links.rows.empty()) report.add(std::move(links));
   if (options.histogram) report.add(std::move(histogram));
+  unreadable.add_to(report);
   job.deliver(std::move(report), {});
+  unreadable.throw_if_any();
   return Answer::yes;
 }
 
