@@ -338,8 +338,10 @@ class MemberBytes {
   zip_int64_t serve(void* data, zip_uint64_t size, zip_source_cmd_t command) {
     switch (command) {
       case ZIP_SOURCE_OPEN:
-        open();
-        return 0;
+        return first_.run([&] {
+          open();
+          return zip_int64_t{0};
+        });
       case ZIP_SOURCE_READ:
         return first_.run([&] { return read(static_cast<std::byte*>(data), size); });
       case ZIP_SOURCE_CLOSE:
