@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -141,7 +143,8 @@ class Server {
 
   void open_existing(const std::string& path, unsigned mode) {
     struct stat status {};
-    if (stat(path.c_str(), &status) == 0) file_bytes_ = status.st_size;
+    if (stat(path.c_str(), &status) != 0) throw error("", std::generic_category().message(errno));
+    file_bytes_ = status.st_size;
     if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "not an HDF5 file (no HDF5 signature in it)");
     file_ = checked(H5Fopen(path.c_str(), mode, H5P_DEFAULT), H5Fclose, "", "cannot be opened");
   }

@@ -46,9 +46,9 @@ Error input_error(std::string_view name, std::string_view why) {
 Zip open_zip(const std::string& path) {
   const std::string name = core::printable(path);
   File file = open_for_reading(path, name);
-  if (!is_regular(file.fd()))
+  if (!is_regular(file.fd(), name))
     throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
-  if (size_of_file(file.fd()) == 0) throw input_error(name, "the file is empty");
+  if (size_of_file(file.fd(), name) == 0) throw input_error(name, "the file is empty");
   int code = 0;
   Zip zip(zip_open(path.c_str(), ZIP_RDONLY, &code));
   if (zip) return zip;
