@@ -31,7 +31,7 @@ Message request(Hdf5Call call) {
 class Session {
  public:
   explicit Session(std::string name)
-      : name_(std::move(name)), worker_(make_hdf5_server(), "the HDF5 library") {}
+      : name_(std::move(name)), worker_(make_hdf5_server(), {.library = "the HDF5 library"}) {}
 
   Message call(const Message& message) {
     try {
