@@ -104,7 +104,10 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                       "numpy.loadtxt reads.",
                       fmt::join(command.outputs, ", "))));
     shared(add_flag(app, "--overwrite", into.overwrite,
-                    "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
+                    "replace HDF5 objects that exist\n.npy and .npz files are always replaced. What is added "
+                    "to an HDF5 file "
+                    "goes to a copy of the whole file, which then takes its place; runs that add to the same "
+                    "file wait for each other."));
   }
   shared(add_flag(app, "--dry-run", into.dry_run,
                   "check the inputs, say what would be done, write nothing\nReads headers, and the values of "

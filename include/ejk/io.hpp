@@ -138,6 +138,11 @@ void check_target(const ArrayReference& target, const std::vector<std::string>& 
 /// slices, bool as 0 and 1, floats so that they read back exactly. Throws Error{output} when `out` fails.
 void print_array(std::FILE* out, const ArraySource& array);
 
+/// Writes all of the text, past the stream's own buffer: unlike fwrite it also waits where the stream does
+/// not block (a pipe or terminal that another program has set so). Throws Error{output} that begins with
+/// `name`.
+void write_text(std::FILE* out, std::string_view text, std::string_view name = "standard output");
+
 /// The name of the file or dataset that open_array mapped where `address` is, the si_addr of a SIGBUS;
 /// nullptr where none is. Safe in a signal handler.
 const char* mapped_file_at(const void* address) noexcept;

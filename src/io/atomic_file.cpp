@@ -177,7 +177,9 @@ std::string follow_links(const std::string& path) {
   fs::path at = path;  // it does not exist: only the last part can still be a link
   for (int links = 0; links < 40; ++links) {
     const fs::path to = fs::read_symlink(at, failed);
-    if (failed) break;
+    if (failed == std::errc::invalid_argument || failed == std::errc::no_such_file_or_directory) break;
+    // A link that cannot be read is not to be replaced by a file.
+    if (failed) throw output_error(core::printable(path), failed.value());
     at = to.is_absolute() ? to : at.parent_path() / to;
   }
   return at;
@@ -188,7 +190,9 @@ void check_can_write(const std::string& path) {
   if (look_at(path, name).kind == Existing::Kind::other) return;
   const std::string folder = folder_of(follow_links(path));
   struct stat status {};
-  if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))
+  const bool found = stat(folder.c_str(), &status) == 0;
+  if (!found && errno != ENOENT && errno != ENOTDIR) throw output_error(name, errno);
+  if (!found || !S_ISDIR(status.st_mode))
     throw Error(Error::Kind::output, name + ": the folder " + core::printable(folder) + " does not exist");
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw output_error(name, errno);
 }
@@ -251,6 +255,23 @@ void AtomicFile::commit() {
   temporary_.keep();
 }
 
+bool AtomicFile::commit_new() {
+  close();
+  const SignalsHeld whole;
+  const char* from = temporary_.path().c_str();
+  const char* to = target_.c_str();
+  if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) {
+    temporary_.keep();
+    return true;
+  }
+  // A file system without it gives a second name, which is then the only one; one without those renames.
+  if (errno != EEXIST && link(from, to) == 0) return true;  // (`temporary_` removes the first name)
+  if (errno == EEXIST) return false;
+  if (rename(from, to) != 0) throw output_error(name_, errno);
+  temporary_.keep();
+  return true;
+}
+
 void commit_all(std::vector<AtomicFile>& files) {
   for (AtomicFile& file : files) file.close();
   const SignalsHeld whole;
@@ -278,6 +299,44 @@ void commit_all(std::vector<AtomicFile>& files) {
       unlink(files[done].target().c_str());
   }
   throw error;
+}
+
+namespace {
+
+// Waits for the lock on one byte of the file, where the file system has locks.
+void lock_for_replacing(int fd) {
+  constexpr off_t kByte = off_t{1} << 62;
+  const auto a_lock = [] {
+    struct flock lock {};
+    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = kByte, lock.l_len = 1;
+    return lock;
+  };
+  struct flock wanted = a_lock(), other = a_lock();
+  if (fcntl(fd, F_OFD_SETLK, &wanted) == 0 || (errno != EAGAIN && errno != EACCES)) return;
+  // On network file systems another program's lock of the whole file is in the way; that is not waited for.
+  if (fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK &&
+      (other.l_start != kByte || other.l_len != 1))
+    return;
+  wanted = a_lock();
+  while (fcntl(fd, F_OFD_SETLKW, &wanted) != 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+ReplaceLock::ReplaceLock(const std::string& path) {
+  while (true) {
+    struct stat held {
+    }, there{};
+    found_ = stat(path.c_str(), &there) == 0 && S_ISREG(there.st_mode);
+    if (!found_) return;
+    file_ = File(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    if (!file_.is_open() && errno == ENOENT) continue;
+    if (!file_.is_open()) return;  // whoever replaces it says why, if that is not possible either
+    lock_for_replacing(file_.fd());
+    if (fstat(file_.fd(), &held) != 0) throw output_error(core::printable(path), errno);
+    if (stat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return;
+  }
 }
 
 TemporaryPath make_folder(const std::string& path) {

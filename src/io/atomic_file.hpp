@@ -63,6 +63,8 @@ class AtomicFile {
   void close();
   /// Closes, and puts it under its final name in one step.
   void commit();
+  /// The same unless something has appeared under that name, which then stays: false.
+  bool commit_new();
 
  private:
   friend void commit_all(std::vector<AtomicFile>& files);
@@ -77,10 +79,29 @@ class AtomicFile {
 /// cannot exchange two names, a replaced file does not come back.)
 void commit_all(std::vector<AtomicFile>& files);
 
+/// Held while a file is read, added to and replaced, by every run of ejk that does so: the next one waits
+/// until the file that this one makes has its name. It lasts until the end of its scope, or of the process.
+///
+/// The lock is on the file itself, so that nothing is left behind: who gets it looks whether the name still
+/// leads to that file, and otherwise waits for the next one. It is a lock on one byte far behind the end, not
+/// on the whole file: programs that read HDF5 files lock those, for hours. A file that does not exist yet has
+/// no lock; see AtomicFile::commit_new. Where the file system has no locks, nobody waits.
+class ReplaceLock {
+ public:
+  explicit ReplaceLock(const std::string& path);
+  /// There is a regular file.
+  bool found_file() const { return found_; }
+
+ private:
+  File file_;
+  bool found_ = false;
+};
+
 /// Makes a folder, which is temporary until kept; empty if it is there already. Its parents are not made.
 TemporaryPath make_folder(const std::string& path);
 
-/// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists.
+/// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists. Throws
+/// Error{output} for a link that cannot be read.
 std::string follow_links(const std::string& path);
 
 /// Whether a file could be made or replaced at `path`; Error{output} if not. Nothing is touched.

@@ -2,6 +2,7 @@
 #include "io/file.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,24 +38,38 @@ int File::close() {
   return fd >= 0 && ::close(fd) != 0 && errno != EINTR ? errno : 0;
 }
 
+namespace {
+
+struct stat status_of(int fd, std::string_view name) {
+  struct stat status {};
+  if (fstat(fd, &status) != 0) throw system_error(Error::Kind::input, name, errno);
+  return status;
+}
+
+// After a call that failed: whether it is to be made again, at once or when the descriptor is ready. (Pipes
+// and terminals may have been set not to block by another program that has them open.)
+bool call_again(int fd, short event) {
+  const int code = errno;
+  if (code == EINTR) return true;
+  if (code != EAGAIN && code != EWOULDBLOCK) return false;
+  pollfd ready{fd, event, 0};
+  const bool waited = poll(&ready, 1, -1) >= 0 || errno == EINTR;
+  errno = code;
+  return waited;
+}
+
+}  // namespace
+
 File open_for_reading(const std::string& path, std::string_view name) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.is_open()) throw system_error(Error::Kind::input, name, errno);
-  struct stat status {};
-  if (fstat(file.fd(), &status) != 0) throw system_error(Error::Kind::input, name, errno);
-  if (S_ISDIR(status.st_mode)) throw system_error(Error::Kind::input, name, EISDIR);
+  if (S_ISDIR(status_of(file.fd(), name).st_mode)) throw system_error(Error::Kind::input, name, EISDIR);
   return file;
 }
 
-bool is_regular(int fd) {
-  struct stat status {};
-  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-}
+bool is_regular(int fd, std::string_view name) { return S_ISREG(status_of(fd, name).st_mode); }
 
-std::int64_t size_of_file(int fd) {
-  struct stat status {};
-  return fstat(fd, &status) == 0 ? status.st_size : 0;
-}
+std::int64_t size_of_file(int fd, std::string_view name) { return status_of(fd, name).st_size; }
 
 std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name) {
   std::size_t done = 0;
@@ -63,7 +78,7 @@ std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name) {
     if (got == 0) break;
     if (got > 0)
       done += static_cast<std::size_t>(got);
-    else if (errno != EINTR)
+    else if (!call_again(fd, POLLIN))
       throw system_error(Error::Kind::input, name, errno);
   }
   return done;
@@ -98,9 +113,11 @@ void write_all(int fd, const void* data, std::int64_t n, std::string_view name) 
   const auto* from = static_cast<const std::byte*>(data);
   while (n > 0) {
     const ssize_t wrote = ::write(fd, from, static_cast<std::size_t>(std::min(n, kMost)));
-    if (wrote >= 0)
+    if (wrote > 0)
       from += wrote, n -= wrote;
-    else if (errno != EINTR)
+    else if (wrote == 0)
+      cannot_write(from, name, EIO);  // it would be so for ever
+    else if (!call_again(fd, POLLOUT))
       cannot_write(from, name, errno);
   }
 }
@@ -110,8 +127,10 @@ void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std
   const auto* from = static_cast<const std::byte*>(data);
   while (n > 0) {
     const ssize_t wrote = ::pwrite(fd, from, static_cast<std::size_t>(std::min(n, kMost)), at);
-    if (wrote >= 0)
+    if (wrote > 0)
       from += wrote, at += wrote, n -= wrote;
+    else if (wrote == 0)
+      cannot_write(from, name, EIO);
     else if (errno != EINTR)
       cannot_write(from, name, errno);
   }

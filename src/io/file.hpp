@@ -38,17 +38,20 @@ class File {
 /// Opens for reading. Throws Error{input} "NAME: why" where it cannot be, or is a directory.
 File open_for_reading(const std::string& path, std::string_view name);
 
-bool is_regular(int fd);
-std::int64_t size_of_file(int fd);
+/// What the descriptor is open on. They throw Error{input} where the system does not say: an unknown size is
+/// not 0.
+bool is_regular(int fd, std::string_view name);
+std::int64_t size_of_file(int fd, std::string_view name);
 
-/// Reads up to `n` bytes from where the descriptor stands; fewer only at the end. Throws Error{input}.
+/// Reads up to `n` bytes from where the descriptor stands; fewer only at the end. Waits for a descriptor that
+/// does not block. Throws Error{input}.
 std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name);
 
 /// Reads `n` bytes from byte `at` on, wherever the descriptor stands; any number of threads at once. Throws
 /// Error{input}, also when the file holds fewer.
 void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_view name);
 
-/// Writes all `n` bytes. Throws Error{output}.
+/// Writes all `n` bytes; waits for a descriptor that does not block. Throws Error{output}.
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name);
 
 /// The same at byte `at` of a regular file, wherever the descriptor stands; any number of threads at once.

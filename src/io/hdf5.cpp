@@ -1,6 +1,8 @@
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5.hpp"
 
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,7 +31,7 @@ Message request(Hdf5Call call) {
 class Session {
  public:
   explicit Session(std::string name)
-      : name_(std::move(name)), worker_(make_hdf5_server(), "the HDF5 library") {}
+      : name_(std::move(name)), worker_(make_hdf5_server(), {.library = "the HDF5 library"}) {}
 
   Message call(const Message& message) {
     try {
@@ -127,10 +129,10 @@ class DatasetSource final : public ArraySource {
 // Opens the file just to see that the system lets us, and that there is something in it.
 File open_checked(const std::string& path, const std::string& name) {
   File file = open_for_reading(path, name);
-  if (!is_regular(file.fd()))
+  if (!is_regular(file.fd(), name))
     throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
         .hint("copy it to a file first");
-  if (size_of_file(file.fd()) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
+  if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
   return file;
 }
 
@@ -187,17 +189,23 @@ std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, co
   if (layout.offset < 0)
     return std::make_shared<DatasetSource>(std::move(reader), std::move(layout), std::move(name));
   const auto end = core::checked_add(layout.offset, bytes);
-  if (!end || *end > size_of_file(file.fd())) throw malformed();
+  if (!end || *end > size_of_file(file.fd(), name)) throw malformed();
   Mapping mapping = Mapping::of_file(file.fd(), *end, name);
   return make_mapped_source(std::move(mapping), layout, std::move(name));
 }
 
 namespace {
 
-// The bytes of the file that is there now, to the new one. The file system may share the blocks.
-void copy_contents(const std::string& path, const AtomicFile& to) {
+// The bytes of the file that is there now, to the new one, where the file system has room for them and for
+// `more` bytes; it may share the blocks of the two.
+void copy_contents(const std::string& path, const AtomicFile& to, std::int64_t more) {
   const File from(open_for_reading(path, to.name()));
-  std::int64_t left = size_of_file(from.fd());
+  std::int64_t left = size_of_file(from.fd(), to.name());
+  if (ioctl(to.fd(), FICLONE, from.fd()) == 0) {
+    to.check_room(more);
+    return;
+  }
+  to.check_room(core::checked_add(left, more).value_or(INT64_MAX));
   while (left > 0) {
     const ssize_t n =
         copy_file_range(from.fd(), nullptr, to.fd(), nullptr, static_cast<std::size_t>(left), 0);
@@ -209,7 +217,7 @@ void copy_contents(const std::string& path, const AtomicFile& to) {
   while (left > 0) {  // where the system cannot: both files stand where it stopped
     const auto n = static_cast<std::int64_t>(
         read_some(from.fd(), piece.data(), static_cast<std::size_t>(kPieceBytes), to.name()));
-    if (n == 0) break;
+    if (n == 0) throw Error(Error::Kind::input, to.name() + ": has become shorter while it was copied");
     write_all(to.fd(), piece.data(), n, to.name());
     left -= n;
   }
@@ -234,22 +242,27 @@ Message with_names(Message message, const WriteJob& job) {
 
 // An empty file is as good as none: `mktemp` makes such.
 bool has_contents(const std::string& path) {
-  const File file(open_for_reading(path, core::printable(path)));
-  return size_of_file(file.fd()) > 0;
+  const std::string name = core::printable(path);
+  const File file(open_for_reading(path, name));
+  return size_of_file(file.fd(), name) > 0;
 }
 
-}  // namespace
-
-void write_hdf5(const WriteJob& job) {
+// Adds the arrays to a copy of the file, which then takes its place. False where a file came or went
+// meanwhile.
+bool try_to_write(const WriteJob& job) {
+  const ReplaceLock lock(job.path);
   AtomicFile file(job.path);
   if (!file.is_temporary())
     throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
-  file.check_room(job.bytes());
+  if (file.replaces() != lock.found_file()) return false;
   Session session(file.name());
   const auto call = [&](const Message& message) { as_output_error([&] { session.call(message); }); };
   bool is_new = true;
   as_output_error([&] { is_new = !file.replaces() || !has_contents(file.target()); });
-  if (!is_new) as_output_error([&] { copy_contents(file.target(), file); });
+  if (is_new)
+    file.check_room(job.bytes());
+  else
+    as_output_error([&] { copy_contents(file.target(), file, job.bytes()); });
   call(request(Hdf5Call::begin).put(file.path()).put(file.name()).put(is_new).put(job.options.overwrite));
   for (const NamedArray& array : job.arrays) {
     const ArraySource& source = *array.source;
@@ -270,12 +283,25 @@ void write_hdf5(const WriteJob& job) {
   finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.attributes.size()));
   for (const auto& [key, value] : job.options.attributes) finish.put(key).put(value);
   call(finish);
+  if (!file.replaces()) return file.commit_new();
   file.commit();
+  return true;
+}
+
+}  // namespace
+
+void write_hdf5(const WriteJob& job) {
+  // Where another run has made the file that was to be made here, the arrays are added to that one.
+  while (!try_to_write(job)) {
+  }
 }
 
 void check_hdf5(const WriteJob& job) {
   check_can_write(job.path);
-  if (access(job.path.c_str(), F_OK) != 0) return;
+  if (access(job.path.c_str(), F_OK) != 0) {
+    if (errno == ENOENT) return;
+    throw system_error(Error::Kind::output, core::printable(job.path), errno);
+  }
   const std::string name = core::printable(job.path);
   as_output_error([&] {
     if (!has_contents(job.path)) return;

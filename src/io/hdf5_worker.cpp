@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/hdf5_chunks.hpp"
+#include "io/hdf5_driver.hpp"
 #include "io/hdf5_library.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
@@ -48,6 +51,18 @@ struct Dataset {
 class Server {
  public:
   Message serve(Message& request, std::span<std::byte> buffer) {
+    try {
+      Message reply = answer(request, buffer);
+      check_written();
+      return reply;
+    } catch (const Error&) {
+      check_written();  // whatever follows from a failed write is not the reason
+      throw;
+    }
+  }
+
+ private:
+  Message answer(Message& request, std::span<std::byte> buffer) {
     switch (static_cast<Hdf5Call>(request.integer())) {
       case Hdf5Call::names: {
         open_file(request);
@@ -105,7 +120,12 @@ class Server {
     throw Error(Error::Kind::internal, "an unknown request");
   }
 
- private:
+  void check_written() const {
+    if (disk_.write_error != 0)
+      throw error(dataset_path_,
+                  "cannot be written: " + std::generic_category().message(disk_.write_error));
+  }
+
   // --- errors
 
   std::string at(std::string_view path) const { return errors_.at(path); }
@@ -123,7 +143,6 @@ class Server {
   // --- the file
 
   void start_library() {
-    setenv("HDF5_USE_FILE_LOCKING", "FALSE", 1);  // nothing is written in place, and some media cannot lock
     allow_memory(kMemory);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -144,9 +163,10 @@ class Server {
 
   void open_existing(const std::string& path, unsigned mode) {
     struct stat status {};
-    if (stat(path.c_str(), &status) == 0) file_bytes_ = status.st_size;
+    if (stat(path.c_str(), &status) != 0) throw error("", std::generic_category().message(errno));
+    file_bytes_ = status.st_size;
     if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "not an HDF5 file (no HDF5 signature in it)");
-    file_ = checked(H5Fopen(path.c_str(), mode, H5P_DEFAULT), H5Fclose, "", "cannot be opened");
+    file_ = checked(H5Fopen(path.c_str(), mode, hdf5_access(disk_).id()), H5Fclose, "", "cannot be opened");
   }
 
   // --- names and paths
@@ -588,8 +608,9 @@ class Server {
   void make_group(const std::string& path) {
     const Handle plist(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
     H5Pset_obj_track_times(plist.id(), false);
-    checked(H5Gcreate2(file_.id(), path.c_str(), H5P_DEFAULT, plist.id(), H5P_DEFAULT), H5Gclose, path,
-            "cannot be made");
+    Handle group = checked(H5Gcreate2(file_.id(), path.c_str(), H5P_DEFAULT, plist.id(), H5P_DEFAULT),
+                           H5Gclose, path, "cannot be made");
+    close_written(group, path);
   }
 
   void check(Message& request) {
@@ -611,7 +632,7 @@ class Server {
     const bool is_new = request.integer() != 0;
     overwrite_ = request.integer() != 0;
     start_library();
-    const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose), plist(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+    const Handle access = hdf5_access(disk_), plist(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
     H5Pset_alignment(access.id(), kAlignFrom, kAlignment);
     H5Pset_obj_track_times(plist.id(), false);  // the same work gives the same bytes
     if (is_new) {
@@ -623,8 +644,19 @@ class Server {
     }
   }
 
-  void create(Message& request) {
+  // What the library writes only when something is closed is on its way when this returns.
+  void close_written(Handle& handle, std::string_view path) const {
+    if (!handle.close()) throw library_error(path, "cannot be written");
+  }
+
+  void close_dataset() {
+    close_written(dataset_.id, dataset_path_);
     dataset_ = Dataset();
+    dataset_path_.clear();
+  }
+
+  void create(Message& request) {
+    close_dataset();
     dataset_path_ = request.text();
     const std::string& path = dataset_path_;
     dataset_.layout.dtype = static_cast<DType>(request.integer());
@@ -696,20 +728,18 @@ class Server {
   }
 
   void finish(Message& request) {
-    dataset_ = Dataset();
+    close_dataset();
     const std::string path = request.text();
     if (find(path) == Found::nothing) {  // a group without arrays
       make_group(path);
     }
-    {
-      const Handle object =
-          checked(H5Oopen(file_.id(), path.c_str(), links_.id()), H5Oclose, path, "cannot be opened");
-      for (std::int64_t n = request.integer(); n > 0; --n) {
-        const std::string key = request.text();
-        put_attribute(path, object.id(), key, request.text());
-      }
+    Handle object =
+        checked(H5Oopen(file_.id(), path.c_str(), links_.id()), H5Oclose, path, "cannot be opened");
+    for (std::int64_t n = request.integer(); n > 0; --n) {
+      const std::string key = request.text();
+      put_attribute(path, object.id(), key, request.text());
     }
-    // Flushed before it is closed: the library can crash when closing fails to write.
+    close_written(object, path);
     if (H5Fflush(file_.id(), H5F_SCOPE_GLOBAL) < 0 || !file_.close())
       throw library_error("", "cannot be written");
   }
@@ -721,13 +751,15 @@ class Server {
     const Handle type(H5Tcopy(H5T_C_S1), H5Tclose), space(H5Screate(H5S_SCALAR), H5Sclose);
     H5Tset_size(type.id(), H5T_VARIABLE);
     H5Tset_cset(type.id(), H5T_CSET_UTF8);
-    const Handle attribute(H5Acreate2(object, key.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
-                           H5Aclose);
+    Handle attribute(H5Acreate2(object, key.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT),
+                     H5Aclose);
     const char* text = value.c_str();
-    if (!attribute.valid() || H5Awrite(attribute.id(), type.id(), &text) < 0) throw fail();
+    if (!attribute.valid() || H5Awrite(attribute.id(), type.id(), &text) < 0 || !attribute.close())
+      throw fail();
   }
 
   // The order matters: what is closed last stands first.
+  Hdf5Disk disk_;
   Handle links_, file_;
   Dataset dataset_;
   std::string dataset_path_;

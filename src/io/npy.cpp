@@ -359,9 +359,9 @@ void check_stdout(const WriteJob&) {}
 std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options) {
   const std::string name = core::printable(reference.path);
   File file = open_for_reading(reference.path, name);
-  if (!is_regular(file.fd())) return read_npy_stream(file.fd(), name, options.max_memory);
+  if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
   ArrayLayout layout;
-  const std::int64_t size = size_of_file(file.fd());
+  const std::int64_t size = size_of_file(file.fd(), name);
   try {
     layout = read_npy_header(
         [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });

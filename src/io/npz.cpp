@@ -46,9 +46,9 @@ Error input_error(std::string_view name, std::string_view why) {
 Zip open_zip(const std::string& path) {
   const std::string name = core::printable(path);
   File file = open_for_reading(path, name);
-  if (!is_regular(file.fd()))
+  if (!is_regular(file.fd(), name))
     throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
-  if (size_of_file(file.fd()) == 0) throw input_error(name, "the file is empty");
+  if (size_of_file(file.fd(), name) == 0) throw input_error(name, "the file is empty");
   int code = 0;
   Zip zip(zip_open(path.c_str(), ZIP_RDONLY, &code));
   if (zip) return zip;
@@ -338,8 +338,10 @@ class MemberBytes {
   zip_int64_t serve(void* data, zip_uint64_t size, zip_source_cmd_t command) {
     switch (command) {
       case ZIP_SOURCE_OPEN:
-        open();
-        return 0;
+        return first_.run([&] {
+          open();
+          return zip_int64_t{0};
+        });
       case ZIP_SOURCE_READ:
         return first_.run([&] { return read(static_cast<std::byte*>(data), size); });
       case ZIP_SOURCE_CLOSE:

@@ -55,15 +55,19 @@ void append(fmt::memory_buffer& out, const std::byte* element) {
 
 }  // namespace
 
+void write_text(std::FILE* out, std::string_view text, std::string_view name) {
+  if (std::fflush(out) != 0) throw io::system_error(Error::Kind::output, name, errno);
+  io::write_all(fileno(out), text.data(), static_cast<std::int64_t>(text.size()), name);
+}
+
 void print_array(std::FILE* out, const ArraySource& array) {
-  const auto failed = [] { return io::system_error(Error::Kind::output, "standard output", errno); };
   const Shape& shape = array.shape();
   const std::int64_t line = shape.empty() ? 1 : shape.back();
   const std::int64_t slice = shape.size() < 3 ? 0 : line * shape[shape.size() - 2];  // 0: no blank lines
   std::int64_t printed = 0;
   fmt::memory_buffer text;
   const auto flush = [&] {
-    if (std::fwrite(text.data(), 1, text.size(), out) != text.size()) throw failed();
+    write_text(out, {text.data(), text.size()}, "standard output");
     text.clear();
   };
   const std::int64_t size = size_of(array.dtype());
@@ -80,7 +84,6 @@ void print_array(std::FILE* out, const ArraySource& array) {
     });
   });
   flush();
-  if (std::fflush(out) != 0) throw failed();
 }
 
 }  // namespace ejk

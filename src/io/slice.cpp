@@ -70,7 +70,11 @@ class SlicedSource final : public ArraySource {
   const std::string& name() const override { return name_; }
   bool random_access() const override { return source_->random_access(); }
   std::string storage() const override { return "slice"; }
-  bool prefers_read() const override { return source_->prefers_read() && mapped()->is_c_contiguous(); }
+  bool prefers_read() const override {
+    if (!source_->prefers_read()) return false;
+    const auto view = mapped();  // none where the file has the other byte order: read() is all there is
+    return !view || view->is_c_contiguous();
+  }
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
 
   std::optional<ArrayView> mapped() const override {

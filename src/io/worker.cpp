@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -27,104 +28,165 @@ constexpr std::int64_t kMaxMessage = std::int64_t{64} << 20;
   throw Error(Error::Kind::input, "its reading process gave a malformed answer");
 }
 
-// Both return false when the other side is gone.
-bool send_all(int socket, const void* data, std::size_t n) {
+// What can become of a message: 0 all of it went through; kGone: the other side is gone; else an errno.
+constexpr int kGone = -1;
+
+int failure_of(ssize_t moved) { return moved == 0 || errno == EPIPE || errno == ECONNRESET ? kGone : errno; }
+
+int send_all(int socket, const void* data, std::size_t n) {
   const auto* from = static_cast<const char*>(data);
   while (n > 0) {
     const ssize_t sent = ::send(socket, from, n, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
+    if (sent <= 0) return failure_of(sent);
     from += sent, n -= static_cast<std::size_t>(sent);
   }
-  return true;
+  return 0;
 }
 
-bool receive_all(int socket, void* data, std::size_t n) {
+int receive_all(int socket, void* data, std::size_t n) {
   auto* to = static_cast<char*>(data);
   while (n > 0) {
     const ssize_t got = ::recv(socket, to, n, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
+    if (got <= 0) return failure_of(got);
     to += got, n -= static_cast<std::size_t>(got);
   }
-  return true;
+  return 0;
 }
 
-bool send_message(int socket, const Message& message) {
+int send_message(int socket, const Message& message) {
   const auto size = static_cast<std::int64_t>(message.bytes().size());
-  return send_all(socket, &size, sizeof size) &&
-         send_all(socket, message.bytes().data(), message.bytes().size());
+  const int failed = send_all(socket, &size, sizeof size);
+  return failed != 0 ? failed : send_all(socket, message.bytes().data(), message.bytes().size());
 }
 
-bool receive_message(int socket, Message& message) {
+int receive_message(int socket, Message& message) {
   std::int64_t size = 0;
-  if (!receive_all(socket, &size, sizeof size)) return false;
+  if (const int failed = receive_all(socket, &size, sizeof size); failed != 0) return failed;
   if (size < 0 || size > kMaxMessage) malformed();
   std::string bytes(static_cast<std::size_t>(size), '\0');
-  if (!receive_all(socket, bytes.data(), bytes.size())) return false;
+  if (const int failed = receive_all(socket, bytes.data(), bytes.size()); failed != 0) return failed;
   message = Message(std::move(bytes));
-  return true;
+  return 0;
 }
 
 constexpr int kSocket = STDERR_FILENO + 1;  // where the child keeps its end
 
 enum class Outcome : std::int64_t { answer, error };
 
-void become_a_child(int socket) {
-  // The terminal's signals are for the parent to act on; the child follows when its socket closes.
+void handle(int signal, void (*how)(int)) {
   struct sigaction action {};
+  action.sa_handler = how;
+  sigaction(signal, &action, nullptr);
+}
+
+void become_a_child(int socket, int file) {
+  // The terminal's signals are for the parent to act on; the child follows when its socket closes.
   for (int signal = 1; signal < NSIG; ++signal) {
     const bool ignored = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT ||
-                         signal == SIGPIPE || signal == SIGXFSZ;  // the last two become errors of write()
-    action.sa_handler = ignored ? SIG_IGN : SIG_DFL;
-    sigaction(signal, &action, nullptr);
+                         signal == SIGPIPE || signal == SIGXFSZ ||  // the last two become errors of write()
+                         signal == SIGIO;                           // see EndsWithParent
+    handle(signal, ignored ? SIG_IGN : SIG_DFL);
   }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
 
+  // Each may have a number that another is to get.
+  if (socket < kSocket) socket = fcntl(socket, F_DUPFD, kSocket);
+  if (file >= 0) dup2(file, Worker::kFile);
   const int null = open("/dev/null", O_RDWR);
-  dup2(null, STDIN_FILENO);
+  if (file < 0) dup2(null, Worker::kFile);
   dup2(null, STDOUT_FILENO);
 #ifndef __SANITIZE_ADDRESS__  // whose reports should be seen
   dup2(null, STDERR_FILENO);
 #endif
-  dup2(socket, kSocket);
+  if (socket != kSocket) dup2(socket, kSocket);
   closefrom(kSocket + 1);
+  fcntl(kSocket, F_SETOWN, getpid());
+  fcntl(kSocket, F_SETFL, fcntl(kSocket, F_GETFL) | O_ASYNC);
 
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
 }
 
-[[noreturn]] void run_child(int socket, const Worker::Serve& serve, std::span<std::byte> buffer) {
-  become_a_child(socket);
-  Message request;
-  while (receive_message(kSocket, request)) {
-    // A loop without end is stopped by SIGPROF, whose default is to kill.
-    const itimerval limit{{0, 0}, {Worker::kRequestSeconds, 0}};
-    setitimer(ITIMER_PROF, &limit, nullptr);
+// While one lives the child ends with its parent, whatever it is doing: nothing happens on the socket while
+// the parent waits for an answer but that it closes, and that is a signal. (PR_SET_PDEATHSIG would end the
+// child with the thread that made it.)
+class EndsWithParent {
+ public:
+  EndsWithParent() {
+    handle(SIGIO, SIG_DFL);
+    pollfd socket{kSocket, POLLIN, 0};
+    if (poll(&socket, 1, 0) > 0 && (socket.revents & POLLHUP) != 0) _exit(0);
+  }
+  ~EndsWithParent() { handle(SIGIO, SIG_IGN); }
+  EndsWithParent(const EndsWithParent&) = delete;
+  EndsWithParent& operator=(const EndsWithParent&) = delete;
+};
+
+// What f returns or throws, as an answer.
+template <class F>
+Message answer_of(F&& f) {
+  const auto failed = [](const Error& error) {
     Message reply;
-    const auto fail = [&](const Error& error) {
-      reply = Message();
-      reply.put(static_cast<std::int64_t>(Outcome::error))
-          .put(static_cast<std::int64_t>(error.kind()))
-          .put(static_cast<std::int64_t>(error.reason()))
-          .put(error.message())
-          .put(error.hint());
-    };
-    try {
-      const Message answer = serve(request, buffer);
-      reply.put(static_cast<std::int64_t>(Outcome::answer)).put(answer.bytes());
-    } catch (const Error& e) {
-      fail(e);
-    } catch (const std::bad_alloc&) {
-      fail(Error(Error::Kind::input, "reading it takes more memory than a sound file would need"));
-    } catch (const std::exception& e) {
-      fail(Error(Error::Kind::internal, e.what()));
-    }
-    if (!send_message(kSocket, reply)) break;
+    reply.put(static_cast<std::int64_t>(Outcome::error))
+        .put(static_cast<std::int64_t>(error.kind()))
+        .put(static_cast<std::int64_t>(error.reason()))
+        .put(error.message())
+        .put(error.hint());
+    return reply;
+  };
+  try {
+    const EndsWithParent whatever_it_does;
+    const Message answer = f();
+    return Message().put(static_cast<std::int64_t>(Outcome::answer)).put(answer.bytes());
+  } catch (const Error& e) {
+    return failed(e);
+  } catch (const std::bad_alloc&) {
+    return failed(Error(Error::Kind::input, "reading it takes more memory than a sound file would need"));
+  } catch (const std::exception& e) {
+    return failed(Error(Error::Kind::internal, e.what()));
+  }
+}
+
+void serve_requests(const Worker::Serve& serve, const Worker::Setup& setup, std::span<std::byte> buffer) {
+  const Message started = answer_of([&] {
+    if (setup.start) setup.start();
+    return Message();
+  });
+  if (send_message(kSocket, started) != 0) return;
+  Message request;
+  while (receive_message(kSocket, request) == 0) {
+    // A loop without end is stopped by SIGPROF, whose default is to kill.
+    const itimerval limit{{0, 0}, {setup.request_seconds, 0}};
+    setitimer(ITIMER_PROF, &limit, nullptr);
+    if (send_message(kSocket, answer_of([&] { return serve(request, buffer); })) != 0) return;
+  }
+}
+
+// Nothing of the parent's may be unwound here: its files in the making are not this process's to remove.
+[[noreturn]] void run_child(int socket, const Worker::Serve& serve, const Worker::Setup& setup,
+                            std::span<std::byte> buffer) noexcept {
+  try {
+    become_a_child(socket, setup.file);
+    serve_requests(serve, setup, buffer);
+  } catch (...) {
+    _exit(1);
   }
   _exit(0);
+}
+
+// Whether an answer begins to come within that time. Steps are counted, not the clock: a program that was
+// stopped and goes on has not waited.
+bool comes_within(int socket, int seconds) {
+  constexpr int kStep = 100;  // milliseconds
+  for (int steps = seconds * 1000 / kStep; steps > 0; --steps) {
+    pollfd ready{socket, POLLIN, 0};
+    if (poll(&ready, 1, kStep) > 0) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -169,33 +231,45 @@ Shape Message::shape() {
   return shape;
 }
 
-Worker::Worker(const Serve& serve, std::string library)
-    : library_(std::move(library)),
-      buffer_(Mapping::of_memory(kBufferBytes, Mapping::Sharing::with_children)) {
+Worker::Worker(const Serve& serve, Setup setup)
+    : setup_(std::move(setup)), buffer_(Mapping::of_memory(kBufferBytes, Mapping::Sharing::with_children)) {
+  const std::string process = "no process for " + setup_.library;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw system_error(Error::Kind::internal, "socketpair", errno);
+    throw system_error(Error::Kind::budget, process, errno);
   socket_ = File(ends[0]);
-  File other(ends[1]);
+  const File other(ends[1]);
   child_ = fork();
-  if (child_ == 0) run_child(other.fd(), serve, {buffer_.data(), static_cast<std::size_t>(kBufferBytes)});
-  if (child_ < 0) throw system_error(Error::Kind::internal, "fork", errno);
+  if (child_ == 0)
+    run_child(other.fd(), serve, setup_, {buffer_.data(), static_cast<std::size_t>(kBufferBytes)});
+  if (child_ < 0) throw system_error(Error::Kind::budget, process, errno);
 }
 
 Worker::~Worker() { stop(); }
 
-void Worker::stop() {
-  if (child_ < 0) return;
+// Ends the child; returns how it ended, if it had before.
+int Worker::stop() {
+  int status = 0;
+  if (child_ < 0) return status;
   kill(child_, SIGKILL);  // between requests it has nothing to finish
-  while (waitpid(std::exchange(child_, -1), nullptr, 0) < 0 && errno == EINTR) {
+  while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
   }
+  child_ = -1;
+  return status;
 }
 
-Message Worker::call(const Message& request) {
+Message Worker::receive() {
   Message reply;
-  if (child_ < 0 || !send_message(socket_.fd(), request) || !receive_message(socket_.fd(), reply))
-    throw_death();
-  if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
+  try {
+    const int failed = receive_message(socket_.fd(), reply);
+    if (failed == kGone) throw_death();
+    if (failed != 0)
+      throw system_error(Error::Kind::budget, "no answer from the process of " + setup_.library, failed);
+    if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
+  } catch (...) {
+    stop();  // what may still come is no answer to the next request
+    throw;
+  }
   const std::int64_t kind = reply.integer(), reason = reply.integer();
   if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
   if (reason < 0 || reason > static_cast<std::int64_t>(Error::Reason::unsupported)) malformed();
@@ -203,18 +277,33 @@ Message Worker::call(const Message& request) {
   throw error.hint(reply.text());
 }
 
-void Worker::throw_death() {
-  int status = 0;
-  if (child_ >= 0) {
-    while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+Message Worker::call(const Message& request) {
+  if (child_ < 0) throw_death();
+  if (!started_) {
+    if (!comes_within(socket_.fd(), setup_.start_seconds)) {
+      stop();
+      throw Error(Error::Kind::budget, fmt::format("{} did not start within {} s in a process of its own",
+                                                   setup_.library, setup_.start_seconds));
     }
-    child_ = -1;
+    started_ = true;
+    receive();
   }
+  const int failed = send_message(socket_.fd(), request);
+  if (failed == kGone) throw_death();
+  if (failed != 0) {
+    stop();
+    throw system_error(Error::Kind::budget, "no message to the process of " + setup_.library, failed);
+  }
+  return receive();
+}
+
+void Worker::throw_death() {
+  const int status = stop();
   const bool endless = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF;
-  throw Error(
-      Error::Kind::input,
-      endless ? fmt::format("{} came to no end on it in {} s: the file is damaged", library_, kRequestSeconds)
-              : fmt::format("{} crashed on it: the file is damaged", library_));
+  throw Error(Error::Kind::input, endless
+                                      ? fmt::format("{} came to no end on it in {} s: the file is damaged",
+                                                    setup_.library, setup_.request_seconds)
+                                      : fmt::format("{} crashed on it: the file is damaged", setup_.library));
 }
 
 void allow_memory(std::int64_t bytes) {

@@ -1,8 +1,15 @@
 // A process of its own for work that may crash, recurse or eat memory on a damaged file: what happens to it
 // is an Error here. Requests and answers go over a socket, array data through memory that both sides see.
 //
-// The child has nothing of the parent's but that memory and its socket: other descriptors are closed, signals
-// are as by default, core dumps are off, memory and processor time are limited. It ends when the socket does.
+// The child has nothing of the parent's but that memory, its socket and the file it was given: other
+// descriptors are closed, signals are as by default, core dumps are off, memory and processor time are
+// limited. It ends when the socket does, in the middle of a request too.
+//
+// It is made by fork alone. A helper program, started by posix_spawn, would begin without the parent's
+// memory, but a library would have to find it wherever it is linked into. The price: a lock that another
+// thread holds at the moment of the fork stays locked in the child for ever (but malloc's and stdio's, which
+// the C library sees to). So the child calls nothing that changes the environment, `start` does what takes a
+// library's own locks, and the parent waits for the end of `start` for a limited time.
 // tests: tests/io/test_worker.cpp
 #pragma once
 
@@ -45,29 +52,40 @@ class Worker {
 
   /// The size of the shared memory.
   static constexpr std::int64_t kBufferBytes = std::int64_t{16} << 20;
-  /// Processor time that one request may take.
-  static constexpr int kRequestSeconds = 60;
+  /// The descriptor under which the child has the file it was given.
+  static constexpr int kFile = 0;
 
-  /// Starts the child. `library` is what to blame when it dies ("the HDF5 library").
-  Worker(const Serve& serve, std::string library);
+  struct Setup {
+    std::string library;               // what to blame when the child dies: "the HDF5 library"
+    std::function<void()> start = {};  // the child's first work
+    int file = -1;                     // a descriptor for the child
+    int request_seconds = 60;          // processor time that one request may take
+    int start_seconds = 60;            // time, on the clock, until `start` is done
+  };
+
+  /// Starts the child. Throws Error{budget} where the system has no process, socket or memory for it.
+  Worker(const Serve& serve, Setup setup);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Sends a request and waits for the answer. Throws what `serve` threw, or Error{input} when the child
-  /// died. One thread at a time.
+  /// Sends a request and waits for the answer. Throws what `serve` threw; Error{input} when the child died,
+  /// on this request or before; Error{budget} when the system could not carry a message. One thread at a
+  /// time.
   Message call(const Message& request);
 
   std::byte* buffer() const { return buffer_.data(); }
 
  private:
-  void stop();
+  Message receive();
+  int stop();
   [[noreturn]] void throw_death();
 
-  std::string library_;
+  Setup setup_;
   Mapping buffer_;
   File socket_;
   pid_t child_ = -1;
+  bool started_ = false;
 };
 
 /// For the child: from now on it may take `bytes` more memory than it has.

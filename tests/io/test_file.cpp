@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "io/support.hpp"
 
@@ -52,8 +53,8 @@ TEST_CASE("a mapped file can be released, whole pages of it, and read again") {
   std::string bytes(3 * 4096 + 100, 'x');
   put(folder / "a", bytes);
   const io::File file = io::open_for_reading(folder / "a", "a");
-  CHECK(io::is_regular(file.fd()));
-  const io::Mapping m = io::Mapping::of_file(file.fd(), io::size_of_file(file.fd()), "a");
+  CHECK(io::is_regular(file.fd(), "a"));
+  const io::Mapping m = io::Mapping::of_file(file.fd(), io::size_of_file(file.fd(), "a"), "a");
   for (const std::int64_t from : {0, 1, 4096, 5000})
     for (const std::int64_t n : {0, 1, 4096, 7288}) m.release(m.data() + from, n);
   CHECK(std::string_view(reinterpret_cast<const char*>(m.data()), bytes.size()) == bytes);
@@ -101,4 +102,31 @@ TEST_CASE("memory of one's own grows with what is in it, and releasing it loses 
   CHECK(m.data()[4095] == std::byte{7});
   CHECK(m.data()[(64 << 20) - 1] == std::byte{9});
   CHECK_THROWS_AS(m.grow(INT64_MAX / 2), Error);
+}
+
+TEST_CASE("what a descriptor is open on is never guessed") {
+  CHECK(error_of(Error::Kind::input, [] { io::size_of_file(-1, "a"); }) == "a: Bad file descriptor");
+  CHECK(error_of(Error::Kind::input, [] { io::is_regular(-1, "a"); }) == "a: Bad file descriptor");
+}
+
+TEST_CASE("descriptors that do not block are waited for") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
+  const std::string bytes(1 << 20, 'x');  // more than a pipe holds
+  std::thread writer([&] { io::write_all(ends[1], bytes.data(), 1 << 20, "out"); });
+  std::string got(bytes.size(), '\0');
+  CHECK(io::read_some(ends[0], got.data(), got.size(), "in") == got.size());
+  CHECK(got == bytes);
+  writer.join();
+  std::FILE* out = fdopen(ends[1], "w");
+  std::fputs("first ", out);
+  std::thread reader([&] {
+    std::string text(6 + bytes.size(), '\0');
+    CHECK(io::read_some(ends[0], text.data(), text.size(), "in") == text.size());
+    CHECK(text == "first " + bytes);
+  });
+  write_text(out, bytes);
+  reader.join();
+  std::fclose(out);
+  close(ends[0]);
 }

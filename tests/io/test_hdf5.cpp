@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 #include <hdf5.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <zlib.h>
 
 #include <csignal>
 #include <numeric>
 
+#include "io/file.hpp"
+#include "io/run.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -716,4 +719,123 @@ TEST_CASE("HDF5 is not written to a pipe or a device") {
                             write_array(parse_reference(folder / "a.h5"), {"x", make_source(counting(deep))});
                           }),
                  "a.h5:/x: the array has 40 axes, HDF5 allows 32"));
+}
+
+TEST_CASE("a write that fails, whenever it does, is an error, and the file is as it was") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  write_array(parse_reference(folder / "old.h5"), {"x", make_source(counting({300}))});
+  const std::string before = get(folder / "old.h5");
+  write_array(parse_reference(folder / "x.npy"), {"x", make_source(counting({100}))});
+  const std::string into = " -o " + (folder / "a.h5") + ":/g/y --compression 4 --quiet";
+  for (const bool is_new : {true, false}) {
+    int failed = 0;
+    for (int when = 1;; ++when) {
+      CAPTURE(when);
+      fs::remove(folder / "a.h5");
+      if (!is_new) fs::copy_file(folder / "old.h5", folder / "a.h5");
+      const Printed ran =
+          run(fmt::format("strace -f -o /dev/null -e inject=pwrite64:error=EIO:when={} $EJK convert {}{}",
+                          when, folder / "x.npy", into));
+      if (ran.status == 0) break;
+      ++failed;
+      CHECK(ran.status == 4);
+      CHECK(contains(ran.text, "cannot be written: Input/output error"));
+      CHECK(get(folder / "a.h5") == (is_new ? "" : before));
+    }
+    CHECK(failed >= 3);
+    CHECK(same(read_all(*open_array(folder / "a.h5:/g/y")), counting({100})));
+    CHECK(folder.names() == Names{"a.h5", "old.h5", "x.npy"});
+  }
+}
+
+TEST_CASE("a full disk loses no array") {
+  Folder folder;
+  const std::string disk = folder / "disk";
+  fs::create_directory(disk);
+  if (run("mount -t tmpfs -o size=256k none " + disk).status != 0) {
+    MESSAGE("skipped: no file system can be mounted here");
+    return;
+  }
+  const std::shared_ptr<void> unmounted(nullptr, [&](void*) { run("umount --lazy " + disk); });
+  write_array(parse_reference(folder / "x.npy"), {"x", make_source(counting({1500}))});
+  write_array(parse_reference(folder / "y.npy"), {"y", make_source(counting({100}))});
+  write_array(parse_reference(disk + "/out.h5"), {"old", make_source(counting({1000}))});
+  const std::string before = get(disk + "/out.h5");
+  int full = 0, written = 0;
+  for (int pages = 0; pages < 16; ++pages) {
+    CAPTURE(pages);
+    fs::remove(disk + "/filler");
+    put(disk + "/out.h5", before);
+    const std::string room = fmt::format("{}", 256 * 1024 - 4096 * pages - static_cast<int>(before.size()));
+    run("head -c " + room + " /dev/zero > " + disk + "/filler");
+    const Printed ran = run("$EJK convert " + (folder / "x.npy") + " " + (folder / "y.npy") + " -o " + disk +
+                            "/out.h5 --overwrite --quiet");
+    if (ran.status == 0) {
+      ++written;
+      CHECK(same(read_all(*open_array(disk + "/out.h5:/x")), counting({1500})));
+      CHECK(same(read_all(*open_array(disk + "/out.h5:/y")), counting({100})));
+    } else {
+      ++full;
+      CHECK(ran.status == 4);
+      CHECK(contains(ran.text, "No space left on device"));
+      CHECK(get(disk + "/out.h5") == before);
+    }
+  }
+  CHECK(full > 3);
+  CHECK(written > 1);
+}
+
+TEST_CASE("runs that add to one file wait for each other") {
+  Folder folder;
+  const std::string add = "seq 24 | xargs -P4 -I{} $EJK convert " + (folder / "x.npy") + " --quiet -o ";
+  write_array(parse_reference(folder / "x.npy"), {"x", make_source(counting({100}))});
+  CHECK(run(add + (folder / "new.h5") + ":/a{}").status == 0);
+  CHECK(array_names(folder / "new.h5").size() == 24);
+  fs::create_symlink("new.h5", folder / "link.h5");
+  CHECK(run(add + (folder / "link.h5") + ":/b{}").status == 0);
+  CHECK(array_names(folder / "new.h5").size() == 48);
+  // The same name from all: one of them is the first.
+  const Printed ran = run("for i in 1 2 3 4; do $EJK convert " + (folder / "x.npy") + " -o " +
+                          (folder / "one.h5") + ":/x --quiet & done; wait");
+  std::size_t refused = 0;
+  for (std::size_t at = 0; (at = ran.text.find("already", at)) != std::string::npos; ++at) ++refused;
+  CHECK(refused == 3);
+  CHECK(folder.names() == Names{"link.h5", "new.h5", "one.h5", "x.npy"});
+}
+
+TEST_CASE("a program that has the file locked while it reads is not waited for") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_array(parse_reference(path), {"x", make_source(counting({3}))});
+  const io::File reader = io::open_for_reading(path, "a");
+  REQUIRE(flock(reader.fd(), LOCK_SH) == 0);  // as the HDF5 library does
+  write_array(parse_reference(path), {"y", make_source(counting({3}))});
+  CHECK(array_names(path) == Names{"/x", "/y"});
+}
+
+TEST_CASE("a file about which the system says nothing is not taken for an empty one") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_array(parse_reference(path), {"x", make_source(counting({300}))});
+  write_array(parse_reference(folder / "y.npy"), {"y", make_source(counting({3}))});
+  const std::string before = get(path);
+  for (const char* call : {"newfstatat", "fstat"}) {
+    for (int when = 1; when <= 40; ++when) {
+      CAPTURE(call);
+      CAPTURE(when);
+      const Printed ran =
+          run(fmt::format("strace -f -o {0}/log -e trace={1} -e inject={1}:error=EIO:when={2} $EJK "
+                          "convert {0}/y.npy -o {3} --quiet",
+                          folder.path(), call, when, path));
+      if (ran.status == 0)
+        CHECK(array_names(path) == Names{"/x", "/y"});
+      else
+        CHECK(get(path) == before);
+      const bool done = !(get(folder / "log").find("INJECTED") != std::string::npos);
+      put(path, before);
+      if (done) break;
+    }
+  }
 }

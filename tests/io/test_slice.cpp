@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "ejk/array_math.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -106,4 +107,21 @@ TEST_CASE("an index outside of its axis names axis, index and length") {
   CHECK(error_of(Error::Kind::input, [&] { slice(source, "[0,0,0]"); }) ==
         "x[0,0,0]: the slice has 3 entries, the array of shape (3, 4) has 2 axes");
   CHECK(slice(source, "[5:]")->shape() == Shape{0, 4});
+}
+
+TEST_CASE("a slice of a mapped file in the other byte order can be converted") {
+  Folder folder;
+  const std::string path = folder / "big.npy";
+  std::string bytes = "\x93NUMPY\x01";
+  std::string header = "{'descr': '>i4', 'fortran_order': False, 'shape': (4, 3), }";
+  header.resize(117, ' ');
+  header += '\n';
+  bytes += std::string(1, '\0') + static_cast<char>(header.size()) + std::string(1, '\0') + header;
+  for (char i = 0; i < 12; ++i) bytes += std::string(3, '\0') + i;
+  put(path, bytes);
+  const auto part = open_array(path + "[1:3,::2]");
+  CHECK(!part->mapped().has_value());
+  const Array got = read_all(*convert_array(part, DType::float64));
+  CHECK(std::vector<double>(got.elements<double>().begin(), got.elements<double>().end()) ==
+        std::vector<double>{3, 5, 6, 8});
 }

@@ -2,11 +2,15 @@
 #include "io/worker.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <new>
 
+#include "io/file.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -41,7 +45,7 @@ TEST_CASE(
         buffer[static_cast<std::size_t>(n)] = std::byte{42};
         return Message().put(n + 1);
       },
-      "the library");
+      {.library = "the library"});
   CHECK(worker.call(Message().put(5)).integer() == 6);
   CHECK(worker.buffer()[5] == std::byte{42});
   CHECK(error_of(Error::Kind::output, [&] { worker.call(Message().put(0)); }) == "no\nhint: do");
@@ -90,7 +94,7 @@ TEST_CASE("a child that crashes, exits or runs out of stack is an input error, a
     return {};
   };
   for (const std::int64_t way : {0, 1, 2, 3, 4}) {
-    Worker worker(serve, "the library");
+    Worker worker(serve, {.library = "the library"});
     const char* why = way == 4 ? "the library came to no end on it in 60 s"
                                : "the library crashed on it: the file is damaged";
     CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(way)); }), why));
@@ -106,7 +110,7 @@ TEST_CASE("the child's memory is limited") {
         const std::vector<char> memory(static_cast<std::size_t>(request.integer()));
         return Message().put(static_cast<std::int64_t>(memory.size()));
       },
-      "the library");
+      {.library = "the library"});
   CHECK(worker.call(Message().put(1 << 20)).integer() == 1 << 20);
   CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(256 << 20)); }),
                  "takes more memory"));
@@ -116,10 +120,69 @@ TEST_CASE("the child's memory is limited") {
 TEST_CASE("the child holds no descriptor of the parent's") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  Worker worker([](Message&, std::span<std::byte>) { return Message(); }, "the library");
+  Worker worker([](Message&, std::span<std::byte>) { return Message(); }, {.library = "the library"});
   worker.call({});
   close(ends[1]);
   char byte = 0;
   CHECK(read(ends[0], &byte, 1) == 0);  // would wait for ever if the child had the other end
   close(ends[0]);
+}
+
+TEST_CASE("a child that does not start is not waited for without end, and one that cannot start says why") {
+  const Worker::Serve nothing = [](Message&, std::span<std::byte>) { return Message(); };
+  Worker stuck(nothing, {.library = "the library", .start = [] { pause(); }, .start_seconds = 1});
+  CHECK(error_of(Error::Kind::budget, [&] { stuck.call({}); }) ==
+        "the library did not start within 1 s in a process of its own");
+  Worker failing(nothing, {.library = "the library", .start = [] { throw Error(Error::Kind::input, "no"); }});
+  CHECK(error_of(Error::Kind::input, [&] { failing.call({}); }) == "no");
+}
+
+TEST_CASE("the child has the file that it was given") {
+  Folder folder;
+  put(folder / "a", "0123456789");
+  const io::File file = io::open_for_reading(folder / "a", "a");
+  Worker worker(
+      [](Message&, std::span<std::byte>) {
+        char bytes[3] = {};
+        io::read_all_at(Worker::kFile, bytes, 3, 4, "a");
+        return Message().put(std::string_view(bytes, 3));
+      },
+      {.library = "the library", .file = file.fd()});
+  CHECK(worker.call({}).text() == "456");
+}
+
+TEST_CASE("where the system has no process, that is what is said") {
+  rlimit old{};
+  getrlimit(RLIMIT_NOFILE, &old);
+  const rlimit none{3, old.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string why = error_of(Error::Kind::budget, [&] {
+    Worker([](Message&, std::span<std::byte>) { return Message(); }, {.library = "the library"});
+  });
+  setrlimit(RLIMIT_NOFILE, &old);
+  CHECK(why == "no process for the library: Too many open files");
+}
+
+TEST_CASE("a child ends with its parent, also in the middle of a request") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    Worker worker(
+        [](Message&, std::span<std::byte>) {
+          while (always) {
+          }
+          return Message();
+        },
+        {.library = "the library", .file = ends[1]});  // open as long as the child lives
+    close(ends[1]);
+    alarm(1);
+    worker.call({});
+    _exit(0);
+  }
+  close(ends[1]);
+  pollfd ended{ends[0], POLLIN, 0};
+  CHECK(poll(&ended, 1, 20000) == 1);
+  close(ends[0]);
+  CHECK(waitpid(parent, nullptr, 0) == parent);
 }

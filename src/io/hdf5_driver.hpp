@@ -1,0 +1,23 @@
+// Where the HDF5 library reads and writes: a driver that keeps what the system answered to itself.
+//
+// The library writes small datasets, chunks and its own structures only when something is closed, and cannot
+// cope with a write that fails there: it goes on as if nothing had happened, or crashes. So this driver tells
+// it that all is well and remembers the first failure; whoever uses it asks for that after each step and
+// throws the file away. Reads do fail, with the system's reason. No file is locked. The bytes that come to be
+// are those of the library's default driver.
+// tests: tests/io/test_hdf5.cpp
+#pragma once
+
+#include "io/hdf5_library.hpp"
+
+namespace ejk::io {
+
+/// What the driver knows of the files it opens. It must outlive them.
+struct Hdf5Disk {
+  int write_error = 0;  // errno of the first write that failed
+};
+
+/// A file access property list with the driver.
+Hdf5Handle hdf5_access(Hdf5Disk& disk);
+
+}  // namespace ejk::io

@@ -1,0 +1,21 @@
+// The program run by a shell, and faults injected into its system calls.
+#pragma once
+
+#include "io/support.hpp"
+#include "support/shell.hpp"
+
+namespace ejk::test {
+
+/// Runs a command line in which $EJK names the program. Standard error is among what it prints.
+inline Printed run(const std::string& command) {
+  return shell("EJK='" EJK_PROGRAM "'; { " + command + "\n} 2>&1");
+}
+
+/// Whether faults can be injected here; says so where not.
+inline bool can_inject_faults() {
+  const bool can = run("strace -f -o /dev/null -e inject=pwrite64:error=EIO:when=99 true").status == 0;
+  if (!can) MESSAGE("skipped: strace cannot run here");
+  return can;
+}
+
+}  // namespace ejk::test
