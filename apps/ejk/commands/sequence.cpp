@@ -6,7 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
+#include <type_traits>
+#include <vector>
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
@@ -59,6 +62,50 @@ struct CuSeqlensOptions {
   DType dtype = DType::int32;
 };
 
+std::vector<std::int64_t> integers_of(const ArraySource& source) {
+  const Array raw = read_all(source);
+  std::vector<std::int64_t> values;
+  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>)
+      for (const T value : raw.elements<T>()) values.push_back(static_cast<std::int64_t>(value));
+  });
+  return values;
+}
+
+// Lengths that begin with 0 and never decrease are likely offsets. All that is 0 says nothing.
+void warn_of_offsets(Report& report, const ArraySource& lens) {
+  const std::vector<std::int64_t> values = integers_of(lens);
+  if (values.size() < 2 || values.front() != 0 || values.back() == 0 ||
+      !std::is_sorted(values.begin(), values.end()))
+    return;
+  report.warnings.push_back(fmt::format(
+      "{} was taken for lengths, but begins with 0 and never decreases, as cu_seqlens do: 'ejk lens' "
+      "makes lengths of cu_seqlens, --from lens confirms that these are lengths",
+      printable(lens.name())));
+}
+
+// Padding has negative ids, or 0 after ids of tokens: where 0 comes first, ids may count from 0.
+void warn_of_padding(Report& report, const ArraySource& ids) {
+  std::int64_t tokens = 0, runs = 0, before = 1;
+  bool any = false, negative = false;
+  for (const std::int64_t id : integers_of(ids)) {
+    const bool padding = id < 0 || (id == 0 && any);
+    tokens += padding;
+    negative = negative || id < 0;
+    runs += padding && before != id;
+    any = any || id > 0;
+    before = id;
+  }
+  if (tokens > 0)
+    report.warnings.push_back(
+        fmt::format("{}: {} of {} tokens have an id that marks padding ({}), and {} of the sequences {} such "
+                    "tokens; a slice of "
+                    "the input leaves them out",
+                    printable(ids.name()), format_count(tokens), format_count(ids.shape()[0]),
+                    negative ? "negative, or 0 after other ids" : "0 after other ids", format_count(runs),
+                    runs == 1 ? "is made of" : "are made of"));
+}
+
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (options.dtype == DType::boolean) throw Error(Error::Kind::usage, "--dtype: cu_seqlens cannot be bool");
   const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
@@ -72,12 +119,19 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
   Report planned = report;
   planned.add("shape", from == From::segment_ids ? "shape, at most" : "shape", Shape{entries + 1});
-  constexpr std::int64_t per_entry = 6 * 8;  // extents or lengths, their sums, the result
+  constexpr std::int64_t per_entry = 8 * 8;  // the input, extents or lengths, their sums, the result
   if (job.plan(planned, kPieceBytes + entries * per_entry)) return Answer::yes;
 
   const Array cu = job.phase(Job::Phase::compute, [&] {
-    if (from == From::lens) return prepare_cu_seqlens_from_lens(*input, options.dtype);
-    if (from == From::segment_ids) return prepare_cu_seqlens_from_segment_ids(*input, options.dtype);
+    if (from == From::lens || from == From::segment_ids) {
+      const Source values = in_memory(*input);  // a stream is read once
+      Array made = from == From::lens ? prepare_cu_seqlens_from_lens(*values, options.dtype)
+                                      : prepare_cu_seqlens_from_segment_ids(*values, options.dtype);
+      // Who says --from lens means it.
+      if (from == From::lens && options.from == From::automatic) warn_of_offsets(report, *values);
+      if (from == From::segment_ids) warn_of_padding(report, *values);
+      return made;
+    }
     const RowPadding padding = inspect_padding(*input);
     add_padding(report, padding, true);
     const auto rows = static_cast<std::int64_t>(padding.lens.size());
