@@ -152,7 +152,7 @@ MaskInfo process(const std::vector<Mask>& heads, BlockShape block, const Process
 
   // 7. Computable masks. One that is padded is not: its function would say True outside.
   info.distinct_partial_blocks = table->size();
-  if (info.masks.size() == 1 && info.masks[0].is_computable() &&
+  if (options.computable && info.masks.size() == 1 && info.masks[0].is_computable() &&
       !needs_padding(layout, info.masks[0], block)) {
     info.mask_function = info.masks[0];
     info.q_sequence = Array(DType::int32, {info.masks[0].q_length()});

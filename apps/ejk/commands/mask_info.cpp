@@ -26,6 +26,7 @@ struct MaskInfoOptions {
   bool pad = false;
 };
 
+  bool no_computable = false;
 std::int64_t whole_blocks(std::int64_t length, std::int64_t block) {
   return length / block + (length % block != 0 ? 1 : 0);
 }
@@ -82,7 +83,7 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
   const Shape grid{rows, q_blocks, kv_blocks};
   Shape pattern{options.block.q, options.block.kv};
   if (options.dkv) std::swap(pattern[0], pattern[1]);
-  const bool computable = one && masks.heads.front().is_computable() && !padded;
+  const bool computable = one && masks.heads.front().is_computable() && !padded && !options.no_computable;
 
   row("data_next", grid, narrowest(next - last, downcast));
   if (!computable) row("mask_next", grid, narrowest(partial - last, downcast));
@@ -118,14 +119,17 @@ Answer run(const MaskInfoOptions& options, Job& job) {
 
   const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
   ProcessMaskOptions how;
+  job.note_setting("computable", yes_no(!options.no_computable));
   how.head_shards = options.head_shards;
   how.q_seq_shards = options.q_seq_shards;
+  job.note_setting("shape", fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
   how.shrink_grid = !options.no_shrink_grid;
   how.downcast = !options.no_downcast;
   how.pad = options.pad;
   try {
     check_mask_blocks(masks.heads, options.block, how);
   } catch (Error& error) {
+  how.computable = !options.no_computable;
     error.at(masks.name);
     // Lengths that were typed, and no input's.
     if (!options.masks.shape.empty()) throw Error(Error::Kind::usage, error.message()).hint(error.hint());
@@ -144,9 +148,14 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   Report sparsity = describe(info);
   report.warnings = std::move(sparsity.warnings);
   for (Report::Item& item : sparsity.items) report.add(std::move(item));
+  if (info.mask_function)
+    report.add(Remark{
+        "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
+        "mask from positions. --no-computable writes them."});
 
   const std::string no_partial = info.mask_function
-                                     ? "a kernel evaluates a single causal, local or chunked mask itself"
+                                     ? "a kernel computes a single causal, local or chunked mask; "
+                                       "--no-computable writes it"
                                      : "no block is partial";
   Array dynamic(DType::boolean, {});
   dynamic.elements<bool>()[0] = info.is_dynamic_mask;
@@ -192,4 +201,8 @@ Run mask_info(CLI::App& app) {
   return [options](Job& job) { return run(*options, job); };
 }
 
+  add_flag(
+      app, "--no-computable", options->no_computable,
+      "write a computable mask's blocks as well\nA kernel computes a single causal, local or chunked mask "
+      "from positions; its mask_next and partial_mask_blocks are left out otherwise.");
 }  // namespace ejk::app
