@@ -160,6 +160,18 @@ Error not_a_size(const std::string& word) {
 
 }  // namespace
 
+namespace {
+
+// "128", "HxQxK or QxK" → "128x128"
+std::string square_of(const std::string& length, const std::string& form) {
+  std::string out = length;
+  const std::string shortest = form.substr(form.rfind(' ') + 1);
+  for (auto more = std::count(shortest.begin(), shortest.end(), 'x'); more > 0; --more) out += "x" + length;
+  return out;
+}
+
+}  // namespace
+
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form) {
   Shape lengths;
@@ -176,7 +188,8 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
     if (more) rest.remove_prefix(end + 1);
   }
   if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
-    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form));
+    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form))
+        .hint(good && lengths.size() == 1 ? fmt::format("for example {}", square_of(word, form)) : "");
   return lengths;
 }
 

@@ -22,7 +22,9 @@ void check_kind(const ArraySource& source, const char* what) {
     throw error;
   }
   if (!is_integer(source.dtype()))
-    throw invalid(source, fmt::format("{}: integers, not {}", what, name_of(source.dtype())));
+    throw invalid(source, fmt::format("{}: integers, not {}", what, name_of(source.dtype())))
+        .hint(is_float(source.dtype()) ? "whole numbers of a float type: ejk convert IN -o OUT --dtype int32"
+                                       : "");
 }
 
 // The elements of an integer array; `first` is the index of the first one.

@@ -43,7 +43,8 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
-                      name, q, k + i, v));
+                      name, q, k + i, v))
+          .hint(v == 1 ? "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool" : "");
   }
 }
 
@@ -250,7 +251,9 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
   const DType dtype = array->dtype();
   if (is_float(dtype) && polarity != Polarity::additive)
     throw fail(fmt::format("a mask of dtype {} does not say what its numbers mean", name_of(dtype)))
-        .hint("--mask-kind additive: 0 attends, -1e4 and less hides");
+        .hint(
+            "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: "
+            "--mask-kind additive (0 attends, -1e4 and less hides)");
   if (!is_float(dtype) && polarity == Polarity::additive)
     throw fail(fmt::format("an additive mask is of a float dtype, not {}", name_of(dtype)))
         .hint("--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides");

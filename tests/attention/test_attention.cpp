@@ -383,7 +383,7 @@ TEST_CASE("expressions are masks of each sequence's own lengths") {
   CHECK(work.allowed_pairs == 2 * (18 + 6));
   CHECK(work.rows_without_key == 4);
   CHECK(work.first_row_without_key == Shape{1, 0, 0});
-  CHECK(work.alignment_matters);
+  CHECK(work.alignment == std::set<std::string>{"bottom right: the last query at the last key"});
 }
 
 TEST_CASE("a mask that is read in order by one thread gives the same bits") {

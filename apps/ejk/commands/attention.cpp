@@ -119,7 +119,7 @@ struct Request {
   Inputs inputs;
   AttentionOptions options;
   AttentionShape shape;
-  std::vector<std::string> remarks;
+  std::vector<std::string> remarks, alignment_warnings;
   std::int64_t mask_bytes = 0;  // of masks held in memory
 };
 
@@ -154,6 +154,7 @@ Request open_request(const AttentionWords& words, Job& job) {
   AttentionMasks masks = resolve_attention_masks(words.masks, r.shape, job);
   o.masks = std::move(masks.masks);
   r.remarks = std::move(masks.remarks);
+  r.alignment_warnings = std::move(masks.alignment_warnings);
   r.mask_bytes = masks.held_bytes;
   r.shape = in.naming([&] { return attention_shape(in.q.view, in.k.view, in.v.view, o); });
   return r;
@@ -193,6 +194,12 @@ void append(Report& report, Report more) {
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
 }
 
+void add_work(Report& report, const Request& r, const AttentionWork& work) {
+  append(report, describe(work));
+  if (!work.alignment.empty())
+    report.warnings.insert(report.warnings.end(), r.alignment_warnings.begin(), r.alignment_warnings.end());
+}
+
 void add_backward(Report& report, const AttentionWork& work) {
   report.add("backward", "backward, the same", whole(work.backward_flop), Unit::flop);
 }
@@ -222,7 +229,7 @@ bool plan(Request& r, const Report& inputs, const std::vector<Result>& results, 
   Report report = inputs;
   const AttentionWork work = r.inputs.naming(
       [&] { return attention_work(r.inputs.q.view, r.inputs.k.view, r.inputs.v.view, r.options); });
-  append(report, describe(work));
+  add_work(report, r, work);
   if (direction == Direction::backward) add_backward(report, work);
   return job.plan(std::move(report), peak);
 }
@@ -270,7 +277,7 @@ Answer run_forward(const AttentionWords& words, Job& job) {
     return r.inputs.naming(
         [&] { return attention(in.q.view, in.k.view, in.v.view, r.options, results[0].dtype); });
   });
-  append(report, describe(done.work));
+  add_work(report, r, done.work);
   report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
       .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
       .add("rate", "computed at", rate(done.work.forward_flop, done.work.forward_seconds),
@@ -329,7 +336,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   if (words.dtype && words.grad_dtype)
     for (Array* gradient : {&done.dq, &done.dk, &done.dv})
       *gradient = identity_dtype_convert_backward(gradient->view(), *words.grad_dtype);
-  append(report, describe(done.work));
+  add_work(report, r, done.work);
   add_backward(report, done.work);
   report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
       .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
