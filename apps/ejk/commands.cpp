@@ -1,5 +1,7 @@
 #include "commands.hpp"
 
+#include <algorithm>
+
 namespace ejk::app {
 
 std::span<const Command> commands() {
@@ -200,6 +202,11 @@ std::span<const Command> commands() {
       {"fingerprint", "Settings", "what this machine is", "ejk fingerprint", {}, fingerprint},
   };
   return table;
+}
+
+const Command& command_of(std::string_view name) {
+  const auto all = commands();
+  return *std::find_if(all.begin(), all.end(), [&](const Command& c) { return c.name == name; });
 }
 
 }  // namespace ejk::app

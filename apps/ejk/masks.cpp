@@ -322,12 +322,12 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
 const char* const kMaskHelp = R"(Mask expressions (--mask)
   full, causal, causal(offset=K), causal(align=bottom-right)
                             query i sees key j where j <= i + K
-  local(left=L, right=R, offset=K)
-                            L keys before and R after, inclusive; or none
+  local(left=L, right=R), with offset=K or align=bottom-right
+                            the query's own key, L before and R after; or none
   chunked(C)                causal within chunks of C
   segments(REF[, REF])      equal ids above 0 of queries and keys
-  documents(REF)            the sequences of cu_seqlens
-  file(REF)                 a stored mask
+  documents(REF)            the same sequence of packed ones, by cu_seqlens
+  file(REF)                 a stored mask, as MASK
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 
 }  // namespace ejk::app

@@ -90,9 +90,11 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
     shared(add_word(app, "-o,--output", into.output, read_name, "OUTPUT",
                     several ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
                               "A folder is made if missing and gets one NAME.npy for each. With --field "
-                              "also an .npy file, or - for stdout. Without -o the report is all."
+                              "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
+                              "only the report is printed. 'ejk help arrays' says more."
                             : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                              "Without -o it is printed as text that numpy.loadtxt reads."));
+                              "Another suffix is an error. Without -o it is printed as text that "
+                              "numpy.loadtxt reads, with --json not at all."));
     if (several)
       shared(add_word(
           app, "--field", into.field,
@@ -100,11 +102,13 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
             return names[read_choice(read_name(word), names)];
           },
           "NAME",
-          fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed as text that "
-                      "numpy.loadtxt reads.",
-                      fmt::join(command.outputs, ", "))));
-    shared(add_flag(app, "--overwrite", into.overwrite,
-                    "replace HDF5 objects that exist\n.npy and .npz files are always replaced."));
+          "write only this one of the arrays\nThe command's page names them. Without -o it is printed as "
+          "text "
+          "that numpy.loadtxt reads."));
+    shared(add_flag(
+        app, "--overwrite", into.overwrite,
+        "replace HDF5 objects that exist\n.npy and .npz files are always replaced. Each run that adds to an "
+        "HDF5 file copies the whole file."));
   }
   shared(add_flag(app, "--dry-run", into.dry_run,
                   "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
@@ -122,8 +126,8 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
                   "writing. An input that is mapped is read while computing."));
   shared(add_flag(app, "--json", into.json,
-                  "the report as one JSON object\nKeys: schema, ejk_version, command, inputs, result, "
-                  "warnings. Numbers are unrounded; units end the keys (_bytes, _s)."));
+                  "the report as one JSON object, alone on stdout\nWith -o - it goes to stderr. 'ejk help "
+                  "json' lists its keys."));
   shared(add_flag(app, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(app, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "

@@ -150,7 +150,8 @@ void check_segment_ids(const ArraySource* ids, const char* name, const Setup& se
     throw invalid(fmt::format("{}: {} are {}, not of shape {}", ids->name(), name, to_string(expected),
                               to_string(ids->shape())));
   if (!is_integer(ids->dtype()))
-    throw invalid(fmt::format("{}: {} are integers, not {}", ids->name(), name, name_of(ids->dtype())));
+    throw invalid(fmt::format("{}: {} are integers, not {}", ids->name(), name, name_of(ids->dtype())))
+        .hint("ejk convert IN -o OUT --dtype int32");
 }
 
 void check_masks(const Setup& setup, const AttentionOptions& options) {
