@@ -18,7 +18,7 @@ Error usage(std::string message) { return Error(Error::Kind::usage, std::move(me
 // Whoever leaves the word empty ("$name" in a script that never set it) means something else than its
 // absence.
 std::string read_name(const std::string& word) {
-  if (word.empty()) throw usage("the word is empty");
+  if (word.empty()) throw usage("the value is empty");
   return word;
 }
 
@@ -240,7 +240,7 @@ std::int64_t read_size(const std::string& word) {
 }
 
 NotAChoice::NotAChoice(const std::string& word, std::vector<std::string> choices)
-    : Error(usage(fmt::format("'{}' is none of {}", printable(word), fmt::join(choices, ", ")))),
+    : Error(usage(fmt::format("'{}' is not one of {}", printable(word), fmt::join(choices, ", ")))),
       choices_(std::move(choices)) {
   if (const auto nearest = nearest_name(word, choices_)) hint(fmt::format("did you mean {}?", *nearest));
 }

@@ -23,7 +23,7 @@ Error invalid(std::string message) { return Error(Error::Kind::input, std::move(
 }  // namespace
 
 AttentionMask attention_mask(std::vector<Mask> heads) {
-  if (heads.empty()) throw invalid("there is no mask among the masks of heads");
+  if (heads.empty()) throw invalid("the list of masks is empty");
   AttentionMask m;
   m.heads = std::ssize(heads);
   m.any_length = false;
@@ -35,7 +35,7 @@ AttentionMask attention_mask(std::vector<Mask> heads) {
 }
 
 AttentionMask attention_mask(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open) {
-  if (heads.empty()) throw invalid("there is no expression among the masks of heads");
+  if (heads.empty()) throw invalid("the list of masks is empty");
   AttentionMask m;
   m.heads = std::ssize(heads);
   m.name = heads.size() == 1 ? heads.front().text() : "the list of masks";

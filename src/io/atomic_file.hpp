@@ -77,7 +77,7 @@ class AtomicFile {
 /// cannot exchange two names, a replaced file does not come back.)
 void commit_all(std::vector<AtomicFile>& files);
 
-/// Makes a folder, which is temporary until kept; empty if it is there already. Its parents are not made.
+/// Makes a folder, which is temporary until kept; empty if it already exists. Its parents are not made.
 TemporaryPath make_folder(const std::string& path);
 
 /// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists.

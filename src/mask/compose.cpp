@@ -141,10 +141,9 @@ class JoinMask final : public MaskNode {
 template <Join join>
 Mask joined(const Mask& a, const Mask& b) {
   if (a.q_length() != b.q_length() || a.kv_length() != b.kv_length())
-    throw Error(
-        Error::Kind::input,
-        fmt::format("{} is {} x {} and {} is {} x {}: masks are joined only when they are of one shape",
-                    a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
+    throw Error(Error::Kind::input,
+                fmt::format("{} is {} x {} and {} is {} x {}: masks must have one shape to be joined",
+                            a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
   return Mask(std::make_shared<JoinMask<join>>(a, b));
 }
 

@@ -302,8 +302,8 @@ class Parser {
         if (!number && core::is_whole_number(value))
           throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(usage(kind));
         if (!number)
-          throw fail(
-              fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))
+          throw fail(fmt::format("{}={} is not a whole number{}", name, printable(value, 40),
+                                 side ? " or none" : ""))
               .hint(usage(kind));
         if (side && *number < 0)
           throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))

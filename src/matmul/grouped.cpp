@@ -50,12 +50,13 @@ void check_factor(const ArrayView& view, const char* name, std::int64_t rank, co
     throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(view.shape)));
   if (!is_float(view.dtype))
     throw invalid(
-        fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(view.dtype)));
+        fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(view.dtype)));
 }
 
 void check_result(DType dtype, const std::optional<ArrayView>& existing, const Shape& shape) {
   if (!is_float(dtype))
-    throw invalid(fmt::format("the result is float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+    throw invalid(
+        fmt::format("the result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
   byte_count(shape, dtype);
   if (!existing) return;
   if (existing->shape != shape)

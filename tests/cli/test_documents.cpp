@@ -118,7 +118,7 @@ for command in {commands}; do
     if [ -n "$name" ] && [ "${{shared#* $name }}" != "$shared" ]; then continue; fi
     said=$({program} $command $name '?' 2>&1)
     case $said in
-      "ejk $command: $name"*": '?' is none of "*) said=${{said#* is none of }} said=${{said%%$'\n'*}} ;;
+      "ejk $command: $name"*": '?' is not one of "*) said=${{said#* is not one of }} said=${{said%%$'\n'*}} ;;
       *) said= ;;
     esac
     COMP_WORDS=(ejk $command $name '') COMP_CWORD=3

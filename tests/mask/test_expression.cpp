@@ -70,7 +70,7 @@ TEST_CASE("a window needs both sides, and one alone is answered with what it may
         "| local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none"));
   CHECK(elements("local(none,none)") == elements("full"));
   CHECK(elements("causal()") == elements("causal"));
-  CHECK(failure("causal(offset=none)").find("is no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=none)").find("is not a whole number") != std::string::npos);
 }
 
 TEST_CASE("a window is aligned at the bottom right as a causal mask is") {
@@ -168,8 +168,8 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);
   CHECK(failure("causal causal").find("expected '&', '|' or the end") != std::string::npos);
   CHECK(failure("causal(ofset=1)").find("causal has no argument 'ofset'") != std::string::npos);
-  CHECK(failure("causal(offset=x)").find("offset=x is no whole number") != std::string::npos);
-  CHECK(failure("causal(offset=none)").find("no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=x)").find("offset=x is not a whole number") != std::string::npos);
+  CHECK(failure("causal(offset=none)").find("not a whole number") != std::string::npos);
   CHECK(failure("causal(offset=99999999999999999999)").find("beyond 64 bits") != std::string::npos);
   CHECK(failure("causal(offset=1,offset=2)").find("offset is given twice") != std::string::npos);
   CHECK(failure("causal(offset=1,align=bottom-right)").find("exclude each other") != std::string::npos);
@@ -177,7 +177,7 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("chunked(0)").find("the chunk size 0 is not positive") != std::string::npos);
   CHECK(failure("chunked(4").find("'(' is not closed") != std::string::npos);
   CHECK(failure("causal(").find("'(' is not closed") != std::string::npos);
-  CHECK(failure("full & chunked(1.5)").find("at \"chunked(1.5)\": size=1.5 is no whole number") !=
+  CHECK(failure("full & chunked(1.5)").find("at \"chunked(1.5)\": size=1.5 is not a whole number") !=
         std::string::npos);
   CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
   CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);

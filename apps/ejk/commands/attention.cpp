@@ -130,11 +130,10 @@ Request open_request(const AttentionWords& words, Job& job) {
   o.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && o.layout != AttentionLayout::thd)
     throw Error(Error::Kind::usage,
-                fmt::format("--cu-seqlens is of packed tokens, and --layout is {}", name_of(o.layout)))
+                fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(o.layout)))
         .hint("the layout thd takes (tokens, heads, size)");
   if (!packed && o.layout == AttentionLayout::thd)
-    throw Error(Error::Kind::usage,
-                "--layout thd is of packed tokens, and --cu-seqlens does not say where they end")
+    throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
   note_settings(words, o.layout, job);
   o.scale = words.scale;
@@ -252,7 +251,8 @@ void add_results(Report& report, const std::vector<Result>& results) {
 
 void add_check(Report& report, const AttentionCheck& check) {
   report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-  if (!check.passed()) report.warnings.emplace_back("the result is further from float64 than it should be");
+  if (!check.passed())
+    report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
 }
 
 void read_inputs(Request& r, Job& job) {
@@ -299,7 +299,8 @@ Answer run_forward(const AttentionWords& words, Job& job) {
 
 Answer run_backward(const GradientWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
-    throw Error(Error::Kind::usage, "--out and --lse come together: both are what a forward pass has left");
+    throw Error(Error::Kind::usage,
+                "--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Job::Phase::read, [&] { return open_request(words, job); });
   Inputs& in = r.inputs;
   in.dout = open_input("dout", words.dout, job);
@@ -436,7 +437,7 @@ void add_options(CLI::App& app, AttentionWords& words) {
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
   add_word(app, "--block", words.block, read_block, "QxK",
-           "queries and keys that are looked at together\nBlocks that the masks empty are never computed.");
+           "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.");
   add_flag(app, "--check", words.check,
            "compare with float64; exit with 1 where it differs too much\n"
            "Small inputs element by element, of large ones some queries and keys. The result is written "

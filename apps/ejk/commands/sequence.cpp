@@ -42,8 +42,8 @@ void add_padding(Report& report, const RowPadding& padding, bool offsets_lost) {
   if (padding.with_holes > 0) report.add("rows_with_holes", "with holes", padding.with_holes, Unit::rows);
   if (offsets_lost && padding.left_padded + padding.with_holes > 0)
     report.warnings.push_back(
-        fmt::format("{} of {} rows are not simply padded on the right: only the packed form, as 'ejk pack' "
-                    "makes it, lies at these offsets",
+        fmt::format("{} of {} rows are not simply padded on the right: these offsets fit only the packed "
+                    "form, which 'ejk pack' makes",
                     std::max(padding.left_padded, padding.with_holes), rows));
 }
 
@@ -84,26 +84,19 @@ void warn_of_offsets(Report& report, const ArraySource& lens) {
       printable(lens.name())));
 }
 
-// Padding has negative ids, or 0 after ids of tokens: where 0 comes first, ids may count from 0.
+// Padding has negative ids, or 0 at the end: elsewhere 0 may be an id like others.
 void warn_of_padding(Report& report, const ArraySource& ids) {
-  std::int64_t tokens = 0, runs = 0, before = 1;
-  bool any = false, negative = false;
-  for (const std::int64_t id : integers_of(ids)) {
-    const bool padding = id < 0 || (id == 0 && any);
-    tokens += padding;
-    negative = negative || id < 0;
-    runs += padding && before != id;
-    any = any || id > 0;
-    before = id;
-  }
-  if (tokens > 0)
-    report.warnings.push_back(
-        fmt::format("{}: {} of {} tokens have an id that marks padding ({}), and {} of the sequences {} such "
-                    "tokens; a slice of "
-                    "the input leaves them out",
-                    printable(ids.name()), format_count(tokens), format_count(ids.shape()[0]),
-                    negative ? "negative, or 0 after other ids" : "0 after other ids", format_count(runs),
-                    runs == 1 ? "is made of" : "are made of"));
+  std::vector<std::int64_t> values = integers_of(ids);
+  const auto total = static_cast<std::int64_t>(values.size());
+  std::int64_t tokens = 0;
+  while (!values.empty() && values.back() == 0) values.pop_back(), ++tokens;
+  if (values.empty()) return;  // a single sequence
+  tokens += std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
+  if (tokens == 0) return;
+  report.warnings.push_back(fmt::format(
+      "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
+      "counted as sequences; a slice of the input leaves them out",
+      printable(ids.name()), format_count(tokens), format_count(total)));
 }
 
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
@@ -257,7 +250,7 @@ Run cu_seqlens(CLI::App& app) {
   const auto options = std::make_shared<CuSeqlensOptions>();
   add_reference(app, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
-                "Non-zero elements of a mask are tokens, wherever in their row they stand.")
+                "Non-zero elements of a mask are tokens, anywhere in their row.")
       .required();
   add_word(
       app, "--from", options->from,
@@ -267,7 +260,7 @@ Run cu_seqlens(CLI::App& app) {
       },
       "WHAT",
       "what INPUT is: mask, lens or segment-ids\n"
-      "By default two axes are a mask and one is lens. Of segment ids each run of equal ones is a sequence.");
+      "By default two axes are a mask and one is lens. Each run of equal segment ids is a sequence.");
   add_word(app, "--dtype", options->dtype, read_dtype, "TYPE",
            "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
