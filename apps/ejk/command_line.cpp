@@ -21,6 +21,7 @@
 #include "parser.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
+#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -50,15 +51,19 @@ void print(const std::string& text) {
     throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
-const Command& command_named(const std::string& word) {
+// `more` are words that may be meant as well.
+const Command& command_named(const std::string& word, const std::vector<std::string>& more = {}) {
   std::vector<std::string> names{"help", "--help", "--version"};
   for (const Command& command : commands()) {
     if (command.name == word) return command;
     names.push_back(command.name);
   }
+  names.insert(names.end(), more.begin(), more.end());
   Error error = usage(fmt::format("unknown command '{}'", printable(word)));
   if (word.starts_with("-")) error = usage(fmt::format("unknown option '{}'", printable(word)));
-  if (const auto nearest = nearest_name(word, names))
+  if (std::find(topics().begin(), topics().end(), word) != topics().end())
+    error.hint(fmt::format("'ejk help {}' is about that", word));
+  else if (const auto nearest = nearest_name(word, names))
     error.hint(fmt::format("did you mean '{}'?", *nearest));
   else
     error.hint(word.starts_with("-") ? "options follow the command: ejk COMMAND [options]"
@@ -178,7 +183,9 @@ std::string help_for(std::vector<std::string> words) {
     return words.size() < 2 || words[1] == "help" ? manual_page() : manual_page(command_named(words[1]));
   }
   at_most(1);
-  const Command& command = command_named(words.front());
+  if (std::find(topics().begin(), topics().end(), words.front()) != topics().end())
+    return topic_help(words.front());
+  const Command& command = command_named(words.front(), topics());
   return command_help(command, Parser(command).app, HelpLength::all);
 }
 

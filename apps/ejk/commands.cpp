@@ -1,5 +1,7 @@
 #include "commands.hpp"
 
+#include <algorithm>
+
 namespace ejk::app {
 
 std::span<const Command> commands() {
@@ -79,13 +81,13 @@ std::span<const Command> commands() {
        seq_info},
       {"segment-ids",
        "Segments",
-       "segment ids from masks, and where they fall short",
+       "segment ids from masks, and how far they reproduce them",
        "ejk segment-ids mask.npy --require-exact -o ids.h5",
        {"q_segment_ids", "kv_segment_ids"},
        segment_ids},
       {"segment-mask",
        "Segments",
-       "the masks that segment ids stand for",
+       "masks from segment ids",
        "ejk segment-mask segment_ids.npy -o mask.npy",
        {"attention_mask", "q_mask", "kv_mask"},
        segment_mask},
@@ -139,31 +141,31 @@ std::span<const Command> commands() {
        info},
       {"convert",
        "Arrays",
-       "arrays into another container or element type",
+       "convert arrays to another container or element type",
        "ejk convert weights.npz -o weights.h5 --dtype bfloat16",
        {"convert"},
        convert},
       {"compare",
        "Arrays",
-       "arrays or files of them, against each other",
+       "compare two arrays, or all arrays of two files",
        "ejk compare out.h5 expected.h5 --rtol 1e-3",
        {},
        compare},
       {"generate",
        "Arrays",
-       "attention inputs, masks, group sizes, lengths",
+       "make attention inputs, masks, group sizes, lengths",
        "ejk generate attention-inputs --seq 512 -o qkv.h5",
        {"query", "key", "value", "mask", "group_sizes", "lens"},
        generate},
       {"chunk",
        "Arrays",
-       "an axis cut into chunks, the last one filled up",
+       "cut an axis into chunks, the last one padded",
        "ejk chunk hidden.npy --chunk-size 64 --axis 1 -o chunks.npy",
        {"chunk"},
        chunk},
       {"unchunk",
        "Arrays",
-       "chunks joined again, without what filled them up",
+       "join chunks again, without their padding",
        "ejk unchunk chunks.npy --length 4096 --axis 1 -o hidden.npy",
        {"unchunk"},
        unchunk},
@@ -175,7 +177,7 @@ std::span<const Command> commands() {
        log_sum_exp},
       {"safe-divide",
        "Arrays",
-       "divide by no less than a small number",
+       "divide, with a lower limit for the denominator",
        "ejk safe-divide sums.npy counts.npy -o means.npy",
        {"safe_divide"},
        safe_divide},
@@ -197,9 +199,14 @@ std::span<const Command> commands() {
        "ejk sharding --shape 8,1024,510 --spec 'dp,None,(mp,tp)' --mesh dp=2,mp=4",
        {},
        sharding},
-      {"fingerprint", "Settings", "what this machine is", "ejk fingerprint", {}, fingerprint},
+      {"fingerprint", "Settings", "describe this machine", "ejk fingerprint", {}, fingerprint},
   };
   return table;
+}
+
+const Command& command_of(std::string_view name) {
+  const auto all = commands();
+  return *std::find_if(all.begin(), all.end(), [&](const Command& c) { return c.name == name; });
 }
 
 }  // namespace ejk::app

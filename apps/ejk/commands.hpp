@@ -36,6 +36,9 @@ struct Command {
 
 std::span<const Command> commands();
 
+/// The one of this name, which must be one.
+const Command& command_of(std::string_view name);
+
 // commands/*.cpp
 Run attention(CLI::App& app);
 Run attention_grad(CLI::App& app);

@@ -9,6 +9,7 @@
 #include "ejk/report.hpp"
 #include "help.hpp"
 #include "parser.hpp"
+#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -51,12 +52,13 @@ CommandWords words_of(const Command& command) {
 
 // All that may follow "ejk", `help` first.
 std::vector<CommandWords> all_words() {
-  std::vector<CommandWords> all{{"help", "all about a command", {"help"}, {}}};
+  std::vector<CommandWords> all{{"help", "all about a command or a topic", {"help"}, {}}};
   for (const Command& command : commands()) all.push_back(words_of(command));
   CommandWords& help = all.front();
   for (const Command& command : commands()) help.first_words.push_back(command.name);
   help.options = {{{"--completion"}, "a completion script", shells(), true},
                   {{"--man"}, "a manual page", help.first_words, true}};
+  help.first_words.insert(help.first_words.end(), topics().begin(), topics().end());
   return all;
 }
 
@@ -253,10 +255,30 @@ std::string page_head(const std::string& name, std::string_view summary) {
 
 std::string paragraph(std::string_view text) { return ".PP\n" + roff(text) + "\n"; }
 
-constexpr std::string_view kExitStatus =
-    "0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or invalid; 4 an output cannot "
-    "be "
-    "written; 5 over the memory budget; 70 a bug in ejk.";
+// Lines as they stand.
+std::string verbatim(std::string_view text) { return ".nf\n" + roff(text) + "\n.fi\n"; }
+
+std::string options_of(const CLI::App& app, const std::string& group) {
+  std::string title = group, out;
+  std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return std::toupper(c); });
+  out += fmt::format(".SH \"{}\"\n", roff(title));
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group() != group) continue;
+    const std::string& text = option->get_description();
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(option_name(*option)), roff(text.substr(0, end)));
+    if (end < text.size()) out += ".br\n" + roff(text.substr(end + 1)) + "\n";
+  }
+  return out;
+}
+
+std::string arrays_of(const WrittenArrays& written) {
+  std::string out;
+  for (const WrittenArray& array : written.arrays)
+    out +=
+        fmt::format(".TP\n\\fB{}\\fR\n{}\n.br\n{}\n", roff(array.name), roff(array.form), roff(array.text));
+  return out + ".PP\nIn NumPy:\n.PP\n" + verbatim(written.use);
+}
 
 }  // namespace
 
@@ -275,24 +297,14 @@ std::string manual_page(const Command& command) {
   const std::string usage = usage_of(command, parser.app);
   out += ".SH SYNOPSIS\n.nf\n" + roff(usage) + "\n.fi\n";
   out += ".SH EXAMPLE\n.nf\n" + roff(command.example) + "\n.fi\n";
-  if (!parser.app.get_footer().empty()) out += ".SH DESCRIPTION\n" + roff(parser.app.get_footer()) + "\n";
-  for (const std::string& group : groups_of(parser.app)) {
-    std::string title = group;
-    std::transform(title.begin(), title.end(), title.begin(),
-                   [](unsigned char c) { return std::toupper(c); });
-    out += fmt::format(".SH \"{}\"\n", roff(title));
-    for (const CLI::Option* option : parser.app.get_options()) {
-      if (option->get_group() != group) continue;
-      const std::string& text = option->get_description();
-      const std::size_t end = std::min(text.find('\n'), text.size());
-      out += fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(option_name(*option)), roff(text.substr(0, end)));
-      if (end < text.size()) out += ".br\n" + roff(text.substr(end + 1)) + "\n";
-    }
-  }
-  if (!command.outputs.empty())
-    out += ".SH \"ARRAYS WRITTEN\"\n" + roff(fmt::format("{}", fmt::join(command.outputs, ", "))) + "\n";
+  if (!parser.app.get_footer().empty()) out += ".SH DESCRIPTION\n" + verbatim(parser.app.get_footer());
+  for (const std::string& group : groups_of(parser.app))
+    if (group != kSharedGroup) out += options_of(parser.app, group);
+  out += ".SH \"COMMON OPTIONS\"\n" + roff(shared_names(parser.app)) + "\n.PP\n.BR ejk (1)\nexplains them.\n";
+  if (const WrittenArrays* written = written_by(command.name))
+    out += ".SH \"ARRAYS WRITTEN\"\n" + arrays_of(*written);
   out += ".SH \"NAMING ARRAYS\"\n" + roff(kReferences) + "\n";
-  out += ".SH \"EXIT STATUS\"\n" + roff(kExitStatus) + "\n";
+  out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
   return out + ".SH \"SEE ALSO\"\n.BR ejk (1)\n";
 }
 
@@ -306,8 +318,17 @@ std::string manual_page() {
     if (command.group != group) out += fmt::format(".SS {}\n", roff(group = command.group));
     out += fmt::format(".TP\n.BR ejk\\-{} (1)\n{}\n", roff(command.name), roff(command.summary));
   }
-  out += ".SH \"NAMING ARRAYS\"\n" + roff(kReferences) + "\n";
-  out += ".SH \"EXIT STATUS\"\n" + roff(kExitStatus) + "\n";
+  out += options_of(Parser(command_of("mask-info")).app, kSharedGroup);
+  for (const char* topic : {"arrays", "masks", "json"}) {
+    // The first line of a topic says what it is of.
+    const std::string text = topic_help(topic);
+    const std::size_t end = text.find('\n');
+    std::string title = text.substr(0, end);
+    std::transform(title.begin(), title.end(), title.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    out += fmt::format(".SH \"{}\"\n", roff(title)) + verbatim(text.substr(end + 2));
+  }
+  out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
   out += ".SH ENVIRONMENT\n.TP\n\\fBOMP_NUM_THREADS\\fR\nthreads to use, where \\-\\-threads does not say\n";
   out += ".TP\n\\fBEJK_ISA\\fR\nthe instruction set to use; \\-\\-version \\-\\-verbose lists them\n";
   return out + paragraph("NO_COLOR, TERM and COLUMNS have their usual meaning.");

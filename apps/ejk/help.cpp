@@ -10,6 +10,8 @@
 #include "ejk/report.hpp"
 #include "ejk/text.hpp"
 #include "options.hpp"
+#include "parser.hpp"
+#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -70,6 +72,14 @@ std::string usage_of(const Command& command, const CLI::App& app) {
   return line;
 }
 
+std::string shared_names(const CLI::App& app) {
+  std::string names;
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_group() == kSharedGroup)
+      names += (names.empty() ? "--" : " --") + option->get_lnames().front();
+  return names;
+}
+
 std::vector<std::string> groups_of(const CLI::App& app) {
   std::vector<std::string> groups;
   for (const CLI::Option* option : app.get_options())
@@ -97,6 +107,7 @@ std::string program_help() {
     out += fmt::format("  {:{}}  {}\n", command.name, width, command.summary);
   }
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
+  out += fmt::format("\nTopics: 'ejk help {}'\n", fmt::join(topics(), "|"));
   out +=
       "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
       "screen, 'ejk --version --verbose' what this program was built with,\n"
@@ -105,46 +116,81 @@ std::string program_help() {
   return out;
 }
 
+namespace {
+
+// A name, and a text in a column of its own.
+std::string entry(const std::string& name, std::string_view text) {
+  constexpr std::size_t most = 26;
+  std::string out = "  " + name;
+  if (name.size() + 2 > most)
+    out += "\n" + std::string(most + 2, ' ');
+  else
+    out += std::string(most - name.size(), ' ');
+  return out + wrapped(text, most + 2, most + 2) + "\n";
+}
+
+std::string entries(const CLI::App& app, const std::string& group, HelpLength length) {
+  std::string out;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group() != group) continue;
+    std::string_view text = option->get_description();
+    if (length == HelpLength::screen) text = text.substr(0, text.find('\n'));
+    out += entry(option_name(*option), text);
+  }
+  return out;
+}
+
+// "begins with 0": where it is written, what of, and what it means.
+std::string described(const WrittenArrays& written) {
+  std::string out;
+  for (const WrittenArray& array : written.arrays)
+    out += entry(std::string(array.name), fmt::format("{}\n{}", array.form, array.text));
+  out += "  In NumPy:\n";
+  for (std::string_view use = written.use; !use.empty();) {
+    const std::size_t end = std::min(use.find('\n'), use.size());
+    out += fmt::format("    {}\n", use.substr(0, end));
+    use.remove_prefix(std::min(end + 1, use.size()));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string arrays_help(const WrittenArrays& written) {
+  return fmt::format("{}\n{}", written.command, described(written));
+}
+
+std::string options_help() {
+  const Parser one(command_of("mask")), several(command_of("mask-info"));
+  std::string out = "Common options: what every command takes, as far as it applies\n\n";
+  out += entries(several.app, kSharedGroup, HelpLength::all);
+  out += "\nWhere a command writes one array\n";
+  const CLI::Option* output = one.app.get_option("--output");
+  out += entry(option_name(*output), output->get_description());
+  out += "\nExit status\n  " + wrapped(kExitStatus, 2, 2) + "\n";
+  out += "\nEnvironment\n";
+  out += entry("OMP_NUM_THREADS", "threads to use, where --threads does not say");
+  out += entry("EJK_ISA", "the instruction set to use; 'ejk --version --verbose' lists them");
+  return out + entry("NO_COLOR, TERM, COLUMNS", "have their usual meaning");
+}
+
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length) {
   const bool all = length == HelpLength::all;
   std::string out;
   if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
   out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
   out += "Usage: " + usage_of(command, app) + "\n";
-
-  constexpr std::size_t most = 26;
-  for (const std::string& group : groups_of(app)) {
-    if (!all && group == kSharedGroup) {
-      std::string names;
-      for (const CLI::Option* option : app.get_options())
-        if (option->get_group() == group)
-          names += (names.empty() ? "" : " ") + option->get_name().substr(0, option->get_name().find(','));
-      out += "\n" + group + " (--help explains them)\n  " + wrapped(names, 2, 2) + "\n";
-      continue;
-    }
-    out += fmt::format("\n{}\n", group);
-    for (const CLI::Option* option : app.get_options()) {
-      if (option->get_group() != group) continue;
-      const std::string name = option_name(*option);
-      std::string_view text = option->get_description();
-      if (!all) text = text.substr(0, text.find('\n'));
-      out += "  " + name;
-      if (name.size() + 2 > most)
-        out += "\n" + std::string(most + 2, ' ');
-      else
-        out += std::string(most - name.size(), ' ');
-      out += wrapped(text, most + 2, most + 2) + "\n";
-    }
+  for (const std::string& group : groups_of(app))
+    if (group != kSharedGroup) out += fmt::format("\n{}\n", group) + entries(app, group, length);
+  if (all) {
+    if (const WrittenArrays* written = written_by(command.name))
+      out += "\nArrays written\n" + described(*written);
+    if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
   }
-  if (!all) return out;
-
-  if (!command.outputs.empty())
-    out += "\nArrays written\n  " + wrapped(fmt::format("{}", fmt::join(command.outputs, ", ")), 2, 2) + "\n";
-  out += "\nWhere an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
-  if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
-  out +=
-      "\nExit status\n  0 done; 1 done, and the answer is no; 2 usage; 3 an input is unreadable or\n"
-      "  invalid; 4 an output cannot be written; 5 over the memory budget; 70 a bug\n  in ejk\n";
+  out += "\nCommon options ('ejk help options')\n  " + wrapped(shared_names(app), 2, 2) + "\n";
+  if (all)
+    out += fmt::format("\n'ejk help arrays' says how arrays are named; other topics:\n{}.\n",
+                       fmt::join(topics().begin() + 1, topics().end(), ", "));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "topics.hpp"
 
 namespace CLI {
 class Option;
@@ -18,14 +19,23 @@ std::string program_help();
 
 enum class HelpLength { screen, all };
 
-/// One command: on a screen, or with an example first and every word there is.
+/// One command: on a screen, or with an example first, every word of its own, and the arrays that it writes.
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length);
+
+/// The options that commands share, and the exit statuses.
+std::string options_help();
+
+/// The arrays of a command under its name, and their use in NumPy.
+std::string arrays_help(const WrittenArrays& written);
 
 /// "Usage: ejk mask-info [MASK] --block QxK [options] [-o OUTPUT]", without its first word.
 std::string usage_of(const Command& command, const CLI::App& app);
 
 /// Headings of options, in the order in which they were declared.
 std::vector<std::string> groups_of(const CLI::App& app);
+
+/// "--output --field ...": the options of a command that it shares with others.
+std::string shared_names(const CLI::App& app);
 
 /// "-o, --output OUTPUT", "--dkv", "MASK".
 std::string option_name(const CLI::Option& option);

@@ -252,8 +252,9 @@ void Job::require_memory(std::int64_t peak_bytes) const {
                         format_bytes(bytes_of(*opened.source)));
   throw Error(Error::Kind::budget, fmt::format("{}about {} of memory needed, {} allowed", why,
                                                format_bytes(peak_bytes), format_bytes(max_memory_)))
-      .hint(options_.max_memory > 0 ? "--max-memory sets the limit"
-                                    : "--max-memory sets another limit than nine tenths of what there is");
+      .hint(options_.max_memory > 0
+                ? "--max-memory sets the limit"
+                : "--max-memory sets the limit, by default nine tenths of the available memory");
 }
 
 bool Job::plan(Report report, std::int64_t peak_bytes) {

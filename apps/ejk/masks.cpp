@@ -87,10 +87,26 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
   throw error;
 }
 
+// Files are named inside of file(...): a word that names one is not an expression.
+bool names_file(const std::string& word) {
+  const std::string path = word.substr(0, word.find_first_of(":["));
+  for (const char* suffix : {".npy", ".npz", ".h5", ".hdf5", ".hdf", ".he5"})
+    if (path.ends_with(suffix) && path.find_first_of("&|~(") == std::string::npos) return true;
+  return false;
+}
+
+MaskExpression parsed(const std::string& word) {
+  try {
+    return MaskExpression::parse(word);
+  } catch (Error& error) {
+    if (names_file(word)) error.hint(fmt::format("a stored mask is --mask 'file({})'", word));
+    throw;
+  }
+}
+
 void add_expressions(CLI::App& app, MaskOptions& into, const std::string& help) {
   take_words(
-      app, "--mask",
-      [&into](const std::string& word) { into.expressions.push_back(MaskExpression::parse(word)); }, "EXPR",
+      app, "--mask", [&into](const std::string& word) { into.expressions.push_back(parsed(word)); }, "EXPR",
       "a rule, such as 'causal & documents(cu.npy)'\n" + help)
       .group("Masks");
 }
@@ -133,6 +149,18 @@ void declare_masks(CLI::App& app, MaskOptions& into) {
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
       .group("Masks");
   add_mask_kind(app, into.polarity).group("Masks");
+}
+
+std::vector<std::string> alignment_warnings(const MaskOptions& options) {
+  std::vector<std::string> warnings;
+  for (const MaskExpression& expression : options.expressions) {
+    if (!expression.leaves_alignment_open()) continue;
+    warnings.push_back(
+        fmt::format("--mask '{}': queries and keys differ in number, and query 0 is aligned with key 0; "
+                    "align=bottom-right aligns the last ones, align=top-left confirms this",
+                    printable(expression.text(), 60)));
+  }
+  return warnings;
 }
 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
@@ -187,6 +215,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   }
   masks.q_length = claims.front().q;
   masks.kv_length = claims.front().kv;
+  if (masks.q_length != masks.kv_length) masks.warnings = alignment_warnings(options);
   const std::int64_t heads = heads_by ? heads_by->heads : std::max<std::int64_t>(expressions, 1);
   if (expressions > 1 && expressions != heads)
     throw Error(heads_by && heads_by->who == "--shape" ? Error::Kind::usage : Error::Kind::input,
@@ -284,6 +313,7 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
       masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
                                           printable(options.expressions.front().text()), shape.heads));
   }
+  masks.alignment_warnings = alignment_warnings(options);
   masks.held_bytes = *held_bytes;
   note_masks(options, job);
   return masks;
@@ -292,12 +322,12 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
 const char* const kMaskHelp = R"(Mask expressions (--mask)
   full, causal, causal(offset=K), causal(align=bottom-right)
                             query i sees key j where j <= i + K
-  local(left=L, right=R, offset=K)
-                            L keys before and R after, inclusive; or none
+  local(left=L, right=R), with offset=K or align=bottom-right
+                            the query's own key, L before and R after; or none
   chunked(C)                causal within chunks of C
   segments(REF[, REF])      equal ids above 0 of queries and keys
-  documents(REF)            the sequences of cu_seqlens
-  file(REF)                 a stored mask
+  documents(REF)            the same sequence of packed ones, by cu_seqlens
+  file(REF)                 a stored mask, as MASK
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 
 }  // namespace ejk::app

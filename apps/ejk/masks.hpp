@@ -26,14 +26,19 @@ const char* name_of(Polarity polarity);
 
 void declare_masks(CLI::App& app, MaskOptions& into);
 
+/// A warning for each expression that aligns query 0 with key 0 without having been told to; for masks whose
+/// queries and keys differ in number.
+std::vector<std::string> alignment_warnings(const MaskOptions& options);
+
 /// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).
 struct Masks {
   std::vector<Mask> heads;
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool has_head_axis = false;        // the shape was given or found with an axis of heads
-  std::string name;                  // what to call them in a message
-  std::vector<std::string> remarks;  // broadcasts
+  bool has_head_axis = false;         // the shape was given or found with an axis of heads
+  std::string name;                   // what to call them in a message
+  std::vector<std::string> remarks;   // broadcasts
+  std::vector<std::string> warnings;  // an alignment that is likely not meant
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
 };
@@ -48,7 +53,9 @@ void declare_attention_masks(CLI::App& app, MaskOptions& into);
 struct AttentionMasks {
   std::vector<AttentionMask> masks;  // ANDed
   std::vector<std::string> remarks;  // broadcasts
-  std::int64_t held_bytes = 0;       // of arrays in memory
+  /// Warnings that hold where queries and keys of a sequence differ in number.
+  std::vector<std::string> alignment_warnings;
+  std::int64_t held_bytes = 0;  // of arrays in memory
 };
 
 /// Opens what the options name, for inputs of this shape. Arrays that can only be read in order are held in

@@ -18,7 +18,7 @@ Error usage(std::string message) { return Error(Error::Kind::usage, std::move(me
 // Whoever leaves the word empty ("$name" in a script that never set it) means something else than its
 // absence.
 std::string read_name(const std::string& word) {
-  if (word.empty()) throw usage("the word is empty");
+  if (word.empty()) throw usage("the value is empty");
   return word;
 }
 
@@ -90,9 +90,11 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
     shared(add_word(app, "-o,--output", into.output, read_name, "OUTPUT",
                     several ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
                               "A folder is made if missing and gets one NAME.npy for each. With --field "
-                              "also an .npy file, or - for stdout. Without -o the report is all."
+                              "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
+                              "only the report is printed. 'ejk help arrays' says more."
                             : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                              "Without -o it is printed as text that numpy.loadtxt reads."));
+                              "Another suffix is an error. Without -o it is printed as text that "
+                              "numpy.loadtxt reads, with --json not at all."));
     if (several)
       shared(add_word(
           app, "--field", into.field,
@@ -100,14 +102,12 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
             return names[read_choice(read_name(word), names)];
           },
           "NAME",
-          fmt::format("write only this one of the arrays\nOne of {}. Without -o it is printed as text that "
-                      "numpy.loadtxt reads.",
-                      fmt::join(command.outputs, ", "))));
-    shared(add_flag(app, "--overwrite", into.overwrite,
-                    "replace HDF5 objects that exist\n.npy and .npz files are always replaced. What is added "
-                    "to an HDF5 file "
-                    "goes to a copy of the whole file, which then takes its place; runs that add to the same "
-                    "file wait for each other."));
+          "write only this one of the arrays\nThe command's page names them. Without -o it is printed as text "
+          "that numpy.loadtxt reads."));
+    shared(add_flag(
+        app, "--overwrite", into.overwrite,
+        "replace HDF5 objects that exist\n.npy and .npz files are always replaced. Each run that adds "
+        "to an HDF5 file copies the whole file; runs that add to the same file wait for each other."));
   }
   shared(add_flag(app, "--dry-run", into.dry_run,
                   "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
@@ -125,8 +125,8 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
                   "writing. An input that is mapped is read while computing."));
   shared(add_flag(app, "--json", into.json,
-                  "the report as one JSON object\nKeys: schema, ejk_version, command, inputs, result, "
-                  "warnings. Numbers are unrounded; units end the keys (_bytes, _s)."));
+                  "the report as one JSON object, alone on stdout\nNo array is printed. With -o - it goes to "
+                  "stderr. 'ejk help json' lists its keys."));
   shared(add_flag(app, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(app, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
@@ -163,6 +163,18 @@ Error not_a_size(const std::string& word) {
 
 }  // namespace
 
+namespace {
+
+// "128", "HxQxK or QxK" → "128x128"
+std::string square_of(const std::string& length, const std::string& form) {
+  std::string out = length;
+  const std::string shortest = form.substr(form.rfind(' ') + 1);
+  for (auto more = std::count(shortest.begin(), shortest.end(), 'x'); more > 0; --more) out += "x" + length;
+  return out;
+}
+
+}  // namespace
+
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form) {
   Shape lengths;
@@ -179,7 +191,8 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
     if (more) rest.remove_prefix(end + 1);
   }
   if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
-    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form));
+    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form))
+        .hint(good && lengths.size() == 1 ? fmt::format("for example {}", square_of(word, form)) : "");
   return lengths;
 }
 
@@ -226,7 +239,7 @@ std::int64_t read_size(const std::string& word) {
 }
 
 NotAChoice::NotAChoice(const std::string& word, std::vector<std::string> choices)
-    : Error(usage(fmt::format("'{}' is none of {}", printable(word), fmt::join(choices, ", ")))),
+    : Error(usage(fmt::format("'{}' is not one of {}", printable(word), fmt::join(choices, ", ")))),
       choices_(std::move(choices)) {
   if (const auto nearest = nearest_name(word, choices_)) hint(fmt::format("did you mean {}?", *nearest));
 }

@@ -25,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,8 +104,8 @@ struct AttentionWork {
   Shape first_row_without_key;
   std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
   Shape first_row_not_finite;
-  /// A mask of positions lies over unequal numbers of queries and keys, where the alignment matters.
-  bool alignment_matters = false;
+  /// How positions of queries and keys meet, where a mask of positions lies over unequal numbers of them.
+  std::set<std::string> alignment;
   double forward_flop = 0;   // 2 (D + Dv) an allowed pair
   double backward_flop = 0;  // 2 (3 D + 2 Dv) an allowed pair: without a forward pass for out and lse
   double mask_seconds = 0;   // reading masks and sorting blocks

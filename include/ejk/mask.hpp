@@ -101,11 +101,12 @@ using OpenArray = std::function<std::shared_ptr<const ArraySource>(const std::st
 ///   union  := inter ('|' inter)*
 ///   inter  := unary ('&' unary)*
 ///   unary  := '~' unary | '(' union ')' | kind [ '(' arguments ')' ]
-///   kind   := full | causal(offset=0 or align=bottom-right) | local(left=, right=, offset=0) | chunked(C)
-///           | segments(REF[, REF]) | documents(REF) | file(REF)
+///   kind   := full | causal(offset=0, align=top-left) | local(left=, right=, offset=0, align=top-left)
+///           | chunked(size=) | segments(q=REF[, kv=REF]) | documents(cu_seqlens=REF) | file(array=REF)
 ///
-/// Arguments may be named or, in the order above, not. A reference with special characters goes in double
-/// quotes.
+/// Arguments may be named or, in the order above, not. left and right are counts or "none" and must be given.
+/// align=bottom-right means offset = keys - queries, and is given instead of offset. A reference with special
+/// characters goes in double quotes.
 class MaskExpression {
  public:
   /// Throws Error{usage} that says where the text stops making sense, with the nearest kind as a hint.
@@ -119,6 +120,10 @@ class MaskExpression {
   Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
 
   const std::string& text() const { return text_; }
+
+  /// Whether a causal or local mask in it says neither align nor offset: query 0 is aligned with key 0 then,
+  /// which is seldom meant where queries and keys differ in number.
+  bool leaves_alignment_open() const;
 
   struct Node;
 

@@ -9,9 +9,10 @@
 
 namespace ejk {
 
-/// The candidate nearest to `word` (insertions, deletions, replacements and swaps of neighbours), at most 3
-/// away and nearer than the word is long; the first of equals, but before all of them one that differs from
-/// the word by upper and lower case only (of ASCII letters), however far that is.
+/// The candidate that `word` is a misspelling of; nothing where none is near. In this order: one that differs
+/// by upper and lower case alone (ASCII); the nearest by insertions, deletions, replacements and swaps of
+/// neighbours, at most 3 and at most a third of the longer word, the first of equals; the only one that
+/// begins with `word`, of at least 3 letters. Dashes that begin both do not count.
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates);
 
 /// "1.5 GiB", "12.0 KiB", "17 B".

@@ -179,7 +179,8 @@ std::vector<std::byte> element_of(DType dtype, Number number) {
       else if constexpr (std::is_integral_v<T>)
         good = good && static_cast<decltype(value)>(element) == value;
       if (!good)
-        throw Error(Error::Kind::usage, fmt::format("the padding {} is no {}", value, name_of(dtype)));
+        throw Error(Error::Kind::usage,
+                    fmt::format("{} cannot hold the padding value {}", name_of(dtype), value));
     };
     std::visit(convert, number);
     std::memcpy(bytes.data(), &element, sizeof element);
@@ -192,7 +193,7 @@ std::vector<std::byte> element_of(DType dtype, Number number) {
 std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource> x, std::int64_t chunk_size,
                                                std::int64_t axis, Number pad) {
   if (chunk_size < 1)
-    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it is at least 1", chunk_size));
+    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
   const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
   std::vector<std::byte> element;
   try {
@@ -222,7 +223,7 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
   const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
   if (original_length < 0 || original_length > held)
     throw Error(Error::Kind::usage,
-                fmt::format("{}: length {} is not within 0 to {}, what {} chunks of {} hold", x->name(),
+                fmt::format("{}: length {} is not from 0 to {}, what {} chunks of {} hold", x->name(),
                             original_length, held, shape[d], shape[d + 1]));
   shape[d] = original_length;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);

@@ -340,7 +340,8 @@ std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expecte
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
   for (const double t : {tolerance.rtol, tolerance.atol})
-    if (!(t >= 0)) throw Error(Error::Kind::usage, fmt::format("the tolerance is {}; it is at least 0", t));
+    if (!(t >= 0))
+      throw Error(Error::Kind::usage, fmt::format("the tolerance is {}; it must be at least 0", t));
   Comparison result;
   result.actual_shape = actual.shape();
   result.expected_shape = expected.shape();

@@ -24,11 +24,11 @@ Error usage(std::string why) { return Error(Error::Kind::usage, std::move(why));
 
 void check_seed(std::int64_t seed) {
   if (seed < 0 || seed > UINT32_MAX)
-    throw usage(fmt::format("the seed is {}; it is within 0 and 2^32 - 1", seed));
+    throw usage(fmt::format("the seed is {}; it must be from 0 to 2^32 - 1", seed));
 }
 
 void check_not_negative(const char* what, std::int64_t value) {
-  if (value < 0) throw usage(fmt::format("{} is {}; it is at least 0", what, value));
+  if (value < 0) throw usage(fmt::format("{} is {}; it must be at least 0", what, value));
 }
 
 // A number of T from random bits, as JAX makes it: a mantissa with the exponent of 1, from which 1 is taken.
@@ -195,10 +195,10 @@ Array generate_lengths(const LengthsOptions& options) {
   check_not_negative("the number of lengths", options.count);
   check_not_negative("the shortest length", options.shortest);
   if (options.longest < options.shortest || options.longest > INT32_MAX)
-    throw usage(fmt::format("the longest length is {}; it is within the shortest, {}, and {}",
+    throw usage(fmt::format("the longest length is {}; it must be between the shortest, {}, and {}",
                             options.longest, options.shortest, INT32_MAX));
   if (!(options.mean > 0) || std::isinf(options.mean))
-    throw usage(fmt::format("the mean length is {}; it is positive", options.mean));
+    throw usage(fmt::format("the mean length is {}; it must be positive", options.mean));
   Array lengths(DType::int32, {options.count});
   arrays::Draws draws(options.seed, kLengths);
   const auto low = static_cast<double>(options.shortest), high = static_cast<double>(options.longest);
@@ -234,7 +234,7 @@ Array generate_group_sizes(const GroupsOptions& options) {
   if (options.tokens > INT32_MAX)
     throw usage(fmt::format("{} tokens are more than int32 counts", options.tokens));
   if (!(options.hot_share >= 0 && options.hot_share <= 1))
-    throw usage(fmt::format("the share of the hot group is {}; it is within 0 and 1", options.hot_share));
+    throw usage(fmt::format("the share of the hot group is {}; it must be from 0 to 1", options.hot_share));
   Array sizes(DType::int32, {options.groups});
   if (used == 0) return sizes;
 

@@ -29,8 +29,9 @@ Shape broadcast(const ArraySource& a, const ArraySource& b) {
   for (std::size_t d = 1; d <= shape.size(); ++d) {
     const std::int64_t m = d <= x.size() ? x[x.size() - d] : 1, n = d <= y.size() ? y[y.size() - d] : 1;
     if (m != n && m != 1 && n != 1)
-      throw Error(Error::Kind::input, fmt::format("{} of shape {} and {} of shape {} do not fit together",
-                                                  a.name(), to_string(x), b.name(), to_string(y)))
+      throw Error(Error::Kind::input,
+                  fmt::format("{} of shape {} and {} of shape {} cannot be broadcast together", a.name(),
+                              to_string(x), b.name(), to_string(y)))
           .hint("from the last axis on, lengths are equal or one of them is 1");
     shape[shape.size() - d] = m == 1 ? n : m;
   }

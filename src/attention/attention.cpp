@@ -18,8 +18,9 @@ namespace {
 
 void check_result(std::optional<DType> dtype) {
   if (dtype && !is_float(*dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("a result is float16, bfloat16, float32 or float64, not {}", name_of(*dtype)));
+    throw Error(
+        Error::Kind::input,
+        fmt::format("a result must be float16, bfloat16, float32 or float64, not {}", name_of(*dtype)));
 }
 
 template <class F>

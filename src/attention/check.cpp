@@ -208,7 +208,7 @@ double dense_pairs(const Setup& setup) {
 void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
   if (array.shape != shape || !is_float(array.dtype))
     throw Error(Error::Kind::input,
-                fmt::format("{} to be checked is {} of {}, where {} belongs", name, name_of(array.dtype),
+                fmt::format("{} to be checked is {} of {}, not of {}", name, name_of(array.dtype),
                             to_string(array.shape), to_string(shape)));
 }
 

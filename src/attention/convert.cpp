@@ -15,8 +15,8 @@ namespace {
 
 void check_float(DType dtype, const char* what) {
   if (!is_float(dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("{} is float16, bfloat16, float32 or float64, not {}", what, name_of(dtype)));
+    throw Error(Error::Kind::input, fmt::format("{} must be float16, bfloat16, float32 or float64, not {}",
+                                                what, name_of(dtype)));
 }
 
 }  // namespace

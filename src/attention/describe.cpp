@@ -24,7 +24,7 @@ Report describe(const AttentionWork& w) {
   Report report;
   report.add("block", "block", Shape{w.block.q, w.block.kv}, Unit::count)
       .add("problems", "problems (entries x heads)", w.problems, Unit::count)
-      .add("distinct_masks", "masks looked at", w.distinct_masks, Unit::count)
+      .add("distinct_masks", "distinct masks", w.distinct_masks, Unit::count)
       .add("dense_pairs", "pairs of a query and a key", w.dense_pairs, Unit::count)
       .add("allowed_pairs", "that attend", w.allowed_pairs, Unit::count)
       .add("computed_pairs", "computed", w.computed_pairs, Unit::count)
@@ -34,8 +34,8 @@ Report describe(const AttentionWork& w) {
       .add("full_blocks", "full blocks", w.full_blocks, Unit::blocks)
       .add("rows", "queries", w.rows, Unit::rows)
       .add("rows_without_key", "without a key", w.rows_without_key, Unit::rows);
-  if (w.alignment_matters)
-    report.add("alignment", "query 0 and key 0", std::string("aligned (top left), but for an offset"));
+  if (!w.alignment.empty())
+    report.add("alignment", "alignment", fmt::format("{}", fmt::join(w.alignment, "; ")));
   if (w.rows_without_key > 0) {
     report.add("first_row_without_key", "the first (entry, head, query)", w.first_row_without_key);
     report.warnings.push_back(

@@ -53,7 +53,7 @@ void check_array(const ArrayView& array, const char* name, Layout layout) {
   }
   if (!is_float(array.dtype))
     throw invalid(
-        fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
+        fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
 }
 
 // Factors of scores are of the arithmetic's dtype.
@@ -104,12 +104,12 @@ void read_sequences(Setup& setup, const AttentionOptions& options) {
   if (!setup.packed()) {
     if (options.cu_seqlens_q || options.cu_seqlens_kv)
       throw invalid(
-          fmt::format("cu_seqlens are of packed tokens, and the layout is {}", name_of(setup.layout)))
+          fmt::format("cu_seqlens are for packed tokens, and the layout is {}", name_of(setup.layout)))
           .hint("the layout thd takes (tokens, heads, size)");
     return;
   }
   if (!options.cu_seqlens_q)
-    throw invalid("packed tokens come without cu_seqlens: where does a sequence end?")
+    throw invalid("packed tokens need cu_seqlens, which say where each sequence ends")
         .hint("one sequence is cu_seqlens [0, tokens]");
   setup.q_offsets = sequences(*options.cu_seqlens_q, setup.q.shape[kPositions], "q");
   setup.kv_offsets = sequences(options.cu_seqlens_kv ? *options.cu_seqlens_kv : *options.cu_seqlens_q,
@@ -121,10 +121,10 @@ void read_sequences(Setup& setup, const AttentionOptions& options) {
 
 // A bias as (B, H, Q, K): axes that it lacks, or has with length 1, have stride 0.
 ArrayView broadcast_bias(const ArrayView& bias, const Setup& setup) {
-  if (setup.packed())
-    throw invalid("a bias is of a batch; packed sequences, which differ in length, have none");
+  if (setup.packed()) throw invalid("a bias needs a padded batch; packed sequences take none");
   if (!is_float(bias.dtype))
-    throw invalid(fmt::format("bias is float16, bfloat16, float32 or float64, not {}", name_of(bias.dtype)));
+    throw invalid(
+        fmt::format("bias must be float16, bfloat16, float32 or float64, not {}", name_of(bias.dtype)));
   const Shape whole{setup.shape.entries, setup.shape.heads, setup.q.shape[kPositions],
                     setup.k.shape[kPositions]};
   ArrayView out{bias.data, bias.dtype, whole, Shape(4, 0)};
@@ -150,14 +150,15 @@ void check_segment_ids(const ArraySource* ids, const char* name, const Setup& se
     throw invalid(fmt::format("{}: {} are {}, not of shape {}", ids->name(), name, to_string(expected),
                               to_string(ids->shape())));
   if (!is_integer(ids->dtype()))
-    throw invalid(fmt::format("{}: {} are integers, not {}", ids->name(), name, name_of(ids->dtype())));
+    throw invalid(fmt::format("{}: {} must be integers, not {}", ids->name(), name, name_of(ids->dtype())))
+        .hint("ejk convert IN -o OUT --dtype int32");
 }
 
 void check_masks(const Setup& setup, const AttentionOptions& options) {
   for (const AttentionMask& m : options.masks) {
     if (setup.packed() && !m.any_length)
-      throw invalid(fmt::format("{} is of one length; packed sequences have lengths of their own", m.name))
-          .hint("expressions of positions suit all: causal, local, chunked");
+      throw invalid(fmt::format("{} has one length; packed sequences differ in length", m.name))
+          .hint("masks of positions fit every length: causal, local, chunked");
     if (m.batch != 1 && m.batch != setup.shape.entries)
       throw invalid(fmt::format("{} has {} batch entries, q has {}", m.name, m.batch, setup.shape.entries));
     if (m.heads != 1 && m.heads != setup.shape.heads)
@@ -226,15 +227,15 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
   byte_count(shape.out, DType::float64);
 
   s.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(shape.head_size)));
-  if (!std::isfinite(s.scale)) throw invalid(fmt::format("scale is a finite number, not {}", s.scale));
+  if (!std::isfinite(s.scale)) throw invalid(fmt::format("scale must be a finite number, not {}", s.scale));
   s.softcap = options.softcap.value_or(0);
   if (options.softcap && !(s.softcap > 0 && std::isfinite(s.softcap)))
-    throw invalid(fmt::format("softcap is a finite number above 0, not {}", s.softcap));
+    throw invalid(fmt::format("softcap must be a finite number above 0, not {}", s.softcap));
   check_range(s.scale, "scale", shape.arithmetic);
   if (options.softcap) check_range(s.softcap, "softcap", shape.arithmetic);
   s.block = options.block.value_or(kBlock);
   if (s.block.q < 1 || s.block.kv < 1)
-    throw invalid(fmt::format("a block has positive lengths, not {} x {}", s.block.q, s.block.kv));
+    throw invalid(fmt::format("a block must have positive lengths, not {} x {}", s.block.q, s.block.kv));
   if (std::max(s.block.q, s.block.kv) > kLongestMask)
     throw invalid(
         fmt::format("a block of {} x {} is longer than any mask, {}", s.block.q, s.block.kv, kLongestMask));
@@ -265,11 +266,11 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
 void check_gradient(const Setup& setup, const ArrayView& dout, const std::optional<AttentionSaved>& saved) {
   const auto check = [](const ArrayView& array, const char* name, const Shape& shape) {
     if (array.shape != shape)
-      throw invalid(fmt::format("{} has the shape {}, where {} belongs", name, to_string(array.shape),
-                                to_string(shape)));
-    if (!is_float(array.dtype))
       throw invalid(
-          fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
+          fmt::format("{} has the shape {}, not {}", name, to_string(array.shape), to_string(shape)));
+    if (!is_float(array.dtype))
+      throw invalid(fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name,
+                                name_of(array.dtype)));
   };
   check(dout, "dout", setup.shape.out);
   if (!saved) return;

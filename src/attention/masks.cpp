@@ -23,7 +23,7 @@ Error invalid(std::string message) { return Error(Error::Kind::input, std::move(
 }  // namespace
 
 AttentionMask attention_mask(std::vector<Mask> heads) {
-  if (heads.empty()) throw invalid("there is no mask among the masks of heads");
+  if (heads.empty()) throw invalid("the list of masks is empty");
   AttentionMask m;
   m.heads = std::ssize(heads);
   m.any_length = false;
@@ -35,7 +35,7 @@ AttentionMask attention_mask(std::vector<Mask> heads) {
 }
 
 AttentionMask attention_mask(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open) {
-  if (heads.empty()) throw invalid("there is no expression among the masks of heads");
+  if (heads.empty()) throw invalid("the list of masks is empty");
   AttentionMask m;
   m.heads = std::ssize(heads);
   m.name = heads.size() == 1 ? heads.front().text() : "the list of masks";
@@ -117,7 +117,8 @@ struct Made {
   }
 };
 
-Mask checked(Mask mask, const AttentionMask& from, std::int64_t q_length, std::int64_t kv_length) {
+Mask checked(Mask mask, const AttentionMask& from, std::int64_t entries, std::int64_t q_length,
+             std::int64_t kv_length) {
   if (mask.q_length() == q_length && mask.kv_length() == kv_length) return mask;
   Error error = invalid(fmt::format("{} is {} x {}, and there are {} queries x {} keys", from.name,
                                     mask.q_length(), mask.kv_length(), q_length, kv_length));
@@ -125,6 +126,11 @@ Mask checked(Mask mask, const AttentionMask& from, std::int64_t q_length, std::i
     error.hint("it looks transposed: queries are the axis before keys");
   else if (mask.q_length() == 1 && mask.kv_length() == kv_length)
     error.hint("a mask of keys alone goes as segment ids: ones for the queries, the mask for the keys");
+  else if (mask.q_length() == entries && mask.kv_length() == kv_length && from.batch == 1)
+    error.hint(
+        fmt::format("a padding mask (B, K) goes as segment ids, 1 for tokens and 0 for padding: "
+                    "--segment-ids {}",
+                    from.name));
   throw std::move(error);
 }
 
@@ -136,7 +142,7 @@ Made make(const Setup& setup, const AttentionMask& from) {
     for (std::int64_t h = 0; h < made.heads; ++h) {
       const std::int64_t q = setup.q_length(e), kv = setup.kv_length(e);
       if (q > 0 && kv > 0)
-        made.masks.emplace_back(checked(from.mask(e, h, q, kv), from, q, kv));
+        made.masks.emplace_back(checked(from.mask(e, h, q, kv), from, setup.shape.entries, q, kv));
       else
         made.masks.emplace_back();
     }
@@ -238,8 +244,7 @@ void MaskPlan::count(const Setup& setup) {
             core::ceil_div(p.q_length, setup.block.q) * core::ceil_div(p.kv_length, setup.block.kv);
       } else {
         const MaskSummary& s = tiles->summary;
-        w.alignment_matters =
-            w.alignment_matters || (p.q_length != p.kv_length && tiles->mask->node().is_positional());
+        if (p.q_length != p.kv_length) mask::add_alignment(tiles->mask->node(), w.alignment);
         w.allowed_pairs += s.true_elements;
         w.computed_pairs += tiles->computed_pairs;
         w.empty_blocks += s.empty_blocks;

@@ -15,14 +15,16 @@ Error invalid(const ArraySource& source, std::string why) {
 
 void check_kind(const ArraySource& source, const char* what) {
   if (source.shape().size() != 1) {
-    Error error =
-        invalid(source, fmt::format("{}: a 1-D array, not one of shape {}", what, to_string(source.shape())));
+    Error error = invalid(
+        source, fmt::format("{} must be a 1-D array, not of shape {}", what, to_string(source.shape())));
     if (source.shape().size() == 2)
       error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
     throw error;
   }
   if (!is_integer(source.dtype()))
-    throw invalid(source, fmt::format("{}: integers, not {}", what, name_of(source.dtype())));
+    throw invalid(source, fmt::format("{} must be integers, not {}", what, name_of(source.dtype())))
+        .hint(is_float(source.dtype()) ? "whole numbers of a float type: ejk convert IN -o OUT --dtype int32"
+                                       : "");
 }
 
 // The elements of an integer array; `first` is the index of the first one.

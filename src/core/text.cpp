@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace ejk {
@@ -29,6 +30,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     last.swap(row);
   }
   return last[b.size()];
+}
+
+// A third of a word may be wrong, and not more than this: beyond it the nearest name is just another word.
+constexpr std::size_t kMostEdits = 3;
+std::size_t edits_allowed(std::size_t length) { return std::min(length / 3, kMostEdits); }
+
+// Fewer letters begin a name by chance.
+constexpr std::size_t kShortestBeginning = 3;
+
+// Two options without the dashes that all options have in common.
+std::pair<std::string_view, std::string_view> without_dashes(std::string_view a, std::string_view b) {
+  if (a.starts_with("--") && b.starts_with("--")) return {a.substr(2), b.substr(2)};
+  return {a, b};
 }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -57,13 +71,21 @@ std::optional<std::string> nearest_name(std::string_view word, std::span<const s
     if (std::equal(word.begin(), word.end(), candidate.begin(), candidate.end(),
                    [](char a, char b) { return lower(a) == lower(b); }))
       return candidate;
-  constexpr std::size_t kFarthest = 3;
   std::optional<std::string> best;
-  std::size_t best_distance = std::min(kFarthest + 1, std::max<std::size_t>(word.size(), 1));
+  std::size_t best_distance = kMostEdits + 1;
   for (const std::string& candidate : candidates) {
-    if (candidate.size() > word.size() + kFarthest || word.size() > candidate.size() + kFarthest) continue;
-    const std::size_t d = edit_distance(word, candidate);
-    if (d < best_distance) best_distance = d, best = candidate;
+    const auto [a, b] = without_dashes(word, candidate);
+    const std::size_t most = edits_allowed(std::max(a.size(), b.size()));
+    if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) continue;
+    const std::size_t d = edit_distance(a, b);
+    if (d <= most && d < best_distance) best_distance = d, best = candidate;
+  }
+  if (best) return best;
+  for (const std::string& candidate : candidates) {
+    const auto [a, b] = without_dashes(word, candidate);
+    if (a.size() < kShortestBeginning || !b.starts_with(a)) continue;
+    if (best) return std::nullopt;  // the beginning of several
+    best = candidate;
   }
   return best;
 }

@@ -148,7 +148,7 @@ std::string temporary_name(const std::string& target) {
   return folder_of(target) + "/" + name;
 }
 
-// What is there already, links followed.
+// What already exists, links followed.
 struct Existing {
   enum class Kind { nothing, file, other } kind = Kind::nothing;
   mode_t mode = 0;

@@ -97,7 +97,7 @@ class ReplaceLock {
   bool found_ = false;
 };
 
-/// Makes a folder, which is temporary until kept; empty if it is there already. Its parents are not made.
+/// Makes a folder, which is temporary until kept; empty if it already exists. Its parents are not made.
 TemporaryPath make_folder(const std::string& path);
 
 /// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists. Throws

@@ -175,7 +175,7 @@ std::shared_ptr<const ArraySource> open_hdf5(const ArrayReference& reference, co
                                   .put(reference.member));
   std::string name = file_name + ":" + core::printable(reply.text());
   const auto malformed = [&] {
-    return Error(Error::Kind::input, name + ": the HDF5 library gave a senseless answer");
+    return Error(Error::Kind::input, name + ": the HDF5 library gave an invalid answer");
   };
   ArrayLayout layout;
   const std::int64_t dtype = reply.integer();

@@ -589,13 +589,13 @@ class Server {
         if (!really) return;
         make_group(group);
       } else if (found != Found::group) {
-        throw error(group, "is there already, and is no group");
+        throw error(group, "already exists, and is not a group");
       }
     }
     const Found found = find(path);
     if (found == Found::nothing) return;
-    if (found == Found::group) throw error(path, "a group of that name is there already");
-    if (!overwrite) throw error(path, "is there already").hint("--overwrite replaces it");
+    if (found == Found::group) throw error(path, "a group of that name already exists");
+    if (!overwrite) throw error(path, "already exists").hint("--overwrite replaces it");
     if (really && H5Ldelete(file_.id(), path.c_str(), links_.id()) < 0)
       throw library_error(path, "cannot be replaced");
   }
@@ -639,7 +639,7 @@ class Server {
       file_ = checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, plist.id(), access.id()), H5Fclose, "",
                       "cannot be made");
     } else {
-      if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "is there already, and is not an HDF5 file");
+      if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "already exists, and is not an HDF5 file");
       file_ = checked(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), H5Fclose, "", "cannot be opened");
     }
   }

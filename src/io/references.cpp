@@ -103,7 +103,7 @@ Suffix find_suffix(std::string_view word) {
 ArrayReference parse_reference(std::string_view text) {
   using Kind = ArrayReference::Container;
   if (text.empty()) throw Error(Error::Kind::usage, "an array reference is empty");
-  if (text.find('\0') != std::string_view::npos) malformed(text, "a path has no NUL in it");
+  if (text.find('\0') != std::string_view::npos) malformed(text, "a path cannot contain NUL");
   ArrayReference reference;
   reference.text = text;
 

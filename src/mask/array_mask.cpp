@@ -43,7 +43,8 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
-                      name, q, k + i, v));
+                      name, q, k + i, v))
+          .hint(v == 1 ? "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool" : "");
   }
 }
 
@@ -236,7 +237,7 @@ std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> a
 Mask array_mask(std::shared_ptr<const ArraySource> array) {
   if (array->shape().size() == 2 && array->dtype() != DType::boolean)
     throw Error(Error::Kind::input,
-                fmt::format("{}: a mask's dtype is bool, not {}", array->name(), name_of(array->dtype())));
+                fmt::format("{}: a mask must be bool, not {}", array->name(), name_of(array->dtype())));
   return array_mask(std::move(array), Polarity::keep);
 }
 
@@ -250,9 +251,11 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
   const DType dtype = array->dtype();
   if (is_float(dtype) && polarity != Polarity::additive)
     throw fail(fmt::format("a mask of dtype {} does not say what its numbers mean", name_of(dtype)))
-        .hint("--mask-kind additive: 0 attends, -1e4 and less hides");
+        .hint(
+            "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: "
+            "--mask-kind additive (0 attends, -1e4 and less hides)");
   if (!is_float(dtype) && polarity == Polarity::additive)
-    throw fail(fmt::format("an additive mask is of a float dtype, not {}", name_of(dtype)))
+    throw fail(fmt::format("an additive mask must have a float dtype, not {}", name_of(dtype)))
         .hint("--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides");
   return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
 }

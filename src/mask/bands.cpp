@@ -74,13 +74,6 @@ std::unique_ptr<BlockClassifier> BandMask::classifier(std::int64_t, std::int64_t
   return std::make_unique<BandClassifier>(*this, kv_block);
 }
 
-// A mask of positions, to which alignment matters when queries and keys differ in number.
-class PositionalMask : public BandMask {
- public:
-  using BandMask::BandMask;
-  bool is_positional() const override { return true; }
-};
-
 class FullMask final : public BandMask {
  public:
   using BandMask::BandMask;
@@ -90,16 +83,17 @@ class FullMask final : public BandMask {
   std::string text() const override { return "full"; }
 };
 
-class CausalMask final : public PositionalMask {
+class CausalMask final : public BandMask {
  public:
   CausalMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset)
-      : PositionalMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
+      : BandMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
   std::int64_t first(std::int64_t) const override { return -kFar; }
   std::int64_t last(std::int64_t q) const override { return q + bounded_; }
   bool is_computable() const override { return true; }
   bool same_as(const MaskNode& other) const override {
     return offset_ == static_cast<const CausalMask&>(other).offset_;
   }
+  void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
   std::string text() const override {
     return offset_ == 0 ? "causal" : fmt::format("causal(offset={})", offset_);
   }
@@ -109,11 +103,11 @@ class CausalMask final : public PositionalMask {
   std::int64_t bounded_;
 };
 
-class LocalMask final : public PositionalMask {
+class LocalMask final : public BandMask {
  public:
   LocalMask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
             std::optional<std::int64_t> right, std::int64_t offset)
-      : PositionalMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
+      : BandMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
   std::int64_t first(std::int64_t q) const override {
     return left_ ? q + bounded(offset_) - bounded(*left_) : -2 * kFar;
   }
@@ -125,6 +119,7 @@ class LocalMask final : public PositionalMask {
     const auto& o = static_cast<const LocalMask&>(other);
     return left_ == o.left_ && right_ == o.right_ && offset_ == o.offset_;
   }
+  void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
   std::string text() const override {
     const auto side = [](const std::optional<std::int64_t>& n) { return n ? fmt::format("{}", *n) : "none"; };
     return fmt::format("local(left={},right={}{})", side(left_), side(right_),
@@ -136,16 +131,17 @@ class LocalMask final : public PositionalMask {
   std::int64_t offset_;
 };
 
-class ChunkedMask final : public PositionalMask {
+class ChunkedMask final : public BandMask {
  public:
   ChunkedMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk)
-      : PositionalMask(q_length, kv_length), chunk_(chunk) {}
+      : BandMask(q_length, kv_length), chunk_(chunk) {}
   std::int64_t first(std::int64_t q) const override { return q / chunk_ * chunk_; }
   std::int64_t last(std::int64_t q) const override { return q; }
   bool is_computable() const override { return true; }
   bool same_as(const MaskNode& other) const override {
     return chunk_ == static_cast<const ChunkedMask&>(other).chunk_;
   }
+  void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(0); }
   std::string text() const override { return fmt::format("chunked({})", chunk_); }
 
  private:

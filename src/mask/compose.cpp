@@ -45,7 +45,7 @@ class NotMask final : public MaskNode {
     return of_.same_as(static_cast<const NotMask&>(other).of_);
   }
   bool random_access() const override { return of_.node().random_access(); }
-  bool is_positional() const override { return of_.node().is_positional(); }
+  void add_offsets(std::set<std::int64_t>& offsets) const override { of_.node().add_offsets(offsets); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
@@ -96,7 +96,10 @@ class JoinMask final : public MaskNode {
     const auto& o = static_cast<const JoinMask&>(other);
     return a_.same_as(o.a_) && b_.same_as(o.b_);
   }
-  bool is_positional() const override { return a_.node().is_positional() || b_.node().is_positional(); }
+  void add_offsets(std::set<std::int64_t>& offsets) const override {
+    a_.node().add_offsets(offsets);
+    b_.node().add_offsets(offsets);
+  }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
@@ -138,10 +141,9 @@ class JoinMask final : public MaskNode {
 template <Join join>
 Mask joined(const Mask& a, const Mask& b) {
   if (a.q_length() != b.q_length() || a.kv_length() != b.kv_length())
-    throw Error(
-        Error::Kind::input,
-        fmt::format("{} is {} x {} and {} is {} x {}: masks are joined only when they are of one shape",
-                    a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
+    throw Error(Error::Kind::input,
+                fmt::format("{} is {} x {} and {} is {} x {}: masks must have one shape to be joined",
+                            a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
   return Mask(std::make_shared<JoinMask<join>>(a, b));
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "core/text.hpp"
 #include "ejk/mask_info.hpp"
@@ -56,33 +58,37 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
   report.add(std::move(table));
 }
 
-void add_rows_of_blocks(Report& report, const MaskInfo& info) {
-  Table table{"rows_of_blocks",
-              "heaviest and lightest rows of blocks",
+// The load of what the kernel walks: a row of blocks is the work of one query block, a column (dkv) that of
+// one key block.
+void add_loads(Report& report, const MaskInfo& info) {
+  const bool dkv = info.direction == Direction::dkv;
+  Table table{dkv ? "columns_of_blocks" : "rows_of_blocks",
+              dkv ? "heaviest and lightest columns of blocks" : "heaviest and lightest rows of blocks",
               {{"mask", "mask"},
                {"rank", ""},
-               {"row", "row"},
-               {"q_begin", "first query"},
+               dkv ? TableColumn{"column", "column"} : TableColumn{"row", "row"},
+               dkv ? TableColumn{"kv_begin", "first key"} : TableColumn{"q_begin", "first query"},
                {"blocks", "blocks to compute", Unit::blocks},
-               {"share", "of the row", Unit::share}},
+               {"share", dkv ? "of the column" : "of the row", Unit::share}},
               {}};
+  const std::int64_t side = dkv ? info.block.kv : info.block.q;
   for (std::size_t u = 0; u < info.summaries.size(); ++u) {
     const Array& states = info.summaries[u].states;
     const std::int64_t rows = states.shape()[0], columns = states.shape()[1];
-    std::vector<std::int64_t> load(static_cast<std::size_t>(rows)), order(load.size());
+    std::vector<std::int64_t> load(static_cast<std::size_t>(dkv ? columns : rows)), order(load.size());
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < columns; ++j)
-        load[static_cast<std::size_t>(i)] +=
+        load[static_cast<std::size_t>(dkv ? j : i)] +=
             states.elements<std::uint8_t>()[static_cast<std::size_t>(i * columns + j)] != 0;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
       return load[static_cast<std::size_t>(a)] > load[static_cast<std::size_t>(b)];
     });
     const auto listed = std::min<std::size_t>(3, order.size());
-    const auto add = [&](std::int64_t row, const char* rank) {
-      const std::int64_t blocks = load[static_cast<std::size_t>(row)];
-      table.rows.push_back({static_cast<std::int64_t>(u), std::string(rank), row, row * info.block.q, blocks,
-                            share(blocks, columns)});
+    const auto add = [&](std::int64_t at, const char* rank) {
+      const std::int64_t blocks = load[static_cast<std::size_t>(at)];
+      table.rows.push_back({static_cast<std::int64_t>(u), std::string(rank), at, at * side, blocks,
+                            share(blocks, dkv ? rows : columns)});
     };
     for (std::size_t n = 0; n < listed; ++n) add(order[n], "heaviest");
     for (std::size_t n = std::max(listed, order.size() - listed); n < order.size(); ++n)
@@ -149,12 +155,9 @@ Report describe(const MaskInfo& info) {
                Shape{heads, q_blocks * info.block.q, kv_blocks * info.block.kv});
   if (info.options.head_shards > 1) report.add("head_shards", "head shards", info.options.head_shards);
   if (info.options.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.options.q_seq_shards);
-  if (q != kv)
-    for (const Mask& m : info.masks)
-      if (m.node().is_positional()) {
-        report.add("alignment", "query 0 and key 0", std::string("aligned (top left), but for an offset"));
-        break;
-      }
+  std::set<std::string> alignment;
+  for (const Mask& m : info.masks) mask::add_alignment(m.node(), alignment);
+  if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
 
   // Sums over heads, not over distinct masks.
   std::int64_t empty = 0, partial = 0, full = 0, elements = 0, blind_rows = 0, unseen_keys = 0;
@@ -215,7 +218,7 @@ Report describe(const MaskInfo& info) {
   add_ranges(report, info, "keys_without_row", "keys without a query", Unit::keys,
              &MaskSummary::keys_without_row);
   add_arrays(report, info, dense);
-  add_rows_of_blocks(report, info);
+  add_loads(report, info);
 
   constexpr std::size_t kPictures = 4;  // of distinct masks; each is a screen
   for (std::size_t u = 0; u < std::min(kPictures, info.summaries.size()); ++u) {

@@ -28,6 +28,9 @@ struct Parameter {
   bool required = false;
 };
 
+// Where query 0 stands among the keys.
+constexpr const char* kAlign = "align";
+
 // A kind of mask in the language: its word and what it takes.
 struct Kind {
   std::string word;
@@ -37,8 +40,8 @@ struct Kind {
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table{
       {"full", {}},
-      {"causal", {{"offset"}, {"align"}}},
-      {"local", {{"left"}, {"right"}, {"offset"}}},
+      {"causal", {{"offset"}, {kAlign}}},
+      {"local", {{"left", true}, {"right", true}, {"offset"}, {kAlign}}},
       {"chunked", {{"size", true}}},
       {"segments", {{"q", true}, {"kv"}}},
       {"documents", {{"cu_seqlens", true}}},
@@ -167,10 +170,10 @@ class Parser {
     node->kind = word;
     skip_spaces();
     if (at_ < text_.size() && text_[at_] == '(') parse_arguments(*kind, *node);
+    const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
-        throw fail(fmt::format("{} needs its {}", word, p.name)).hint(usage(*kind));
-    const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
+        throw fail(fmt::format("{} needs its argument '{}'", word, p.name)).hint(missing(*kind, *node));
     check(*kind, *node);
     at_ = end_of_kind;
     return node;
@@ -186,18 +189,28 @@ class Parser {
     std::vector<std::string> names;
     for (const Kind& k : kinds()) names.push_back(k.word);
     const auto nearest = core::nearest_name(word, names);
-    return fail(fmt::format("'{}' is no kind of mask", printable(word, 40)))
+    return fail(fmt::format("'{}' is not a kind of mask", printable(word, 40)))
         .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "the kinds are " + words());
   }
 
   static std::string usage(const Kind& kind) {
     if (kind.word == "full") return "full";
     if (kind.word == "causal") return "causal, causal(offset=K) or causal(align=bottom-right)";
-    if (kind.word == "local") return "local(left=L,right=R,offset=K), either side a count or none";
+    if (kind.word == "local")
+      return "local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none";
     if (kind.word == "chunked") return "chunked(SIZE)";
     if (kind.word == "segments") return "segments(REF) or segments(Q_REF,KV_REF)";
     if (kind.word == "documents") return "documents(CU_SEQLENS_REF)";
     return "file(REF)";
+  }
+
+  // One side of a window alone may mean a causal window, or no bound on the other side: both are shown.
+  static std::string missing(const Kind& kind, const Node& node) {
+    const std::string* left = node.argument("left");
+    const auto keys = left == nullptr ? std::nullopt : core::parse_integer(*left);
+    if (kind.word != "local" || !keys || *keys < 1) return usage(kind);
+    return fmt::format("a causal window of {} key{} is local(left={}, right=0); without a bound: right=none",
+                       *keys, *keys == 1 ? "" : "s", *keys - 1);
   }
 
   // An argument ends at a comma or the closing parenthesis; those inside of [], () and "" belong to it.
@@ -279,7 +292,7 @@ class Parser {
     if (!takes_numbers(kind)) return;
     for (const auto& [name, value] : node.arguments) {
       const bool side = kind.word == "local" && (name == "left" || name == "right");
-      if (name == "align") {
+      if (name == kAlign) {
         if (value != "top-left" && value != "bottom-right")
           throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
         if (node.argument("offset") != nullptr)
@@ -289,8 +302,8 @@ class Parser {
         if (!number && core::is_whole_number(value))
           throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(usage(kind));
         if (!number)
-          throw fail(
-              fmt::format("{}={} is no whole number{}", name, printable(value, 40), side ? " or none" : ""))
+          throw fail(fmt::format("{}={} is not a whole number{}", name, printable(value, 40),
+                                 side ? " or none" : ""))
               .hint(usage(kind));
         if (side && *number < 0)
           throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
@@ -360,6 +373,13 @@ void find_shape(const Node& node, const OpenArray& open, Shape& known) {
   }
 }
 
+bool leaves_alignment_open(const Node& node) {
+  if (node.op != Node::Op::kind)
+    return leaves_alignment_open(*node.left) || (node.right && leaves_alignment_open(*node.right));
+  if (node.argument(kAlign) != nullptr || node.argument("offset") != nullptr) return false;
+  return node.kind == "causal" || (node.kind == "local" && (node.integer("left") || node.integer("right")));
+}
+
 Mask checked_shape(Mask mask, const Shape& shape, const std::string& name) {
   if (mask.q_length() == shape[1] && mask.kv_length() == shape[2]) return mask;
   Error error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)", name,
@@ -382,13 +402,11 @@ Mask make(const Node& node, const Shape& shape, std::int64_t head, Polarity pola
       break;
   }
   if (node.kind == "full") return full_mask(q, kv);
-  if (node.kind == "causal") {
-    const std::string* align = node.argument("align");
-    return causal_mask(
-        q, kv, align != nullptr && *align == "bottom-right" ? kv - q : node.integer("offset").value_or(0));
-  }
-  if (node.kind == "local")
-    return local_mask(q, kv, node.integer("left"), node.integer("right"), node.integer("offset").value_or(0));
+  const std::string* align = node.argument(kAlign);
+  const std::int64_t offset =
+      align != nullptr && *align == "bottom-right" ? kv - q : node.integer("offset").value_or(0);
+  if (node.kind == "causal") return causal_mask(q, kv, offset);
+  if (node.kind == "local") return local_mask(q, kv, node.integer("left"), node.integer("right"), offset);
   if (node.kind == "chunked") return chunked_mask(q, kv, *node.integer("size"));
   if (node.kind == "segments") {
     const auto ids = open(*node.argument("q"));
@@ -431,6 +449,8 @@ std::optional<Shape> MaskExpression::shape(const OpenArray& open) const {
   if (known[1] == 0 || known[2] == 0) return std::nullopt;
   return known;
 }
+
+bool MaskExpression::leaves_alignment_open() const { return ejk::leaves_alignment_open(*root_); }
 
 Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
                              const OpenArray& open) const {

@@ -22,6 +22,17 @@ MaskNode::MaskNode(std::int64_t q_length, std::int64_t kv_length)
   element_count(Shape{q_length, kv_length});  // counts of elements fit 64 bits
 }
 
+void mask::add_alignment(const MaskNode& node, std::set<std::string>& into) {
+  const std::int64_t bottom_right = node.kv_length() - node.q_length();
+  if (bottom_right == 0) return;
+  std::set<std::int64_t> offsets;
+  node.add_offsets(offsets);
+  for (const std::int64_t offset : offsets)
+    into.insert(offset == 0              ? "top left: query 0 at key 0"
+                : offset == bottom_right ? "bottom right: the last query at the last key"
+                                         : fmt::format("offset {}: query 0 at key {}", offset, offset));
+}
+
 std::int64_t Mask::q_length() const { return node_->q_length(); }
 std::int64_t Mask::kv_length() const { return node_->kv_length(); }
 bool Mask::is_computable() const { return node_->is_computable(); }

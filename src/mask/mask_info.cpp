@@ -56,7 +56,7 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Pr
   for (const auto& [name, value] : {std::pair{"query block", block.q}, std::pair{"key block", block.kv},
                                     std::pair{"number of head shards", options.head_shards},
                                     std::pair{"number of query shards", options.q_seq_shards}})
-    if (value < 1) throw invalid(fmt::format("the {} is {}; it is at least 1", name, value));
+    if (value < 1) throw invalid(fmt::format("the {} is {}; it must be at least 1", name, value));
   const char* pad_hint = "--pad fills the mask up with False";
   if (!options.pad && q % block.q != 0)
     throw invalid(fmt::format("{} query rows do not divide into blocks of {}", q, block.q)).hint(pad_hint);
@@ -150,7 +150,7 @@ MaskInfo process(const std::vector<Mask>& heads, BlockShape block, const Process
 
   // 7. Computable masks. One that is padded is not: its function would say True outside.
   info.distinct_partial_blocks = table->size();
-  if (info.masks.size() == 1 && info.masks[0].is_computable() &&
+  if (options.computable && info.masks.size() == 1 && info.masks[0].is_computable() &&
       !needs_padding(layout, info.masks[0], block)) {
     info.mask_function = info.masks[0];
     info.q_sequence = Array(DType::int32, {info.masks[0].q_length()});
@@ -287,7 +287,7 @@ std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
     throw invalid(fmt::format("a dynamic mask has three axes (heads, queries, keys), not the shape {}",
                               to_string(mask->shape())));
   if (mask->dtype() != DType::boolean)
-    throw invalid(fmt::format("a dynamic mask's dtype is bool, not {}", name_of(mask->dtype())));
+    throw invalid(fmt::format("a dynamic mask must be bool, not {}", name_of(mask->dtype())));
   std::vector<Mask> heads;
   for (std::int64_t h = 0; h < mask->shape()[0]; ++h) heads.push_back(array_mask(slice_of(mask, h)));
   return heads;

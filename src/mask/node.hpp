@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "ejk/mask.hpp"
@@ -60,8 +61,9 @@ class MaskNode {
 
   virtual bool is_computable() const { return false; }
 
-  /// Told from the positions of queries and keys, so that their alignment matters.
-  virtual bool is_positional() const { return false; }
+  /// By how many keys each part that goes by positions is moved: 0 aligns query 0 with key 0. A mask without
+  /// such parts adds nothing; of one with them the alignment matters where queries and keys differ in number.
+  virtual void add_offsets(std::set<std::int64_t>&) const {}
 
   /// `other` has the same dynamic type and shape.
   virtual bool same_as(const MaskNode& other) const = 0;
@@ -84,5 +86,13 @@ class MaskNode {
   std::int64_t q_length_;
   std::int64_t kv_length_;
 };
+
+namespace mask {
+
+/// How the positions of queries and keys meet, for the report, one entry a manner: "top left: query 0 at key
+/// 0". Nothing where it does not matter: as many queries as keys, or no part that goes by positions.
+void add_alignment(const MaskNode& node, std::set<std::string>& into);
+
+}  // namespace mask
 
 }  // namespace ejk

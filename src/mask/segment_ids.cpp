@@ -49,7 +49,7 @@ Ids read_ids(const ArraySource& source, Convention convention) {
                               to_string(source.shape())));
   if (!is_integer(source.dtype()))
     throw invalid(
-        fmt::format("{}: segment ids are integers, not {}", source.name(), name_of(source.dtype())));
+        fmt::format("{}: segment ids must be integers, not {}", source.name(), name_of(source.dtype())));
   const Array raw = read_all(source);
   Ids ids{source.shape()[0], source.shape()[1], {}};
   ids.values.reserve(static_cast<std::size_t>(raw.size()));

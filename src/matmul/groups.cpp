@@ -39,7 +39,7 @@ Layout checked_layout(const ArraySource& group_sizes, std::int64_t m, std::int64
                       const GroupMetadataOptions& options) {
   const auto require = [](const char* what, std::int64_t value, std::int64_t least) {
     if (value < least)
-      throw Error(Error::Kind::input, fmt::format("{} is {}; it is at least {}", what, value, least));
+      throw Error(Error::Kind::input, fmt::format("{} is {}; it must be at least {}", what, value, least));
   };
   require("tm", tm, 1);
   require("m", m, 0);
@@ -112,7 +112,7 @@ void fill_tile_ids(const Layout& layout, std::int64_t tm, EmptyGroups empty, std
 }  // namespace
 
 std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int64_t m, bool strict) {
-  if (m < 0) throw Error(Error::Kind::input, fmt::format("m is {}; it is at least 0", m));
+  if (m < 0) throw Error(Error::Kind::input, fmt::format("m is {}; it must be at least 0", m));
   const std::vector<std::int64_t> sizes = core::read_integers(group_sizes, "group_sizes");
   std::vector<std::int64_t> offsets{0};
   offsets.reserve(sizes.size() + 1);

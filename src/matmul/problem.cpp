@@ -20,7 +20,7 @@ void check_factor(const ArrayType& type, const char* name, std::int64_t rank, co
     throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(type.shape)));
   if (!is_float(type.dtype))
     throw invalid(
-        fmt::format("{} is float16, bfloat16, float32 or float64, not {}", name, name_of(type.dtype)));
+        fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(type.dtype)));
 }
 
 void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTable* table, bool strict) {
@@ -53,7 +53,7 @@ void set_groups(Problem& p, const ArraySource& group_sizes, std::int64_t group_o
 
 void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
   if (!is_float(dtype))
-    throw invalid(fmt::format("the result is float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+    throw invalid(fmt::format("the result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
   byte_count(shape, dtype);
   p.out = {dtype, shape, c_strides(shape, dtype)};
   if (!existing) return;

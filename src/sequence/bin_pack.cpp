@@ -69,7 +69,7 @@ double BinPacking::efficiency() const {
 BinPacking bin_pack(const ArraySource& lens, std::int64_t capacity, LongSequence how,
                     std::int64_t max_pieces) {
   if (capacity < 1)
-    throw Error(Error::Kind::input, fmt::format("the capacity is {}; it is at least 1", capacity));
+    throw Error(Error::Kind::input, fmt::format("the capacity is {}; it must be at least 1", capacity));
   BinPacking packing;
   packing.capacity = capacity;
   cut_pieces(packing, core::read_integers(lens, "lens"), lens.name(), how, max_pieces);

@@ -20,7 +20,7 @@ void check_row_mask(const ArraySource& mask) {
   if (mask.shape().size() != 2)
     throw fail(fmt::format("a mask is (batch, seq), not of shape {}", to_string(mask.shape())));
   if (is_float(mask.dtype()))
-    throw fail(fmt::format("a mask is bool or integer, not {}", name_of(mask.dtype())));
+    throw fail(fmt::format("a mask must be bool or integer, not {}", name_of(mask.dtype())));
 }
 
 void scan_rows(const ArraySource& mask, const RowBits& f) {

@@ -237,7 +237,7 @@ Array element_of(DType dtype, double value) {
     }
     if (!fits)
       throw Error(Error::Kind::usage,
-                  fmt::format("the padding is to be {}, which {} cannot hold", value, name_of(dtype)));
+                  fmt::format("{} cannot hold the padding value {}", name_of(dtype), value));
     if constexpr (std::is_arithmetic_v<T>)
       element.elements<T>()[0] = static_cast<T>(value);
     else

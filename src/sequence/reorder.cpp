@@ -75,7 +75,8 @@ class ReorderedSource final : public ArraySource {
 
 void check_cp(std::int64_t cp) {
   if (cp < 2 || cp % 2 != 0)
-    throw Error(Error::Kind::input, fmt::format("the number of ranks is {}; it is even and at least 2", cp));
+    throw Error(Error::Kind::input,
+                fmt::format("the number of ranks is {}; it must be even and at least 2", cp));
 }
 
 // Pairs (query, key ≤ query) of the queries [begin, end).

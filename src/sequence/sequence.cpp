@@ -53,7 +53,7 @@ std::vector<std::int64_t> numbers_of(const std::vector<std::int64_t>& offsets, C
 
 std::vector<std::int64_t> chunk_offsets_of(const ArraySource& cu_seqlens, std::int64_t chunk_size) {
   if (chunk_size < 1)
-    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it is at least 1", chunk_size));
+    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
   std::vector<std::int64_t> counts = lengths_of(core::read_offsets(cu_seqlens));
   for (std::int64_t& n : counts) n = core::ceil_div(n, chunk_size);
   return running_sum(counts);
@@ -96,7 +96,7 @@ Array cdiv(const ArraySource& a, std::int64_t b) {
   if (!is_integer(a.dtype()))
     throw Error(Error::Kind::input,
                 fmt::format("{}: cdiv takes integers, not {}", a.name(), name_of(a.dtype())));
-  if (b < 1) throw Error(Error::Kind::input, fmt::format("the divisor is {}; it is at least 1", b));
+  if (b < 1) throw Error(Error::Kind::input, fmt::format("the divisor is {}; it must be at least 1", b));
   Array quotients = read_all(a);
   dispatch(quotients.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {

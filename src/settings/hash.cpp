@@ -71,7 +71,7 @@ class Parser {
     skip_space();
     JsonValue value = any();
     skip_space();
-    if (at_ < text_.size()) fail("more text behind the end of the value");
+    if (at_ < text_.size()) fail("more text after the end of the value");
     return value;
   }
 

@@ -167,7 +167,7 @@ std::string instruction_set() {
     if (std::find(names.begin(), names.end(), forced) == names.end())
       throw Error(
           Error::Kind::usage,
-          fmt::format("EJK_ISA: '{}' is no instruction set of this build and machine", printable(forced)))
+          fmt::format("EJK_ISA: '{}' is not an instruction set of this build and machine", printable(forced)))
           .hint(fmt::format("there is {}", fmt::join(names, ", ")));
   }
   return kernels::active().name;

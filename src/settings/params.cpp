@@ -89,7 +89,7 @@ Params params_from(const JsonValue& value, const char* what) {
     }
     const auto* integer = std::get_if<JsonValue::Integer>(&member.value);
     if (integer == nullptr)
-      throw Error(Error::Kind::input, fmt::format("{} is no whole number", name))
+      throw Error(Error::Kind::input, fmt::format("{} is not a whole number", name))
           .hint("a field is a whole number, or null where it is left open");
     const auto number = parse_integer(integer->digits);
     if (!number)
@@ -105,7 +105,7 @@ std::int64_t scaled(const Value& forward, double scale) {
   const std::int64_t x = forward.value_or(0) == 0 ? unset : *forward;
   const double product = static_cast<double>(x) * scale;
   if (!(std::abs(product) < 0x1p63))
-    throw Error(Error::Kind::usage, fmt::format("{} times {} is no block size", x, scale));
+    throw Error(Error::Kind::usage, fmt::format("{} times {} is not a block size", x, scale));
   return static_cast<std::int64_t>(product);
 }
 
@@ -215,7 +215,8 @@ std::int64_t smem_limit() {
   if (const char* word = std::getenv(name); word != nullptr && *word != '\0') {
     const auto bytes = parse_integer(word);
     if (!bytes || *bytes < 0)
-      throw Error(Error::Kind::usage, fmt::format("{}: '{}' is no number of bytes", name, printable(word)));
+      throw Error(Error::Kind::usage,
+                  fmt::format("{}: '{}' is not a number of bytes", name, printable(word)));
     return *bytes;
   }
   const GpuQuery query = query_gpus();

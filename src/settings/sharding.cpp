@@ -41,7 +41,7 @@ class SpecParser {
       if (take('(')) {
         PartitionSpec entries = entries_up_to(')');
         skip_space();
-        if (at_ < text_.size()) fail("more behind the closing parenthesis");
+        if (at_ < text_.size()) fail("more text after the closing parenthesis");
         return entries;
       }
       at_ = begin;

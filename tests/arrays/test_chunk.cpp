@@ -98,7 +98,7 @@ TEST_CASE("chunks and back are the same array, on every axis, in boxes, from any
 TEST_CASE("what a dtype cannot hold is no padding") {
   const auto bytes = make_source(Array(DType::uint8, {3}), "x");
   CHECK(test::error_of(Error::Kind::usage, [&] { chunk_array(bytes, 2, 0, std::int64_t{300}); }) ==
-        "x: the padding 300 is no uint8");
+        "x: uint8 cannot hold the padding value 300");
   CHECK_THROWS_AS(chunk_array(bytes, 2, 0, 0.5), Error);
   CHECK_THROWS_AS(chunk_array(make_source(Array(DType::boolean, {3})), 2, 0, std::int64_t{2}), Error);
   const Array half = read_all(*chunk_array(make_source(Array(DType::float16, {1})), 2, 0, 1e6));
@@ -109,7 +109,7 @@ TEST_CASE("sizes that do not fit are named") {
   const auto x = make_source(Array(DType::int8, {3, 4}), "x");
   CHECK(test::contains(test::error_of(Error::Kind::input, [&] { chunk_array(x, INT64_MAX, 0); }), "64 bits"));
   CHECK(test::contains(test::error_of(Error::Kind::usage, [&] { unchunk_array(x, 13); }),
-                       "x: length 13 is not within 0 to 12, what 3 chunks of 4 hold"));
+                       "x: length 13 is not from 0 to 12, what 3 chunks of 4 hold"));
   CHECK_THROWS_AS(unchunk_array(make_source(Array(DType::int8, {3})), 1), Error);
   CHECK_THROWS_AS(unchunk_array(x, 1, -2), Error);
   CHECK(read_all(*unchunk_array(make_source(Array(DType::int8, {3, 0})), 0)).shape() == Shape{0});

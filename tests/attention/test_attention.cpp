@@ -279,7 +279,7 @@ TEST_CASE("what does not fit together is said with its numbers") {
   CHECK(said(q, k, f32({2, 4, 2, 3})) == "v has 4 positions, k has 5");
   CHECK(said(q, k, f32({2, 5, 1, 3})) == "v has 1 heads, k has 2");
   CHECK(said(q, k, Array(DType::int32, {2, 5, 2, 3})) ==
-        "v is float16, bfloat16, float32 or float64, not int32");
+        "v must be float16, bfloat16, float32 or float64, not int32");
   CHECK(said(f32({1, 2, 1, 0}), f32({1, 2, 1, 0}), f32({1, 2, 1, 1})) ==
         "q and k have heads of size 0: there is nothing to multiply");
 
@@ -288,7 +288,8 @@ TEST_CASE("what does not fit together is said with its numbers") {
     set(o);
     return o;
   };
-  CHECK(said(q, k, v, with([](auto& o) { o.softcap = 0.0; })) == "softcap is a finite number above 0, not 0");
+  CHECK(said(q, k, v, with([](auto& o) { o.softcap = 0.0; })) ==
+        "softcap must be a finite number above 0, not 0");
   CHECK(said(q, k, v, with([](auto& o) { o.softcap = 1e39; })) ==
         "softcap 1e+39 is beyond the normal numbers of float32, in which this is computed | float64 inputs "
         "are computed in float64");
@@ -298,10 +299,11 @@ TEST_CASE("what does not fit together is said with its numbers") {
   CHECK(said(q, k, v, with([](auto& o) {
                o.block = BlockShape{1, std::numeric_limits<std::int64_t>::max()};
              })) == "a block of 1 x 9223372036854775807 is longer than any mask, 281474976710656");
-  CHECK(said(q, k, v, with([](auto& o) { o.scale = std::nan(""); })) == "scale is a finite number, not nan");
+  CHECK(said(q, k, v, with([](auto& o) { o.scale = std::nan(""); })) ==
+        "scale must be a finite number, not nan");
   CHECK(said(q, k, v, with([](auto& o) {
                o.block = BlockShape{0, 4};
-             })) == "a block has positive lengths, not 0 x 4");
+             })) == "a block must have positive lengths, not 0 x 4");
   const Array bias = f32({3, 6, 5});
   CHECK(said(q, k, v, with([&](auto& o) { o.bias = bias.view(); })) ==
         "bias (3, 6, 5) does not broadcast to (batch, heads, queries, keys) = (2, 4, 6, 5)");
@@ -353,16 +355,15 @@ TEST_CASE("what does not fit together is said with its numbers") {
   CHECK(said(tq, tk, tv, packed({1, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
   CHECK(said(tq, tk, tv, packed({0, 4, 3, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
   CHECK(said(tq, tk, tv, with([](auto& o) { o.layout = AttentionLayout::thd; }))
-            .starts_with("packed tokens come without cu_seqlens"));
+            .starts_with("packed tokens need cu_seqlens"));
   CHECK(said(q, k, v, with([&](auto& o) { o.cu_seqlens_q = ids({3}); }))
-            .starts_with("cu_seqlens are of packed tokens, and the layout is bshd"));
+            .starts_with("cu_seqlens are for packed tokens, and the layout is bshd"));
   AttentionOptions dense = packed({0, 2, 6}, {0, 5, 5});
   dense.masks.push_back(attention_mask(make_source(Array(DType::boolean, {6, 5}), "m.npy")));
-  CHECK(said(tq, tk, tv, dense)
-            .starts_with("m.npy is of one length; packed sequences have lengths of their own"));
+  CHECK(said(tq, tk, tv, dense).starts_with("m.npy has one length; packed sequences differ in length"));
   AttentionOptions biased = packed({0, 2, 6}, {0, 5, 5});
   biased.bias = bias.view();
-  CHECK(said(tq, tk, tv, biased).starts_with("a bias is of a batch"));
+  CHECK(said(tq, tk, tv, biased).starts_with("a bias needs a padded batch"));
 }
 
 TEST_CASE("expressions are masks of each sequence's own lengths") {
@@ -383,7 +384,7 @@ TEST_CASE("expressions are masks of each sequence's own lengths") {
   CHECK(work.allowed_pairs == 2 * (18 + 6));
   CHECK(work.rows_without_key == 4);
   CHECK(work.first_row_without_key == Shape{1, 0, 0});
-  CHECK(work.alignment_matters);
+  CHECK(work.alignment == std::set<std::string>{"bottom right: the last query at the last key"});
 }
 
 TEST_CASE("a mask that is read in order by one thread gives the same bits") {

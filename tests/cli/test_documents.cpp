@@ -66,6 +66,8 @@ TEST_CASE("bash completes commands, options and their words") {
   CHECK(offered(script, {"ejk", "he"}) == "help\n");
   CHECK(offered(script, {"ejk", "--v"}) == "--version\n");
   CHECK(offered(script, {"ejk", "help", "seq-"}) == "seq-info\n");
+  CHECK(offered(script, {"ejk", "help", "la"}) == "layouts\n");
+  CHECK(offered(script, {"ejk", "help", "--man", "la"}) == "\n");
   CHECK(offered(script, {"ejk", "help", "--com"}) == "--completion\n");
   CHECK(offered(script, {"ejk", "help", "--completion", ""}) == "bash zsh fish\n");
   CHECK(offered(script, {"ejk", "help", "--man", "mask-"}) == "mask-info\n");
@@ -116,7 +118,7 @@ for command in {commands}; do
     if [ -n "$name" ] && [ "${{shared#* $name }}" != "$shared" ]; then continue; fi
     said=$({program} $command $name '?' 2>&1)
     case $said in
-      "ejk $command: $name"*": '?' is none of "*) said=${{said#* is none of }} said=${{said%%$'\n'*}} ;;
+      "ejk $command: $name"*": '?' is not one of "*) said=${{said#* is not one of }} said=${{said%%$'\n'*}} ;;
       *) said= ;;
     esac
     COMP_WORDS=(ejk $command $name '') COMP_CWORD=3
@@ -148,7 +150,7 @@ done
     const std::vector<std::string> list{std::istream_iterator<std::string>(words), {}};
     if (list.size() > 6) continue;  // all element types are named nowhere
     const std::string command = line.substr(0, line.find(' '));
-    const std::string help = shell(fmt::format("{} help {}", kProgram, command)).text;
+    const std::string help = shell(fmt::format("{0} help {1}; {0} help options", kProgram, command)).text;
     for (const std::string& word : list) CHECK(help.find(word) != std::string::npos);
   }
   CHECK(all > 150);
@@ -219,7 +221,10 @@ TEST_CASE("manual pages are read without a complaint, and say what the help says
     CHECK(text.find("EXIT STATUS") != std::string::npos);
     if (!name.empty()) {
       CHECK(text.find("EXAMPLE") != std::string::npos);
-      CHECK(text.find("--max-memory SIZE") != std::string::npos);
+      CHECK(text.find("--max-memory") != std::string::npos);
+    } else {
+      for (const char* said : {"--max-memory SIZE", "a.h5:/group/name", "documents(REF)", "ejk_version"})
+        CHECK_MESSAGE(text.find(said) != std::string::npos, said);
     }
     for (const std::string& other : pages)
       if (name.empty() && !other.empty()) CHECK(text.find("ejk-" + other + "(1)") != std::string::npos);

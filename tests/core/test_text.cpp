@@ -8,7 +8,7 @@
 
 using namespace ejk::core;
 
-TEST_CASE("the nearest name is offered up to three edits away") {
+TEST_CASE("the nearest name is offered while two thirds of the word are right") {
   const std::vector<std::string> names{"causal", "chunked", "documents", "local"};
   CHECK(nearest_name("casual", names) == "causal");
   CHECK(nearest_name("document", names) == "documents");
@@ -19,6 +19,30 @@ TEST_CASE("the nearest name is offered up to three edits away") {
   const std::vector<std::string> cases{"/y", "/X", "LONGEST"};
   CHECK(nearest_name("/x", cases) == "/X");
   CHECK(nearest_name("longest", cases) == "LONGEST");
+  const std::vector<std::string> commands{"cdiv", "cu-seqlens", "convert", "chunk-indices", "chunk-offsets",
+                                          "info", "mask-info",  "lens",    "compare",       "hash"};
+  const auto offered = [&](std::string_view word) { return nearest_name(word, commands).value_or(""); };
+  CHECK(offered("cu_seqlens") == "cu-seqlens");
+  CHECK(offered("seqlens") == "cu-seqlens");
+  CHECK(offered("covnert") == "convert");
+  CHECK(offered("maskinfo") == "mask-info");
+  CHECK(offered("inof") == "info");
+  for (const char* word : {"diff", "help", "show", "bench", "list", "cat", "len-of"})
+    CHECK_MESSAGE(offered(word).empty(), word);
+}
+
+TEST_CASE("the beginning of a single name is near it, dashes of options are not") {
+  const std::vector<std::string> names{"--block", "--mask", "--mask-kind", "--dkv", "documents", "segments"};
+  CHECK(nearest_name("doc", names) == "documents");
+  CHECK(nearest_name("seg", names) == "segments");
+  CHECK(nearest_name("--blo", names) == "--block");
+  CHECK(nearest_name("--blokc", names) == "--block");
+  CHECK(nearest_name("--mask-knid", names) == "--mask-kind");
+  CHECK(nearest_name("--kv", names) == "--dkv");
+  CHECK_FALSE(nearest_name("--k", names));
+  CHECK_FALSE(nearest_name("--keep", names));
+  CHECK_FALSE(nearest_name("do", names));
+  CHECK_FALSE(nearest_name("sink", std::vector<std::string>{"full", "causal", "local", "chunked", "file"}));
 }
 
 TEST_CASE("a whole number may be too large for 64 bits") {

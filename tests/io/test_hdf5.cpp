@@ -635,11 +635,11 @@ TEST_CASE("a file that is there keeps its objects, and one in the way is replace
   };
   write_array(parse_reference(path), x);
   write_array(parse_reference(path + ":/g/y"), x);
-  CHECK(refused(path) == path + ":/x: is there already\nhint: --overwrite replaces it");
-  CHECK(contains(refused(path + ":/g"), ":/g: a group of that name is there already"));
+  CHECK(refused(path) == path + ":/x: already exists\nhint: --overwrite replaces it");
+  CHECK(contains(refused(path + ":/g"), ":/g: a group of that name already exists"));
   CHECK(contains(refused(path + ":/g", {.overwrite = true, .attributes = {}}),
-                 ":/g: a group of that name is there already"));
-  CHECK(contains(refused(path + ":/x/z"), ":/x: is there already, and is no group"));
+                 ":/g: a group of that name already exists"));
+  CHECK(contains(refused(path + ":/x/z"), ":/x: already exists, and is not a group"));
   check_target(parse_reference(path), {"x"}, false, {.overwrite = true, .attributes = {}});
   check_target(parse_reference(path + ":/g"), {"x", "z"}, true);
   write_array(parse_reference(path), other, {.overwrite = true, .attributes = {}});
@@ -650,7 +650,7 @@ TEST_CASE("a file that is there keeps its objects, and one in the way is replace
   CHECK(contains(error_of(Error::Kind::output, [&] { check_target(parse_reference(path), {"x"}, false); }),
                  "not an HDF5 file"));
   CHECK(contains(error_of(Error::Kind::output, [&] { write_array(parse_reference(path), x); }),
-                 "is there already, and is not an HDF5 file"));
+                 "already exists, and is not an HDF5 file"));
   CHECK(get(path) == "something else");
   put(path, "");
   write_array(parse_reference(path), x);

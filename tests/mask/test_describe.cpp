@@ -57,9 +57,36 @@ TEST_CASE("densities count the true area alone when a mask is padded") {
   CHECK(r.at("padded_shape") == nlohmann::json::array({1, 8, 8}));
 }
 
-TEST_CASE("causal alignment is stated when queries and keys differ in number") {
-  CHECK(result_of(describe(process_mask({causal_mask(8, 16)}, {4, 4}))).contains("alignment"));
-  CHECK_FALSE(result_of(describe(process_mask({causal_mask(8, 8)}, {4, 4}))).contains("alignment"));
+TEST_CASE("alignment is stated when queries and keys differ in number") {
+  const auto alignment = [](const Mask& m) {
+    return result_of(describe(process_mask({m}, {4, 4}))).value("alignment", "");
+  };
+  CHECK(alignment(causal_mask(8, 16)) == "top left: query 0 at key 0");
+  CHECK(alignment(causal_mask(8, 16, 8)) == "bottom right: the last query at the last key");
+  CHECK(alignment(local_mask(8, 16, 3, 0, 5)) == "offset 5: query 0 at key 5");
+  CHECK(alignment(chunked_mask(8, 16, 4)) == "top left: query 0 at key 0");
+  CHECK(alignment(~causal_mask(8, 16) & local_mask(8, 16, 3, 0, 8)) ==
+        "bottom right: the last query at the last key; top left: query 0 at key 0");
+  CHECK(alignment(causal_mask(8, 8)).empty());
+  CHECK(alignment(full_mask(8, 16)).empty());
+}
+
+TEST_CASE("the walk over key blocks is judged by columns of blocks") {
+  // 3 rows and 8 columns of blocks: column j is computed by the rows from j on, the last five by none.
+  const nlohmann::json r = result_of(describe(process_mask_dkv({causal_mask(24, 64)}, {8, 8})));
+  CHECK_FALSE(r.contains("rows_of_blocks"));
+  const nlohmann::json& columns = r.at("columns_of_blocks");
+  REQUIRE(columns.size() == 6);
+  CHECK(columns[0] == nlohmann::json({{"mask", 0},
+                                      {"rank", "heaviest"},
+                                      {"column", 0},
+                                      {"kv_begin", 0},
+                                      {"blocks", 3},
+                                      {"share", 1.0}}));
+  CHECK(columns[2].at("blocks") == 1);
+  CHECK(columns[5].at("column") == 7);
+  CHECK(columns[5].at("kv_begin") == 56);
+  CHECK(columns[5].at("blocks") == 0);
 }
 
 TEST_CASE("the heaviest and lightest rows of blocks are named") {

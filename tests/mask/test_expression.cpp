@@ -54,7 +54,44 @@ TEST_CASE("operators bind ~ before & before |, left to right") {
   CHECK(elements(" causal ( offset = -2 ) ") ==
         plain::table(8, 8, [](auto i, auto j) { return i - 2 >= j; }));
   CHECK(elements("local(none,2,1)") == plain::table(8, 8, [](auto i, auto j) { return j <= i + 3; }));
-  CHECK(elements("local(left=2)") == plain::table(8, 8, [](auto i, auto j) { return j >= i - 2; }));
+  CHECK(elements("local(left=2,right=none)") ==
+        plain::table(8, 8, [](auto i, auto j) { return j >= i - 2; }));
+}
+
+TEST_CASE("a window needs both sides, and one alone is answered with what it may mean") {
+  CHECK(failure("local(256)") ==
+        "mask expression 'local(256)': at \"local(256)\": local needs its argument 'right' | a causal window "
+        "of "
+        "256 keys is local(left=255, right=0); without a bound: right=none");
+  CHECK(failure("causal | local(left=1)")
+            .ends_with("| a causal window of 1 key is local(left=0, right=0); without a bound: right=none"));
+  for (const char* text : {"local", "local()", "local(left=0)", "local(left=none)", "local(right=3)"})
+    CHECK(failure(text).ends_with(
+        "| local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none"));
+  CHECK(elements("local(none,none)") == elements("full"));
+  CHECK(elements("causal()") == elements("causal"));
+  CHECK(failure("causal(offset=none)").find("is not a whole number") != std::string::npos);
+}
+
+TEST_CASE("a window is aligned at the bottom right as a causal mask is") {
+  const auto of = [](const char* text) {
+    const Mask m = MaskExpression::parse(text).resolve({1, 3, 8}, 0, Polarity::keep, open_test_array);
+    return m.text();
+  };
+  CHECK(of("causal(align=bottom-right)") == "causal(offset=5)");
+  CHECK(of("local(2,0,align=bottom-right)") == "local(left=2,right=0,offset=5)");
+  CHECK(of("local(2,0,align=top-left)") == "local(left=2,right=0)");
+  CHECK(failure("local(1,1,offset=2,align=top-left)").find("exclude each other") != std::string::npos);
+}
+
+TEST_CASE("an expression knows whether it leaves the alignment open") {
+  const auto open = [](const char* text) { return MaskExpression::parse(text).leaves_alignment_open(); };
+  for (const char* text :
+       {"causal", "~causal & file(a.npy)", "full | local(3,none)", "chunked(4) & causal()"})
+    CHECK_MESSAGE(open(text), text);
+  for (const char* text : {"causal(offset=0)", "causal(align=top-left)", "local(3,0,1)", "local(none,none)",
+                           "chunked(4)", "documents(cu.npy)"})
+    CHECK_MESSAGE(!open(text), text);
 }
 
 TEST_CASE("references keep their brackets, and quotes keep anything") {
@@ -122,7 +159,7 @@ TEST_CASE("the text of a mask is an expression that gives it again") {
 
 TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("casual") ==
-        "mask expression 'casual': at \"casual\": 'casual' is no kind of mask | did you mean 'causal'?");
+        "mask expression 'casual': at \"casual\": 'casual' is not a kind of mask | did you mean 'causal'?");
   CHECK(failure("") ==
         "mask expression '': at its end: expected a kind of mask | the kinds are full, causal, local, "
         "chunked, segments, documents, file");
@@ -131,16 +168,16 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);
   CHECK(failure("causal causal").find("expected '&', '|' or the end") != std::string::npos);
   CHECK(failure("causal(ofset=1)").find("causal has no argument 'ofset'") != std::string::npos);
-  CHECK(failure("causal(offset=x)").find("offset=x is no whole number") != std::string::npos);
-  CHECK(failure("causal(offset=none)").find("no whole number") != std::string::npos);
+  CHECK(failure("causal(offset=x)").find("offset=x is not a whole number") != std::string::npos);
+  CHECK(failure("causal(offset=none)").find("not a whole number") != std::string::npos);
   CHECK(failure("causal(offset=99999999999999999999)").find("beyond 64 bits") != std::string::npos);
   CHECK(failure("causal(offset=1,offset=2)").find("offset is given twice") != std::string::npos);
   CHECK(failure("causal(offset=1,align=bottom-right)").find("exclude each other") != std::string::npos);
-  CHECK(failure("chunked").find("chunked needs its size") != std::string::npos);
+  CHECK(failure("chunked").find("chunked needs its argument") != std::string::npos);
   CHECK(failure("chunked(0)").find("the chunk size 0 is not positive") != std::string::npos);
   CHECK(failure("chunked(4").find("'(' is not closed") != std::string::npos);
   CHECK(failure("causal(").find("'(' is not closed") != std::string::npos);
-  CHECK(failure("full & chunked(1.5)").find("at \"chunked(1.5)\": size=1.5 is no whole number") !=
+  CHECK(failure("full & chunked(1.5)").find("at \"chunked(1.5)\": size=1.5 is not a whole number") !=
         std::string::npos);
   CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
   CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);

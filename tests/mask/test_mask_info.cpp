@@ -170,6 +170,24 @@ TEST_CASE("full and block-diagonal masks go with any number of query shards") {
     }
 }
 
+TEST_CASE("a computable mask's blocks are made when they are asked for") {
+  const Mask window = local_mask(64, 64, 5, 0);
+  ProcessMaskOptions options;
+  options.computable = false;
+  const MaskInfo made = process_mask({window}, {16, 16}, options);
+  // A mask of the same elements that is not computable as it stands.
+  const MaskInfo same = process_mask({window & full_mask(64, 64)}, {16, 16});
+  CHECK_FALSE(made.mask_function);
+  CHECK_FALSE(made.q_sequence);
+  REQUIRE(made.mask_next);
+  REQUIRE(made.partial_mask_blocks);
+  const auto bytes = [](const Array& a) {
+    return std::vector<std::byte>(a.data(), a.data() + byte_count(a.shape(), a.dtype()));
+  };
+  CHECK(bytes(*made.mask_next) == bytes(*same.mask_next));
+  CHECK(bytes(read_all(*made.partial_mask_blocks)) == bytes(read_all(*same.partial_mask_blocks)));
+}
+
 TEST_CASE("a computable mask that is padded is no longer computable") {
   ProcessMaskOptions options;
   options.pad = true;

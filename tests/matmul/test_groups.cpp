@@ -131,12 +131,12 @@ TEST_CASE("group sizes at fault are named with their index and the numbers") {
   CHECK(failure([&] {
           group_offsets(*source_of({most, 1}), most);
         }) == "sizes.npy: group_sizes[1] is 1: the sum up to it passes 63 bits");
-  CHECK(failure([] { group_offsets(*source_of({}), -1); }) == "m is -1; it is at least 0");
+  CHECK(failure([] { group_offsets(*source_of({}), -1); }) == "m is -1; it must be at least 0");
   CHECK(failure([] { group_offsets(*make_source(Array(DType::float32, {2}), "sizes.npy"), 1); }) ==
-        "sizes.npy: group_sizes: integers, not float32");
+        "sizes.npy: group_sizes must be integers, not float32");
   CHECK(failure([] {
           group_offsets(*make_source(Array(DType::int32, {2, 2}), "sizes.npy"), 1);
-        }) == "sizes.npy: group_sizes: a 1-D array, not one of shape (2, 2)");
+        }) == "sizes.npy: group_sizes must be a 1-D array, not of shape (2, 2)");
   Array beyond(DType::uint64, {2});
   beyond.elements<std::uint64_t>()[1] = std::uint64_t{1} << 63;
   CHECK(failure([&] { group_offsets(*make_source(beyond.view(), "sizes.npy"), 1); }) ==
@@ -258,11 +258,11 @@ TEST_CASE("what int32 cannot hold is refused before anything is made, and the re
 
 TEST_CASE("numbers that group metadata cannot be made of are named") {
   const auto sizes = source_of({4, 7});
-  CHECK(failure([&] { make_group_metadata(*sizes, 11, 0); }) == "tm is 0; it is at least 1");
-  CHECK(failure([&] { make_group_metadata(*sizes, -1, 4); }) == "m is -1; it is at least 0");
+  CHECK(failure([&] { make_group_metadata(*sizes, 11, 0); }) == "tm is 0; it must be at least 1");
+  CHECK(failure([&] { make_group_metadata(*sizes, -1, 4); }) == "m is -1; it must be at least 0");
   CHECK(failure([&] {
           make_group_metadata(*sizes, 11, 4, {-1, std::nullopt, {}, false});
-        }) == "start_group is -1; it is at least 0");
+        }) == "start_group is -1; it must be at least 0");
   CHECK(failure(
             [&] {
               make_group_metadata(*sizes, 11, 4, {3, std::nullopt, {}, false});
@@ -270,7 +270,7 @@ TEST_CASE("numbers that group metadata cannot be made of are named") {
             Error::Kind::usage) == "sizes.npy: start_group is 3, but there are only 2 groups");
   CHECK(failure([&] {
           make_group_metadata(*sizes, 11, 4, {0, -2, {}, false});
-        }) == "num_nonzero_groups is -2; it is at least 0");
+        }) == "num_nonzero_groups is -2; it must be at least 0");
   CHECK(failure([&] {
           make_group_metadata(*sizes, 11, 4, {0, std::nullopt, {}, true});
         }) == "tm = 4 does not divide m = 11");

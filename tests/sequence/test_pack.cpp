@@ -167,7 +167,7 @@ TEST_CASE("what does not fit is refused by its index") {
   CHECK(with({0, 3, 4}).empty());
   CHECK(error_of([&] {
           unpack(tokens, *source({0, 1, 2}), 2, 4, 1.5);
-        }) == "the padding is to be 1.5, which int32 cannot hold");
+        }) == "int32 cannot hold the padding value 1.5");
   CHECK(error_of([&] {
           pack(tokens, *make_source(Array(DType::boolean, {1, 3}), "m"));
         }) == "p.npy: a padded array is (batch, seq, ...), not of shape (3,)");

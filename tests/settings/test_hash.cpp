@@ -151,8 +151,8 @@ TEST_CASE("what is no JSON is refused with its line and column") {
   CHECK(failure("{\"a\": }") == "not JSON: line 1, column 7: a value is missing before '}'");
   CHECK(failure("[1,\n 2,,]") == "not JSON: line 2, column 4: a value is missing before ','");
   CHECK(failure("[\"\xC3\xA4\", x]") == "not JSON: line 1, column 7: a value is missing before 'x'");
-  CHECK(failure("1 2") == "not JSON: line 1, column 3: more text behind the end of the value");
-  CHECK(failure("01") == "not JSON: line 1, column 2: more text behind the end of the value");
+  CHECK(failure("1 2") == "not JSON: line 1, column 3: more text after the end of the value");
+  CHECK(failure("01") == "not JSON: line 1, column 2: more text after the end of the value");
   CHECK(failure("{'a': 1}") == "not JSON: line 1, column 2: a name in double quotes is missing before '''");
   CHECK(failure("{\"a\" 1}") == "not JSON: line 1, column 6: ':' is missing before '1'");
   CHECK(failure("[1 2]") == "not JSON: line 1, column 4: ',' or ']' is missing before '2'");

@@ -96,7 +96,7 @@ TEST_CASE("an instruction set that is not there is refused with those that are")
   CHECK(ejk::instruction_sets().back() == "portable");
   setenv("EJK_ISA", "portabel", 1);
   CHECK_THROWS_WITH(ejk::instruction_set(),
-                    "EJK_ISA: 'portabel' is no instruction set of this build and machine");
+                    "EJK_ISA: 'portabel' is not an instruction set of this build and machine");
   unsetenv("EJK_ISA");
   CHECK_FALSE(ejk::instruction_set().empty());
 }

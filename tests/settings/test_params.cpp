@@ -151,9 +151,9 @@ TEST_CASE("backward blocks are cut towards zero, and must be numbers") {
 TEST_CASE("JSON that holds no parameters is refused by the field's name") {
   CHECK(failure("[]") == "forward parameters are a JSON object");
   CHECK(failure(R"({"q_block":1})") == "forward parameters have no field 'q_block'");
-  CHECK(failure(R"({"num_warps":4.0})") == "num_warps is no whole number");
-  CHECK(failure(R"({"num_warps":true})") == "num_warps is no whole number");
-  CHECK(failure(R"({"num_warps":"4"})") == "num_warps is no whole number");
+  CHECK(failure(R"({"num_warps":4.0})") == "num_warps is not a whole number");
+  CHECK(failure(R"({"num_warps":true})") == "num_warps is not a whole number");
+  CHECK(failure(R"({"num_warps":"4"})") == "num_warps is not a whole number");
   CHECK(failure(R"({"num_warps":9223372036854775808})") ==
         "num_warps is 9223372036854775808, which 64 bits do not hold");
   CHECK(failure(R"({"num_warps":9223372036854775807})") == "no error");

@@ -142,11 +142,11 @@ Run chunk(CLI::App& app) {
 Run unchunk(CLI::App& app) {
   const auto options = std::make_shared<ChunkOptions>();
   add_reference(app, "X", options->array,
-                "an array with an axis of chunks and one of their elements behind it")
+                "an array with an axis of chunks, followed by one of their elements")
       .required();
   add_word(
       app, "--length", options->length, [](const std::string& w) { return read_integer(w, 0); }, "N",
-      "length of the joined axis; what lies behind it is cut off")
+      "length of the joined axis; the rest is cut off")
       .required();
   add_word(app, "--axis", options->axis, read_axis, "A",
            "the joined axis, 0 by default\nNegative ones count from the end of the result's shape.");
@@ -169,10 +169,10 @@ Run log_sum_exp(CLI::App& app) {
 Run safe_divide(CLI::App& app) {
   const auto options = std::make_shared<SafeDivideOptions>();
   add_reference(app, "A", options->numerator, "the numerator").required();
-  add_reference(
-      app, "B", options->denominator,
-      "the denominator; shapes meet as in NumPy\nThe result is A / max(B, M): negative denominators become "
-      "M too, NaN stays NaN. Integers count as float32.")
+  add_reference(app, "B", options->denominator,
+                "the denominator, broadcast with A as in NumPy\nThe result is A / max(B, M): negative "
+                "denominators become "
+                "M too, NaN stays NaN. Integers count as float32.")
       .required();
   add_word(
       app, "--min-denominator", options->least, read_real, "M",

@@ -119,7 +119,7 @@ struct Request {
   Inputs inputs;
   AttentionOptions options;
   AttentionShape shape;
-  std::vector<std::string> remarks;
+  std::vector<std::string> remarks, alignment_warnings;
   std::int64_t mask_bytes = 0;  // of masks held in memory
 };
 
@@ -130,11 +130,10 @@ Request open_request(const AttentionWords& words, Job& job) {
   o.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && o.layout != AttentionLayout::thd)
     throw Error(Error::Kind::usage,
-                fmt::format("--cu-seqlens is of packed tokens, and --layout is {}", name_of(o.layout)))
+                fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(o.layout)))
         .hint("the layout thd takes (tokens, heads, size)");
   if (!packed && o.layout == AttentionLayout::thd)
-    throw Error(Error::Kind::usage,
-                "--layout thd is of packed tokens, and --cu-seqlens does not say where they end")
+    throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
   note_settings(words, o.layout, job);
   o.scale = words.scale;
@@ -154,6 +153,7 @@ Request open_request(const AttentionWords& words, Job& job) {
   AttentionMasks masks = resolve_attention_masks(words.masks, r.shape, job);
   o.masks = std::move(masks.masks);
   r.remarks = std::move(masks.remarks);
+  r.alignment_warnings = std::move(masks.alignment_warnings);
   r.mask_bytes = masks.held_bytes;
   r.shape = in.naming([&] { return attention_shape(in.q.view, in.k.view, in.v.view, o); });
   return r;
@@ -193,6 +193,12 @@ void append(Report& report, Report more) {
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
 }
 
+void add_work(Report& report, const Request& r, const AttentionWork& work) {
+  append(report, describe(work));
+  if (!work.alignment.empty())
+    report.warnings.insert(report.warnings.end(), r.alignment_warnings.begin(), r.alignment_warnings.end());
+}
+
 void add_backward(Report& report, const AttentionWork& work) {
   report.add("backward", "backward, the same", whole(work.backward_flop), Unit::flop);
 }
@@ -222,7 +228,7 @@ bool plan(Request& r, const Report& inputs, const std::vector<Result>& results, 
   Report report = inputs;
   const AttentionWork work = r.inputs.naming(
       [&] { return attention_work(r.inputs.q.view, r.inputs.k.view, r.inputs.v.view, r.options); });
-  append(report, describe(work));
+  add_work(report, r, work);
   if (direction == Direction::backward) add_backward(report, work);
   return job.plan(std::move(report), peak);
 }
@@ -245,7 +251,8 @@ void add_results(Report& report, const std::vector<Result>& results) {
 
 void add_check(Report& report, const AttentionCheck& check) {
   report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-  if (!check.passed()) report.warnings.emplace_back("the result is further from float64 than it should be");
+  if (!check.passed())
+    report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
 }
 
 void read_inputs(Request& r, Job& job) {
@@ -270,7 +277,7 @@ Answer run_forward(const AttentionWords& words, Job& job) {
     return r.inputs.naming(
         [&] { return attention(in.q.view, in.k.view, in.v.view, r.options, results[0].dtype); });
   });
-  append(report, describe(done.work));
+  add_work(report, r, done.work);
   report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
       .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
       .add("rate", "computed at", rate(done.work.forward_flop, done.work.forward_seconds),
@@ -292,7 +299,8 @@ Answer run_forward(const AttentionWords& words, Job& job) {
 
 Answer run_backward(const GradientWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
-    throw Error(Error::Kind::usage, "--out and --lse come together: both are what a forward pass has left");
+    throw Error(Error::Kind::usage,
+                "--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Job::Phase::read, [&] { return open_request(words, job); });
   Inputs& in = r.inputs;
   in.dout = open_input("dout", words.dout, job);
@@ -329,7 +337,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   if (words.dtype && words.grad_dtype)
     for (Array* gradient : {&done.dq, &done.dk, &done.dv})
       *gradient = identity_dtype_convert_backward(gradient->view(), *words.grad_dtype);
-  append(report, describe(done.work));
+  add_work(report, r, done.work);
   add_backward(report, done.work);
   report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
       .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
@@ -421,7 +429,7 @@ void add_options(CLI::App& app, AttentionWords& words) {
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
   add_word(app, "--block", words.block, read_block, "QxK",
-           "queries and keys that are looked at together\nBlocks that the masks empty are never computed.");
+           "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.");
   add_flag(app, "--check", words.check,
            "compare with float64; exit with 1 where it differs too much\n"
            "Small inputs element by element, of large ones some queries and keys. The result is written "

@@ -80,9 +80,7 @@ Run bin_pack(CLI::App& app) {
       "on its own.");
   set_footer(app,
              "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
-             "Entry p of the arrays says where piece p lies: tokens start to start + length\n"
-             "of sequence[p], in row[p] from offset[p] on. Unless sequences are split, piece p\n"
-             "is sequence p.");
+             "Unless sequences are split, entry p of the arrays is of sequence p.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -271,15 +271,15 @@ Run compare(CLI::App& app) {
   add_reference(app, "EXPECTED", options->expected, "what it should be: the reference").required();
   add_word(app, "--rtol", options->tolerance.rtol, read_tolerance, "R",
            "relative tolerance, 1e-5 by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
-           "|EXPECTED|, reckoned "
+           "|EXPECTED|, computed "
            "in their common float type.");
   add_word(app, "--atol", options->tolerance.atol, read_tolerance, "A",
            "absolute tolerance, 1e-8 by default");
   add_flag(app, "--no-equal-nan", options->no_equal_nan,
            "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
   set_footer(app,
-             "Nothing is printed when all is close. Exit status: 0 close, 1 not, also when\nshapes or names "
-             "differ, or an array's type is not supported.");
+             "Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close, also when\n"
+             "shapes or names differ, or an array's type is not supported.");
   return [options](Job& job) { return run(*options, job); };
 }
 

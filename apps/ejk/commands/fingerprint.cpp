@@ -16,8 +16,8 @@ Run fingerprint(CLI::App& app) {
       "name instead of the platform, as cpu|cpu.");
   set_footer(app,
              "The first line is the fingerprint alone. The device is the first GPU that\n"
-             "nvidia-smi lists, else the CPU; nvidia-smi has ten seconds to answer, and that\n"
-             "it is missing or fails is no error.");
+             "nvidia-smi lists, else the CPU. nvidia-smi has ten seconds to answer; it is not\n"
+             "an error if it is missing or fails.");
   return [convention](Job& job) {
     if (job.plan(Report().add("convention", "convention", name_of(*convention)), 0)) return Answer::yes;
     const GpuQuery gpus = job.phase(Job::Phase::read, [] { return query_gpus(); });

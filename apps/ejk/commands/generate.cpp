@@ -73,14 +73,14 @@ double read_mean(const std::string& word) {
 double read_share(const std::string& word) {
   const double share = read_real(word);
   if (!(share >= 0 && share <= 1))
-    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and 1", word));
+    throw Error(Error::Kind::usage, fmt::format("{} is not from 0 to 1", word));
   return share;
 }
 
 std::int64_t read_tokens(const std::string& word) {
   const std::int64_t tokens = read_integer(word, 0);
   if (tokens > INT32_MAX)
-    throw Error(Error::Kind::usage, fmt::format("{} is not within 0 and {}", tokens, INT32_MAX));
+    throw Error(Error::Kind::usage, fmt::format("{} is not from 0 to {}", tokens, INT32_MAX));
   return tokens;
 }
 
@@ -121,7 +121,8 @@ GroupsOptions groups_of(const GenerateOptions& options) {
   return how;
 }
 
-// Words that are good by themselves and do not fit together, by the names they have on the command line.
+// Words that are good by themselves and cannot be broadcast together, by the names they have on the command
+// line.
 void check_words(const GenerateOptions& o) {
   const auto refuse = [](std::string why) { throw Error(Error::Kind::usage, std::move(why)); };
   if (o.what == What::group_sizes && o.groups.tokens > 0) {
@@ -129,7 +130,7 @@ void check_words(const GenerateOptions& o) {
       refuse(
           fmt::format("--groups: 0 is less than 1, and there are {} tokens to be in one", o.groups.tokens));
     if (o.groups.empty >= o.groups.groups)
-      refuse(fmt::format("--empty: {} is not within 0 and {}: one of the {} groups has the {} tokens",
+      refuse(fmt::format("--empty: {} is not from 0 to {}: one of the {} groups has the {} tokens",
                          o.groups.empty, o.groups.groups - 1, o.groups.groups, o.groups.tokens));
   }
   if (o.what != What::lens && o.what != What::masks) return;
@@ -140,7 +141,7 @@ void check_words(const GenerateOptions& o) {
   if (longest > INT32_MAX || (longest < shortest && (of_seq ? o.seq : o.longest)))
     refuse(fmt::format("{}: {} is not within {} (--shortest) and {}", name, longest, shortest, INT32_MAX));
   if (longest < shortest)
-    refuse(fmt::format("--shortest: {} is not within 0 and {} ({})", shortest, longest, name));
+    refuse(fmt::format("--shortest: {} is not from 0 to {} ({})", shortest, longest, name));
 }
 
 void describe_lengths(const ArraySource& lengths, Report& report) {

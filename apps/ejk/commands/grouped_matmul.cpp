@@ -166,7 +166,7 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
         Job::Phase::compute, [&] { return plan.check(lhs, rhs, existing, out.view(), job.progress()); });
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-    if (!passed) report.warnings.emplace_back("the result is further from float64 than it should be");
+    if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
   }
   job.deliver(std::move(report), {{"out", make_source(out.view()), {}}});
   return passed ? Answer::yes : Answer::no;
@@ -205,8 +205,8 @@ std::int64_t read_count(const std::string& word) { return read_integer(word, 0);
 void add_group_sizes(CLI::App& app, ProductOptions& options) {
   add_reference(app, "GROUP_SIZES", options.group_sizes,
                 "rows of each group (groups,), any integers\n"
-                "Groups follow one another; their sizes sum to at most m. Rows behind the last belong to "
-                "none.")
+                "Groups follow one another; their sizes sum to at most m. Rows after the last group "
+                "belong to no group.")
       .required();
 }
 
@@ -222,7 +222,7 @@ void add_common(CLI::App& app, ProductOptions& options) {
   add_word(
       app, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
-        if (word.empty()) throw Error(Error::Kind::usage, "the word is empty");
+        if (word.empty()) throw Error(Error::Kind::usage, "the value is empty");
         if (word == "-")
           throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
         return word;
@@ -249,8 +249,8 @@ Run grouped_matmul(CLI::App& app) {
       .required();
   add_group_sizes(app, *options);
   add_reference(app, "--existing-out", options->existing_out,
-                "a result (m, n) to be completed\n"
-                "Its rows stay where nothing is computed; the others are written over.");
+                "an earlier result (m, n)\n"
+                "Rows that are not computed keep its values; the others are replaced.");
   add_flag(app, "--accumulate", options->accumulate, "add to --existing-out, everywhere");
   add_flag(app, "--transpose-rhs", options->transpose_rhs, "RHS is (groups, n, k)");
   add_common(app, *options);

@@ -48,6 +48,7 @@ Answer run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
   Report report;
+  report.warnings = masks.warnings;
   const auto elements = std::make_shared<MaskElements>(std::move(masks));
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))

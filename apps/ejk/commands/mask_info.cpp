@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "commands.hpp"
 #include "masks.hpp"
@@ -24,6 +26,7 @@ struct MaskInfoOptions {
   bool no_shrink_grid = false;
   bool no_downcast = false;
   bool pad = false;
+  bool no_computable = false;
 };
 
 std::int64_t whole_blocks(std::int64_t length, std::int64_t block) {
@@ -53,6 +56,7 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
       q_blocks * options.block.q != masks.q_length || kv_blocks * options.block.kv != masks.kv_length;
 
   Report report;
+  report.warnings = masks.warnings;
   report.add("heads", "heads", heads)
       .add("queries", "queries", masks.q_length, Unit::rows)
       .add("keys", "keys", masks.kv_length, Unit::keys)
@@ -82,7 +86,7 @@ Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
   const Shape grid{rows, q_blocks, kv_blocks};
   Shape pattern{options.block.q, options.block.kv};
   if (options.dkv) std::swap(pattern[0], pattern[1]);
-  const bool computable = one && masks.heads.front().is_computable() && !padded;
+  const bool computable = one && masks.heads.front().is_computable() && !padded && !options.no_computable;
 
   row("data_next", grid, narrowest(next - last, downcast));
   if (!computable) row("mask_next", grid, narrowest(partial - last, downcast));
@@ -115,14 +119,17 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   job.note_setting("shrink_grid", yes_no(!options.no_shrink_grid));
   job.note_setting("downcast", yes_no(!options.no_downcast));
   job.note_setting("pad", yes_no(options.pad));
+  job.note_setting("computable", yes_no(!options.no_computable));
 
   const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
+  job.note_setting("shape", fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
   ProcessMaskOptions how;
   how.head_shards = options.head_shards;
   how.q_seq_shards = options.q_seq_shards;
   how.shrink_grid = !options.no_shrink_grid;
   how.downcast = !options.no_downcast;
   how.pad = options.pad;
+  how.computable = !options.no_computable;
   try {
     check_mask_blocks(masks.heads, options.block, how);
   } catch (Error& error) {
@@ -141,12 +148,18 @@ Answer run(const MaskInfoOptions& options, Job& job) {
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  if (info.mask_function)
+    report.add(Remark{
+        "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
+        "mask from positions. --no-computable writes them."});
   Report sparsity = describe(info);
-  report.warnings = std::move(sparsity.warnings);
+  report.warnings = masks.warnings;
+  std::move(sparsity.warnings.begin(), sparsity.warnings.end(), std::back_inserter(report.warnings));
   for (Report::Item& item : sparsity.items) report.add(std::move(item));
 
   const std::string no_partial = info.mask_function
-                                     ? "a kernel evaluates a single causal, local or chunked mask itself"
+                                     ? "a kernel computes a single causal, local or chunked mask; "
+                                       "--no-computable writes it"
                                      : "no block is partial";
   Array dynamic(DType::boolean, {});
   dynamic.elements<bool>()[0] = info.is_dynamic_mask;
@@ -188,6 +201,10 @@ Run mask_info(CLI::App& app) {
            "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.");
   add_flag(app, "--pad", options->pad,
            "fill up lengths that blocks do not divide with False\nDensities count the true area alone.");
+  add_flag(
+      app, "--no-computable", options->no_computable,
+      "write a computable mask's blocks as well\nA kernel computes a single causal, local or chunked mask "
+      "from positions; its mask_next and partial_mask_blocks are left out otherwise.");
   set_footer(app, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }

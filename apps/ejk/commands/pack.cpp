@@ -104,11 +104,8 @@ Run pack(CLI::App& app) {
   add_reference(app, "X", options->x, "a padded array (batch, seq, ...) of any type").required();
   add_reference(app, "MASK", options->mask,
                 "which elements are tokens (batch, seq), bool or integer\n"
-                "Non-zero is a token: padding may stand on the right, on the left and in between.")
+                "Non-zero is a token: padding may be on the right, on the left and in between.")
       .required();
-  set_footer(app,
-             "packed is (tokens, ...); indices are the places batch * seq of its tokens, which\n"
-             "unpack takes; max_seqlen is a single number.");
   return [options](Job& job) { return run_pack(*options, job); };
 }
 

@@ -60,7 +60,7 @@ std::int64_t read_ranks(const std::string& word) {
   const std::int64_t ranks = read_integer(word, 2);
   if (ranks % 2 != 0)
     throw Error(Error::Kind::usage,
-                fmt::format("the number of ranks is {}; it is even and at least 2", ranks));
+                fmt::format("the number of ranks is {}; it must be even and at least 2", ranks));
   return ranks;
 }
 

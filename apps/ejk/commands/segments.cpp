@@ -68,13 +68,12 @@ Answer run_ids(const IdsOptions& options, Job& job) {
       .add("q_segment_ids", "query ids", ids.q_segment_ids.shape())
       .add("kv_segment_ids", "key ids", ids.kv_segment_ids.shape())
       .add("elements", "elements", ids.elements, Unit::count)
-      .add("differing_elements", "that the ids give otherwise", ids.differing_elements, Unit::count)
+      .add("differing_elements", "where ids and mask differ", ids.differing_elements, Unit::count)
       .add("differing_share", "share of those", share, Unit::share)
       .add("exact", "ids reproduce the mask", ids.differing_elements == 0);
   if (ids.differing_elements > 0)
-    report.warnings.push_back(
-        fmt::format("segment ids cannot say what this mask says: {} of {} elements differ",
-                    format_count(ids.differing_elements), format_count(ids.elements)));
+    report.warnings.push_back(fmt::format("segment ids cannot express this mask: {} of {} elements differ",
+                                          format_count(ids.differing_elements), format_count(ids.elements)));
   job.deliver(std::move(report), {{"q_segment_ids", make_source(ids.q_segment_ids.view()), {}},
                                   {"kv_segment_ids", make_source(ids.kv_segment_ids.view()), {}}});
   return options.require_exact && ids.differing_elements > 0 ? Answer::no : Answer::yes;
@@ -130,7 +129,7 @@ Run segment_ids(CLI::App& app) {
   add_flag(app, "--per-head", options->per_head, "ids for each head of a mask with four axes");
   add_flag(app, "--require-exact", options->require_exact,
            "exit with 1 if the ids do not give the mask back\n"
-           "A causal mask or a window is none that equal ids can say. The arrays are written all the "
+           "Ids cannot express a causal mask or a window. The arrays are written all the "
            "same.");
   add_mask_kind(app, options->polarity);
   add_convention(app, options->convention, kConventionHelp);
@@ -143,9 +142,10 @@ Run segment_mask(CLI::App& app) {
   add_reference(app, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
   add_word(app, "--dtype", options->how.dtype, read_dtype, "TYPE",
            "element type, bool by default; others hold 0 and 1");
-  add_flag(app, "--separate", options->how.separate,
-           "also q_mask and kv_mask, which tokens are no padding\nThen there are three arrays; without "
-           "it attention_mask alone.");
+  add_flag(
+      app, "--separate", options->how.separate,
+      "also write q_mask and kv_mask: which tokens are not padding\nThen there are three arrays; without "
+      "it attention_mask alone.");
   add_convention(app, options->how.convention, kConventionHelp);
   return [options](Job& job) { return run_mask(*options, job); };
 }

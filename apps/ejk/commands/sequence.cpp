@@ -6,7 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
+#include <type_traits>
+#include <vector>
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
@@ -39,8 +42,8 @@ void add_padding(Report& report, const RowPadding& padding, bool offsets_lost) {
   if (padding.with_holes > 0) report.add("rows_with_holes", "with holes", padding.with_holes, Unit::rows);
   if (offsets_lost && padding.left_padded + padding.with_holes > 0)
     report.warnings.push_back(
-        fmt::format("{} of {} rows are not simply padded on the right: only the packed form, as 'ejk pack' "
-                    "makes it, lies at these offsets",
+        fmt::format("{} of {} rows are not simply padded on the right: these offsets fit only the packed "
+                    "form, which 'ejk pack' makes",
                     std::max(padding.left_padded, padding.with_holes), rows));
 }
 
@@ -59,6 +62,43 @@ struct CuSeqlensOptions {
   DType dtype = DType::int32;
 };
 
+std::vector<std::int64_t> integers_of(const ArraySource& source) {
+  const Array raw = read_all(source);
+  std::vector<std::int64_t> values;
+  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>)
+      for (const T value : raw.elements<T>()) values.push_back(static_cast<std::int64_t>(value));
+  });
+  return values;
+}
+
+// Lengths that begin with 0 and never decrease are likely offsets. All that is 0 says nothing.
+void warn_of_offsets(Report& report, const ArraySource& lens) {
+  const std::vector<std::int64_t> values = integers_of(lens);
+  if (values.size() < 2 || values.front() != 0 || values.back() == 0 ||
+      !std::is_sorted(values.begin(), values.end()))
+    return;
+  report.warnings.push_back(fmt::format(
+      "{} was taken for lengths, but begins with 0 and never decreases, as cu_seqlens do: 'ejk lens' "
+      "makes lengths of cu_seqlens, --from lens confirms that these are lengths",
+      printable(lens.name())));
+}
+
+// Padding has negative ids, or 0 at the end: elsewhere 0 may be an id like others.
+void warn_of_padding(Report& report, const ArraySource& ids) {
+  std::vector<std::int64_t> values = integers_of(ids);
+  const auto total = static_cast<std::int64_t>(values.size());
+  std::int64_t tokens = 0;
+  while (!values.empty() && values.back() == 0) values.pop_back(), ++tokens;
+  if (values.empty()) return;  // a single sequence
+  tokens += std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
+  if (tokens == 0) return;
+  report.warnings.push_back(fmt::format(
+      "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
+      "counted as sequences; a slice of the input leaves them out",
+      printable(ids.name()), format_count(tokens), format_count(total)));
+}
+
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (options.dtype == DType::boolean) throw Error(Error::Kind::usage, "--dtype: cu_seqlens cannot be bool");
   const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
@@ -72,12 +112,19 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
   Report planned = report;
   planned.add("shape", from == From::segment_ids ? "shape, at most" : "shape", Shape{entries + 1});
-  constexpr std::int64_t per_entry = 6 * 8;  // extents or lengths, their sums, the result
+  constexpr std::int64_t per_entry = 8 * 8;  // the input, extents or lengths, their sums, the result
   if (job.plan(planned, kPieceBytes + entries * per_entry)) return Answer::yes;
 
   const Array cu = job.phase(Job::Phase::compute, [&] {
-    if (from == From::lens) return prepare_cu_seqlens_from_lens(*input, options.dtype);
-    if (from == From::segment_ids) return prepare_cu_seqlens_from_segment_ids(*input, options.dtype);
+    if (from == From::lens || from == From::segment_ids) {
+      const Source values = in_memory(*input);  // a stream is read once
+      Array made = from == From::lens ? prepare_cu_seqlens_from_lens(*values, options.dtype)
+                                      : prepare_cu_seqlens_from_segment_ids(*values, options.dtype);
+      // Who says --from lens means it.
+      if (from == From::lens && options.from == From::automatic) warn_of_offsets(report, *values);
+      if (from == From::segment_ids) warn_of_padding(report, *values);
+      return made;
+    }
     const RowPadding padding = inspect_padding(*input);
     add_padding(report, padding, true);
     const auto rows = static_cast<std::int64_t>(padding.lens.size());
@@ -203,7 +250,7 @@ Run cu_seqlens(CLI::App& app) {
   const auto options = std::make_shared<CuSeqlensOptions>();
   add_reference(app, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
-                "Non-zero elements of a mask are tokens, wherever in their row they stand.")
+                "Non-zero elements of a mask are tokens, anywhere in their row.")
       .required();
   add_word(
       app, "--from", options->from,
@@ -213,7 +260,7 @@ Run cu_seqlens(CLI::App& app) {
       },
       "WHAT",
       "what INPUT is: mask, lens or segment-ids\n"
-      "By default two axes are a mask and one is lens. Of segment ids each run of equal ones is a sequence.");
+      "By default two axes are a mask and one is lens. Each run of equal segment ids is a sequence.");
   add_word(app, "--dtype", options->dtype, read_dtype, "TYPE",
            "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
