@@ -195,7 +195,7 @@ template <class Options>
 std::int64_t work_bytes(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
                         const Options& options) {
   const Problem p = check(lhs, rhs, group_sizes, options);
-  Tasks tasks(matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active()), options.tiling);
+  Tasks tasks(matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active_for_products()), options.tiling);
   for (std::int64_t g = 0; g < p.groups; ++g)
     if (const Product product = product_of(p, lhs, rhs, options, g); product.k > 0) tasks.add(product);
   const bool copies = options.existing_out && !options.existing_out->is_c_contiguous();
@@ -204,7 +204,7 @@ std::int64_t work_bytes(const ArrayView& lhs, const ArrayView& rhs, const ArrayS
 
 void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
              const GroupedMatmulOptions& options, void* out) {
-  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
+  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active_for_products());
   const Kept existing = in_c_order(options.existing_out);
   const std::int64_t row_bytes = p.n * size_of(options.dtype);
   auto* to = static_cast<std::byte*>(out);
@@ -233,7 +233,7 @@ void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
 
 void compute(const Problem& p, const ArrayView& lhs, const ArrayView& rhs,
              const TransposedGroupedMatmulOptions& options, void* out) {
-  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active());
+  const Arithmetic arithmetic = matmul::arithmetic_of(lhs.dtype, rhs.dtype, kernels::active_for_products());
   const Kept existing = in_c_order(options.existing_out);
   const std::int64_t row_bytes = p.n * size_of(options.dtype), slice_bytes = p.k * row_bytes;
   Tasks tasks(arithmetic, options.tiling);
