@@ -220,7 +220,7 @@ class Backward {
     Task t(*this, keys.count());
     std::fill_n(t.dk, keys.count() * t.dk_stride, Real{0});
     std::fill_n(t.dv, keys.count() * t.dv_stride, Real{0});
-    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
     for (std::int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
       const Problem p = setup_.problem(entry, h);
       if (h == kv_head * heads) {

@@ -213,22 +213,6 @@ kernels::Scoring<Real> scoring_of(const Setup& setup) {
   return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
 }
 
-/// Between the first and the last tile of a thread.
-class Tiles {
- public:
-  explicit Tiles(const kernels::Gemm& gemm) : gemm_(gemm) {
-    if (gemm.enter != nullptr) gemm.enter();
-  }
-  ~Tiles() {
-    if (gemm_.leave != nullptr) gemm_.leave();
-  }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-
- private:
-  const kernels::Gemm& gemm_;
-};
-
 /// Rows of a matrix whose NaN and infinities are kept apart: a weight of 0 must not meet them, and in a
 /// product of tiles it would.
 template <class Real>

@@ -70,7 +70,7 @@ class Forward {
     std::fill_n(sums.most, count, -kInfinity);
     std::fill_n(sums.total, count, Real{0});
 
-    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
     q.pack(part_of(p.q, queries.begin), count);
     mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::queries);
     for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {

@@ -263,9 +263,8 @@ template <class Sum>
 void run(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
   const kernels::Gemm& gemm = *arithmetic.gemm;
   Multiplication<Sum> multiplication(arithmetic, product, kc);
-  if (gemm.enter != nullptr) gemm.enter();
+  const Tiles tiles(gemm);
   multiplication.run(workspace);
-  if (gemm.leave != nullptr) gemm.leave();
 }
 
 // The contraction length of a block that is asked for as `kc`.

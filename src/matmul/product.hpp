@@ -24,6 +24,22 @@ struct Arithmetic {
 };
 Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row);
 
+/// A thread's state between the first and the last tile of a Gemm.
+class Tiles {
+ public:
+  explicit Tiles(const kernels::Gemm& gemm) : leave_(gemm.leave) {
+    if (gemm.enter != nullptr) gemm.enter();
+  }
+  ~Tiles() {
+    if (leave_ != nullptr) leave_();
+  }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+ private:
+  void (*leave_)();
+};
+
 /// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added are in
 /// bytes, their columns side by side.
 struct Product {
