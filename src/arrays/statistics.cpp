@@ -4,8 +4,6 @@
 // tests: tests/arrays/test_statistics.cpp
 #include "ejk/statistics.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -106,7 +104,7 @@ Statistics statistics_as(const ArraySource& source,
   std::int64_t done = 0;
   std::mutex mutex;
   core::parallel_reduce(
-      boxes.size(), reader.threads(), [] { return std::vector<std::byte>{}; },
+      boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
         parts[static_cast<std::size_t>(box)] = look_at<T>(reader.look(boxes, box, buffer), n);
@@ -185,7 +183,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
   std::mutex mutex;
   dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
     core::parallel_reduce(
-        boxes.size(), reader.threads(),
+        boxes.size(), reader.threads(boxes, 1),
         [&] {
           return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
         },
@@ -211,10 +209,10 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
 
 std::int64_t statistics_bytes(const ArraySource& source) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
-  const std::int64_t threads = source.random_access() ? omp_get_max_threads() : 1;
+  const std::int64_t most = source.random_access() ? threads() : 1;
   const std::int64_t pieces = bytes / kPieceBytes + 1;
   const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;
-  return std::min(bytes, threads * kPieceBytes) + pieces * per_piece;
+  return std::min(bytes, most * kPieceBytes) + pieces * per_piece;
 }
 
 }  // namespace ejk

@@ -1,7 +1,6 @@
 // The door: what attention's arguments must be, once for forward, backward, their checks and plans.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "ejk/threads.hpp"
 
 namespace ejk {
 
@@ -80,7 +80,7 @@ std::int64_t work_bytes(const Setup& s) {
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
   return static_cast<std::int64_t>(
-      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * omp_get_max_threads()), 0x1p62));
+      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * threads()), 0x1p62));
 }
 
 // Axes of (B, heads, positions, elements).

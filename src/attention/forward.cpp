@@ -203,7 +203,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
   Progress progress(tell, plan.work().dense_pairs);
   for_each_piece(
       setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
-      rows_of_task(setup, pass.group()), Order::last_first,
+      rows_of_task(setup, pass.group()), Order::last_first, plan.nanoseconds(setup),
       [&](std::int64_t entry, std::int64_t head, Positions queries) {
         progress.add(pass.rows(entry, head, queries));
       });

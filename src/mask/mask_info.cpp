@@ -24,13 +24,13 @@
 #include "ejk/mask_info.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <mutex>
 #include <numeric>
 
 #include "core/checked.hpp"
+#include "ejk/threads.hpp"
 #include "mask/layout.hpp"
 #include "mask/node.hpp"
 #include "mask/scan.hpp"
@@ -348,7 +348,7 @@ std::int64_t mask_info_bytes(std::int64_t heads, std::int64_t q_length, std::int
   const std::int64_t panel = std::min(*row, std::max(mask::kPanelWords, *one));
   const std::int64_t thread =
       8 * (2 * panel + *one + mask::words_for(q_length) + mask::words_for(kv_length)) + kv_blocks;
-  return *all + 4 * q_length + thread * omp_get_max_threads();
+  return *all + 4 * q_length + thread * threads();
 }
 
 }  // namespace ejk

@@ -7,8 +7,6 @@
 // tests: tests/mask/test_scan.cpp
 #include "mask/scan.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -62,12 +60,14 @@ class Scanner {
   }
 
   Scan run(const std::function<void(std::int64_t)>& done) {
-    const int threads = node_.random_access() ? omp_get_max_threads() : 1;
     const std::int64_t rows_at_once =
         std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, block_.q * mask_.kv_length()));
+    const std::int64_t tasks = core::ceil_div(q_blocks_, rows_at_once);
+    const double work = static_cast<double>(mask_.q_length()) * static_cast<double>(mask_.kv_length()) / 8;
+    const int threads = node_.random_access() ? core::threads_for(tasks, work) : 1;
     std::mutex done_mutex;
     core::parallel_reduce(
-        core::ceil_div(q_blocks_, rows_at_once), threads, [&] { return make_part(); },
+        tasks, threads, [&] { return make_part(); },
         [&](Part& part, std::int64_t task) {
           const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
           for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);

@@ -162,7 +162,7 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
     else
       std::memset(out + at, 0, count);
   };
-  core::parallel_for(core::ceil_div(bytes, kPiece), fill);
+  core::parallel_for(core::ceil_div(bytes, kPiece), static_cast<double>(bytes) / 8, fill);
 }
 
 // The product that group g makes, but for where its parts lie.

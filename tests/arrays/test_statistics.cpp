@@ -1,9 +1,9 @@
 // Statistics against a plain loop, for every element type; NaN, infinities and empty arrays; any number of
 // threads and any kind of source.
 #include "ejk/statistics.hpp"
+#include "support/threads.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <random>
@@ -103,15 +103,13 @@ TEST_CASE("nothing, a scalar, and nothing but NaN") {
 TEST_CASE("the same bits for any number of threads, from memory, in strides and read in pieces") {
   std::mt19937_64 random(4);
   const Array array = random_array(DType::int16, {7, 900, 701}, random);
-  const int before = omp_get_max_threads();
   const auto mean = [&](const ArraySource& source) { return *statistics_of(source).mean; };
   const double wanted = mean(*make_source(array.view()));
   for (const int threads : {1, 2, 7}) {
-    omp_set_num_threads(threads);
+    const Threads set(threads);
     CHECK(mean(*make_source(array.view())) == wanted);
     CHECK(mean(test::Unmapped(Array::copy_of(array.view()))) == wanted);
   }
-  omp_set_num_threads(before);
   ArrayView turned = array.view();
   std::swap(turned.shape[0], turned.shape[2]);
   std::swap(turned.strides[0], turned.strides[2]);

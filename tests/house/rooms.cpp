@@ -36,6 +36,7 @@ const std::map<std::string, std::string> kPublic{
     {"dtype", "core"},
     {"error", "core"},
     {"text", "core"},
+    {"threads", "core"},
     {"io", "io"},
     {"report", "report"},
     {"sequence", "sequence"},

@@ -7,22 +7,11 @@
 #include <cstring>
 
 #include "support/plain_mask.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 
 namespace {
-
-// Sets the number of threads, and back.
-class Threads {
- public:
-  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 bool same_bytes(const Array& a, const Array& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() &&

@@ -2,7 +2,6 @@
 #include "matmul/tasks.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <vector>
 
@@ -69,14 +68,12 @@ TEST_CASE("every element is computed once for every cut") {
 }
 
 TEST_CASE("work that is worth several threads is computed once as well") {
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(5);
+  const Threads set(5);
   std::vector<Ones> work;
   for (const std::int64_t rows : {600, 900, 40, 5}) work.emplace_back(rows, 150, 310);
   matmul::Tasks tasks(matmul::arithmetic_of(DType::float32, DType::float32, kernels::active()), {});
   for (Ones& ones : work) tasks.add(ones.product());
   tasks.run({});
-  omp_set_num_threads(threads);
   for (const Ones& ones : work) CHECK_MESSAGE(ones.all_once(), ones.rows);
 }
 
