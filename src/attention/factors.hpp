@@ -14,6 +14,7 @@
 #include "attention/numbers.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
+#include "core/workspace.hpp"
 #include "kernels/kernels.hpp"
 #include "matmul/product.hpp"
 
@@ -51,7 +52,7 @@ class Memory {
     bytes_ += core::round_up(bytes, kLine);
     return at;
   }
-  void take() { memory_ = matmul::Workspace::of_this_thread().at_least(bytes_); }
+  void take() { memory_ = core::Workspace::of_this_thread().at_least(bytes_); }
   template <class T = std::byte>
   T* at(std::int64_t place) const {
     return reinterpret_cast<T*>(memory_ + place);

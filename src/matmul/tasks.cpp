@@ -160,7 +160,7 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   std::int64_t done = 0;
   const auto compute = [&](std::int64_t i) {
     const Product& task = tasks[static_cast<std::size_t>(i)];
-    multiply(arithmetic_, task, block.tk, Workspace::of_this_thread());
+    multiply(arithmetic_, task, block.tk, core::Workspace::of_this_thread());
     if (task.stream) kernels::active().stream_fence();
     if (!progress) return;
     const std::lock_guard lock(one_at_a_time);

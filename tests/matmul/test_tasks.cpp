@@ -129,11 +129,11 @@ TEST_CASE("a workspace holds what was foretold for a product, and no more is ask
         p.dtype = dtype;
         p.added = nullptr;
         p.few_rows = matmul::few_rows(arithmetic, rows);
-        matmul::Workspace workspace;
+        core::Workspace workspace;
         const std::int64_t foretold = matmul::workspace_bytes(arithmetic, p, 0);
         const std::byte* const memory = workspace.at_least(foretold);
         matmul::multiply(arithmetic, p, 0, workspace);
         CHECK(workspace.at_least(foretold) == memory);
-        CHECK(foretold == matmul::Workspace::rounded(foretold));
+        CHECK(foretold == core::Workspace::rounded(foretold));
       }
 }
