@@ -1,7 +1,7 @@
 #include "job.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +13,7 @@
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "ejk/threads.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -21,25 +22,14 @@ namespace {
 
 using Container = ArrayReference::Container;
 
-// The first number of OMP_NUM_THREADS, which is a list ("4,2") where parallel regions are nested.
-std::optional<std::int64_t> threads_of_openmp() {
-  const char* variable = std::getenv("OMP_NUM_THREADS");
-  std::string_view first = variable ? variable : "";
-  first = first.substr(0, first.find(','));
-  while (first.starts_with(' ')) first.remove_prefix(1);
-  while (first.ends_with(' ')) first.remove_suffix(1);
-  const auto threads = parse_integer(first);
-  return threads && *threads > 0 ? threads : std::nullopt;
-}
-
-// OpenMP ends the program when it cannot start a thread. So there are never many more than cores, nor more
-// than have room for their stacks; the results are the same for every number.
-void set_threads(std::int64_t asked) {
+// Never many more than cores, nor more than have room for what they work in; the results are the same for
+// every number.
+void choose_threads(std::int64_t asked) {
   constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
   const std::int64_t cores = usable_cores();
-  const std::int64_t wanted = asked > 0 ? asked : threads_of_openmp().value_or(cores);
+  const std::int64_t wanted = asked > 0 ? asked : threads_of_environment().value_or(static_cast<int>(cores));
   const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / bytes_per_thread);
-  omp_set_num_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
+  set_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
 std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
@@ -95,7 +85,7 @@ Job::Job(const Command& command, const SharedOptions& options) : command_(comman
   settings_["ejk_version"] = version();
   settings_["ejk_command"] = command.name;
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
-  set_threads(options.threads);
+  choose_threads(options.threads);
   max_memory_ = options.max_memory > 0 ? options.max_memory : memory_limit() / 10 * 9;
 }
 
@@ -339,7 +329,7 @@ void Job::add_stats(Report& report, std::int64_t bytes_written) const {
       .add("memory_allocated", "memory held at the end", memory.allocated_bytes, Unit::bytes)
       .add("memory_reserved", "memory reserved", memory.reserved_bytes, Unit::bytes)
       .add("memory_limit", "memory limit", memory.limit_bytes, Unit::bytes)
-      .add("threads", "threads", static_cast<std::int64_t>(omp_get_max_threads()));
+      .add("threads", "threads", static_cast<std::int64_t>(threads()));
   report.add(Section{"stats", "statistics", stats});
 }
 

@@ -18,6 +18,7 @@
 #include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/report.hpp"
+#include "ejk/threads.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 
@@ -97,9 +98,12 @@ class Job {
 
   enum class Phase { read, compute, write };
 
-  /// Runs f() and adds its time to a phase.
+  /// Runs f() and adds its time to a phase. Its threads do not outlive it: they would spin.
   template <class F>
   auto phase(Phase phase, F&& f) {
+    struct Release {
+      ~Release() { release_threads(); }
+    } release;
     const Stopwatch watch(seconds_[static_cast<std::size_t>(phase)]);
     return f();
   }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ejk/dtype.hpp"
@@ -38,7 +39,13 @@ struct ArrayView {
   const std::byte* data = nullptr;
   DType dtype = DType::boolean;
   Shape shape;
-  Shape strides;
+  Shape strides;  // as many as lengths
+
+  ArrayView() = default;
+  /// Elements in C order. Throws Error{input} for a shape that no memory can hold.
+  ArrayView(const std::byte* elements, DType type, Shape lengths);
+  /// Throws Error{input} when there is not one stride for each length.
+  ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps);
 
   std::int64_t rank() const { return static_cast<std::int64_t>(shape.size()); }
   bool is_c_contiguous() const;
@@ -73,14 +80,22 @@ std::string to_string(const ArrayType& type);
 
 ArrayType type_of(const ArrayView& view);
 
+/// The elements in C order that begin at `elements`; T tells the dtype.
+template <class T>
+ArrayView view_of(const T* elements, Shape shape) {
+  return {reinterpret_cast<const std::byte*>(elements), dtype_of<T>(), std::move(shape)};
+}
+
 /// Copies the elements of `from` to `out` in C order.
 void copy_elements(const ArrayView& from, void* out);
 
 /// Owns C-ordered elements. Large ones lie on huge pages where the system grants them; zeroed memory that is
-/// never touched costs nothing.
+/// never touched costs nothing. One that was moved from is empty, as if new.
 class Array {
  public:
   Array() = default;
+  Array(Array&& other) noexcept;
+  Array& operator=(Array&& other) noexcept;
   /// All zero.
   Array(DType dtype, Shape shape);
   /// A copy of a view.

@@ -26,4 +26,5 @@
 #include "ejk/sharding.hpp"
 #include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
+#include "ejk/threads.hpp"
 #include "ejk/tiling.hpp"

@@ -33,7 +33,9 @@ std::int64_t memory_limit(const std::string& root = "");
 std::vector<std::string> instruction_sets();
 
 /// The one in use: the best, or the one that the environment variable EJK_ISA names. Throws Error{usage} when
-/// that is none of them.
+/// that is none of them, as does everything that computes. AMX's tiles are asked of the system at the first
+/// product of matrices that would use them, for the whole process; when it refuses them, the next set is
+/// used.
 std::string instruction_set();
 
 /// The most memory of its own that this process has held at once, in bytes: without the parts of mapped files

@@ -1,12 +1,11 @@
 // Sources looked at box by box: how they are cut, and where the elements of a box lie.
 #pragma once
 
-#include <omp.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "ejk/array.hpp"
 
@@ -64,8 +63,12 @@ class BoxReader {
                       boxes.elements(box) * size);
   }
 
-  /// How many threads may look at once.
-  int threads() const { return source_.random_access() ? omp_get_max_threads() : 1; }
+  /// How many threads to look with; an element takes one about `each` nanoseconds.
+  int threads(const Boxes& boxes, double each) const {
+    return source_.random_access()
+               ? core::threads_for(boxes.size(), each * static_cast<double>(boxes.before.back()))
+               : 1;
+  }
 
  private:
   const ArraySource& source_;

@@ -333,7 +333,7 @@ ReportValue value_of(const Extreme& extreme) {
 std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected) {
   const std::int64_t bytes = byte_count(actual.shape(), actual.dtype());
   const std::int64_t pieces = element_count(actual.shape()) / elements_of_a_piece(actual, expected) + 1;
-  return 2 * std::min(bytes + 1, omp_get_max_threads() * kPieceBytes) +
+  return 2 * std::min(bytes + 1, threads() * kPieceBytes) +
          pieces * (arrays::bytes_of_a_box(actual.shape().size()) + static_cast<std::int64_t>(sizeof(Part)));
 }
 
@@ -360,7 +360,7 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   std::int64_t done = 0;
   std::mutex mutex;
   core::parallel_reduce(
-      boxes.size(), std::min(a.threads(), e.threads()), [] { return Buffers{}; },
+      boxes.size(), std::min(a.threads(boxes, 1), e.threads(boxes, 1)), [] { return Buffers{}; },
       [&](Buffers& buffers, std::int64_t box) {
         const auto b = static_cast<std::size_t>(box);
         const std::int64_t n = boxes.elements(box);

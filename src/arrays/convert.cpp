@@ -75,7 +75,7 @@ class ConvertedSource final : public ArraySource {
     }
     const std::byte* from = in_place ? view->data : box.data();
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-    core::parallel_for(core::ceil_div(n, kPiece), [&](std::int64_t piece) {
+    core::parallel_for(core::ceil_div(n, kPiece), static_cast<double>(n), [&](std::int64_t piece) {
       const std::int64_t begin = piece * kPiece, length = std::min(kPiece, n - begin);
       const auto bad = convert_elements(base_->dtype(), from + begin * size, dtype_,
                                         static_cast<std::byte*>(out) + begin * size_of(dtype_), length);
@@ -90,7 +90,7 @@ class ConvertedSource final : public ArraySource {
                       std::byte* out) const {
     constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // bytes
     const std::int64_t n = element_count(count), size = size_of(base_->dtype()), piece = kPiece / size;
-    core::parallel_for(core::ceil_div(n, piece), [&](std::int64_t i) {
+    core::parallel_for(core::ceil_div(n, piece), static_cast<double>(n), [&](std::int64_t i) {
       const auto buffer =
           std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(std::min(n, piece) * size));
       std::int64_t done = i * piece;

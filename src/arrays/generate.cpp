@@ -102,17 +102,18 @@ class NormalSource final : public ArraySource {
     const Shape strides = c_strides(shape_, DType::uint8);  // of one byte: in elements
     const std::int64_t n = count.back(), rows = element_count(count) / n;
     const std::int64_t together = std::max<std::int64_t>(4096 / n, 1);
-    core::parallel_for(core::ceil_div(rows, together), [&](std::int64_t job) {
-      for (std::int64_t row = job * together; row < std::min(rows, (job + 1) * together); ++row) {
-        std::int64_t first = start.back(), rest = row;
-        for (std::size_t d = count.size() - 1; d-- > 0; rest /= count[d])
-          first += (start[d] + rest % count[d]) * strides[d];
-        for (std::int64_t i = 0; i < n; ++i) {
-          const arrays::Key words = arrays::words_of(key_, first + i);
-          out[row * n + i] = normal<T>(words[0] ^ words[1]);
-        }
-      }
-    });
+    core::parallel_for(
+        core::ceil_div(rows, together), 10 * static_cast<double>(rows * n), [&](std::int64_t job) {
+          for (std::int64_t row = job * together; row < std::min(rows, (job + 1) * together); ++row) {
+            std::int64_t first = start.back(), rest = row;
+            for (std::size_t d = count.size() - 1; d-- > 0; rest /= count[d])
+              first += (start[d] + rest % count[d]) * strides[d];
+            for (std::int64_t i = 0; i < n; ++i) {
+              const arrays::Key words = arrays::words_of(key_, first + i);
+              out[row * n + i] = normal<T>(words[0] ^ words[1]);
+            }
+          }
+        });
   }
 
   arrays::Key key_;

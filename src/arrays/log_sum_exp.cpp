@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <mutex>
 
 #include "arrays/boxes.hpp"
 #include "arrays/cast.hpp"
@@ -107,12 +108,12 @@ Partial partial_of(const arrays::Stored<T>* x, std::int64_t before, std::int64_t
 std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t> axis) {
   const Extents e(x, axis);
   const std::int64_t bytes = byte_count(x.shape(), x.dtype()), size = size_of(x.dtype());
-  const std::int64_t threads = x.random_access() ? omp_get_max_threads() : 1;
+  const std::int64_t most = x.random_access() ? threads() : 1;
   const bool whole = e.n * e.inner * size <= kPieceBytes;
   const auto sum_bytes = static_cast<std::int64_t>(sizeof(Sum));
-  return e.outer * e.inner * size_of(result_type(x.dtype())) + std::min(bytes, threads * kPieceBytes) +
+  return e.outer * e.inner * size_of(result_type(x.dtype())) + std::min(bytes, most * kPieceBytes) +
          (bytes / kPieceBytes + 1) * arrays::bytes_of_a_box(x.shape().size()) +
-         (whole ? 0 : (e.inner + threads * std::min(e.inner, kPieceBytes / size)) * sum_bytes);
+         (whole ? 0 : (e.inner + most * std::min(e.inner, kPieceBytes / size)) * sum_bytes);
 }
 
 Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdims keepdims) {
@@ -133,21 +134,26 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
   }
   const arrays::Boxes boxes(x.shape(), kPieceBytes / size_of(x.dtype()));
   const arrays::BoxReader reader(x);
-  std::vector<std::vector<std::byte>> buffers(static_cast<std::size_t>(reader.threads()));
-  const auto buffer = [&]() -> std::vector<std::byte>& {
-    return buffers.at(static_cast<std::size_t>(omp_get_thread_num()) % buffers.size());
+  const int team = reader.threads(boxes, 4);
+  std::vector<std::vector<std::byte>> spare;  // buffers, from one wave of boxes to the next
+  std::mutex sparing;
+  const auto buffer = [&] {
+    const std::scoped_lock lock(sparing);
+    std::vector<std::byte> taken;
+    if (!spare.empty()) taken.swap(spare.back()), spare.pop_back();
+    return taken;
   };
   // f(elements, how many, how many before them) for the boxes from `begin` on.
   const auto look_at = [&](std::int64_t begin, std::int64_t end, auto&& f) {
     core::parallel_reduce(
-        end - begin, reader.threads(), [] { return 0; },
-        [&](int, std::int64_t i) {
+        end - begin, team, buffer,
+        [&](std::vector<std::byte>& mine, std::int64_t i) {
           const std::int64_t box = begin + i;
-          f(reader.look(boxes, box, buffer()), i, boxes.elements(box),
+          f(reader.look(boxes, box, mine), i, boxes.elements(box),
             boxes.before[static_cast<std::size_t>(box)]);
           reader.leave(boxes, box);
         },
-        [](int) {});
+        [&](std::vector<std::byte>& mine) { spare.push_back(std::move(mine)); });
   };
   dispatch(x.dtype(), [&]<class T>(std::type_identity<T>) {
     using S = arrays::Stored<T>;
@@ -161,7 +167,7 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
       return;
     }
     std::vector<Sum> open(static_cast<std::size_t>(e.inner));
-    const std::int64_t wave = reader.threads();
+    const std::int64_t wave = team;
     std::vector<Partial> partials;
     for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
       const std::int64_t end = std::min(boxes.size(), begin + wave);

@@ -97,12 +97,13 @@ class QuotientSource final : public ArraySource {
       }
       elements = Array(dtype_of<F>(), extent);
       constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-      core::parallel_for(core::ceil_div(box.size(), kPiece), [&](std::int64_t piece) {
-        const std::int64_t begin = piece * kPiece;
-        arrays::convert_elements(box.dtype(), box.data() + begin * size_of(box.dtype()), dtype_of<F>(),
-                                 elements.data() + begin * static_cast<std::int64_t>(sizeof(F)),
-                                 std::min(kPiece, box.size() - begin));
-      });
+      core::parallel_for(
+          core::ceil_div(box.size(), kPiece), static_cast<double>(box.size()), [&](std::int64_t piece) {
+            const std::int64_t begin = piece * kPiece;
+            arrays::convert_elements(box.dtype(), box.data() + begin * size_of(box.dtype()), dtype_of<F>(),
+                                     elements.data() + begin * static_cast<std::int64_t>(sizeof(F)),
+                                     std::min(kPiece, box.size() - begin));
+          });
     }
   };
 
@@ -118,28 +119,30 @@ class QuotientSource final : public ArraySource {
     // Rows by the thousand, long ones cut.
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
     const std::int64_t parts = core::ceil_div(n, kPiece), together = std::max<std::int64_t>(kPiece / n, 1);
-    core::parallel_for(core::ceil_div(rows, together) * parts, [&](std::int64_t job) {
-      std::vector<F> quotients(static_cast<std::size_t>(std::min(kPiece, n)));
-      const std::int64_t first = job / parts * together, begin = job % parts * kPiece;
-      const std::int64_t length = std::min(kPiece, n - begin);
-      for (std::int64_t row = first; row < std::min(rows, first + together); ++row) {
-        std::int64_t a_at = begin * a_step, b_at = begin * b_step, rest = row;
-        for (std::size_t d = count.size(); d-- > 1; rest /= count[d - 1]) {
-          a_at += rest % count[d - 1] * a.strides[d - 1];
-          b_at += rest % count[d - 1] * b.strides[d - 1];
-        }
-        const F* x = reinterpret_cast<const F*>(a.elements.data()) + a_at;
-        const F* y = reinterpret_cast<const F*>(b.elements.data()) + b_at;
-        F* to = quotients.data();
-        const auto quotient = [least](F p, F q) { return p / (q < least ? least : q); };
-        if (a_step == 1 && b_step == 1)
-          for (std::int64_t i = 0; i < length; ++i) to[i] = quotient(x[i], y[i]);
-        else
-          for (std::int64_t i = 0; i < length; ++i) to[i] = quotient(x[i * a_step], y[i * b_step]);
-        arrays::convert_elements(dtype_of<F>(), reinterpret_cast<const std::byte*>(to), dtype_,
-                                 out + (row * n + begin) * size, length);
-      }
-    });
+    core::parallel_for(core::ceil_div(rows, together) * parts, static_cast<double>(rows * n),
+                       [&](std::int64_t job) {
+                         std::vector<F> quotients(static_cast<std::size_t>(std::min(kPiece, n)));
+                         const std::int64_t first = job / parts * together, begin = job % parts * kPiece;
+                         const std::int64_t length = std::min(kPiece, n - begin);
+                         for (std::int64_t row = first; row < std::min(rows, first + together); ++row) {
+                           std::int64_t a_at = begin * a_step, b_at = begin * b_step, rest = row;
+                           for (std::size_t d = count.size(); d-- > 1; rest /= count[d - 1]) {
+                             a_at += rest % count[d - 1] * a.strides[d - 1];
+                             b_at += rest % count[d - 1] * b.strides[d - 1];
+                           }
+                           const F* x = reinterpret_cast<const F*>(a.elements.data()) + a_at;
+                           const F* y = reinterpret_cast<const F*>(b.elements.data()) + b_at;
+                           F* to = quotients.data();
+                           const auto quotient = [least](F p, F q) { return p / (q < least ? least : q); };
+                           if (a_step == 1 && b_step == 1)
+                             for (std::int64_t i = 0; i < length; ++i) to[i] = quotient(x[i], y[i]);
+                           else
+                             for (std::int64_t i = 0; i < length; ++i)
+                               to[i] = quotient(x[i * a_step], y[i * b_step]);
+                           arrays::convert_elements(dtype_of<F>(), reinterpret_cast<const std::byte*>(to),
+                                                    dtype_, out + (row * n + begin) * size, length);
+                         }
+                       });
   }
 
   std::shared_ptr<const ArraySource> a_, b_;

@@ -4,8 +4,6 @@
 // tests: tests/arrays/test_statistics.cpp
 #include "ejk/statistics.hpp"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -42,7 +40,7 @@ struct Part {
 };
 
 template <class T>
-Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
+Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
   using S = Seen<T>;
   using Limits = std::numeric_limits<S>;
   constexpr bool is_real = std::is_floating_point_v<S>;
@@ -54,12 +52,7 @@ Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
   std::int32_t nans[kLanes] = {}, infinities[kLanes] = {};
   std::fill_n(low, kLanes, highest);
   std::fill_n(high, kLanes, lowest);
-  const auto element = [&](std::int64_t i) -> S {
-    if constexpr (std::is_same_v<T, bool>)
-      return data[i] != std::byte{0};  // any byte may stand in a file
-    else
-      return static_cast<S>(reinterpret_cast<const T*>(data)[i]);
-  };
+  const auto element = [&](std::int64_t i) { return static_cast<S>(reinterpret_cast<const T*>(data)[i]); };
   const auto take = [&](std::int64_t lane, S x) {
     low[lane] = x < low[lane] ? x : low[lane];
     high[lane] = x > high[lane] ? x : high[lane];
@@ -88,6 +81,59 @@ Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
   return part;
 }
 
+// Integers of one or two bytes: sums of a run stay in twice their size, so that vectors hold as many as they
+// can.
+template <class T>
+Part<Seen<T>> look_at_small(const std::byte* data, std::int64_t n) {
+  using S = Seen<T>;
+  using Limits = std::numeric_limits<S>;
+  using Narrow = std::conditional_t<sizeof(S) == 1, std::int16_t, std::int32_t>;
+  using RunSum = std::conditional_t<std::is_signed_v<S>, Narrow, std::make_unsigned_t<Narrow>>;
+  constexpr std::int64_t kSmallLanes = 32 / sizeof(S);
+  constexpr std::int64_t kRun = sizeof(S) == 1 ? 256 : 32768;  // more might not fit
+  S low[kSmallLanes], high[kSmallLanes];
+  std::fill_n(low, kSmallLanes, Limits::max());
+  std::fill_n(high, kSmallLanes, Limits::lowest());
+  const auto element = [&](std::int64_t i) -> S {
+    if constexpr (std::is_same_v<T, bool>)
+      return data[i] != std::byte{0};  // any byte may stand in a file
+    else
+      return reinterpret_cast<const T*>(data)[i];
+  };
+  std::int64_t sum = 0, i = 0;
+  while (i + kSmallLanes <= n) {
+    RunSum run[kSmallLanes] = {};
+    const std::int64_t end = i + std::min(kRun, (n - i) / kSmallLanes) * kSmallLanes;
+    for (; i < end; i += kSmallLanes)
+      for (std::int64_t lane = 0; lane < kSmallLanes; ++lane) {
+        const S x = element(i + lane);
+        low[lane] = x < low[lane] ? x : low[lane];
+        high[lane] = x > high[lane] ? x : high[lane];
+        run[lane] = static_cast<RunSum>(run[lane] + x);
+      }
+    for (const RunSum s : run) sum += s;
+  }
+  Part<S> part{Limits::max(), Limits::lowest()};
+  for (; i < n; ++i) {
+    const S x = element(i);
+    part.minimum = std::min(part.minimum, x);
+    part.maximum = std::max(part.maximum, x);
+    sum += x;
+  }
+  part.minimum = std::min(part.minimum, *std::min_element(low, low + kSmallLanes));
+  part.maximum = std::max(part.maximum, *std::max_element(high, high + kSmallLanes));
+  part.sum = static_cast<double>(sum);
+  return part;
+}
+
+template <class T>
+Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
+  if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
+    return look_at_small<T>(data, n);
+  else
+    return look_at_large<T>(data, n);
+}
+
 template <class S>
 Extreme extreme(S value) {
   if constexpr (std::is_integral_v<S>)
@@ -106,7 +152,7 @@ Statistics statistics_as(const ArraySource& source,
   std::int64_t done = 0;
   std::mutex mutex;
   core::parallel_reduce(
-      boxes.size(), reader.threads(), [] { return std::vector<std::byte>{}; },
+      boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
         parts[static_cast<std::size_t>(box)] = look_at<T>(reader.look(boxes, box, buffer), n);
@@ -185,7 +231,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
   std::mutex mutex;
   dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
     core::parallel_reduce(
-        boxes.size(), reader.threads(),
+        boxes.size(), reader.threads(boxes, 1),
         [&] {
           return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
         },
@@ -211,10 +257,10 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
 
 std::int64_t statistics_bytes(const ArraySource& source) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
-  const std::int64_t threads = source.random_access() ? omp_get_max_threads() : 1;
+  const std::int64_t most = source.random_access() ? threads() : 1;
   const std::int64_t pieces = bytes / kPieceBytes + 1;
   const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;
-  return std::min(bytes, threads * kPieceBytes) + pieces * per_piece;
+  return std::min(bytes, most * kPieceBytes) + pieces * per_piece;
 }
 
 }  // namespace ejk

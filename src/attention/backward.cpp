@@ -117,7 +117,10 @@ class Backward {
   void for_each_block(F&& f) const {
     for_each_piece(
         setup_.shape.entries, setup_.shape.heads, [&](std::int64_t e) { return setup_.q_length(e); },
-        query_block_, Order::first_first, f);
+        query_block_, Order::first_first,
+        static_cast<double>(delta_.size()) *
+            static_cast<double>(setup_.shape.head_size + setup_.shape.value_size),
+        f);
   }
 
   // δ = Σ_d dout · out.
@@ -220,7 +223,7 @@ class Backward {
     Task t(*this, keys.count());
     std::fill_n(t.dk, keys.count() * t.dk_stride, Real{0});
     std::fill_n(t.dv, keys.count() * t.dv_stride, Real{0});
-    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
     for (std::int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
       const Problem p = setup_.problem(entry, h);
       if (h == kv_head * heads) {
@@ -336,7 +339,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq
   Progress progress(tell, 2 * plan.work().dense_pairs);
   for_each_piece(
       setup.shape.entries, setup.shape.kv_heads, [&](std::int64_t e) { return setup.kv_length(e); },
-      pass.key_block(), Order::first_first,
+      pass.key_block(), Order::first_first, 3 * plan.nanoseconds(setup),
       [&](std::int64_t entry, std::int64_t kv_head, Positions keys) {
         pass.keys(entry, kv_head, keys, [&](std::int64_t pairs) { progress.add(2 * pairs); });
       });

@@ -190,19 +190,15 @@ class Judge {
   AttentionCheck& check_;
 };
 
-// How many rows the effort allows, of `count` rows with so many pairs in all.
-std::int64_t affordable(const AttentionShape& shape, std::int64_t count, double pairs, double effort) {
-  const double each = static_cast<double>(shape.head_size + shape.value_size + 32);
-  if (pairs * each <= effort || count == 0) return count;
-  return std::max<std::int64_t>(
-      16, static_cast<std::int64_t>(effort / (pairs * each / static_cast<double>(count))));
+// How many rows the effort allows, of `count` rows that take so much work in all.
+std::int64_t affordable(std::int64_t count, double work, double effort) {
+  if (work <= effort || count == 0) return count;
+  return std::max<std::int64_t>(16, static_cast<std::int64_t>(effort / (work / static_cast<double>(count))));
 }
 
-double dense_pairs(const Setup& setup) {
-  double pairs = 0;
-  for (std::int64_t e = 0; e < setup.shape.entries; ++e)
-    pairs += static_cast<double>(setup.q_length(e)) * static_cast<double>(setup.kv_length(e));
-  return pairs * static_cast<double>(setup.shape.heads);
+// What `chosen` of `count` rows take of the work of all.
+double share(std::size_t chosen, std::int64_t count, double work) {
+  return work * static_cast<double>(chosen) / static_cast<double>(std::max<std::int64_t>(count, 1));
 }
 
 void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
@@ -232,7 +228,8 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   const Places places(setup, Places::Of::queries);
   AttentionCheck result;
   result.elements = element_count(out.shape) + element_count(lse.shape);
-  const auto chosen = places.choose(affordable(setup.shape, places.count(), dense_pairs(setup), effort));
+  const double work = reference_work(setup);
+  const auto chosen = places.choose(affordable(places.count(), work, effort));
   if (std::ssize(chosen) < places.count()) result.method = AttentionCheck::Method::sampled_rows;
 
   const double u = finer(setup.shape.arithmetic);
@@ -241,7 +238,7 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   const Compared c{"out", in_one_form(out, setup.layout), &setup.q_offsets,
                    2e-5 * u + half_spacing(out.dtype)};
   std::vector<ReferenceRow> rows(chosen.size());
-  core::parallel_for(std::ssize(chosen), [&](std::int64_t n) {
+  core::parallel_for(std::ssize(chosen), share(chosen.size(), places.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
     rows[at] = reference.row(setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
     // Let go of what is as long as there are keys.
@@ -271,9 +268,9 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   const Places queries(setup, Places::Of::queries), keys(setup, Places::Of::keys);
   AttentionCheck result;
   result.elements = element_count(dq.shape) + element_count(dk.shape) + element_count(dv.shape);
-  const double pairs = dense_pairs(setup);
-  const auto some_queries = queries.choose(affordable(setup.shape, queries.count(), pairs, effort / 2));
-  const auto some_keys = keys.choose(affordable(setup.shape, keys.count(), pairs, effort / 2));
+  const double work = reference_work(setup);
+  const auto some_queries = queries.choose(affordable(queries.count(), work, effort / 2));
+  const auto some_keys = keys.choose(affordable(keys.count(), work, effort / 2));
   const bool whole = std::ssize(some_queries) == queries.count() && std::ssize(some_keys) == keys.count();
   if (!whole) result.method = AttentionCheck::Method::sampled_rows;
 
@@ -292,15 +289,16 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   }
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
-  core::parallel_for(std::ssize(some_queries), [&](std::int64_t n) {
-    const auto at = static_cast<std::size_t>(n);
-    const Place& place = some_queries[at];
-    const Problem p = setup.problem(place.entry, place.head);
-    dq_rows[at] = reference.dq(p, reference.row(p, place.row),
-                               setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row);
-  });
+  core::parallel_for(
+      std::ssize(some_queries), share(some_queries.size(), queries.count(), work), [&](std::int64_t n) {
+        const auto at = static_cast<std::size_t>(n);
+        const Place& place = some_queries[at];
+        const Problem p = setup.problem(place.entry, place.head);
+        dq_rows[at] = reference.dq(p, reference.row(p, place.row),
+                                   setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row);
+      });
   std::vector<Reference::KeyGradients> key_rows(some_keys.size());
-  core::parallel_for(std::ssize(some_keys), [&](std::int64_t n) {
+  core::parallel_for(std::ssize(some_keys), share(some_keys.size(), keys.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });

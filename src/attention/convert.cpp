@@ -33,18 +33,19 @@ Array identity_dtype_convert_backward(const ArrayView& gradient, DType dtype) {
   const Array from = Array::copy_of(gradient);
   Array out(dtype, gradient.shape);
   constexpr std::int64_t kAtOnce = 4096;
-  core::parallel_for(core::ceil_div(out.size(), kAtOnce), [&](std::int64_t piece) {
-    const std::int64_t begin = piece * kAtOnce, count = std::min(kAtOnce, out.size() - begin);
-    const std::int64_t item = size_of(from.dtype());
-    std::byte* const to = out.data() + begin * size_of(dtype);
-    if (from.dtype() == DType::float64) {
-      attn::store(from.elements<double>().data() + begin, count, dtype, to);
-      return;
-    }
-    float values[kAtOnce];
-    attn::load(from.dtype(), from.data() + begin * item, item, count, values);
-    attn::store(values, count, dtype, to);
-  });
+  core::parallel_for(
+      core::ceil_div(out.size(), kAtOnce), static_cast<double>(out.size()), [&](std::int64_t piece) {
+        const std::int64_t begin = piece * kAtOnce, count = std::min(kAtOnce, out.size() - begin);
+        const std::int64_t item = size_of(from.dtype());
+        std::byte* const to = out.data() + begin * size_of(dtype);
+        if (from.dtype() == DType::float64) {
+          attn::store(from.elements<double>().data() + begin, count, dtype, to);
+          return;
+        }
+        float values[kAtOnce];
+        attn::load(from.dtype(), from.data() + begin * item, item, count, values);
+        attn::store(values, count, dtype, to);
+      });
   return out;
 }
 

@@ -1,7 +1,6 @@
 // The door: what attention's arguments must be, once for forward, backward, their checks and plans.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,8 @@
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "ejk/threads.hpp"
+#include "mask/scan.hpp"
 
 namespace ejk {
 
@@ -80,7 +81,7 @@ std::int64_t work_bytes(const Setup& s) {
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
   return static_cast<std::int64_t>(
-      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * omp_get_max_threads()), 0x1p62));
+      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * threads()), 0x1p60));
 }
 
 // Axes of (B, heads, positions, elements).
@@ -258,8 +259,13 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
                  static_cast<double>(core::ceil_div(s.kv_length(e), s.block.kv)) +
              static_cast<double>(sizeof(MaskTiles));
   shape.plan_bytes =
-      static_cast<std::int64_t>(std::min(bytes * static_cast<double>(by_head ? shape.heads : 1), 0x1p62));
+      static_cast<std::int64_t>(std::min(bytes * static_cast<double>(by_head ? shape.heads : 1), 0x1p60));
   shape.work_bytes = work_bytes(s);
+  if (masked) {
+    const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block,
+                                       mask::Patterns::dropped, mask::Reading::in_order);
+    shape.work_bytes += scan.value_or(std::int64_t{1} << 60);
+  }
   return s;
 }
 

@@ -14,6 +14,7 @@
 #include "attention/numbers.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
+#include "core/workspace.hpp"
 #include "kernels/kernels.hpp"
 #include "matmul/product.hpp"
 
@@ -51,7 +52,7 @@ class Memory {
     bytes_ += core::round_up(bytes, kLine);
     return at;
   }
-  void take() { memory_ = matmul::Workspace::of_this_thread().at_least(bytes_); }
+  void take() { memory_ = core::Workspace::of_this_thread().at_least(bytes_); }
   template <class T = std::byte>
   T* at(std::int64_t place) const {
     return reinterpret_cast<T*>(memory_ + place);
@@ -168,12 +169,12 @@ class Right {
 /// The arithmetic of products of Real, and of those of two matrices of which each may be bfloat16.
 template <class Real>
 const kernels::Gemm& gemm_of() {
-  const kernels::Products& products = kernels::active().products;
+  const kernels::Products& products = kernels::active_for_products().products;
   return sizeof(Real) == 8 ? *products.f64 : *products.f32;
 }
 template <class Real>
 const kernels::Gemm& gemm_of(DType left, DType right) {
-  const kernels::Products& products = kernels::active().products;
+  const kernels::Products& products = kernels::active_for_products().products;
   const bool narrow = sizeof(Real) == 4 && left == DType::bfloat16 && right == DType::bfloat16;
   return narrow && products.bf16 != nullptr ? *products.bf16 : gemm_of<Real>();
 }
@@ -212,22 +213,6 @@ template <class Real>
 kernels::Scoring<Real> scoring_of(const Setup& setup) {
   return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
 }
-
-/// Between the first and the last tile of a thread.
-class Tiles {
- public:
-  explicit Tiles(const kernels::Gemm& gemm) : gemm_(gemm) {
-    if (gemm.enter != nullptr) gemm.enter();
-  }
-  ~Tiles() {
-    if (gemm_.leave != nullptr) gemm_.leave();
-  }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-
- private:
-  const kernels::Gemm& gemm_;
-};
 
 /// Rows of a matrix whose NaN and infinities are kept apart: a weight of 0 must not meet them, and in a
 /// product of tiles it would.

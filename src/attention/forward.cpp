@@ -33,7 +33,7 @@ class Forward {
         lse_(static_cast<Real*>(lse)),
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
         split_(weights_in_parts(setup)),
-        gemm_(split_ ? *kernels::active().products.bf16 : gemm_of<Real>()),
+        gemm_(split_ ? *kernels::active_for_products().products.bf16 : gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         group_(group_rows(score_gemm_, gemm_)),
         key_block_(std::min(setup.block.kv, gemm_of<Real>().kc)),
@@ -70,7 +70,7 @@ class Forward {
     std::fill_n(sums.most, count, -kInfinity);
     std::fill_n(sums.total, count, Real{0});
 
-    const Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
     q.pack(part_of(p.q, queries.begin), count);
     mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::queries);
     for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
@@ -124,7 +124,7 @@ class Forward {
   // weights, which must keep their bits, go as three bfloat16 each.
   static constexpr std::int64_t kParts = 3;
   static bool weights_in_parts(const Setup& setup) {
-    const kernels::Products& products = kernels::active().products;
+    const kernels::Products& products = kernels::active_for_products().products;
     return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 && products.bf16_rate > 2 * kParts;
   }
 
@@ -203,7 +203,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
   Progress progress(tell, plan.work().dense_pairs);
   for_each_piece(
       setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
-      rows_of_task(setup, pass.group()), Order::last_first,
+      rows_of_task(setup, pass.group()), Order::last_first, plan.nanoseconds(setup),
       [&](std::int64_t entry, std::int64_t head, Positions queries) {
         progress.add(pass.rows(entry, head, queries));
       });

@@ -195,6 +195,7 @@ MaskPlan::MaskPlan(const Setup& setup, const AttentionOptions& options) {
   if (!made.empty() && setup.problems() > 0) {
     tiles_.resize(static_cast<std::size_t>(entries_ * heads_));
     bool random_access = true;
+    double elements = 0;  // of all masks
     for (std::int64_t e = 0; e < entries_; ++e)
       for (std::int64_t h = 0; h < heads_; ++h) {
         MaskTiles& tiles = tiles_[static_cast<std::size_t>(e * heads_ + h)];
@@ -202,6 +203,9 @@ MaskPlan::MaskPlan(const Setup& setup, const AttentionOptions& options) {
           const auto& one = m.of(e, h);
           if (one) tiles.mask = tiles.mask ? *tiles.mask & *one : *one;
         }
+        if (tiles.mask)
+          elements +=
+              static_cast<double>(tiles.mask->q_length()) * static_cast<double>(tiles.mask->kv_length());
         random_access = random_access && (!tiles.mask || tiles.mask->node().random_access());
       }
     const auto scan = [&](std::int64_t t) {
@@ -213,7 +217,7 @@ MaskPlan::MaskPlan(const Setup& setup, const AttentionOptions& options) {
     // One mask is read by all threads, many are dealt out to them.
     const std::int64_t count = std::ssize(tiles_);
     if (random_access && count > 1)
-      core::parallel_for(count, scan);
+      core::parallel_for(count, elements / 8, scan);
     else
       for (std::int64_t t = 0; t < count; ++t) scan(t);
   }

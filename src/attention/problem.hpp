@@ -104,6 +104,13 @@ class MaskPlan {
 
   AttentionWork work() const { return work_; }
 
+  /// What the forward pass takes one thread, about.
+  double nanoseconds(const Setup& setup) const {
+    return static_cast<double>(work_.computed_pairs) *
+               (2 + static_cast<double>(setup.shape.head_size + setup.shape.value_size) / 20) +
+           static_cast<double>(work_.rows) * static_cast<double>(setup.shape.value_size);
+  }
+
  private:
   void count(const Setup& setup);
 

@@ -111,13 +111,21 @@ std::vector<double> Reference::dq(const Problem& p, const ReferenceRow& r, const
   return gradient;
 }
 
+double reference_work(const Setup& setup) {
+  double pairs = 0;
+  for (std::int64_t e = 0; e < setup.shape.entries; ++e)
+    pairs += static_cast<double>(setup.q_length(e)) * static_cast<double>(setup.kv_length(e));
+  pairs *= static_cast<double>(setup.shape.heads);
+  return pairs * static_cast<double>(setup.shape.head_size + setup.shape.value_size + 32);
+}
+
 Reference::Saved Reference::saved(const ArrayView& dout) const {
   const ArrayView g = in_one_form(dout, setup_.layout);
   Saved saved;
   const auto rows = static_cast<std::size_t>(element_count(setup_.shape.lse));
   saved.lse.resize(rows);
   saved.delta.resize(rows);
-  core::parallel_for(setup_.problems(), [&](std::int64_t n) {
+  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
     const kernels::Block rows_of_dout = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
@@ -133,7 +141,7 @@ Reference::Saved Reference::saved(const ArrayView& dout) const {
 std::vector<double> Reference::deltas(const ArrayView& dout, const ArrayView& out) const {
   const ArrayView g = in_one_form(dout, setup_.layout), o = in_one_form(out, setup_.layout);
   std::vector<double> delta(static_cast<std::size_t>(element_count(setup_.shape.lse)));
-  core::parallel_for(setup_.problems(), [&](std::int64_t n) {
+  core::parallel_for(setup_.problems(), static_cast<double>(element_count(dout.shape)), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
     const kernels::Block a = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets),
                          b = setup_.rows_of(o, p.entry, p.head, setup_.q_offsets);
@@ -181,7 +189,7 @@ Attention reference_attention(const ArrayView& q, const ArrayView& k, const Arra
                    plan.work()};
   const ArrayView out = in_one_form(result.out.view(), setup.layout);
   const auto lse = result.lse.elements<double>();
-  core::parallel_for(setup.problems(), [&](std::int64_t n) {
+  core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
     const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
     const kernels::Block rows = setup.rows_of(out, p.entry, p.head, setup.q_offsets);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
@@ -209,7 +217,7 @@ AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView&
     return reinterpret_cast<double*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
                                      row * rows.row_stride);
   };
-  core::parallel_for(setup.problems(), [&](std::int64_t n) {
+  core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
     const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const Row dq =
@@ -219,7 +227,7 @@ AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView&
   });
   const Reference::Saved saved = reference.saved(dout);
   const std::int64_t kv_heads = setup.shape.kv_heads;
-  core::parallel_for(setup.shape.entries * kv_heads, [&](std::int64_t n) {
+  core::parallel_for(setup.shape.entries * kv_heads, reference_work(setup), [&](std::int64_t n) {
     const std::int64_t entry = n / kv_heads, head = n % kv_heads;
     for (std::int64_t j = 0; j < setup.kv_length(entry); ++j) {
       const auto gradients = reference.key(entry, head, j, dout, saved);

@@ -50,6 +50,9 @@ class Reference {
   const MaskPlan& plan_;
 };
 
+/// What all rows, or all keys, take one thread: about so many nanoseconds.
+double reference_work(const Setup& setup);
+
 /// All of it; the results are float64.
 Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                               const AttentionOptions& options);

@@ -1,8 +1,6 @@
 // The cut of attention into tasks: blocks of queries (or of keys) of all problems, dealt out to threads.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -54,7 +52,7 @@ inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
     const auto length = [&](std::int64_t e) { return setup.q_length(e); };
     return first_pieces(setup.shape.entries, setup.shape.heads, length, rows).back();
   };
-  while (rows > kFewRows && tasks() < kTasks * omp_get_max_threads()) rows /= 2;
+  while (rows > kFewRows && tasks() < kTasks * threads()) rows /= 2;
   return std::max<std::int64_t>(1, rows / group) * group;
 }
 
@@ -62,12 +60,12 @@ inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
 enum class Order { first_first, last_first };
 
 /// f(entry, head, positions) for all pieces of `rows` positions of every entry, of `heads` heads; `length`
-/// tells an entry's. Pieces are dealt out in order.
+/// tells an entry's. Pieces are dealt out in order; all of them take one thread about `work` nanoseconds.
 template <class Length, class F>
 void for_each_piece(std::int64_t entries, std::int64_t heads, Length&& length, std::int64_t rows, Order order,
-                    F&& f) {
+                    double work, F&& f) {
   const std::vector<std::int64_t> first = first_pieces(entries, heads, length, rows);
-  core::parallel_for(first.back(), [&](std::int64_t n) {
+  core::parallel_for(first.back(), work, [&](std::int64_t n) {
     const auto after = std::upper_bound(first.begin(), first.end(), n);
     const std::int64_t entry = after - first.begin() - 1, in_entry = n - after[-1];
     const std::int64_t pieces = (*after - after[-1]) / heads, piece = in_entry / heads;

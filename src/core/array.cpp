@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "core/checked.hpp"
 
@@ -69,6 +70,19 @@ ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.
 ArrayType type_of(const ArraySource& source) {
   if (const auto mapped = source.mapped()) return type_of(*mapped);
   return {source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
+}
+
+ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths)
+    : data(elements), dtype(type), shape(std::move(lengths)) {
+  byte_count(shape, dtype);
+  strides = c_strides(shape, dtype);
+}
+
+ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps)
+    : data(elements), dtype(type), shape(std::move(lengths)), strides(std::move(steps)) {
+  if (strides.size() != shape.size())
+    throw Error(Error::Kind::input,
+                fmt::format("a view of shape {} has {} strides", to_string(shape), strides.size()));
 }
 
 bool ArrayView::is_c_contiguous() const {
@@ -158,6 +172,20 @@ Array::Array(DType dtype, Shape shape)
   madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);  // io's child processes have no use for it
   data_ = {static_cast<std::byte*>(p), Release{bytes}};
+}
+
+Array::Array(Array&& other) noexcept
+    : dtype_(other.dtype_),
+      shape_(std::exchange(other.shape_, Shape{0})),
+      size_(std::exchange(other.size_, 0)),
+      data_(std::move(other.data_)) {}
+
+Array& Array::operator=(Array&& other) noexcept {
+  dtype_ = other.dtype_;
+  shape_ = std::exchange(other.shape_, Shape{0});
+  size_ = std::exchange(other.size_, 0);
+  data_ = std::move(other.data_);
+  return *this;
 }
 
 Array Array::copy_of(const ArrayView& view) {

@@ -1,17 +1,35 @@
-// Parallel loops. Work is cut by the problem, so the result is the same for any number of threads; how many
-// run is OpenMP's setting (OMP_NUM_THREADS, or what the program set).
+// Parallel loops, on OpenMP's threads. Work is cut by the problem, so the result is the same for any number of
+// threads; how many there are is decided here, by threads_for, from the work that there is, and by what the
+// system lets start: in the worst case the calling thread does it all.
+// tests: tests/core/test_parallel.cpp
 #pragma once
-
-#include <omp.h>
 
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <limits>
+#include <list>
+#include <mutex>
+
+#include "ejk/threads.hpp"
 
 namespace ejk::core {
 
-/// Keeps the exception of the smallest index of a parallel region, since none may leave it. Steps of larger
+/// How many threads to use for `steps` steps that would take one thread about `work` nanoseconds altogether
+/// (a guess within a factor of ten will do): 1 where the work would be done before others have woken up, else
+/// as many as have enough to do, at most threads().
+int threads_for(std::int64_t steps, double work);
+
+/// Sets the nanoseconds of work that a thread is woken for, and returns what it was. Tests set 0: any work
+/// will do.
+double set_least_work(double nanoseconds);
+
+/// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have ended.
+/// Inside of a team, and where no thread can be started, it is this thread's call alone. `member` does not throw.
+void run_team(int threads, const std::function<void()>& member);
+
+/// Keeps the exception of the smallest index of a parallel loop, since none may leave it. Steps of larger
 /// indices are skipped from then on.
 class FirstError {
  public:
@@ -21,7 +39,7 @@ class FirstError {
     try {
       f();
     } catch (...) {
-#pragma omp critical(ejk_first_error)
+      const std::scoped_lock lock(mutex_);
       if (index < failed_.load(std::memory_order_relaxed)) {
         error_ = std::current_exception();
         failed_.store(index, std::memory_order_relaxed);
@@ -34,38 +52,58 @@ class FirstError {
 
  private:
   std::atomic<std::int64_t> failed_{std::numeric_limits<std::int64_t>::max()};
+  std::mutex mutex_;
   std::exception_ptr error_;
 };
 
-/// f(i) for 0 ≤ i < n, in any order, on all threads. When some throw, the exception of the smallest i comes
-/// out: indices are handed out in order, so none before it is left undone.
-template <class F>
-void parallel_for(std::int64_t n, F&& f) {
-  if (n <= 1) {  // even a team of one costs as much as a small product
-    if (n == 1) f(std::int64_t{0});
+/// work(part, i) for 0 ≤ i < n in any order on at most `threads` threads, each with a part of its own, made
+/// by make_part(); when all is done, join(part) for every part, in any order. join must not depend on which i
+/// a part has seen. When some throw, the exception of the smallest i comes out: indices are handed out in
+/// order, so none before it is left undone.
+template <class MakePart, class Work, class Join>
+void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
+  if (threads <= 1 || n <= 1) {
+    auto part = make_part();
+    for (std::int64_t i = 0; i < n; ++i) work(part, i);
+    join(part);
     return;
   }
   FirstError error;
-#pragma omp parallel for schedule(monotonic : dynamic, 1)
-  for (std::int64_t i = 0; i < n; ++i) error.run(i, [&] { f(i); });
+  std::list<decltype(make_part())> parts;
+  std::mutex adding;
+  std::atomic<std::int64_t> next{0};
+  run_team(threads, [&] {
+    std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
+    if (i >= n) return;  // too late for a part of its own
+    error.run(i, [&] {
+      std::list<decltype(make_part())> mine;
+      mine.push_back(make_part());
+      auto& part = mine.back();
+      {
+        const std::scoped_lock lock(adding);
+        parts.splice(parts.end(), mine);
+      }
+      for (; i < n; i = next.fetch_add(1, std::memory_order_relaxed)) error.run(i, [&] { work(part, i); });
+    });
+  });
   error.rethrow();
+  for (auto& part : parts) join(part);
 }
 
-/// work(part, i) for 0 ≤ i < n in any order on `threads` threads, each with a part of its own, made by
-/// make_part(); then join(part) for every part, one at a time in any order. join must not depend on which i a
-/// part has seen.
-template <class MakePart, class Work, class Join>
-void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
-  FirstError error;
-#pragma omp parallel num_threads(threads) if (threads > 1 && n > 1)
-  {
-    decltype(make_part()) part{};
-    error.run(-1, [&] { part = make_part(); });
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t i = 0; i < n; ++i) error.run(i, [&] { work(part, i); });
-#pragma omp critical(ejk_parallel_reduce)
-    error.run(n, [&] { join(part); });
+/// f(i) for 0 ≤ i < n, in any order, on as many threads as are worth it for steps that take one thread about
+/// `work` nanoseconds altogether. Exceptions as above.
+template <class F>
+void parallel_for(std::int64_t n, double work, F&& f) {
+  const int threads = threads_for(n, work);
+  if (threads <= 1) {
+    for (std::int64_t i = 0; i < n; ++i) f(i);
+    return;
   }
+  FirstError error;
+  std::atomic<std::int64_t> next{0};
+  run_team(threads, [&] {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) error.run(i, [&] { f(i); });
+  });
   error.rethrow();
 }
 

@@ -18,10 +18,8 @@ class MappedSource final : public ArraySource {
         byte_order_(layout.byte_order),
         storage_(storage_of(layout)),
         name_(std::move(name)) {
-    view_ = {mapping_.data() + layout.offset, layout.dtype, layout.shape, {}};
-    if (layout.element_order == ElementOrder::c) {
-      view_.strides = c_strides(layout.shape, layout.dtype);
-    } else {
+    view_ = {mapping_.data() + layout.offset, layout.dtype, layout.shape};
+    if (layout.element_order == ElementOrder::fortran) {
       view_.strides = c_strides(Shape(layout.shape.rbegin(), layout.shape.rend()), layout.dtype);
       std::reverse(view_.strides.begin(), view_.strides.end());
     }

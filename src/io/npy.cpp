@@ -2,7 +2,6 @@
 #include "io/npy.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <array>
@@ -299,23 +298,22 @@ void write_in_parallel(const ArraySource& source, AtomicFile& file) {
   const auto before = static_cast<std::int64_t>(header.size());
   const std::int64_t size = size_of(source.dtype()), total = byte_count(source.shape(), source.dtype());
   const std::int64_t pieces = core::ceil_div(before + total, kPiece);
+  const auto work = static_cast<double>(before + total);
   // The bytes of elements in piece i.
   const auto begin_of = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(i * kPiece - before, 0, total);
   };
   if (const auto view = source.mapped(); view && view->is_c_contiguous() && !source.prefers_read()) {
     write_all(file.fd(), header.data(), before, file.name());
-    core::parallel_for(pieces, [&](std::int64_t i) {
+    core::parallel_for(pieces, work, [&](std::int64_t i) {
       const std::int64_t begin = begin_of(i), n = begin_of(i + 1) - begin;
       write_all_at(file.fd(), view->data + begin, n, before + begin, file.name());
       source.release(view->data + begin, n);
     });
     return;
   }
-  std::vector<Array> buffers(static_cast<std::size_t>(omp_get_max_threads()));
-  core::parallel_for(pieces, [&](std::int64_t i) {
-    Array& buffer = buffers[static_cast<std::size_t>(omp_get_thread_num())];
-    if (buffer.size() == 0) buffer = Array(DType::uint8, {kPiece});
+  const auto buffer_of_thread = [] { return Array(DType::uint8, {kPiece}); };
+  const auto write_piece = [&](Array& buffer, std::int64_t i) {
     std::byte* to = buffer.data();
     if (i == 0) to = std::copy_n(reinterpret_cast<const std::byte*>(header.data()), before, to);
     core::for_each_box(source.shape(), begin_of(i) / size, begin_of(i + 1) / size,
@@ -324,7 +322,9 @@ void write_in_parallel(const ArraySource& source, AtomicFile& file) {
                          to += element_count(count) * size;
                        });
     write_all_at(file.fd(), buffer.data(), to - buffer.data(), i * kPiece, file.name());
-  });
+  };
+  core::parallel_reduce(pieces, core::threads_for(pieces, work), buffer_of_thread, write_piece,
+                        [](const Array&) {});
 }
 
 }  // namespace
@@ -333,7 +333,7 @@ void write_npy(const ArraySource& source, AtomicFile& file) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   file.reserve(bytes);
   constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;
-  if (file.is_temporary() && source.random_access() && bytes >= kWorthThreads && omp_get_max_threads() > 1) {
+  if (file.is_temporary() && source.random_access() && bytes >= kWorthThreads && threads() > 1) {
     write_in_parallel(source, file);
     return;
   }

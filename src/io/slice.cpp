@@ -80,15 +80,16 @@ class SlicedSource final : public ArraySource {
   std::optional<ArrayView> mapped() const override {
     const auto whole = source_->mapped();
     if (!whole) return std::nullopt;
-    ArrayView view{whole->data, whole->dtype, shape_, {}};
+    const std::byte* data = whole->data;
+    Shape strides;
     for (std::size_t d = 0; d < axes_.size(); ++d) {
       // Of an empty selection only the shape counts; its start may lie behind the last element.
-      if (axes_[d].count > 0) view.data += axes_[d].start * whole->strides[d];
+      if (axes_[d].count > 0) data += axes_[d].start * whole->strides[d];
       // A step past the end is taken at most 0 times and must not overflow.
       if (axes_[d].kept)
-        view.strides.push_back(axes_[d].count > 1 ? axes_[d].step * whole->strides[d] : whole->strides[d]);
+        strides.push_back(axes_[d].count > 1 ? axes_[d].step * whole->strides[d] : whole->strides[d]);
     }
-    return view;
+    return ArrayView{data, whole->dtype, shape_, std::move(strides)};
   }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,

@@ -16,16 +16,28 @@ namespace {
 constexpr int kTileBit = 24, kBf16TileBit = 22;  // of leaf 7's EDX
 constexpr std::uint64_t kTileState = 0x60000;    // of XCR0: tile configuration and data
 
-bool request_tiles() {
+constexpr long kTileData = 18;  // XFEATURE_XTILEDATA
+
+bool tiles_offered() {
 #if defined(__x86_64__) && defined(__linux__)
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  constexpr long kSupported = 0x1021;  // ARCH_GET_XCOMP_SUPP
+  std::uint64_t offered = 0;
+  return syscall(SYS_arch_prctl, kSupported, &offered) == 0 && (offered >> kTileData & 1u) != 0;
 #else
   return false;
 #endif
 }
 
 }  // namespace
+
+bool request_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 CpuWords read_cpu() {
   CpuWords cpu;
@@ -45,7 +57,7 @@ CpuWords read_cpu() {
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0) cpu.leaf7_1_eax = a;
   }
   if ((cpu.leaf7_edx >> kTileBit & 1u) != 0 && (cpu.xcr0 & kTileState) == kTileState)
-    cpu.tiles_granted = request_tiles();
+    cpu.tiles_offered = tiles_offered();
 #endif
   return cpu;
 }
@@ -66,7 +78,7 @@ std::uint32_t features_of(const CpuWords& cpu) {
       if (bit(cpu.leaf7_1_eax, 5)) found |= kAvx512bf16;
     }
   }
-  if ((cpu.xcr0 & kTileState) == kTileState && cpu.tiles_granted && bit(cpu.leaf7_edx, kTileBit) &&
+  if ((cpu.xcr0 & kTileState) == kTileState && cpu.tiles_offered && bit(cpu.leaf7_edx, kTileBit) &&
       bit(cpu.leaf7_edx, kBf16TileBit))
     found |= kAmxBf16;
   return found;

@@ -1,7 +1,8 @@
 // Instruction sets: what the CPU has and what the operating system lets a program use.
 //
 // A CPU's bit alone is not enough: wide registers must also be saved by the system (XCR0), else their use
-// traps; and Linux grants AMX's tiles to a process only when asked.
+// traps; and Linux grants AMX's tiles to a process only when asked, which is done when products are to use
+// them.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,14 @@ struct CpuWords {
   std::uint32_t leaf7_edx = 0;
   std::uint32_t leaf7_1_eax = 0;
   std::uint64_t xcr0 = 0;      // 0 when the CPU or the system does not support XGETBV
-  bool tiles_granted = false;  // the system's answer to the request for AMX's tiles
+  bool tiles_offered = false;  // the system grants AMX's tiles to a process that asks
 };
 
-/// Asks the system for AMX's tiles where CPU and system have them. That holds for all threads of the process,
-/// whose alternate signal stacks must then have room for the tiles.
 CpuWords read_cpu();
 std::uint32_t features_of(const CpuWords& cpu);
+
+/// Asks the system for AMX's tiles; false when they are refused. What is granted holds until the process
+/// ends, for all of its threads, whose alternate signal stacks must then have room for the tiles.
+bool request_tiles();
 
 }  // namespace ejk::kernels

@@ -1,11 +1,16 @@
-// The table of instruction sets and the choice between them.
+// The table of instruction sets and the choice between them. This file is compiled once, for any processor,
+// so unlike the kernels it may throw.
 // tests: tests/kernels/test_bits.cpp
 #include "kernels/kernels.hpp"
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
+#include "ejk/error.hpp"
+#include "ejk/text.hpp"
 #include "kernels/isa.hpp"
 
 namespace ejk::kernels {
@@ -61,15 +66,33 @@ const Rows& table() {
   return made;
 }
 
-const Kernels& choose() {
-  const char* forced = std::getenv("EJK_ISA");
-  for (const Kernels& row : table().rows)
-    if (supported(row) && (forced == nullptr || *forced == '\0' || std::strcmp(forced, row.name) == 0))
-      return row;
-  return table().rows[Rows::kCount - 1];
+// The name that EJK_ISA has; null when it has none.
+const char* asked() {
+  const char* name = std::getenv("EJK_ISA");
+  return name != nullptr && *name != '\0' ? name : nullptr;
+}
+
+const Kernels* best_from(const Kernels* row) {
+  while (!supported(*row)) ++row;  // the last one is
+  return row;
+}
+
+std::atomic<const Kernels*>& chosen_row() {
+  static std::atomic<const Kernels*> row{asked() != nullptr ? &row_named(asked()) : best_from(table().rows)};
+  return row;
 }
 
 std::atomic<const Kernels*> forced_row{nullptr};
+
+// Whether AMX, the active row, may be used; if not, it is no longer active.
+bool tiles_are_ours() {
+  if (request_tiles()) return true;
+  const Kernels& row = *chosen_row();
+  if (asked() != nullptr)
+    throw Error(Error::Kind::usage, std::string("EJK_ISA: the system refuses this process ") + row.name);
+  chosen_row() = best_from(&row + 1);
+  return false;
+}
 
 }  // namespace
 
@@ -80,10 +103,31 @@ bool supported(const Kernels& row) {
   return (row.needs & ~features) == 0;
 }
 
+const Kernels& row_named(const char* name) {
+  std::vector<std::string> names;
+  for (const Kernels& row : table().rows) {
+    if (!supported(row)) continue;
+    if (std::strcmp(name, row.name) == 0) return row;
+    names.emplace_back(row.name);
+  }
+  std::string hint = "there is ";
+  for (const std::string& n : names) hint += n + (&n == &names.back() ? "" : ", ");
+  if (const auto nearest = nearest_name(name, names)) hint = "did you mean '" + *nearest + "'? " + hint;
+  throw Error(Error::Kind::usage,
+              "EJK_ISA: '" + printable(name) + "' is not an instruction set of this build and machine")
+      .hint(hint);
+}
+
 const Kernels& active() {
-  static const Kernels& chosen = choose();
   const Kernels* forced = forced_row.load(std::memory_order_relaxed);
-  return forced != nullptr ? *forced : chosen;
+  return forced != nullptr ? *forced : *chosen_row().load(std::memory_order_relaxed);
+}
+
+const Kernels& active_for_products() {
+  if (forced_row.load(std::memory_order_relaxed) == nullptr && (active().needs & kAmxBf16) != 0)
+      [[maybe_unused]]
+    static const bool ours = tiles_are_ours();
+  return active();
 }
 
 void force(const Kernels* row) { forced_row.store(row, std::memory_order_relaxed); }

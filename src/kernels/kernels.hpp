@@ -75,9 +75,16 @@ std::span<const Kernels> all();
 /// This CPU and system can run the row.
 bool supported(const Kernels& row);
 
-/// The row that EJK_ISA names, or the best supported one. When EJK_ISA names none that can run here, the
-/// portable one; the program refuses such a name before it comes to that.
+/// The supported row of that name. Throws Error{usage} when there is none.
+const Kernels& row_named(const char* name);
+
+/// The row that EJK_ISA names, or the best supported one. Throws Error{usage} when EJK_ISA names none that
+/// can run here.
 const Kernels& active();
+
+/// active(), for products of matrices: where that is AMX the system is asked for its tiles, once a process.
+/// When it refuses, the next row becomes the active one; an EJK_ISA that names AMX is then an Error{usage}.
+const Kernels& active_for_products();
 
 /// Makes a row the active one, for tests that go through all of them; null: the choice above. Not while
 /// others compute.

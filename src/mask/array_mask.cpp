@@ -189,7 +189,8 @@ bool ArrayMask::same_as(const MaskNode& other) const {
       same.store(false, std::memory_order_relaxed);
   };
   if (!in_order) {
-    core::parallel_for(stripes, compare);
+    core::parallel_for(stripes, static_cast<double>(q_length()) * static_cast<double>(kv_length()) / 4,
+                       compare);
   } else {
     for (std::int64_t s = 0; s < stripes && same; ++s) compare(s);
   }

@@ -21,10 +21,11 @@ using mask::BlockClassifier;
 using mask::BlockState;
 using mask::Rectangle;
 
-// Offsets and counts beyond any length behave alike. Bounded, sums with positions cannot overflow: a mask's
-// lengths are at most 2^48.
+// Ends of intervals are added up exactly, then bounded: beyond any length, which is at most 2^48, they behave
+// alike.
+__extension__ using Exact = __int128;
 constexpr std::int64_t kFar = std::int64_t{1} << 60;
-std::int64_t bounded(std::int64_t x) { return std::clamp(x, -kFar, kFar); }
+std::int64_t bounded(Exact key) { return static_cast<std::int64_t>(std::clamp<Exact>(key, -kFar, kFar)); }
 
 class BandMask : public MaskNode {
  public:
@@ -86,9 +87,9 @@ class FullMask final : public BandMask {
 class CausalMask final : public BandMask {
  public:
   CausalMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset)
-      : BandMask(q_length, kv_length), offset_(offset), bounded_(bounded(offset)) {}
+      : BandMask(q_length, kv_length), offset_(offset) {}
   std::int64_t first(std::int64_t) const override { return -kFar; }
-  std::int64_t last(std::int64_t q) const override { return q + bounded_; }
+  std::int64_t last(std::int64_t q) const override { return bounded(Exact{q} + offset_); }
   bool is_computable() const override { return true; }
   bool same_as(const MaskNode& other) const override {
     return offset_ == static_cast<const CausalMask&>(other).offset_;
@@ -100,7 +101,6 @@ class CausalMask final : public BandMask {
 
  private:
   std::int64_t offset_;
-  std::int64_t bounded_;
 };
 
 class LocalMask final : public BandMask {
@@ -109,10 +109,10 @@ class LocalMask final : public BandMask {
             std::optional<std::int64_t> right, std::int64_t offset)
       : BandMask(q_length, kv_length), left_(left), right_(right), offset_(offset) {}
   std::int64_t first(std::int64_t q) const override {
-    return left_ ? q + bounded(offset_) - bounded(*left_) : -2 * kFar;
+    return left_ ? bounded(Exact{q} + offset_ - *left_) : -kFar;
   }
   std::int64_t last(std::int64_t q) const override {
-    return right_ ? q + bounded(offset_) + bounded(*right_) : 2 * kFar;
+    return right_ ? bounded(Exact{q} + offset_ + *right_) : kFar;
   }
   bool is_computable() const override { return true; }
   bool same_as(const MaskNode& other) const override {

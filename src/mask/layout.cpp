@@ -38,6 +38,7 @@ struct Slab {
   std::int64_t first_block;  // of the query shard
 
   std::int64_t lines() const { return layout.rows_per_shard() * layout.q_blocks_per_shard(); }
+  double work() const { return 2 * static_cast<double>(lines()) * static_cast<double>(layout.kv_blocks); }
   // Line l: row of the arrays, row of blocks within the shard.
   std::int64_t row(std::int64_t l) const { return first_row + l / layout.q_blocks_per_shard(); }
   std::int64_t local(std::int64_t l) const { return l % layout.q_blocks_per_shard(); }
@@ -59,7 +60,7 @@ void fill_forward(const Slab& slab) {
   const bool masks = slab.out.mask_next.size() > 0;
   const auto lines = static_cast<std::size_t>(slab.lines());
   std::vector<std::int32_t> first_data(lines, kNone), first_mask(lines, kNone);
-  core::parallel_for(slab.lines(), [&](std::int64_t l) {
+  core::parallel_for(slab.lines(), slab.work(), [&](std::int64_t l) {
     const std::uint8_t* states = slab.states(l);
     const std::uint8_t* end = states + width;
     const auto* some = std::find_if(states, end, [](auto s) { return s != 0; });
@@ -68,7 +69,7 @@ void fill_forward(const Slab& slab) {
     if (partial != end) first_mask[static_cast<std::size_t>(l)] = slab.patterns(l)[partial - states];
   });
   const auto data_carry = carries(first_data), mask_carry = carries(first_mask);
-  core::parallel_for(slab.lines(), [&](std::int64_t l) {
+  core::parallel_for(slab.lines(), slab.work(), [&](std::int64_t l) {
     const std::uint8_t* states = slab.states(l);
     std::int32_t* block = slab.target(slab.out.block_mask, l);
     std::int32_t* data = slab.target(slab.out.data_next, l);
@@ -96,7 +97,7 @@ void fill_dkv(const Slab& slab) {
   const std::int64_t tiles = (width + kTile - 1) / kTile;
   const bool masks = slab.out.mask_next.size() > 0;
   std::vector<std::int32_t> first_data(static_cast<std::size_t>(width), kNone), first_mask = first_data;
-  core::parallel_for(tiles, [&](std::int64_t tile) {
+  core::parallel_for(tiles, slab.work(), [&](std::int64_t tile) {
     const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
     for (std::int64_t l = lines; l-- > 0;) {
       const std::uint8_t* states = slab.states(l);
@@ -109,7 +110,7 @@ void fill_dkv(const Slab& slab) {
     }
   });
   std::vector<std::int32_t> data_next = carries(first_data), mask_next = carries(first_mask);
-  core::parallel_for(tiles, [&](std::int64_t tile) {
+  core::parallel_for(tiles, slab.work(), [&](std::int64_t tile) {
     const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
     for (std::int64_t l = lines; l-- > 0;) {
       const std::uint8_t* states = slab.states(l);
@@ -160,6 +161,7 @@ struct Shrink {
   }
 
   bool forward() const { return layout.direction == Direction::forward; }
+  double work() const { return 2 * static_cast<double>(layout.grid()); }
   std::int64_t lines() const { return forward() ? layout.q_blocks_per_shard() : layout.kv_blocks; }
   std::size_t line_of(std::int64_t i, std::int64_t j) const {
     const std::int64_t per_shard = layout.q_blocks_per_shard();
@@ -177,7 +179,7 @@ enum class Extend { zeros, last };
 // Left-aligned in each row of blocks.
 void shrink_forward(const Shrink& plan, const std::int32_t* from, Extend extend, std::int32_t* to) {
   const std::int64_t width = plan.layout.kv_blocks;
-  core::parallel_for(plan.layout.q_blocks, [&](std::int64_t i) {
+  core::parallel_for(plan.layout.q_blocks, plan.work(), [&](std::int64_t i) {
     const std::int64_t extent = plan.extents[static_cast<std::size_t>(i / plan.layout.q_blocks_per_shard())];
     std::int32_t* row = to + i * plan.widest;
     for (std::int64_t j = 0, n = 0; j < width; ++j)
@@ -189,7 +191,7 @@ void shrink_forward(const Shrink& plan, const std::int32_t* from, Extend extend,
 // Bottom-aligned in each column of blocks, within the extent of the shard.
 void shrink_dkv(const Shrink& plan, const std::int32_t* from, Extend extend, std::int32_t* to) {
   const std::int64_t width = plan.layout.kv_blocks, per_shard = plan.layout.q_blocks_per_shard();
-  core::parallel_for(plan.layout.q_shards, [&](std::int64_t shard) {
+  core::parallel_for(plan.layout.q_shards, plan.work(), [&](std::int64_t shard) {
     const std::int64_t extent = plan.extents[static_cast<std::size_t>(shard)];
     std::int32_t* top = to + shard * plan.widest * width;
     std::vector<std::int64_t> place(static_cast<std::size_t>(width));

@@ -22,7 +22,6 @@
 #include "ejk/mask_info.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <mutex>
@@ -335,18 +334,13 @@ std::int64_t mask_info_bytes(std::int64_t heads, std::int64_t q_length, std::int
   constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
   const std::int64_t q_blocks = core::ceil_div(q_length, block.q),
                      kv_blocks = core::ceil_div(kv_length, block.kv);
-  // What each thread works in: a panel of bits and as much for an operand of a composed mask, one block, and
-  // a bit for each query and each key.
-  const auto row = core::checked_mul(std::min(block.q, q_length), mask::words_for(kv_length));
-  const auto one = core::checked_mul(block.q, mask::words_for(block.kv));
   const auto blocks = core::checked_mul(q_blocks * kBytesPerBlock, kv_blocks);
   const auto all = blocks ? core::checked_mul(*blocks, heads) : std::nullopt;
-  constexpr std::int64_t kMost = std::int64_t{1} << 58;  // no memory holds as much
-  if (!row || !one || !all || *row > kMost || *one > kMost || *all > kMost) return INT64_MAX;
-  const std::int64_t panel = std::min(*row, std::max(mask::kPanelWords, *one));
-  const std::int64_t thread =
-      8 * (2 * panel + *one + mask::words_for(q_length) + mask::words_for(kv_length)) + kv_blocks;
-  return *all + 4 * q_length + thread * omp_get_max_threads();
+  const auto scan =
+      mask::scan_bytes(q_length, kv_length, block, mask::Patterns::kept, mask::Reading::any_order);
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
+  if (!all || !scan || *all > kMost) return INT64_MAX;
+  return *all + 4 * q_length + *scan;
 }
 
 }  // namespace ejk

@@ -7,7 +7,7 @@
 // tests: tests/mask/test_scan.cpp
 #include "mask/scan.hpp"
 
-#include <omp.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <mutex>
@@ -42,6 +42,17 @@ struct Part {
   std::vector<Word> block;
 };
 
+BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
+  if (patterns == Patterns::kept) return block;
+  return {std::min(block.q, q_length), std::min(block.kv, kv_length)};
+}
+
+// How many rectangles of rows × columns have at most `most` elements, at least 1.
+std::int64_t at_most(std::int64_t most, std::int64_t rows, std::int64_t columns) {
+  const auto elements = core::checked_mul(rows, columns);
+  return elements ? std::max<std::int64_t>(1, most / std::max<std::int64_t>(1, *elements)) : 1;
+}
+
 class Scanner {
  public:
   Scanner(const Mask& mask, BlockShape block, PatternTable* table)
@@ -51,9 +62,14 @@ class Scanner {
         table_(table),
         q_blocks_(core::ceil_div(mask.q_length(), block.q)),
         kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
-        row_words_(words_for(block.kv)),
-        pattern_words_(block.q * row_words_),
+        held_(held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
+        row_words_(words_for(held_.kv)),
+        pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
         classifier_(node_.classifier(block.q, block.kv)) {
+    if (!scan_bytes(mask.q_length(), mask.kv_length(), block, table ? Patterns::kept : Patterns::dropped,
+                    Reading::any_order))
+      throw Error(Error::Kind::budget,
+                  fmt::format("a block of {} x {} is larger than any memory", block.q, block.kv));
     MaskSummary& s = scan_.summary;
     s.q_length = mask.q_length();
     s.kv_length = mask.kv_length();
@@ -62,12 +78,13 @@ class Scanner {
   }
 
   Scan run(const std::function<void(std::int64_t)>& done) {
-    const int threads = node_.random_access() ? omp_get_max_threads() : 1;
-    const std::int64_t rows_at_once =
-        std::max<std::int64_t>(1, kTaskElements / std::max<std::int64_t>(1, block_.q * mask_.kv_length()));
+    const std::int64_t rows_at_once = at_most(kTaskElements, held_.q, mask_.kv_length());
+    const std::int64_t tasks = core::ceil_div(q_blocks_, rows_at_once);
+    const double work = static_cast<double>(mask_.q_length()) * static_cast<double>(mask_.kv_length()) / 8;
+    const int threads = node_.random_access() ? core::threads_for(tasks, work) : 1;
     std::mutex done_mutex;
     core::parallel_reduce(
-        core::ceil_div(q_blocks_, rows_at_once), threads, [&] { return make_part(); },
+        tasks, threads, [&] { return make_part(); },
         [&](Part& part, std::int64_t task) {
           const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
           for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);
@@ -106,7 +123,7 @@ class Scanner {
     const auto open = [&](std::int64_t j) {
       return states[j] == BlockState::partial || states[j] == BlockState::undecided;
     };
-    std::int64_t panel_blocks = std::max<std::int64_t>(1, 64 * kPanelWords / (block_.q * block_.kv));
+    std::int64_t panel_blocks = at_most(64 * kPanelWords, held_.q, held_.kv);
     bool bridge = false;  // across decided blocks, so that a source that wants order is read in order
     if (!node_.random_access()) panel_blocks = kv_blocks_, bridge = true;
     for (std::int64_t j = 0; j < kv_blocks_;) {
@@ -244,6 +261,7 @@ class Scanner {
   BlockShape block_;
   PatternTable* table_;
   std::int64_t q_blocks_, kv_blocks_;
+  BlockShape held_;  // as much of a block as is held
   std::int64_t row_words_, pattern_words_;
   std::unique_ptr<BlockClassifier> classifier_;
 
@@ -252,6 +270,24 @@ class Scanner {
 };
 
 }  // namespace
+
+std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, Reading reading) {
+  const BlockShape whole = held(block, q_length, kv_length, patterns);
+  const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
+  const auto one = core::checked_mul(whole.q, words_for(whole.kv));
+  constexpr std::int64_t kMost = std::int64_t{1} << 52;
+  if (!row || !one || std::max(*row, *one) > kMost) return std::nullopt;
+  // A panel of bits and as much for an operand of a composed mask, one block, a bit for each query and each
+  // key, a byte for each column of blocks.
+  const auto part = [&](std::int64_t panel) {
+    return 8 * (2 * panel + *one + words_for(q_length) + words_for(kv_length) + 2) +
+           core::ceil_div(kv_length, block.kv);
+  };
+  const auto any_order = core::checked_mul(part(std::min(*row, std::max(kPanelWords, *one))), threads());
+  if (!any_order || *any_order > std::int64_t{1} << 60) return std::nullopt;
+  return reading == Reading::in_order ? std::max(*any_order, part(*row)) : *any_order;
+}
 
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
                const std::function<void(std::int64_t)>& done) {

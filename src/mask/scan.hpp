@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "ejk/mask_info.hpp"
 #include "mask/patterns.hpp"
@@ -22,8 +23,18 @@ struct Scan {
 /// row-major order when one is given; else no pattern is kept.
 ///
 /// Time: a few operations a block, and reading every undecided or partial block once. Memory: the states, the
-/// ids, and per thread the bits of a part of a row of blocks.
+/// ids, and scan_bytes: with a table a block's bits are held whole, cut short or not, else as far as the mask
+/// goes. Throws Error{budget} for a block that no memory can hold.
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
                const std::function<void(std::int64_t blocks)>& done = {});
+
+enum class Patterns { kept, dropped };
+enum class Reading { any_order, in_order };
+
+/// Bytes that scan_mask works in, on all threads: beside the states, the ids and the partial blocks that it
+/// finds. A mask that is read in order takes whole rows of blocks, on one thread; what is enough for that one
+/// is enough for any other. Nothing where that is more than any memory has.
+std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, Reading reading);
 
 }  // namespace ejk::mask

@@ -3,8 +3,6 @@
 #include "mask/segment_ids.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -151,23 +149,26 @@ struct Classes {
   std::int64_t count() const { return patterns->size(); }
 };
 
-// Groups `runs` runs of `bits` bits. read(first, n, out) gives n of them; by several threads if `threads`
-// > 1.
+// Groups `runs` runs of `bits` bits. read(first, n, out) gives n of them; by several threads if `access` says
+// so.
+enum class Access { any_order, in_order };
 template <class Read>
-Classes classify(std::int64_t runs, std::int64_t bits, int threads, std::int64_t max_bytes,
+Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64_t max_bytes,
                  PatternTable::Hash hash, Read&& read) {
   constexpr std::int64_t kBitsAtOnce = std::int64_t{1} << 21;
   Classes classes{std::vector<std::int32_t>(static_cast<std::size_t>(runs)),
                   std::make_shared<PatternTable>(BlockShape{1, bits}, max_bytes, hash)};
   std::vector<std::uint8_t> some(static_cast<std::size_t>(runs));
   const std::int64_t at_once = std::max<std::int64_t>(1, kBitsAtOnce / bits);
+  const std::int64_t tasks = core::ceil_div(runs, at_once);
+  const double work = static_cast<double>(runs) * static_cast<double>(bits) / 8;
   struct Part {
     std::shared_ptr<PatternTable> table;
     std::vector<std::int64_t> members;
     mask::BitBuffer buffer;
   };
   core::parallel_reduce(
-      core::ceil_div(runs, at_once), threads,
+      tasks, access == Access::any_order ? core::threads_for(tasks, work) : 1,
       [&] {
         return Part{std::make_shared<PatternTable>(classes.patterns->part()), {}, {}};
       },
@@ -206,7 +207,7 @@ Classes classify(std::int64_t runs, std::int64_t bits, int threads, std::int64_t
 Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t max_bytes,
                          PatternTable::Hash hash) {
   const std::int64_t distinct = std::max<std::int64_t>(rows.count(), 1);
-  return classify(columns, distinct, omp_get_max_threads(), max_bytes, hash,
+  return classify(columns, distinct, Access::any_order, max_bytes, hash,
                   [&](std::int64_t first, std::int64_t n, const BitRows& out) {
                     std::fill(out.words, out.words + n * out.row_words, Word{0});
                     for (std::int64_t d = 0; d < rows.count(); d += 64)
@@ -228,8 +229,9 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
     if (c >= 0) ++members[static_cast<std::size_t>(c)];
   std::int64_t differing = 0;
   const auto columns = static_cast<std::int64_t>(kv_classes.size());
+  const double work = static_cast<double>(rows.count()) * static_cast<double>(columns) / 4;
   core::parallel_reduce(
-      rows.count(), omp_get_max_threads(), [] { return std::int64_t{0}; },
+      rows.count(), core::threads_for(rows.count(), work), [] { return std::int64_t{0}; },
       [&](std::int64_t& sum, std::int64_t r) {
         std::vector<Word> given(static_cast<std::size_t>(mask::words_for(columns)));
         kernels::active().equal_bits_32(kv_classes.data(), columns, static_cast<std::int32_t>(r),
@@ -314,8 +316,8 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
       slice = slice_of(slice_of(source, merge_heads ? s : s / shape[1]), merge_heads ? 0 : s % shape[1]);
     const Mask m = array_mask(slice, options.polarity);
     const MaskNode& node = m.node();
-    const int threads = node.random_access() ? omp_get_max_threads() : 1;
-    const Classes rows = classify(q, kv, threads, options.max_pattern_bytes, hash,
+    const Access access = node.random_access() ? Access::any_order : Access::in_order;
+    const Classes rows = classify(q, kv, access, options.max_pattern_bytes, hash,
                                   [&](std::int64_t first, std::int64_t n, const BitRows& out) {
                                     node.fill({first, first + n, 0, kv}, out);
                                   });

@@ -236,8 +236,15 @@ class Comparison {
     const std::int64_t all = std::ssize(tasks) * tiles_;
     std::int64_t done = 0;
     std::mutex one_at_a_time;
+    double work = 0;
+    for (const Task& task : tasks) {
+      const std::int64_t rows = task.product ? std::ssize(task.rows) : task.count;
+      work +=
+          static_cast<double>(rows) * static_cast<double>(task.product ? task.product->a.shape[1] + 1 : 1);
+    }
+    work *= static_cast<double>(problem_.columns());
     core::parallel_reduce(
-        all, omp_get_max_threads(), [&] { return Tally(&problem_.tolerance); },
+        all, core::threads_for(all, work), [&] { return Tally(&problem_.tolerance); },
         [&](Tally& tally, std::int64_t i) {
           const Task& task = tasks[static_cast<std::size_t>(i / tiles_)];
           const std::int64_t first = i % tiles_ * kColumns;
@@ -317,20 +324,23 @@ class VectorTest {
     std::vector<std::vector<RowSum>> y(products.size());
     std::vector<std::vector<Verdict>> verdicts(products.size());
     std::vector<Part> depth_parts, row_parts;
+    double depth_elements = 0, row_elements = 0;
     for (std::size_t i = 0; i < products.size(); ++i) {
       const std::int64_t rows = products[i].a.shape[0], depth = products[i].a.shape[1];
+      depth_elements += static_cast<double>(depth) * static_cast<double>(problem_.columns());
+      row_elements += static_cast<double>(rows) * static_cast<double>(depth + problem_.columns());
       y[i].resize(static_cast<std::size_t>(depth));
       verdicts[i].resize(static_cast<std::size_t>(rows));
       for (std::int64_t p = 0; p < depth; p += kRows)
         depth_parts.push_back({i, p, std::min(kRows, depth - p)});
       for (std::int64_t r = 0; r < rows; r += kRows) row_parts.push_back({i, r, std::min(kRows, rows - r)});
     }
-    core::parallel_for(std::ssize(depth_parts), [&](std::int64_t i) {
+    core::parallel_for(std::ssize(depth_parts), depth_elements, [&](std::int64_t i) {
       const Part& part = depth_parts[static_cast<std::size_t>(i)];
       sum_rows(products[part.product].b, part.first, part.count, problem_.tolerance.flushed,
                y[part.product].data() + part.first);
     });
-    core::parallel_for(std::ssize(row_parts), [&](std::int64_t i) {
+    core::parallel_for(std::ssize(row_parts), row_elements, [&](std::int64_t i) {
       const Part& part = row_parts[static_cast<std::size_t>(i)];
       for (std::int64_t r = part.first; r < part.first + part.count; ++r)
         verdicts[part.product][static_cast<std::size_t>(r)] =

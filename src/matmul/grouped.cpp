@@ -60,11 +60,11 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
     else
       std::memset(out + at, 0, count);
   };
-  core::parallel_for(core::ceil_div(bytes, kPiece), fill);
+  core::parallel_for(core::ceil_div(bytes, kPiece), static_cast<double>(bytes) / 8, fill);
 }
 
 Arithmetic arithmetic_of(const Problem& p) {
-  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype, kernels::active());
+  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype, kernels::active_for_products());
 }
 
 // The product that group g makes, of factors with these strides, but for where its parts lie.

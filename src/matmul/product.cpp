@@ -1,9 +1,6 @@
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
-#include <fmt/format.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -15,9 +12,9 @@ namespace ejk::matmul {
 namespace {
 
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthHugePage = kHugePage / 16;
 
 using core::round_up;
+using core::Workspace;
 
 // Bytes of a panel of B for k contraction elements, and from panel to panel: two lines more, so that the same
 // row of all panels does not fall into one set of the cache.
@@ -229,30 +226,6 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
   return {products.f32, products.convert_f32, DType::float32};
 }
 
-Workspace& Workspace::of_this_thread() {
-  thread_local Workspace workspace;
-  return workspace;
-}
-
-std::int64_t Workspace::rounded(std::int64_t bytes) {
-  return round_up(bytes, bytes >= kWorthHugePage ? kHugePage : kLine);
-}
-
-std::byte* Workspace::at_least(std::int64_t bytes) {
-  if (bytes <= bytes_) return memory_.get();
-  const bool huge = bytes >= kWorthHugePage;
-  bytes = rounded(bytes);
-  memory_.reset();
-  bytes_ = 0;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(huge ? kHugePage : kLine),
-                                                           static_cast<std::size_t>(bytes))));
-  if (memory_ == nullptr)
-    throw Error(Error::Kind::budget, fmt::format("no memory for packing ({} bytes)", bytes));
-  if (huge) madvise(memory_.get(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
-  bytes_ = bytes;
-  return memory_.get();
-}
-
 bool few_rows(const Arithmetic& arithmetic, std::int64_t rows) {
   return rows <= kDirectTiles * arithmetic.gemm->direct_rows;
 }
@@ -263,9 +236,8 @@ template <class Sum>
 void run(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace) {
   const kernels::Gemm& gemm = *arithmetic.gemm;
   Multiplication<Sum> multiplication(arithmetic, product, kc);
-  if (gemm.enter != nullptr) gemm.enter();
+  const Tiles tiles(gemm);
   multiplication.run(workspace);
-  if (gemm.leave != nullptr) gemm.leave();
 }
 
 // The contraction length of a block that is asked for as `kc`.

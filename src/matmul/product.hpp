@@ -8,9 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 
+#include "core/workspace.hpp"
 #include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
 
@@ -23,6 +22,22 @@ struct Arithmetic {
   DType sums;  // float32 or float64
 };
 Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row);
+
+/// A thread's state between the first and the last tile of a Gemm.
+class Tiles {
+ public:
+  explicit Tiles(const kernels::Gemm& gemm) : leave_(gemm.leave) {
+    if (gemm.enter != nullptr) gemm.enter();
+  }
+  ~Tiles() {
+    if (leave_ != nullptr) leave_();
+  }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+ private:
+  void (*leave_)();
+};
 
 /// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added are in
 /// bytes, their columns side by side.
@@ -42,33 +57,13 @@ struct Product {
   const void* next = nullptr;  // B of the few rows that this thread probably multiplies next, lying as b does
 };
 
-/// Memory of one thread, kept from product to product: fresh pages would cost more than packing itself.
-/// Larger ones lie on huge pages, where the caches' sets are filled evenly.
-class Workspace {
- public:
-  /// The calling thread's own.
-  static Workspace& of_this_thread();
-
-  /// `bytes` bytes at a cache line; what was there before is lost.
-  std::byte* at_least(std::int64_t bytes);
-
-  /// What it takes for that many.
-  static std::int64_t rounded(std::int64_t bytes);
-
- private:
-  struct Release {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Release> memory_;
-  std::int64_t bytes_ = 0;
-};
-
 /// So few rows that packing B would cost more than it gives. The two ways through B add in another order, so
 /// this is asked before a product is cut into parts, and never of a part.
 bool few_rows(const Arithmetic& arithmetic, std::int64_t rows);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
-void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, Workspace& workspace);
+void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc,
+              core::Workspace& workspace);
 
 /// The memory that this takes in an empty workspace; the product's pointers are not looked at.
 std::int64_t workspace_bytes(const Arithmetic& arithmetic, const Product& product, std::int64_t kc);

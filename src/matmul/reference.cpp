@@ -95,7 +95,10 @@ void reference_product(const Problem& problem, const Operands& operands, std::by
   const std::int64_t tiles = core::ceil_div(columns, kColumns), all = std::ssize(tasks) * tiles;
   std::int64_t done = 0;
   std::mutex one_at_a_time;
-  core::parallel_for(all, [&](std::int64_t i) {
+  double work = 0;
+  for (const GroupProduct& product : products)
+    work += static_cast<double>(product.a.shape[0]) * static_cast<double>((product.a.shape[1] + 1) * columns);
+  core::parallel_for(all, work, [&](std::int64_t i) {
     const Task& task = tasks[static_cast<std::size_t>(i / tiles)];
     const std::int64_t first = i % tiles * kColumns, count = std::min(kColumns, columns - first);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(task.rows));

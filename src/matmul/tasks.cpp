@@ -2,6 +2,7 @@
 #include "matmul/tasks.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include "core/checked.hpp"
@@ -23,8 +24,8 @@ constexpr std::int64_t kLastRows = 64;
 // The most tasks of all products: a tiling of single elements must not take more memory than the arrays.
 constexpr std::int64_t kMostTasks = std::int64_t{1} << 18;
 
-// Fewer multiplications than this are done before other threads have woken up.
-constexpr double kWorthThreads = 2e6;
+// Multiplications that a thread does in a nanosecond, about.
+constexpr double kRate = 20;
 
 double work_of(const Product& p) {
   return static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.k + 1);
@@ -115,10 +116,14 @@ std::vector<Product> Tasks::cut(const Tiling& block) const {
   return tasks;
 }
 
-int Tasks::threads() const {
+double Tasks::work() const {
   double work = 0;
   for (const Product& p : products_) work += work_of(p);
-  return work < kWorthThreads ? 1 : omp_get_max_threads();
+  return work;
+}
+
+int Tasks::threads() const {
+  return core::threads_for(std::numeric_limits<std::int64_t>::max(), work() / kRate);
 }
 
 std::int64_t Tasks::work_bytes() const {
@@ -155,16 +160,13 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   std::int64_t done = 0;
   const auto compute = [&](std::int64_t i) {
     const Product& task = tasks[static_cast<std::size_t>(i)];
-    multiply(arithmetic_, task, block.tk, Workspace::of_this_thread());
+    multiply(arithmetic_, task, block.tk, core::Workspace::of_this_thread());
     if (task.stream) kernels::active().stream_fence();
     if (!progress) return;
     const std::lock_guard lock(one_at_a_time);
     progress(++done, count);
   };
-  if (threads == 1)
-    for (std::int64_t i = 0; i < count; ++i) compute(i);
-  else
-    core::parallel_for(count, compute);
+  core::parallel_for(count, work() / kRate, compute);
 }
 
 }  // namespace ejk::matmul

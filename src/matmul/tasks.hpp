@@ -36,6 +36,7 @@ class Tasks {
     std::int64_t rows, columns;
   };
 
+  double work() const;  // multiplications
   int threads() const;
   Parts parts_of(const Product& product, const Tiling& block) const;
   Tiling block_for(int threads) const;

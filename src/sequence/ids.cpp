@@ -91,7 +91,7 @@ class IdSource final : public ArraySource {
     const std::int64_t bytes = count * width * static_cast<std::int64_t>(sizeof(T));
     const bool stream = bytes >= kernels::kBeyondCaches;
     const std::int64_t most = bytes <= kOneThread ? count : std::int64_t{1} << 17;
-    core::parallel_for(core::ceil_div(count, most), [&](std::int64_t piece) {
+    core::parallel_for(core::ceil_div(count, most), static_cast<double>(bytes) / 4, [&](std::int64_t piece) {
       const std::int64_t first = begin + piece * most, end = std::min(begin + count, first + most);
       const std::int64_t run = run_of(first);
       T* at = out + (first - begin) * width;

@@ -2,8 +2,6 @@
 #include "sequence/mask_rows.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -42,8 +40,10 @@ void scan_rows(const ArraySource& mask, const RowBits& f) {
     std::vector<std::byte> elements;
     std::vector<std::uint64_t> bits;
   };
+  const double work = static_cast<double>(shape[0]) * static_cast<double>(shape[1] * size) / 4;
+  const int threads = mask.random_access() ? core::threads_for(tasks, work) : 1;
   core::parallel_reduce(
-      tasks, mask.random_access() ? omp_get_max_threads() : 1, [] { return Part{}; },
+      tasks, threads, [] { return Part{}; },
       [&](Part& part, std::int64_t task) {
         part.elements.resize(static_cast<std::size_t>(rows * columns * size));
         part.bits.resize(static_cast<std::size_t>(core::ceil_div(columns, 64)));

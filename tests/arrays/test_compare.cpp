@@ -3,7 +3,6 @@
 #include "ejk/compare.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "io/support.hpp"
 #include "support/golden.hpp"
 #include "support/number.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 using test::number;
@@ -164,9 +164,8 @@ TEST_CASE("the first of the worst is found, for any number of threads and any ki
   for (std::size_t i = 0; i < 3'000'000; ++i)
     a.elements<float>()[i] = e.elements<float>()[i] = static_cast<float>(i % 977);
   for (const std::size_t i : {2'999'999U, 1'234'567U, 1'500'000U}) a.elements<float>()[i] += 100;
-  const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 7}) {
-    omp_set_num_threads(threads);
+    const Threads set(threads);
     const Comparison got = compare(a, e);
     CHECK(got.differing == 3);
     CHECK(got.largest_absolute->index == Shape{1, 234'567});
@@ -175,7 +174,6 @@ TEST_CASE("the first of the worst is found, for any number of threads and any ki
     CHECK(read.largest_relative->index == got.largest_relative->index);
     CHECK(read.both_zero == got.both_zero);
   }
-  omp_set_num_threads(before);
 }
 
 TEST_CASE("a comparison of zeros says that it proves little, and dtypes that differ are said") {

@@ -1,9 +1,9 @@
 // Statistics against a plain loop, for every element type; NaN, infinities and empty arrays; any number of
 // threads and any kind of source.
 #include "ejk/statistics.hpp"
+#include "support/threads.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <random>
@@ -103,19 +103,40 @@ TEST_CASE("nothing, a scalar, and nothing but NaN") {
 TEST_CASE("the same bits for any number of threads, from memory, in strides and read in pieces") {
   std::mt19937_64 random(4);
   const Array array = random_array(DType::int16, {7, 900, 701}, random);
-  const int before = omp_get_max_threads();
   const auto mean = [&](const ArraySource& source) { return *statistics_of(source).mean; };
   const double wanted = mean(*make_source(array.view()));
   for (const int threads : {1, 2, 7}) {
-    omp_set_num_threads(threads);
+    const Threads set(threads);
     CHECK(mean(*make_source(array.view())) == wanted);
     CHECK(mean(test::Unmapped(Array::copy_of(array.view()))) == wanted);
   }
-  omp_set_num_threads(before);
   ArrayView turned = array.view();
   std::swap(turned.shape[0], turned.shape[2]);
   std::swap(turned.strides[0], turned.strides[2]);
   CHECK(number(statistics_of(*make_source(turned)).maximum) == 49);
+}
+
+TEST_CASE("sums of small integers do not overflow, at any length around the runs they are taken in") {
+  const auto check = [](auto value) {
+    using T = decltype(value);
+    for (const std::int64_t n :
+         {1, 15, 16, 31, 32, 33, 8191, 8192, 8193, 8224, 20'000, 524'287, 524'288, 600'001}) {
+      Array array(dtype_of<T>(), {n});
+      std::fill(array.elements<T>().begin(), array.elements<T>().end(), value);
+      array.elements<T>().back() = 1;
+      const Statistics s = statistics_of(*make_source(array.view()));
+      const double sum = static_cast<double>(value) * static_cast<double>(n - 1) + 1;
+      CHECK(*s.mean == sum / static_cast<double>(n));
+      CHECK(number(s.minimum) == std::min<double>(static_cast<double>(n > 1 ? value : T{1}), 1));
+      CHECK(number(s.maximum) == std::max<double>(static_cast<double>(n > 1 ? value : T{1}), 1));
+    }
+  };
+  check(std::int8_t{-128});
+  check(std::int8_t{127});
+  check(std::uint8_t{255});
+  check(std::int16_t{-32768});
+  check(std::int16_t{32767});
+  check(std::uint16_t{65535});
 }
 
 TEST_CASE("histograms count every finite element once, whole numbers of few values each") {

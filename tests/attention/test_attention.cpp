@@ -7,6 +7,7 @@
 #include "support/golden_attention.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
+#include "support/shell.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -93,7 +94,7 @@ TEST_CASE("any number of threads and any strides give the same bits") {
 TEST_CASE("weights in three bfloat16 give what float32 gives") {
   // As where products of bfloat16 are very fast; here any unit for them will do.
   const kernels::Kernels* unit = nullptr;
-  for (const kernels::Kernels* row : test::instruction_sets())
+  for (const kernels::Kernels* row : ::test::instruction_sets())
     if (row->products.bf16 != nullptr) unit = row;
   if (unit == nullptr) return;
   kernels::Kernels fast = *unit;
@@ -422,6 +423,32 @@ TEST_CASE("a mask that is read in order by one thread gives the same bits") {
   const Threads threads(4);
   CHECK(plain::same_bytes(attention(q.view(), q.view(), q.view(), mapped).out,
                           attention(q.view(), q.view(), q.view(), in_order).out));
+}
+
+TEST_CASE("the planned memory holds for odd blocks") {
+  const std::string inputs = "d=$(mktemp -d) && cd $d && \"" EJK_PROGRAM
+                             "\" generate attention-inputs --batch 1 --seq 2000 --heads 2 -o x.h5 -q && ";
+  const auto number = [](const std::string& json, const std::string& key) {
+    const auto result = nlohmann::json::parse(json)["result"];
+    return result.contains("stats") ? result["stats"][key].get<double>() : result[key].get<double>();
+  };
+  for (const char* block :
+       {"128x128", "1x1999", "3000x7", "30000x30000", "140737488355328x140737488355328"}) {
+    CAPTURE(block);
+    const std::string command =
+        inputs +
+        "\"" EJK_PROGRAM
+        "\" attention x.h5:/query x.h5:/key x.h5:/value --mask 'causal & ~local(2,0)' "
+        "--threads 4 --json --block " +
+        block;
+    const auto plan = ejk::test::shell(command + " --dry-run; rm -r $d");
+    const auto run = ejk::test::shell(command + " --stats -o out.npz; rm -r $d");
+    REQUIRE(plan.status == 0);
+    REQUIRE(run.status == 0);
+    // What a program takes that does nothing at all is not planned.
+    CHECK(number(run.text, "peak_memory_bytes") <= number(plan.text, "peak_bytes") + 12e6);
+    CHECK(number(plan.text, "peak_bytes") < 100e6);
+  }
 }
 
 TEST_CASE("progress ends with all pairs") {

@@ -52,3 +52,49 @@ TEST_CASE("new arrays are zero and sources read boxes") {
   CHECK(std::accumulate(box, box + 6, std::int64_t{0}) == 42);
   CHECK(read_all(*source).elements<std::int64_t>()[5 * 1024 + 7] == 42);
 }
+
+TEST_CASE("a view is given its strides or lies in C order") {
+  const std::vector<float> values{1, 2, 3, 4, 5, 6};
+  const auto* data = reinterpret_cast<const std::byte*>(values.data());
+  const ArrayView view{data, DType::float32, {2, 3}};
+  CHECK(view.strides == Shape{12, 4});
+  CHECK(view.is_c_contiguous());
+  CHECK(view[1].as<float>()[2] == 6);
+  CHECK(ArrayView{data, DType::float32, {}}.strides.empty());
+  CHECK_THROWS_WITH((ArrayView{data, DType::float32, {2, 3}, {4}}), "a view of shape (2, 3) has 1 strides");
+  CHECK_THROWS_WITH((ArrayView{data, DType::float32, {2, 3}, {}}), "a view of shape (2, 3) has 0 strides");
+  CHECK_THROWS_AS((ArrayView{data, DType::float32, {-2, 3}}), Error);
+  CHECK_THROWS_AS((ArrayView{data, DType::float32, {INT64_MAX, 3}}), Error);
+}
+
+TEST_CASE("view_of sees elements in C order, and tells their dtype") {
+  std::vector<std::int16_t> values{1, 2, 3, 4, 5, 6};
+  const ArrayView view = view_of(values.data(), {3, 2});
+  CHECK(view.dtype == DType::int16);
+  CHECK(view.shape == Shape{3, 2});
+  CHECK(view.strides == Shape{4, 2});
+  CHECK(view.data == reinterpret_cast<const std::byte*>(values.data()));
+  const Array copy = Array::copy_of(view);
+  CHECK(std::equal(values.begin(), values.end(), copy.elements<std::int16_t>().begin()));
+}
+
+TEST_CASE("an array that was moved from is empty") {
+  const auto is_new = [](const Array& a) {
+    return a.size() == 0 && a.bytes() == 0 && a.data() == nullptr && a.shape() == Shape{0} &&
+           a.elements<std::byte>().empty();
+  };
+  Array a(DType::int32, {2, 3});
+  a.elements<std::int32_t>()[5] = 7;
+  Array b(std::move(a));
+  CHECK(is_new(a));  // NOLINT(bugprone-use-after-move): what is tested
+  CHECK(b.shape() == Shape{2, 3});
+  CHECK(b.elements<std::int32_t>()[5] == 7);
+  Array c;
+  c = std::move(b);
+  CHECK(is_new(b));  // NOLINT(bugprone-use-after-move): what is tested
+  const Array d = std::move(c).reshaped({6});
+  CHECK(is_new(c));  // NOLINT(bugprone-use-after-move): what is tested
+  CHECK(d.elements<std::int32_t>()[5] == 7);
+  const Array copy = Array::copy_of(c.view());  // NOLINT(bugprone-use-after-move): what is tested
+  CHECK(copy.size() == 0);
+}

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <omp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 using namespace ejk::test;
@@ -122,13 +122,11 @@ TEST_CASE(
   CHECK(!memory->prefers_read());
   CHECK(same(read_all(*file), all));
   for (const int threads : {1, 3}) {
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(threads);
+    const Threads set(threads);
     write_array(parse_reference(folder / "b.npy"), {"b", file});
     write_array(parse_reference(folder / "c.npy"), {"c", convert_array(file, DType::float64)});
     write_array(parse_reference(folder / "d.npy"), {"d", open_array(folder / "a.npy[1:4]")});
     write_array(parse_reference(folder / "e.npy"), {"e", open_array(folder / "a.npy[:,::2,5:]")});
-    omp_set_num_threads(before);
     CHECK(same(read_all(*open_array(folder / "b.npy")), all));
     CHECK(same(read_all(*open_array(folder / "c.npy")), read_all(*convert_array(memory, DType::float64))));
     ArrayView some = all.view();

@@ -22,9 +22,9 @@ TEST_CASE("features need the CPU's bit and the system's consent") {
   cpu = {.leaf1_ecx = ~0u, .leaf7_ebx = ~0u, .leaf7_edx = ~0u, .leaf7_1_eax = ~0u, .xcr0 = 0xE7};
   CHECK((features_of(cpu) & (kFma | kF16c | kAvx512bf16)) == (kFma | kF16c | kAvx512bf16));
   CHECK((features_of(cpu) & kAmxBf16) == 0);
-  cpu.xcr0 = 0x600E7;  // tiles are saved, and were not asked for
+  cpu.xcr0 = 0x600E7;  // tiles are saved, and the system does not grant them
   CHECK((features_of(cpu) & kAmxBf16) == 0);
-  cpu.tiles_granted = true;
+  cpu.tiles_offered = true;
   CHECK((features_of(cpu) & kAmxBf16) != 0);
   cpu.xcr0 = 0x200E7;  // their configuration without their data
   CHECK((features_of(cpu) & kAmxBf16) == 0);

@@ -68,9 +68,8 @@ bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>
 
 namespace {
 
-// One random mask of a size, lazily and element by element.
-void check_evaluation(plain::Random& random, std::int64_t q, std::int64_t kv, BlockShape block, bool dkv) {
-  const plain::Pair pair = plain::random_mask(random, q, kv, 3);
+// One mask of a size, lazily and element by element.
+void check_evaluation(const plain::Pair& pair, std::int64_t q, std::int64_t kv, BlockShape block, bool dkv) {
   CAPTURE(pair.mask.text());
   CAPTURE(q);
   CAPTURE(kv);
@@ -128,21 +127,25 @@ void check_evaluation(plain::Random& random, std::int64_t q, std::int64_t kv, Bl
   CHECK(same_ranges(s.keys_without_row, runs_of_zero(rows_of_key)));
 }
 
+void check_random(plain::Random& random, std::int64_t q, std::int64_t kv, BlockShape block, bool dkv) {
+  check_evaluation(plain::random_mask(random, q, kv, 3), q, kv, block, dkv);
+}
+
 }  // namespace
 
 TEST_CASE("lazy evaluation gives the states, partial blocks and counts of a plain evaluation") {
   plain::Random random(11);
   // Every size up to 70 meets every block up to 40 over the run, the other axis at random.
   for (std::int64_t n = 0; n < 2800; ++n)
-    check_evaluation(random, n / 40 + 1, plain::between(random, 1, 70),
-                     {n % 40 + 1, plain::between(random, 1, 40)}, n % 2 == 1);
+    check_random(random, n / 40 + 1, plain::between(random, 1, 70),
+                 {n % 40 + 1, plain::between(random, 1, 40)}, n % 2 == 1);
   // Rows of bits that take several words, whole and cut short.
   for (std::int64_t n = 0; n < 300; ++n)
-    check_evaluation(random, plain::between(random, 1, 200), plain::between(random, 1, 400),
-                     {plain::between(random, 1, 150), plain::between(random, 41, 300)}, n % 2 == 1);
+    check_random(random, plain::between(random, 1, 200), plain::between(random, 1, 400),
+                 {plain::between(random, 1, 150), plain::between(random, 41, 300)}, n % 2 == 1);
   for (const std::int64_t kv : {1, 64, 65, 127, 128, 129, 130, 192, 193, 256, 300})
     for (const std::int64_t block : {64, 65, 100, 127, 128, 129, 192, 256})
-      check_evaluation(random, 130, kv, {128, block}, false);
+      check_random(random, 130, kv, {128, block}, false);
 }
 
 TEST_CASE("what a classifier says of a block without looking is true") {
@@ -190,6 +193,29 @@ TEST_CASE("positional kinds never leave a block undecided, whatever the offset")
   // Nothing overflows: everything is seen, or nothing is.
   CHECK(process_mask({causal_mask(64, 48, INT64_MAX)}, {16, 16}).summaries[0].full_blocks == 12);
   CHECK(process_mask({causal_mask(64, 48, INT64_MIN)}, {16, 16}).summaries[0].empty_blocks == 12);
+}
+
+TEST_CASE("positional kinds are exact to the ends of 64 bits") {
+  __extension__ using Exact = __int128;
+  constexpr std::int64_t q = 7, kv = 9, most = INT64_MAX, least = INT64_MIN, half = std::int64_t{1} << 62;
+  const auto check = [&](const Mask& mask, auto&& sees) {
+    check_evaluation({mask, plain::table(q, kv, sees)}, q, kv, {2, 4}, false);
+  };
+  const Exact offsets[] = {least,    least + 1, least + 5,   -half - 3,       -half,           Exact{-4},
+                           Exact{0}, Exact{3},  Exact{half}, Exact{half} + 2, Exact{most} - 5, Exact{most}};
+  const std::optional<std::int64_t> counts[] = {std::nullopt, 0, 2, half - 4, half, half + 4, most - 5, most};
+  for (const Exact offset : offsets) {
+    const auto k = static_cast<std::int64_t>(offset);
+    check(causal_mask(q, kv, k), [&](Exact i, Exact j) { return j <= i + offset; });
+    for (const auto& left : counts)
+      for (const auto& right : counts)
+        check(local_mask(q, kv, left, right, k), [&](Exact i, Exact j) {
+          return (!left || j >= i + offset - *left) && (!right || j <= i + offset + *right);
+        });
+  }
+  for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{3}, half, most})
+    check(chunked_mask(q, kv, chunk),
+          [&](std::int64_t i, std::int64_t j) { return i / chunk == j / chunk && j <= i; });
 }
 
 TEST_CASE("masks are the same when kind, parameters, operands and contents are") {

@@ -2,27 +2,15 @@
 #include "mask/scan.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <cstring>
 
 #include "support/plain_mask.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 
 namespace {
-
-// Sets the number of threads, and back.
-class Threads {
- public:
-  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 bool same_bytes(const Array& a, const Array& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() &&
@@ -107,4 +95,32 @@ TEST_CASE("progress counts all blocks, never backwards") {
   CHECK(forward);
   CHECK(last == 2 * 64 * 64);
   CHECK(all == last);
+}
+
+TEST_CASE("blocks far longer than the mask are scanned as if they ended where it does") {
+  const Mask mask = causal_mask(16, 40);
+  const MaskSummary near = mask::scan_mask(mask, {17, 41}, nullptr).summary;
+  constexpr std::int64_t k32 = std::int64_t{1} << 32, k38 = std::int64_t{1} << 38,
+                         k47 = std::int64_t{1} << 47;
+  // Products of some of these are 0 modulo 2^64.
+  for (const BlockShape block : {BlockShape{k47, k47}, BlockShape{k32, k38}, BlockShape{k47, 64}}) {
+    const MaskSummary far = mask::scan_mask(mask, block, nullptr).summary;
+    CHECK(far.partial_blocks == near.partial_blocks);
+    CHECK(far.true_elements == near.true_elements);
+    CHECK(far.rows_without_key.size() == near.rows_without_key.size());
+    CHECK(far.keys_without_row.size() == near.keys_without_row.size());
+    CHECK(mask::scan_bytes(16, 40, block, mask::Patterns::dropped, mask::Reading::in_order) ==
+          mask::scan_bytes(16, 40, {16, 40}, mask::Patterns::dropped, mask::Reading::in_order));
+  }
+}
+
+TEST_CASE("a partial block that no memory can hold is refused, whatever its size comes to in 64 bits") {
+  ProcessMaskOptions options;
+  options.pad = true;
+  for (const BlockShape block : {BlockShape{std::int64_t{1} << 47, std::int64_t{1} << 47},
+                                 BlockShape{std::int64_t{1} << 32, std::int64_t{1} << 38}}) {
+    CHECK_FALSE(mask::scan_bytes(16, 16, block, mask::Patterns::kept, mask::Reading::any_order));
+    CHECK_THROWS_AS(process_mask({causal_mask(16, 16)}, block, options), Error);
+    CHECK(mask_info_bytes(1, 16, 16, block) == INT64_MAX);
+  }
 }

@@ -2,12 +2,12 @@
 #include "matmul/check.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "support/plain_matmul.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 using plain::Sizes;
@@ -239,10 +239,8 @@ TEST_CASE("first and last rows of every group are among the samples, some betwee
   CHECK(some.compared > 50 * 2);
   CHECK(some.compared < 70 * 2);
   for (const int threads : {1, 2, 7}) {
-    const int before = omp_get_max_threads();
-    omp_set_num_threads(threads);
+    const Threads set(threads);
     const MatmulCheck again = check(lhs, rhs, sizes, out, {0, 583 * 6 / 10});
-    omp_set_num_threads(before);
     CHECK(again.compared == some.compared);
     CHECK(again.largest_ulps->index == some.largest_ulps->index);
     CHECK(again.largest_absolute->index == some.largest_absolute->index);

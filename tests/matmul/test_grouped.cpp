@@ -3,7 +3,6 @@
 #include "ejk/grouped_matmul.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "support/golden.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/plain_matmul.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 using plain::Sizes;
@@ -390,9 +390,8 @@ void check_threads() {
     TransposedGroupedMatmulOptions transposed;
     transposed.existing_out = gradient.view();
     std::vector<std::vector<Array>> results;
-    const int before = omp_get_max_threads();
     for (const int threads : {1, 2, 7}) {
-      omp_set_num_threads(threads);
+      const Threads set(threads);
       results.emplace_back();
       results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
       results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes), forward));
@@ -400,7 +399,6 @@ void check_threads() {
           multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
       results.back().push_back(multiply(a.view(), b.view(), *plain::source(sizes), transposed));
     }
-    omp_set_num_threads(before);
     for (std::size_t i = 1; i < results.size(); ++i)
       for (std::size_t j = 0; j < results[i].size(); ++j)
         CHECK_MESSAGE(plain::same_bytes(results[0][j], results[i][j]), name_of(dtype), ", result ", j);

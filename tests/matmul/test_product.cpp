@@ -54,7 +54,7 @@ void check(const kernels::Kernels& row, std::int64_t rows, std::int64_t k, std::
   p.stream = stream;
   const auto arithmetic = matmul::arithmetic_of(kIn, kIn, row);
   p.few_rows = matmul::few_rows(arithmetic, rows);
-  multiply(arithmetic, p, kc, matmul::Workspace::of_this_thread());
+  multiply(arithmetic, p, kc, core::Workspace::of_this_thread());
   row.stream_fence();
   bool right = std::isnan(static_cast<float>(out.back()));
   const auto at = [&](const std::vector<T>& m, std::int64_t r, std::int64_t c, std::int64_t n_rows,
@@ -134,7 +134,7 @@ TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
         p.out_stride = kColumns * 4;
         const auto arithmetic = matmul::arithmetic_of(DType::bfloat16, DType::bfloat16, *row);
         p.few_rows = matmul::few_rows(arithmetic, rows);
-        multiply(arithmetic, p, 0, matmul::Workspace::of_this_thread());
+        multiply(arithmetic, p, 0, core::Workspace::of_this_thread());
         CHECK_MESSAGE(out == std::vector<float>(out.size(), static_cast<float>(k)), row->name, ", ", rows,
                       " x ", k);
       }
@@ -158,7 +158,7 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
         p.out_stride = kColumns * 4;
         const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, *row);
         p.few_rows = matmul::few_rows(arithmetic, rows);
-        multiply(arithmetic, p, 0, matmul::Workspace::of_this_thread());
+        multiply(arithmetic, p, 0, core::Workspace::of_this_thread());
         bool right = true;
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t c = 0; c < kColumns; ++c) {
@@ -167,14 +167,4 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
           }
         CHECK_MESSAGE(right, row->name, ", ", rows, " rows of ", value);
       }
-}
-
-TEST_CASE("a thread's memory grows and stays aligned") {
-  auto& workspace = matmul::Workspace::of_this_thread();
-  for (const std::int64_t bytes : {1, 100, 4096, 200'000, 3'000'000}) {
-    std::byte* p = workspace.at_least(bytes);
-    CHECK(reinterpret_cast<std::uintptr_t>(p) % 64 == 0);
-    std::fill_n(p, bytes, std::byte{1});
-  }
-  CHECK(workspace.at_least(10) == workspace.at_least(20));
 }

@@ -2,7 +2,6 @@
 #include "matmul/tasks.hpp"
 
 #include <doctest/doctest.h>
-#include <omp.h>
 
 #include <vector>
 
@@ -69,14 +68,12 @@ TEST_CASE("every element is computed once for every cut") {
 }
 
 TEST_CASE("work that is worth several threads is computed once as well") {
-  const int threads = omp_get_max_threads();
-  omp_set_num_threads(5);
+  const Threads set(5);
   std::vector<Ones> work;
   for (const std::int64_t rows : {600, 900, 40, 5}) work.emplace_back(rows, 150, 310);
   matmul::Tasks tasks(matmul::arithmetic_of(DType::float32, DType::float32, kernels::active()), {});
   for (Ones& ones : work) tasks.add(ones.product());
   tasks.run({});
-  omp_set_num_threads(threads);
   for (const Ones& ones : work) CHECK_MESSAGE(ones.all_once(), ones.rows);
 }
 
@@ -132,11 +129,11 @@ TEST_CASE("a workspace holds what was foretold for a product, and no more is ask
         p.dtype = dtype;
         p.added = nullptr;
         p.few_rows = matmul::few_rows(arithmetic, rows);
-        matmul::Workspace workspace;
+        core::Workspace workspace;
         const std::int64_t foretold = matmul::workspace_bytes(arithmetic, p, 0);
         const std::byte* const memory = workspace.at_least(foretold);
         matmul::multiply(arithmetic, p, 0, workspace);
         CHECK(workspace.at_least(foretold) == memory);
-        CHECK(foretold == matmul::Workspace::rounded(foretold));
+        CHECK(foretold == core::Workspace::rounded(foretold));
       }
 }

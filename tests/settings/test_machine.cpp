@@ -4,11 +4,14 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ejk/mask_info.hpp"
 #include "settings/fake_root.hpp"
+#include "support/shell.hpp"
 
 TEST_CASE("the quota of any control group above limits the cores, rounded up") {
   const FakeRoot root;
@@ -99,4 +102,20 @@ TEST_CASE("an instruction set that is not there is refused with those that are")
                     "EJK_ISA: 'portabel' is not an instruction set of this build and machine");
   unsetenv("EJK_ISA");
   CHECK_FALSE(ejk::instruction_set().empty());
+}
+
+// Run by the next one in a process of its own, since the choice is made once.
+TEST_CASE("under a mistyped EJK_ISA nothing is computed" * doctest::skip()) {
+  for (int call = 0; call < 2; ++call)
+    CHECK_THROWS_WITH(ejk::process_mask({ejk::causal_mask(16, 16)}, {8, 8}),
+                      "EJK_ISA: 'avx3' is not an instruction set of this build and machine");
+}
+
+TEST_CASE("whoever computes under an instruction set that is not there is told so") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto run = ejk::test::shell("EJK_ISA=avx3 '" + self +
+                                    "' -ns -tc='under a mistyped EJK_ISA nothing is computed' 2>&1");
+  INFO(run.text);
+  CHECK(run.status == 0);
+  CHECK(run.text.find("1 passed") != std::string::npos);
 }

@@ -17,7 +17,8 @@ inline std::vector<const ejk::kernels::Kernels*> instruction_sets() {
     ejk::kernels::Kernels rest = row;
     rest.needs &= ~static_cast<std::uint32_t>(ejk::kernels::kAmxBf16);
     if (!ejk::kernels::supported(rest)) continue;
-    if (!ejk::kernels::supported(row)) amx::emulate();
+    const bool uses_tiles = (row.needs & ejk::kernels::kAmxBf16) != 0;
+    if (uses_tiles && !(ejk::kernels::supported(row) && ejk::kernels::request_tiles())) amx::emulate();
     found.push_back(&row);
   }
   return found;

@@ -1,0 +1,23 @@
+// How many threads the library works on.
+#pragma once
+
+#include <optional>
+
+namespace ejk {
+
+/// The most threads that work on one call, the caller among them. Small work takes fewer, and where the
+/// system starts no more threads those that there are do it all. No result depends on it. At first what
+/// OMP_NUM_THREADS says, else the cores that this process may run on.
+int threads();
+
+/// Sets it, for all calls that begin from now on; less than 1 counts as 1.
+void set_threads(int count);
+
+/// Ends the threads that wait for this thread's next call. OpenMP lets them spin for some milliseconds after each, on
+/// a processor that others may want; starting new ones takes some ten microseconds each.
+void release_threads();
+
+/// The number in the environment variable OMP_NUM_THREADS, of a list the first; nothing when it has none.
+std::optional<int> threads_of_environment();
+
+}  // namespace ejk

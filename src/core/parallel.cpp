@@ -1,0 +1,141 @@
+// Teams of threads are OpenMP's. What is added here: how many threads some work is worth, and that no team is asked
+// for that the system does not let start.
+// tests: tests/core/test_parallel.cpp
+#include "core/parallel.hpp"
+
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace ejk {
+
+namespace {
+
+int cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+  return std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
+}
+
+std::atomic<int>& most_threads() {
+  static std::atomic<int> most{threads_of_environment().value_or(cores())};
+  return most;
+}
+
+}  // namespace
+
+std::optional<int> threads_of_environment() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  std::string_view first = variable != nullptr ? variable : "";
+  first = first.substr(0, first.find(','));
+  while (first.starts_with(' ')) first.remove_prefix(1);
+  while (first.ends_with(' ')) first.remove_suffix(1);
+  std::int64_t count = 0;
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), count);
+  if (error != std::errc{} || end != first.data() + first.size() || count < 1) return std::nullopt;
+  return static_cast<int>(std::min<std::int64_t>(count, std::numeric_limits<int>::max()));
+}
+
+int threads() { return most_threads().load(std::memory_order_relaxed); }
+
+void set_threads(int count) { most_threads().store(std::max(count, 1), std::memory_order_relaxed); }
+
+namespace core {
+
+namespace {
+
+// A team begins and ends together: on a busy machine that waits for the last of its threads to get a
+// processor. Work shorter than this would mostly wait.
+std::atomic<double> least_work{2e5};
+
+thread_local bool in_team = false;
+
+// A child process of fork has none of its parent's threads, and OpenMP does not know: it works alone.
+std::atomic<bool> is_child{false};
+
+// The threads of this process that the system still counts; 0 where it does not say.
+std::int64_t counted_threads() {
+  struct stat tasks {};
+  return stat("/proc/self/task", &tasks) == 0 ? static_cast<std::int64_t>(tasks.st_nlink) - 2 : 0;
+}
+
+// OpenMP ends the process when it cannot start a thread of a team. So when a thread asks for a larger team than
+// before, as many threads are started by hand, kept until all are there, and let go again.
+// Returns how many there were, at most `wanted`.
+int threads_that_start(int wanted) {
+  const std::int64_t before = counted_threads();
+  std::mutex mutex;
+  std::condition_variable all_there;
+  bool go = false;
+  std::vector<std::thread> tried;
+  try {
+    tried.reserve(static_cast<std::size_t>(wanted));
+    while (std::ssize(tried) < wanted)
+      tried.emplace_back([&] {
+        std::unique_lock lock(mutex);
+        all_there.wait(lock, [&] { return go; });
+      });
+  } catch (...) {  // a limit of threads, or no memory for a stack
+  }
+  {
+    const std::scoped_lock lock(mutex);
+    go = true;
+  }
+  all_there.notify_all();
+  for (std::thread& thread : tried) thread.join();
+  // A thread that was joined may count against a limit for some microseconds more.
+  constexpr int kMostLooks = 10000;
+  for (int i = 0; i < kMostLooks && counted_threads() > before; ++i) sched_yield();
+  return static_cast<int>(tried.size());
+}
+
+// The size of this thread's last team, whose threads OpenMP keeps for the next one.
+thread_local int team = 1;
+
+// The size of the team that this thread can have.
+int team_size(int wanted) {
+  team = wanted > team ? 1 + threads_that_start(wanted - 1) : wanted;
+  return team;
+}
+
+}  // namespace
+
+double set_least_work(double nanoseconds) { return least_work.exchange(nanoseconds); }
+
+int threads_for(std::int64_t steps, double work) {
+  const double least = least_work.load(std::memory_order_relaxed);
+  const double worth = std::min(least > 0 ? work / least : 0x1p62, static_cast<double>(steps));
+  return static_cast<int>(std::clamp(worth, 1.0, static_cast<double>(threads())));
+}
+
+void run_team(int threads, const std::function<void()>& member) {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
+  static_cast<void>(registered);
+  if (threads <= 1 || in_team || is_child.load(std::memory_order_relaxed)) return member();
+  const int size = team_size(threads);
+  if (size <= 1) return member();
+#pragma omp parallel num_threads(size)
+  {
+    in_team = true;
+    member();
+    in_team = false;
+  }
+}
+
+}  // namespace core
+
+void release_threads() {
+  if (core::team > 1 && omp_pause_resource_all(omp_pause_soft) == 0) core::team = 1;
+}
+
+}  // namespace ejk

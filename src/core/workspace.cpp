@@ -1,0 +1,43 @@
+// tests: tests/core/test_workspace.cpp
+#include "core/workspace.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "core/checked.hpp"
+#include "ejk/error.hpp"
+
+namespace ejk::core {
+
+namespace {
+
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthHugePage = kHugePage / 16;
+
+}  // namespace
+
+Workspace& Workspace::of_this_thread() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+std::int64_t Workspace::rounded(std::int64_t bytes) {
+  return round_up(bytes, bytes >= kWorthHugePage ? kHugePage : kLine);
+}
+
+std::byte* Workspace::at_least(std::int64_t bytes) {
+  if (bytes <= bytes_) return memory_.get();
+  const bool huge = bytes >= kWorthHugePage;
+  bytes = rounded(bytes);
+  memory_.reset();
+  bytes_ = 0;
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(huge ? kHugePage : kLine),
+                                                           static_cast<std::size_t>(bytes))));
+  if (memory_ == nullptr)
+    throw Error(Error::Kind::budget, fmt::format("no memory to compute in ({} bytes)", bytes));
+  if (huge) madvise(memory_.get(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
+  bytes_ = bytes;
+  return memory_.get();
+}
+
+}  // namespace ejk::core
