@@ -69,7 +69,13 @@ struct MutableArrayView {
 struct ArrayType {
   DType dtype = DType::boolean;
   Shape shape;
-  Shape strides;  // of the elements once they are in memory
+  Shape strides;  // of the elements once they are in memory; as many as lengths
+
+  ArrayType() = default;
+  /// C order. Throws Error{input} for a shape that no memory can hold.
+  ArrayType(DType type, Shape lengths);
+  /// Throws Error{input} when there is not one stride for each length.
+  ArrayType(DType type, Shape lengths, Shape steps);
 
   std::int64_t rank() const { return static_cast<std::int64_t>(shape.size()); }
   std::int64_t bytes() const { return byte_count(shape, dtype); }

@@ -29,6 +29,12 @@ std::optional<std::int64_t> span_of(std::span<const std::int64_t> shape, std::in
   return n;
 }
 
+void check_strides(const Shape& shape, const Shape& strides) {
+  if (strides.size() != shape.size())
+    throw Error(Error::Kind::input,
+                fmt::format("a view of shape {} has {} strides", to_string(shape), strides.size()));
+}
+
 bool is_empty(std::span<const std::int64_t> shape) {
   return std::find(shape.begin(), shape.end(), 0) != shape.end();
 }
@@ -65,11 +71,21 @@ std::string to_string(const ArrayType& type) {
   return fmt::format("{} {}", name_of(type.dtype), to_string(type.shape));
 }
 
+ArrayType::ArrayType(DType type, Shape lengths) : dtype(type), shape(std::move(lengths)) {
+  byte_count(shape, dtype);
+  strides = c_strides(shape, dtype);
+}
+
+ArrayType::ArrayType(DType type, Shape lengths, Shape steps)
+    : dtype(type), shape(std::move(lengths)), strides(std::move(steps)) {
+  check_strides(shape, strides);
+}
+
 ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.strides}; }
 
 ArrayType type_of(const ArraySource& source) {
   if (const auto mapped = source.mapped()) return type_of(*mapped);
-  return {source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
+  return {source.dtype(), source.shape()};
 }
 
 ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths)
@@ -80,9 +96,7 @@ ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths)
 
 ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps)
     : data(elements), dtype(type), shape(std::move(lengths)), strides(std::move(steps)) {
-  if (strides.size() != shape.size())
-    throw Error(Error::Kind::input,
-                fmt::format("a view of shape {} has {} strides", to_string(shape), strides.size()));
+  check_strides(shape, strides);
 }
 
 bool ArrayView::is_c_contiguous() const {

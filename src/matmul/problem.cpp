@@ -53,9 +53,9 @@ void set_groups(Problem& p, const ArraySource& group_sizes, std::int64_t group_o
 
 void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
   if (!is_float(dtype))
-    throw invalid(fmt::format("the result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
-  byte_count(shape, dtype);
-  p.out = {dtype, shape, c_strides(shape, dtype)};
+    throw invalid(
+        fmt::format("the result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+  p.out = {dtype, shape};
   if (!existing) return;
   if (existing->shape != shape)
     throw invalid(fmt::format("existing_out has the shape {}, the result {}", to_string(existing->shape),
