@@ -920,3 +920,19 @@ TEST_CASE("deep groups and many members take time in proportion") {
     open_array((folder / "many.npz") + ":" + name);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // it was over a minute
 }
+
+TEST_CASE("what the system cannot give for the process is an error of resources") {
+  if (!can_inject_faults()) return;
+  const std::pair<const char*, const char*> rows[] = {
+      {"sendto:error=ENOBUFS", "zoo.h5: no message to the process of the HDF5 library: No buffer space"},
+      {"recvfrom:error=ENOMEM", "zoo.h5: no answer from the process of the HDF5 library: Cannot allocate"},
+      {"socketpair:error=ENFILE", "no process for the HDF5 library: Too many open files in system"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.first);
+    const Printed ran = run(fmt::format("timeout 60 strace -o /dev/null -e inject={}:when=1 $EJK info {}",
+                                        row.first, zoo("/gzip")));
+    CHECK(ran.status == 5);
+    CHECK(contains(ran.text, row.second));
+  }
+}
