@@ -175,6 +175,10 @@ class ArraySource {
   /// look at in mapped(): they come from a file, and looking costs a page fault for every few pages.
   virtual bool prefers_read() const { return false; }
 
+  /// The one element that all others equal, in the machine's byte order, where that is known without reading
+  /// them: a file never allocated room for them. nullptr: it is not known.
+  virtual const std::byte* uniform() const { return nullptr; }
+
   /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
   virtual std::string storage() const { return {}; }
 

@@ -100,6 +100,30 @@ struct ArrayLink {
 /// have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
+namespace io {
+class OpenContainer;
+}
+
+/// A file of arrays, opened once: what is in it is listed, and arrays are taken out of it, without opening it
+/// anew each time. Arrays may outlive it, and are as lazy as those of open_array. Any number of threads may
+/// use it.
+class ArrayFile {
+ public:
+  /// A reference without a slice. Throws as open_array does where there is no such file.
+  explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
+
+  const ArrayReference& reference() const { return reference_; }
+  /// As array_names and array_links say of the reference.
+  std::vector<std::string> names() const;
+  std::vector<ArrayLink> links() const;
+  /// An array by one of these names; the only one there is by "".
+  std::shared_ptr<const ArraySource> array(const std::string& name) const;
+
+ private:
+  ArrayReference reference_;
+  std::shared_ptr<const io::OpenContainer> container_;
+};
+
 /// An array to be written, and the name it has in a container of several.
 struct NamedArray {
   std::string name;

@@ -9,7 +9,7 @@
 
 #include "core/text.hpp"
 #include "io/directory.hpp"
-#include "io/hdf5.hpp"
+#include "io/hdf5/client.hpp"
 #include "io/npy.hpp"
 #include "io/npz.hpp"
 
@@ -23,26 +23,68 @@ constexpr std::array<std::string_view, 1> kNpySuffixes{".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes{".npz"};
 constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", ".he5"};
 
-std::vector<std::string> one_without_name(const ArrayReference&, const OpenOptions&) { return {""}; }
-std::vector<ArrayLink> no_links(const ArrayReference&, const OpenOptions&) { return {}; }
+ArrayReference reference_to(Kind kind, std::string path) {
+  ArrayReference reference;
+  reference.container = kind;
+  reference.path = std::move(path);
+  reference.text = reference.path;
+  return reference;
+}
+
+using OpenArray = std::shared_ptr<const ArraySource> (*)(const ArrayReference&, const OpenOptions&);
+
+// One array, which has no name, and is opened when it is asked for.
+template <Kind kKind, OpenArray open>
+class OneArray final : public OpenContainer {
+ public:
+  OneArray(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
+  std::shared_ptr<const ArraySource> array(const std::string&) const override {
+    return open(reference_to(kKind, path_), options_);
+  }
+  std::vector<std::string> names(const std::string&) const override { return {""}; }
+
+ private:
+  std::string path_;
+  OpenOptions options_;
+};
+
+// The .npy files of a folder. The folder itself, which "" names, is none.
+class OpenFolder final : public OpenContainer {
+ public:
+  OpenFolder(std::string path, const OpenOptions& options)
+      : reference_(reference_to(Kind::directory, std::move(path))), options_(options) {}
+  std::shared_ptr<const ArraySource> array(const std::string& member) const override {
+    if (member.empty()) return open_directory(reference_, options_);
+    return open_npy(reference_to(Kind::npy, reference_.path + member + ".npy"), options_);
+  }
+  std::vector<std::string> names(const std::string&) const override {
+    return directory_names(reference_, options_);
+  }
+
+ private:
+  ArrayReference reference_;
+  OpenOptions options_;
+};
+
+template <class Opened>
+std::shared_ptr<const OpenContainer> open_as(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<Opened>(path, options);
+}
 
 // In the order of the enumeration.
 constexpr std::array<Container, 5> kContainers{{
-    {Kind::npy, "an .npy file", kNpySuffixes, false, open_npy, one_without_name, no_links, write_npy_file,
+    {Kind::npy, "an .npy file", kNpySuffixes, false, open_as<OneArray<Kind::npy, open_npy>>, write_npy_file,
      check_npy_file},
-    {Kind::npz, "an .npz file", kNpzSuffixes, true, open_npz, npz_names, no_links, write_npz, check_npz},
-    {Kind::hdf5, "an HDF5 file", kHdf5Suffixes, true, open_hdf5, hdf5_names, hdf5_links, write_hdf5,
-     check_hdf5},
-    {Kind::stream, "a stream", {}, false, open_stdin, one_without_name, no_links, write_stdout, check_stdout},
-    {Kind::directory,
-     "a folder",
+    {Kind::npz, "an .npz file", kNpzSuffixes, true, open_npz, write_npz, check_npz},
+    {Kind::hdf5, "an HDF5 file", kHdf5Suffixes, true, open_hdf5, write_hdf5, check_hdf5},
+    {Kind::stream,
+     "a stream",
      {},
-     true,
-     open_directory,
-     directory_names,
-     no_links,
-     write_directory,
-     check_directory},
+     false,
+     open_as<OneArray<Kind::stream, open_stdin>>,
+     write_stdout,
+     check_stdout},
+    {Kind::directory, "a folder", {}, true, open_as<OpenFolder>, write_directory, check_directory},
 }};
 
 }  // namespace

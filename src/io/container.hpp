@@ -23,6 +23,19 @@ struct WriteJob {
   std::int64_t bytes() const;
 };
 
+/// A container that is open for reading. All functions may be called by any number of threads.
+class OpenContainer {
+ public:
+  virtual ~OpenContainer() = default;
+  /// By a name out of names(); by "" the only one there is.
+  virtual std::shared_ptr<const ArraySource> array(const std::string& member) const = 0;
+  /// Of everything in it, or in a group.
+  virtual std::vector<std::string> names(const std::string& group) const = 0;
+  virtual std::vector<ArrayLink> links(const std::string& group) const {
+    return (void)group, std::vector<ArrayLink>();
+  }
+};
+
 struct Container {
   ArrayReference::Container kind;
   std::string_view label;
@@ -30,9 +43,8 @@ struct Container {
       suffixes;  // how a path of this kind ends; none: it is recognised otherwise
   bool holds_several;
 
-  std::shared_ptr<const ArraySource> (*open)(const ArrayReference&, const OpenOptions&);
-  std::vector<std::string> (*names)(const ArrayReference&, const OpenOptions&);
-  std::vector<ArrayLink> (*links)(const ArrayReference&, const OpenOptions&);
+  /// Opens what the path names.
+  std::shared_ptr<const OpenContainer> (*open)(const std::string& path, const OpenOptions&);
   void (*write)(const WriteJob&);
   /// Throws what `write` would, as far as it can be known before; touches nothing.
   void (*check)(const WriteJob&);

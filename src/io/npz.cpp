@@ -90,15 +90,15 @@ std::string listed(std::vector<std::string> names) {
   return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
 }
 
-const Member& find_member(const std::vector<Member>& members, const ArrayReference& reference) {
-  const std::string path = core::printable(reference.path);
+const Member& find_member(const std::vector<Member>& members, const std::string& path,
+                          const std::string& member_name) {
   if (members.empty()) throw input_error(path, "the archive holds no .npy member");
-  if (reference.member.empty()) {
+  if (member_name.empty()) {
     if (members.size() == 1) return members[0];
     throw input_error(path, fmt::format("holds {} arrays, and none is named", members.size()))
         .hint(fmt::format("write {}:NAME with one of {}", path, listed(names_of(members))));
   }
-  std::string_view wanted = reference.member;
+  std::string_view wanted = member_name;
   const Member* found = nullptr;
   for (int attempt = 0; attempt < 2 && found == nullptr; ++attempt) {
     for (const Member& member : members) {
@@ -112,21 +112,29 @@ const Member& find_member(const std::vector<Member>& members, const ArrayReferen
   }
   if (found != nullptr) return *found;
   const std::vector<std::string> names = names_of(members);
-  Error error = input_error(path, fmt::format("holds no array '{}'", core::printable(reference.member)));
-  if (const auto nearest = core::nearest_name(reference.member, names))
+  Error error = input_error(path, fmt::format("holds no array '{}'", core::printable(member_name)));
+  if (const auto nearest = core::nearest_name(member_name, names))
     throw error.hint("did you mean " + path + ":" + core::printable(*nearest) + "?");
   throw error.hint("it holds " + listed(names));
 }
 
+// An archive that is open. libzip reads all its members through one file: one thread at a time.
+struct Archive {
+  Zip zip;
+  std::vector<Member> members;
+  std::mutex mutex;
+};
+
 // One member's bytes, at any offset: forward as they are decompressed, back from the start again.
 class MemberReader {
  public:
-  MemberReader(Zip zip, zip_uint64_t index, std::string name)
-      : zip_(std::move(zip)), index_(index), name_(std::move(name)) {
+  MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index, std::string name)
+      : archive_(std::move(archive)), index_(index), name_(std::move(name)) {
+    const std::lock_guard lock(archive_->mutex);
     zip_stat_t status;
     zip_stat_init(&status);
     constexpr zip_uint64_t kNeeded = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
-    if (zip_stat_index(zip_.get(), index, 0, &status) != 0 || (status.valid & kNeeded) != kNeeded)
+    if (zip_stat_index(archive_->zip.get(), index, 0, &status) != 0 || (status.valid & kNeeded) != kNeeded)
       throw input_error(name_, "the archive does not say how large the member is");
     if ((status.valid & ZIP_STAT_ENCRYPTION_METHOD) != 0 && status.encryption_method != ZIP_EM_NONE)
       throw input_error(name_, "the member is encrypted");
@@ -144,12 +152,20 @@ class MemberReader {
     restart();
   }
 
+  ~MemberReader() {
+    const std::lock_guard lock(archive_->mutex);
+    file_.reset();
+  }
+  MemberReader(const MemberReader&) = delete;
+  MemberReader& operator=(const MemberReader&) = delete;
+
   std::int64_t size() const { return size_; }
   bool is_stored() const { return stored_; }
   const std::string& name() const { return name_; }
 
   // Copies [offset, offset + n), which lies within the member.
   void read(std::int64_t offset, std::int64_t n, std::byte* to) {
+    const std::lock_guard lock(archive_->mutex);
     if (offset != at_ && stored_) {
       if (zip_fseek(file_.get(), offset, SEEK_SET) != 0) fail();
       at_ = offset;
@@ -173,8 +189,8 @@ class MemberReader {
 
  private:
   void restart() {
-    file_.reset(zip_fopen_index(zip_.get(), index_, 0));
-    if (!file_) throw input_error(name_, zip_strerror(zip_.get()));
+    file_.reset(zip_fopen_index(archive_->zip.get(), index_, 0));
+    if (!file_) throw input_error(name_, zip_strerror(archive_->zip.get()));
     at_ = 0;
   }
   void take(std::byte* to, std::int64_t n) {
@@ -192,10 +208,10 @@ class MemberReader {
     throw input_error(name_, fmt::format("the member is damaged ({})", why));
   }
 
-  Zip zip_;
+  std::shared_ptr<Archive> archive_;
   zip_uint64_t index_;
   std::string name_;
-  ZipFile file_;  // closed before the archive
+  ZipFile file_;  // with the archive's mutex held
   bool stored_ = false;
   std::int64_t size_ = 0;
   std::int64_t at_ = 0;
@@ -262,18 +278,9 @@ class MemberSource final : public ArraySource {
   mutable std::mutex mutex_;
 };
 
-}  // namespace
-
-std::vector<std::string> npz_names(const ArrayReference& reference, const OpenOptions&) {
-  return names_of(members_of(open_zip(reference.path).get()));
-}
-
-std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, const OpenOptions&) {
-  Zip zip = open_zip(reference.path);
-  const std::vector<Member> members = members_of(zip.get());
-  const Member& member = find_member(members, reference);
-  std::string name = core::printable(reference.path + ":" + member.name);
-  auto reader = std::make_unique<MemberReader>(std::move(zip), member.index, name);
+std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& archive, const Member& member,
+                                               const std::string& name) {
+  auto reader = std::make_unique<MemberReader>(archive, member.index, name);
   std::int64_t at = 0;
   const auto read = [&](void* to, std::size_t n) {
     const std::int64_t got = std::min(static_cast<std::int64_t>(n), reader->size() - at);
@@ -295,6 +302,30 @@ std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, con
   }
   layout.storage = reader->is_stored() ? "stored" : "deflated";
   return std::make_shared<MemberSource>(std::move(reader), std::move(layout));
+}
+
+class NpzFile final : public OpenContainer {
+ public:
+  explicit NpzFile(const std::string& path) : path_(path), archive_(std::make_shared<Archive>()) {
+    archive_->zip = open_zip(path);
+    archive_->members = members_of(archive_->zip.get());
+  }
+
+  std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {
+    const Member& member = find_member(archive_->members, core::printable(path_), wanted);
+    return open_member(archive_, member, core::printable(path_ + ":" + member.name));
+  }
+  std::vector<std::string> names(const std::string&) const override { return names_of(archive_->members); }
+
+ private:
+  std::string path_;
+  std::shared_ptr<Archive> archive_;
+};
+
+}  // namespace
+
+std::shared_ptr<const OpenContainer> open_npz(const std::string& path, const OpenOptions&) {
+  return std::make_shared<NpzFile>(path);
 }
 
 // Writing. libzip pulls a member's bytes from one function (MemberBytes) and pushes the archive's to another

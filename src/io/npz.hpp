@@ -11,10 +11,7 @@
 
 namespace ejk::io {
 
-std::shared_ptr<const ArraySource> open_npz(const ArrayReference& reference, const OpenOptions& options);
-
-/// Names of the .npy members without that suffix, in the archive's order.
-std::vector<std::string> npz_names(const ArrayReference& reference, const OpenOptions& options);
+std::shared_ptr<const OpenContainer> open_npz(const std::string& path, const OpenOptions& options);
 
 /// A new archive of all arrays of the job.
 void write_npz(const WriteJob& job);

@@ -70,6 +70,7 @@ class SlicedSource final : public ArraySource {
   const std::string& name() const override { return name_; }
   bool random_access() const override { return source_->random_access(); }
   std::string storage() const override { return "slice"; }
+  const std::byte* uniform() const override { return source_->uniform(); }
   bool prefers_read() const override {
     if (!source_->prefers_read()) return false;
     const auto view = mapped();  // none where the file has the other byte order: read() is all there is

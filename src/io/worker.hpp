@@ -39,6 +39,7 @@ class Message {
   std::string text();
   Shape shape();
   const std::string& bytes() const { return bytes_; }
+  bool at_end() const { return at_ == bytes_.size(); }
 
  private:
   std::string bytes_;

@@ -1,5 +1,5 @@
 // Filters undone: against what the definitions give, computed here byte by byte.
-#include "io/filters.hpp"
+#include "io/hdf5/filters.hpp"
 
 #include <zlib.h>
 

@@ -1,5 +1,5 @@
 // HDF5 files: what h5py writes is read to the bit, what is hostile is refused, what is written h5py reads.
-#include "io/hdf5.hpp"
+#include "io/hdf5/client.hpp"
 
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -7,9 +7,11 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
+#include <chrono>
 #include <csignal>
 #include <numeric>
 
+#include "ejk/statistics.hpp"
 #include "io/file.hpp"
 #include "io/run.hpp"
 #include "io/support.hpp"
@@ -837,5 +839,116 @@ TEST_CASE("a file about which the system says nothing is not taken for an empty 
       put(path, before);
       if (done) break;
     }
+  }
+}
+
+TEST_CASE("a file is opened once, and its arrays outlive it") {
+  std::vector<std::shared_ptr<const ArraySource>> taken;
+  Names names;
+  {
+    const ArrayFile file(kFiles + "zoo.h5");
+    names = file.names();
+    CHECK(names == array_names(kFiles + "zoo.h5"));
+    CHECK(file.links().size() == array_links(kFiles + "zoo.h5").size());
+    for (const char* name : {"/gzip", "/chunked", "/x", "/never", "/compact"})
+      taken.push_back(file.array(name));
+    // What is wrong with one does nothing to the others.
+    CHECK(contains(error_of(Error::Kind::input, [&] { file.array("/string"); }), "strings"));
+    CHECK(contains(error_of(Error::Kind::input, [&] { file.array(""); }), "none is named"));
+  }
+  CHECK(same(read_all(*taken[0]), read_all(*taken[1])));
+  CHECK(holds<float>(*taken[2], {2, 3}, {0, 1, 2, 3, 4, 5}));
+  CHECK(holds<float>(*taken[3], {4, 4}, std::vector<float>(16, 7.f)));
+  CHECK(holds<std::int32_t>(*taken[4], {3}, {0, 1, 2}));
+  CHECK(ArrayFile(zoo("/g")).names() == Names{"/g/big", "/g/bool", "/g/half"});
+  CHECK(contains(error_of(Error::Kind::usage, [] { ArrayFile(zoo("/x[0]")); }), "without a slice"));
+}
+
+TEST_CASE("a file that was replaced is another file") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_array(parse_reference(path), {"x", make_source(counting({3}))}, {false, {}, {}, 1});
+  const auto old = open_array(path);
+  fs::remove(path);
+  write_array(parse_reference(path), {"y", make_source(counting({4}))});
+  CHECK(array_names(path) == Names{"/y"});
+  CHECK(same(read_all(*old), counting({3})));
+}
+
+TEST_CASE("storage that was never allocated is known without reading it, and written as such") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hsize_t length[] = {hsize_t{1} << 38};
+  const hsize_t chunk[] = {hsize_t{1} << 28};
+  const hid_t space = H5Screate_simple(1, length, nullptr);
+  const hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
+  const float value = 2.5f;
+  H5Pset_fill_value(plist, H5T_NATIVE_FLOAT, &value);
+  H5Dclose(H5Dcreate2(file, "flat", H5T_IEEE_F32BE, space, H5P_DEFAULT, plist, H5P_DEFAULT));
+  H5Pset_chunk(plist, 1, chunk);
+  const hid_t some = H5Dcreate2(file, "some", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+  H5Dclose(H5Dcreate2(file, "chunks", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, plist, H5P_DEFAULT));
+  H5Dclose(some);
+  H5Pclose(plist);
+  H5Sclose(space);
+  H5Fclose(file);
+  for (const char* name : {":/flat", ":/chunks"}) {
+    const auto source = open_array(path + name);
+    REQUIRE(source->uniform() != nullptr);
+    const Statistics statistics = statistics_of(*source);
+    CHECK(statistics.elements == std::int64_t{1} << 38);
+    CHECK(std::get<double>(statistics.minimum) == 2.5);
+    CHECK(std::get<double>(statistics.maximum) == 2.5);
+    CHECK(*statistics.mean == 2.5);
+    CHECK(holds<float>(*open_array(path + name + "[5:8]"), {3}, {2.5f, 2.5f, 2.5f}));
+    fs::remove(folder / "b.h5");
+    write_array(parse_reference(folder / "b.h5"), {"x", source});
+    CHECK(fs::file_size(folder / "b.h5") < 1 << 16);
+    CHECK(holds<float>(*open_array((folder / "b.h5") + "[:2]"), {2}, {2.5f, 2.5f}));
+  }
+}
+
+TEST_CASE("deep groups and many members take time in proportion") {
+  Folder folder;
+  const std::string path = folder / "deep.h5";
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t group = H5Gopen2(file, "/", H5P_DEFAULT);
+  std::string deepest;
+  for (int i = 0; i < 1500; ++i) {
+    const hid_t next = H5Gcreate2(group, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Gclose(std::exchange(group, next));
+    deepest += "/g";
+  }
+  const hsize_t three[] = {3};
+  const hid_t space = H5Screate_simple(1, three, nullptr);
+  H5Dclose(H5Dcreate2(group, "x", H5T_NATIVE_INT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(space);
+  H5Gclose(group);
+  H5Fclose(file);
+  std::vector<NamedArray> many;
+  for (int i = 0; i < 3000; ++i) many.push_back({fmt::format("a{}", i), make_source(counting({3}))});
+  write_arrays(parse_reference(folder / "many.npz"), many);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(array_names(path) == Names{deepest + "/x"});
+  CHECK(open_array(path)->shape() == Shape{3});
+  for (const std::string& name : array_names(folder / "many.npz"))
+    open_array((folder / "many.npz") + ":" + name);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // it was over a minute
+}
+
+TEST_CASE("what the system cannot give for the process is an error of resources") {
+  if (!can_inject_faults()) return;
+  const std::pair<const char*, const char*> rows[] = {
+      {"sendto:error=ENOBUFS", "zoo.h5: no message to the process of the HDF5 library: No buffer space"},
+      {"recvfrom:error=ENOMEM", "zoo.h5: no answer from the process of the HDF5 library: Cannot allocate"},
+      {"socketpair:error=ENFILE", "no process for the HDF5 library: Too many open files in system"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.first);
+    const Printed ran = run(fmt::format("timeout 60 strace -o /dev/null -e inject={}:when=1 $EJK info {}",
+                                        row.first, zoo("/gzip")));
+    CHECK(ran.status == 5);
+    CHECK(contains(ran.text, row.second));
   }
 }

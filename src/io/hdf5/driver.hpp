@@ -8,13 +8,16 @@
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
-#include "io/hdf5_library.hpp"
+#include "io/hdf5/library.hpp"
 
 namespace ejk::io {
 
 /// What the driver knows of the files it opens. It must outlive them.
 struct Hdf5Disk {
-  int write_error = 0;  // errno of the first write that failed
+  std::string name;           // of the file that it has as an open descriptor
+  int fd = -1;                // that one; it stays open
+  bool allow_others = false;  // whether the library may open other files, by their names
+  int write_error = 0;        // errno of the first write that failed
 };
 
 /// A file access property list with the driver.

@@ -1,5 +1,5 @@
 // tests: tests/io/test_hdf5.cpp
-#include "io/hdf5_library.hpp"
+#include "io/hdf5/library.hpp"
 
 #include <fmt/format.h>
 

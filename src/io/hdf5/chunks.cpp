@@ -1,5 +1,5 @@
 // tests: tests/io/test_hdf5.cpp
-#include "io/hdf5_chunks.hpp"
+#include "io/hdf5/chunks.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,6 +35,24 @@ void copy_box(const std::byte* from, std::span<const std::int64_t> from_strides,
   for (std::int64_t i = 0; i < extent[0]; ++i)
     copy_box(from + i * from_strides[0], from_strides.subspan(1), to + i * to_strides[0],
              to_strides.subspan(1), extent.subspan(1));
+}
+
+// The same element in every place of a box.
+void fill_box(std::string_view element, std::byte* to, std::span<const std::int64_t> strides,
+              std::span<const std::int64_t> extent) {
+  if (extent.size() > 1) {
+    for (std::int64_t i = 0; i < extent[0]; ++i)
+      fill_box(element, to + i * strides[0], strides.subspan(1), extent.subspan(1));
+    return;
+  }
+  const auto all = static_cast<std::size_t>(extent[0]) * element.size();
+  if (all == 0) return;
+  // One element, then as many again as there are already.
+  std::memcpy(to, element.data(), element.size());
+  for (std::size_t done = element.size(), n = 0; done < all; done += n) {
+    n = std::min(done, all - done);
+    std::memcpy(to + done, to, n);
+  }
 }
 
 }  // namespace
@@ -92,7 +110,8 @@ std::string Hdf5Chunks::written() const {
   return entries_ < places_ ? fmt::format(", {} of {} written", entries_, places_) : "";
 }
 
-void Hdf5Chunks::use(hid_t id, hid_t type) {
+void Hdf5Chunks::use(hid_t id, hid_t type, std::string fill) {
+  fill_ = std::move(fill);
   id_ = id;
   type_ = type;
   cache_ = ChunkCache(cache_bytes() / chunk_bytes_);
@@ -242,24 +261,27 @@ void Hdf5Chunks::read(const Shape& start, const Shape& count, std::byte* out) {
       from += (low - at[d]) * from_strides[d];
       to += (low - start[d]) * to_strides[d];
     }
-    copy_box(chunk_at(at).data() + from, from_strides, out + to, to_strides, extent);
+    std::int64_t chunk = 0;
+    for (std::size_t d = 0; d < rank; ++d)
+      chunk = chunk * core::ceil_div(shape_[d], chunk_[d]) + at[d] / chunk_[d];
+    const Bytes* bytes = cache_.find(chunk);
+    if (bytes == nullptr) {
+      hsize_t stored = 0;
+      const bool found = is_in_index(at, &stored);
+      if (!found) check_absence(at);
+      if (!found && !fill_.empty()) {
+        fill_box(fill_, out + to, to_strides, extent);
+        continue;
+      }
+      bytes = &cache_.get(chunk, [&](Bytes& loaded) { load_chunk(at, found, stored, loaded); });
+    }
+    copy_box(bytes->data() + from, from_strides, out + to, to_strides, extent);
   }
 }
 
-// The elements of the chunk whose first one has that index.
-const Bytes& Hdf5Chunks::chunk_at(const Shape& at) {
-  std::int64_t chunk = 0;
-  for (std::size_t d = 0; d < at.size(); ++d)
-    chunk = chunk * core::ceil_div(shape_[d], chunk_[d]) + at[d] / chunk_[d];
-  return cache_.get(chunk, [&](Bytes& bytes) { load_chunk(at, bytes); });
-}
-
-void Hdf5Chunks::load_chunk(const Shape& at, Bytes& bytes) {
+void Hdf5Chunks::load_chunk(const Shape& at, bool found, std::uint64_t stored, Bytes& bytes) {
   const std::vector<hsize_t> offset(at.begin(), at.end());
   const auto fail = [&](std::string_view how) { return damaged_chunk(at, how); };
-  hsize_t stored = 0;
-  const bool found = is_in_index(at, &stored);
-  if (!found) check_absence(at);
   if (!found || filters_.empty()) {
     copy_chunk(at, bytes);
     return;

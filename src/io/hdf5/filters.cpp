@@ -1,5 +1,5 @@
 // tests: tests/io/test_filters.cpp
-#include "io/filters.hpp"
+#include "io/hdf5/filters.hpp"
 
 #include <fmt/format.h>
 #include <zlib.h>

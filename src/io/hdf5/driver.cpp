@@ -1,5 +1,5 @@
 // tests: tests/io/test_hdf5.cpp
-#include "io/hdf5_driver.hpp"
+#include "io/hdf5/driver.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,7 +39,7 @@ const DiskFile& file_of(const H5FD_t* file) { return *reinterpret_cast<const Dis
 
 // In the words in which the default driver says it.
 herr_t fail(const char* doing, int code) {
-  H5Epush2(H5E_DEFAULT, "hdf5_driver.cpp", doing, 0, H5E_ERR_CLS, H5E_IO, H5E_READERROR,
+  H5Epush2(H5E_DEFAULT, "driver.cpp", doing, 0, H5E_ERR_CLS, H5E_IO, H5E_READERROR,
            "%s, error message = '%s'", doing, std::generic_category().message(code).c_str());
   return -1;
 }
@@ -59,11 +59,13 @@ H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
   const auto* disk = static_cast<Hdf5Disk* const*>(H5Pget_driver_info(access));
   if (disk == nullptr) return nullptr;
   const bool writes = (flags & H5F_ACC_RDWR) != 0;
-  const int create = ((flags & H5F_ACC_CREAT) != 0 ? O_CREAT : 0) |
-                     ((flags & H5F_ACC_TRUNC) != 0 ? O_TRUNC : 0) |
-                     ((flags & H5F_ACC_EXCL) != 0 ? O_EXCL : 0);
-  const int fd = open(name, (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | create, 0666);
   struct stat status {};
+  errno = EACCES;
+  int fd = -1;
+  if ((*disk)->name == name)
+    fd = dup((*disk)->fd);
+  else if ((*disk)->allow_others && !writes)
+    fd = open(name, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0 || fstat(fd, &status) != 0) {
     fail("unable to open file", errno);
     if (fd >= 0) close(fd);

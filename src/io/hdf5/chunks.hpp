@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "io/filters.hpp"
-#include "io/hdf5_library.hpp"
+#include "io/hdf5/filters.hpp"
+#include "io/hdf5/library.hpp"
 
 namespace ejk::io {
 
@@ -22,6 +22,10 @@ class ChunkCache {
   ChunkCache() = default;
   explicit ChunkCache(std::int64_t most) : most_(static_cast<std::size_t>(most)) {}
 
+  const Bytes* find(std::int64_t chunk) const {
+    const auto at = held_.find(chunk);
+    return at == held_.end() ? nullptr : &at->second;
+  }
   /// The chunk; where it is not here, what load(bytes) makes of the memory of another.
   template <class Load>
   const Bytes& get(std::int64_t chunk, Load&& load) {
@@ -62,11 +66,14 @@ class Hdf5Chunks {
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
   /// Room for one row of chunks, which reading in C order comes back to.
   std::int64_t cache_bytes() const;
+  /// None of them was ever written.
+  bool is_unwritten() const { return entries_ == 0; }
   /// ", 5 of 6 written" where some never were.
   std::string written() const;
 
   /// The dataset has been opened anew (without a cache where chunks are decoded here), with that type.
-  void use(hid_t id, hid_t type);
+  /// `fill` is the element that unwritten places have; empty where only the library knows.
+  void use(hid_t id, hid_t type, std::string fill);
   /// A box of the dataset, as the elements are in the file.
   void read(const Shape& start, const Shape& count, std::byte* out);
 
@@ -78,8 +85,7 @@ class Hdf5Chunks {
   bool is_in_index(const Shape& at, hsize_t* stored = nullptr) const;
   void check_absence(const Shape& at);
   void prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries);
-  const Bytes& chunk_at(const Shape& at);
-  void load_chunk(const Shape& at, Bytes& bytes);
+  void load_chunk(const Shape& at, bool found, std::uint64_t stored, Bytes& bytes);
   void copy_chunk(const Shape& at, Bytes& bytes);
 
   Place place_;
@@ -95,6 +101,7 @@ class Hdf5Chunks {
   bool index_checked_ = false;
   ChunkCache cache_;
   Bytes spare_;
+  std::string fill_;
 };
 
 }  // namespace ejk::io

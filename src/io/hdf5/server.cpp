@@ -1,5 +1,5 @@
 // tests: tests/io/test_hdf5.cpp
-#include "io/hdf5_worker.hpp"
+#include "io/hdf5/server.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,9 +18,9 @@
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "ejk/io.hpp"
-#include "io/hdf5_chunks.hpp"
-#include "io/hdf5_driver.hpp"
-#include "io/hdf5_library.hpp"
+#include "io/hdf5/chunks.hpp"
+#include "io/hdf5/driver.hpp"
+#include "io/hdf5/library.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
 
@@ -30,7 +30,9 @@ namespace {
 
 using Handle = Hdf5Handle;
 
-constexpr std::int64_t kMemory = std::int64_t{512} << 20;  // for the library, besides chunks
+// What the library may take besides chunks: this, and an eighth of the file's own blocks.
+constexpr std::int64_t kMemory = std::int64_t{512} << 20;
+constexpr std::int64_t kDay = 86400;
 constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
@@ -43,13 +45,29 @@ herr_t refuse_external_link(const char*, const char*, const char*, const char*, 
 }
 
 struct Dataset {
+  std::string path;
   Handle id, type;
   ArrayLayout layout;
   std::optional<Hdf5Chunks> chunks;
+  std::string everywhere;  // the one element that all are, where nothing was ever written
 };
 
 class Server {
  public:
+  Server(Hdf5Disk disk, std::int64_t stored_bytes)
+      : disk_(std::move(disk)), memory_(kMemory + stored_bytes / 8) {
+    errors_.name = core::printable(disk_.name);
+  }
+
+  void start_library() {
+    allow_memory(memory_);
+    H5open();
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    if (!disk_.allow_others) H5PLset_loading_state(0);
+    links_ = Handle(H5Pcreate(H5P_LINK_ACCESS), H5Pclose);
+    if (!disk_.allow_others) H5Pset_elink_cb(links_.id(), refuse_external_link, &external_seen_);
+  }
+
   Message serve(Message& request, std::span<std::byte> buffer) {
     try {
       Message reply = answer(request, buffer);
@@ -63,35 +81,37 @@ class Server {
 
  private:
   Message answer(Message& request, std::span<std::byte> buffer) {
+    external_seen_ = false;
     switch (static_cast<Hdf5Call>(request.integer())) {
       case Hdf5Call::names: {
-        open_file(request);
-        Message reply;
-        const std::vector<std::string> names = names_at(absolute(request.text()));
-        reply.put(static_cast<std::int64_t>(names.size()));
-        for (const std::string& name : names) reply.put(name);
-        return reply;
+        const Listing& listing = listing_at(request.text());
+        return part_of(listing.names, request.integer(),
+                       [](Message& reply, const std::string& name) { reply.put(name); });
       }
       case Hdf5Call::links: {
-        open_file(request);
-        Message reply;
-        const std::vector<ArrayLink> links = links_below(absolute(request.text()));
-        reply.put(static_cast<std::int64_t>(links.size()));
-        for (const ArrayLink& link : links) reply.put(link.name).put(link.kind).put(link.target);
-        return reply;
+        const Listing& listing = listing_at(request.text());
+        return part_of(listing.links, request.integer(), [](Message& reply, const ArrayLink& link) {
+          reply.put(link.name).put(link.kind).put(link.target);
+        });
       }
       case Hdf5Call::open: {
-        open_file(request);
-        const std::string path = open_dataset(request.text());
+        open_file(H5F_ACC_RDONLY);
+        Dataset set = open_dataset(request.text());
         Message reply;
-        reply.put(path)
-            .put(static_cast<std::int64_t>(dataset_.layout.dtype))
-            .put(dataset_.layout.byte_order == ByteOrder::native ? 0 : 1)
-            .put(dataset_.layout.shape)
-            .put(dataset_.layout.offset)
-            .put(dataset_.layout.storage);
+        reply.put(++last_id_)
+            .put(set.path)
+            .put(static_cast<std::int64_t>(set.layout.dtype))
+            .put(set.layout.byte_order == ByteOrder::native ? 0 : 1)
+            .put(set.layout.shape)
+            .put(set.layout.offset)
+            .put(set.layout.storage)
+            .put(set.everywhere);
+        datasets_.emplace(last_id_, std::move(set));
         return reply;
       }
+      case Hdf5Call::close:
+        datasets_.erase(request.integer());
+        return {};
       case Hdf5Call::read:
         read(request, buffer);
         return {};
@@ -108,7 +128,7 @@ class Server {
         remove(request.text());
         return {};
       case Hdf5Call::write:
-        transfer(request, buffer,
+        transfer(written_, request, buffer,
                  [](hid_t set, hid_t type, hid_t memory, hid_t file, hid_t plist, void* data) {
                    return H5Dwrite(set, type, memory, file, plist, data);
                  });
@@ -122,8 +142,7 @@ class Server {
 
   void check_written() const {
     if (disk_.write_error != 0)
-      throw error(dataset_path_,
-                  "cannot be written: " + std::generic_category().message(disk_.write_error));
+      throw error(written_.path, "cannot be written: " + std::generic_category().message(disk_.write_error));
   }
 
   // --- errors
@@ -142,31 +161,27 @@ class Server {
 
   // --- the file
 
-  void start_library() {
-    allow_memory(kMemory);
-    H5open();
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-    if (!allow_external_) H5PLset_loading_state(0);
-    links_ = Handle(H5Pcreate(H5P_LINK_ACCESS), H5Pclose);
-    if (!allow_external_) H5Pset_elink_cb(links_.id(), refuse_external_link, &external_seen_);
-  }
-
-  void open_file(Message& request) {
-    const std::string path = request.text();
-    errors_.name = request.text();
-    allow_external_ = request.integer() != 0;
-    dataset_ = Dataset();
-    file_ = Handle();
-    start_library();
-    open_existing(path, H5F_ACC_RDONLY);
-  }
-
-  void open_existing(const std::string& path, unsigned mode) {
+  void open_file(unsigned mode, std::string_view refusal = "not an HDF5 file (no HDF5 signature in it)") {
+    if (file_.valid()) return;
     struct stat status {};
-    if (stat(path.c_str(), &status) != 0) throw error("", std::generic_category().message(errno));
+    if (fstat(Worker::kFile, &status) != 0) throw error("", std::generic_category().message(errno));
     file_bytes_ = status.st_size;
-    if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "not an HDF5 file (no HDF5 signature in it)");
-    file_ = checked(H5Fopen(path.c_str(), mode, hdf5_access(disk_).id()), H5Fclose, "", "cannot be opened");
+    if (!has_signature()) throw error("", refusal);
+    Handle access = hdf5_access(disk_);
+    H5Pset_alignment(access.id(), kAlignFrom, kAlignment);
+    file_ = checked(H5Fopen(disk_.name.c_str(), mode, access.id()), H5Fclose, "", "cannot be opened");
+  }
+
+  // At the beginning, or behind a block of somebody else's whose length is a power of two.
+  bool has_signature() const {
+    constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+    char bytes[kSignature.size()];
+    for (std::int64_t at = 0; at < file_bytes_; at = at == 0 ? 512 : 2 * at) {
+      const ssize_t got = pread(Worker::kFile, bytes, sizeof bytes, at);
+      if (got < 0) throw error("", std::generic_category().message(errno));
+      if (std::string_view(bytes, static_cast<std::size_t>(got)) == kSignature) return true;
+    }
+    return false;
   }
 
   // --- names and paths
@@ -178,67 +193,121 @@ class Server {
     return path;
   }
 
-  // The datasets below a group.
-  std::vector<std::string> dataset_names(const std::string& group = "/") {
+  // What is below a group: datasets by the first name that leads to them, and the other links.
+  struct Listing {
+    std::string group;
     std::vector<std::string> names;
-    const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {
-      if (info->type == H5O_TYPE_DATASET)
-        static_cast<std::vector<std::string>*>(out)->push_back(fmt::format("/{}", name));
-      return 0;
+    std::vector<ArrayLink> links;
+  };
+
+  // One group after another, each opened from the one above it: the library's own walk finds everything anew
+  // from the first group, which in a deep file takes for ever.
+  Listing list(const std::string& group) {
+    struct Entry {
+      std::string name;
+      H5L_info_t link;
     };
-    const Handle object =
-        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
-    if (H5Ovisit2(object.id(), H5_INDEX_NAME, H5_ITER_INC, visit, &names, H5O_INFO_BASIC) < 0)
-      throw library_error(group == "/" ? "" : group, "its contents cannot be listed");
-    if (group != "/")
-      for (std::string& name : names) name.insert(0, group);
-    return names;
-  }
-
-  std::vector<std::string> names_at(const std::string& path) {
-    return find(path) == Found::group ? dataset_names(path) : std::vector{path};
-  }
-
-  // What names_at() does not name: links that are no object's first name.
-  std::vector<ArrayLink> links_below(const std::string& group) {
-    struct Visit {
-      std::string group;  // ends in "/"
-      std::unordered_map<haddr_t, std::string> first_names;
-      std::vector<ArrayLink> links;
-    } visit{group == "/" ? group : group + "/", {}, {}};
-    if (find(group) != Found::group) return {};
-    const Handle object =
+    struct Level {
+      Handle group;
+      std::string path;  // ends in "/"
+      std::vector<Entry> entries;
+      std::size_t next = 0;
+    };
+    Listing listing{group, {}, {}};
+    const auto failed = [&] {
+      return library_error(group == "/" ? "" : group, "its contents cannot be listed");
+    };
+    std::vector<Level> levels;
+    std::unordered_map<haddr_t, std::string> first_names;
+    const auto enter = [&](Handle object, const std::string& path) {
+      Level& level = levels.emplace_back();
+      level.group = std::move(object);
+      level.path = path.ends_with('/') ? path : path + "/";
+      const auto note = [](hid_t, const char* name, const H5L_info_t* link, void* out) -> herr_t {
+        static_cast<std::vector<Entry>*>(out)->push_back({name, *link});
+        return 0;
+      };
+      if (H5Literate(level.group.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &level.entries) < 0)
+        throw failed();
+    };
+    Handle top =
         checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
     H5O_info_t info{};
-    if (H5Oget_info2(object.id(), &info, H5O_INFO_BASIC) >= 0) visit.first_names[info.addr] = group;
-    const auto note = [](hid_t parent, const char* name, const H5L_info_t* link, void* out) -> herr_t {
-      Visit& seen = *static_cast<Visit*>(out);
-      std::string path = seen.group + name;
-      if (link->type == H5L_TYPE_HARD) {
-        const auto [at, is_first] = seen.first_names.try_emplace(link->u.address, path);
-        if (!is_first) seen.links.push_back({std::move(path), "hard", at->second});
-        return 0;
+    if (H5Oget_info2(top.id(), &info, H5O_INFO_BASIC) >= 0) first_names[info.addr] = group;
+    enter(std::move(top), group);
+    while (!levels.empty()) {
+      Level& level = levels.back();
+      if (level.next == level.entries.size()) {
+        levels.pop_back();
+        continue;
       }
-      std::string value(link->u.val_size + 1, '\0');
-      if (H5Lget_val(parent, name, value.data(), link->u.val_size, H5P_DEFAULT) < 0) return -1;
-      const char *file = nullptr, *target = nullptr;
-      unsigned flags = 0;
-      if (link->type == H5L_TYPE_SOFT)
-        seen.links.push_back({std::move(path), "soft", value.substr(0, value.find('\0'))});
-      else if (link->type == H5L_TYPE_EXTERNAL &&
-               H5Lunpack_elink_val(value.data(), link->u.val_size, &flags, &file, &target) >= 0)
-        seen.links.push_back({std::move(path), "external", fmt::format("{}:{}", file, target)});
-      else
-        seen.links.push_back({std::move(path), "unknown", ""});
-      return 0;
-    };
-    if (H5Lvisit(object.id(), H5_INDEX_NAME, H5_ITER_INC, note, &visit) < 0)
-      throw library_error(group == "/" ? "" : group, "its links cannot be listed");
-    for (ArrayLink& link : visit.links)
-      if (link.kind == "soft" && H5Oexists_by_name(file_.id(), link.name.c_str(), links_.id()) <= 0)
-        link.kind = std::exchange(external_seen_, false) ? "soft" : "dangling";
+      const Entry& entry = level.entries[level.next++];
+      std::string path = level.path + entry.name;
+      if (entry.link.type != H5L_TYPE_HARD) {
+        listing.links.push_back(link_of(level.group.id(), entry.name, entry.link, std::move(path)));
+        continue;
+      }
+      const auto [at, is_first] = first_names.try_emplace(entry.link.u.address, path);
+      if (!is_first) {
+        listing.links.push_back({std::move(path), "hard", at->second});
+        continue;
+      }
+      H5O_info_t object{};
+      const char* name = entry.name.c_str();
+      if (H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
+        throw failed();
+      if (object.type == H5O_TYPE_DATASET) listing.names.push_back(std::move(path));
+      if (object.type == H5O_TYPE_GROUP)
+        enter(checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
+              path);
+    }
     H5Eclear2(H5E_DEFAULT);
-    return visit.links;
+    return listing;
+  }
+
+  // A link that is no hard one; it is not followed, only looked whether it leads to something.
+  ArrayLink link_of(hid_t parent, const std::string& name, const H5L_info_t& link, std::string path) {
+    std::string value(link.u.val_size + 1, '\0');
+    if (H5Lget_val(parent, name.c_str(), value.data(), link.u.val_size, H5P_DEFAULT) < 0)
+      throw library_error(path, "cannot be read");
+    if (link.type == H5L_TYPE_SOFT) {
+      const bool leads = H5Oexists_by_name(parent, name.c_str(), links_.id()) > 0;
+      const bool outside = std::exchange(external_seen_, false);
+      return {std::move(path), leads || outside ? "soft" : "dangling", value.substr(0, value.find('\0'))};
+    }
+    const char *file = nullptr, *target = nullptr;
+    unsigned flags = 0;
+    if (link.type == H5L_TYPE_EXTERNAL &&
+        H5Lunpack_elink_val(value.data(), link.u.val_size, &flags, &file, &target) >= 0)
+      return {std::move(path), "external", fmt::format("{}:{}", file, target)};
+    return {std::move(path), "unknown", ""};
+  }
+
+  // The last one is kept: it is asked for in parts, and for each array that is not there.
+  const Listing& listing_of(const std::string& group) {
+    if (!listing_ || listing_->group != group) listing_ = list(group);
+    return *listing_;
+  }
+
+  // The same for any name: of what is no group, itself.
+  const Listing& listing_at(const std::string& wanted) {
+    open_file(H5F_ACC_RDONLY);
+    const std::string path = absolute(wanted);
+    if (find(path) != Found::group) listing_ = Listing{path, {path}, {}};
+    return listing_of(path);
+  }
+
+  // How many there are in all; then those from `first` on that fit into a message.
+  template <class T, class Put>
+  static Message part_of(const std::vector<T>& all, std::int64_t first, Put&& put) {
+    constexpr std::size_t kMost = std::size_t{16} << 20;
+    Message reply;
+    reply.put(static_cast<std::int64_t>(all.size()));
+    for (auto i = static_cast<std::size_t>(first); i < all.size(); ++i) {
+      put(reply, all[i]);
+      if (reply.bytes().size() > kMost) break;
+    }
+    return reply;
   }
 
   // The first few names, for a hint.
@@ -252,32 +321,34 @@ class Server {
 
   enum class Found { nothing, dataset, group, other };
 
-  // What is at `path`, each link on the way looked at before it is followed.
+  // What is at `path`. Each part is looked for in the group before it, and a link looked at before it is
+  // followed.
   Found find(const std::string& path) {
-    if (path == "/") return Found::group;
-    for (std::size_t end = 0; end != std::string::npos;) {
-      end = path.find('/', end + 1);
-      const std::string prefix = path.substr(0, end);
-      if (prefix.ends_with('/')) continue;  // "//" is as good as "/"
-      if (H5Lexists(file_.id(), prefix.c_str(), links_.id()) <= 0) {
+    Handle object = checked(H5Oopen(file_.id(), "/", links_.id()), H5Oclose, "", "cannot be opened");
+    for (std::size_t begin = 1, end = 0; end != std::string::npos && begin < path.size(); begin = end + 1) {
+      end = path.find('/', begin);
+      const std::string name = path.substr(begin, end - begin);
+      if (name.empty()) continue;  // "//" is as good as "/"
+      const auto so_far = [&] { return path.substr(0, end); };
+      if (H5Iget_type(object.id()) != H5I_GROUP || H5Lexists(object.id(), name.c_str(), links_.id()) <= 0) {
         H5Eclear2(H5E_DEFAULT);
         return Found::nothing;
       }
       H5L_info_t link{};
-      if (H5Lget_info(file_.id(), prefix.c_str(), &link, links_.id()) < 0)
-        throw library_error(prefix, "cannot be read");
-      if (link.type == H5L_TYPE_EXTERNAL && !allow_external_)
-        throw external(prefix, "is a link to another file");
-      const htri_t leads = H5Oexists_by_name(file_.id(), prefix.c_str(), links_.id());
-      if (external_seen_) throw external(prefix, "leads to another file");
+      if (H5Lget_info(object.id(), name.c_str(), &link, links_.id()) < 0)
+        throw library_error(so_far(), "cannot be read");
+      if (link.type == H5L_TYPE_EXTERNAL && !disk_.allow_others)
+        throw external(so_far(), "is a link to another file");
+      const htri_t leads = H5Oexists_by_name(object.id(), name.c_str(), links_.id());
+      if (external_seen_) throw external(so_far(), "leads to another file");
       if (leads <= 0) {
         H5Eclear2(H5E_DEFAULT);
-        if (link.type == H5L_TYPE_HARD) throw error(prefix, "what it names is damaged or missing");
-        throw error(prefix, "is a link that leads nowhere");
+        if (link.type == H5L_TYPE_HARD) throw error(so_far(), "what it names is damaged or missing");
+        throw error(so_far(), "is a link that leads nowhere");
       }
+      object =
+          checked(H5Oopen(object.id(), name.c_str(), links_.id()), H5Oclose, so_far(), "cannot be opened");
     }
-    const Handle object =
-        checked(H5Oopen(file_.id(), path.c_str(), links_.id()), H5Oclose, path, "cannot be opened");
     const H5I_type_t type = H5Iget_type(object.id());
     return type == H5I_DATASET ? Found::dataset : type == H5I_GROUP ? Found::group : Found::other;
   }
@@ -288,32 +359,31 @@ class Server {
 
   // --- reading
 
-  std::string open_dataset(const std::string& wanted) {
-    std::string path = wanted.empty() ? only_dataset() : absolute(wanted);
+  Dataset open_dataset(const std::string& wanted) {
+    const std::string path = wanted.empty() ? only_dataset() : absolute(wanted);
     switch (find(path)) {
       case Found::dataset:
         break;
       case Found::nothing: {
-        const std::vector<std::string> names = dataset_names();
+        const std::vector<std::string>& names = listing_of("/").names;
         Error none = error("", fmt::format("holds no dataset {}", core::printable(path)));
         if (const auto nearest = core::nearest_name(path, names))
           throw none.hint("did you mean " + at(*nearest) + "?");
         throw none.hint(names.empty() ? "it holds no dataset at all" : "it holds " + listed(names));
       }
       case Found::group: {
-        const std::vector<std::string> names = dataset_names(path);
+        const std::vector<std::string>& names = listing_of(path).names;
         throw error(path, "is a group, not a dataset")
             .hint(names.empty() ? "it holds no dataset" : "it holds " + listed(names));
       }
       case Found::other:
         throw error(path, "is a type, not a dataset");
     }
-    inspect(path);
-    return path;
+    return inspect(path);
   }
 
   std::string only_dataset() {
-    const std::vector<std::string> names = dataset_names();
+    const std::vector<std::string> names = listing_of("/").names;
     if (names.size() == 1) return names[0];
     if (names.empty()) throw error("", "holds no dataset");
     throw error("", fmt::format("holds {} datasets, and none is named", names.size()))
@@ -321,7 +391,7 @@ class Server {
   }
 
   // Opens the dataset, and refuses it before anything is read when it is not an array that the file can hold.
-  void inspect(const std::string& path) {
+  Dataset inspect(const std::string& path) {
     const auto open = [&](hid_t access) {
       return checked(H5Dopen2(file_.id(), path.c_str(), access), H5Dclose, path, "cannot be opened");
     };
@@ -329,25 +399,28 @@ class Server {
     const Handle plist = checked(H5Dget_create_plist(id.id()), H5Pclose, path, "cannot be read");
     check_stays_inside(path, plist.id());
     Dataset set;
+    set.path = path;
     set.type = checked(H5Dget_type(id.id()), H5Tclose, path, "has an unreadable type");
     set.layout = layout_of(path, set.type.id(), id.id());
     const std::int64_t bytes = byte_count(set.layout.shape, set.layout.dtype);
     set.layout.offset = -1;
     const bool elsewhere = H5Pget_external_count(plist.id()) > 0 || is_in_another_file(id.id());
-    if (elsewhere) file_bytes_ = INT64_MAX;  // which file it is, and its size, stays unknown here
+    // Which file it is, and its size, stays unknown here.
+    const std::int64_t file_bytes = elsewhere ? INT64_MAX : file_bytes_;
     const auto stored = static_cast<std::int64_t>(std::min<hsize_t>(H5Dget_storage_size(id.id()), INT64_MAX));
     H5Eclear2(H5E_DEFAULT);
     switch (H5Pget_layout(plist.id())) {
       case H5D_CONTIGUOUS: {
         const haddr_t offset = H5Dget_offset(id.id());
         H5Eclear2(H5E_DEFAULT);
-        if (elsewhere || offset == HADDR_UNDEF) break;  // never written: all fill values
+        if (!elsewhere && offset == HADDR_UNDEF) set.everywhere = fill_value(plist.id(), set);
+        if (elsewhere || offset == HADDR_UNDEF) break;
         const auto end =
             core::checked_add(static_cast<std::int64_t>(std::min<haddr_t>(offset, INT64_MAX)), bytes);
-        if (stored < bytes || !end || *end > file_bytes_)
+        if (stored < bytes || !end || *end > file_bytes)
           throw errors_.claims_too_much(
               path, bytes,
-              fmt::format("the file of {} bytes cannot hold from byte {} on", file_bytes_, offset));
+              fmt::format("the file of {} bytes cannot hold from byte {} on", file_bytes, offset));
         set.layout.offset = static_cast<std::int64_t>(offset);
         break;
       }
@@ -356,7 +429,7 @@ class Server {
           throw errors_.claims_too_much(path, bytes, fmt::format("its {} stored bytes cannot hold", stored));
         break;
       case H5D_CHUNKED:
-        set.chunks.emplace(Hdf5Chunks::Place{errors_, path, file_bytes_, stored}, id.id(), plist.id(),
+        set.chunks.emplace(Hdf5Chunks::Place{errors_, path, file_bytes, stored}, id.id(), plist.id(),
                            set.layout.shape, set.layout.dtype);
         break;
       default:  // virtual, and allowed
@@ -364,7 +437,7 @@ class Server {
     }
     if (set.chunks) {
       const std::int64_t cache = set.chunks->cache_bytes();
-      allow_memory(kMemory + cache + 4 * set.chunks->chunk_bytes());
+      allow_memory(memory_ + cache + 4 * set.chunks->chunk_bytes());
       // The library's own cache is for what only it can decode. Without one it copies unfiltered chunks
       // straight from the file; through it, it would take as many bytes as a chunk's entry claims, and read
       // on past them.
@@ -375,13 +448,24 @@ class Server {
                          H5D_CHUNK_CACHE_W0_DEFAULT);
       id = Handle();
       id = open(access.id());
-      set.chunks->use(id.id(), set.type.id());
+      set.chunks->use(id.id(), set.type.id(), fill_value(plist.id(), set));
     }
     set.layout.storage = storage_words(plist.id());
     if (set.chunks) set.layout.storage += set.chunks->written();
+    if (set.chunks && set.chunks->is_unwritten()) set.everywhere = fill_value(plist.id(), set);
     set.id = std::move(id);
-    dataset_ = std::move(set);
-    dataset_path_ = path;
+    return set;
+  }
+
+  // The element that stands wherever nothing was written; empty where the file has none.
+  static std::string fill_value(hid_t plist, const Dataset& set) {
+    H5D_fill_value_t status = H5D_FILL_VALUE_UNDEFINED;
+    std::string element(static_cast<std::size_t>(size_of(set.layout.dtype)), '\0');
+    if (H5Pfill_value_defined(plist, &status) >= 0 && status != H5D_FILL_VALUE_UNDEFINED &&
+        H5Pget_fill_value(plist, set.type.id(), element.data()) >= 0)
+      return element;
+    H5Eclear2(H5E_DEFAULT);
+    return "";
   }
 
   // Nothing for contiguous data, "chunks of 64 x 64, shuffle, gzip".
@@ -409,9 +493,9 @@ class Server {
 
   // Refuses what would make the library read other files, run foreign code, or go round in circles.
   void check_stays_inside(const std::string& path, hid_t plist) {
-    if (H5Pget_layout(plist) == H5D_VIRTUAL && !allow_external_)
+    if (H5Pget_layout(plist) == H5D_VIRTUAL && !disk_.allow_others)
       throw external(path, "is a virtual dataset, made of parts of other datasets");
-    if (H5Pget_external_count(plist) > 0 && !allow_external_)
+    if (H5Pget_external_count(plist) > 0 && !disk_.allow_others)
       throw external(path, "keeps its data in other files");
     bool deflated = false;
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist)) {
@@ -419,12 +503,12 @@ class Server {
           fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
           H5Zfilter_avail(filter.id) <= 0) {
-        if (!allow_external_)
+        if (!disk_.allow_others)
           throw error(path, what + ", a plug-in").hint("--allow-external loads the HDF5 library's plug-ins");
         if (H5Zfilter_avail(filter.id) <= 0) throw error(path, what + ", and there is no plug-in for it");
       }
       const bool again = filter.id == H5Z_FILTER_DEFLATE && std::exchange(deflated, true);
-      if ((again || filter.id > H5Z_FILTER_FLETCHER32) && !allow_external_)
+      if ((again || filter.id > H5Z_FILTER_FLETCHER32) && !disk_.allow_others)
         throw error(path,
                     fmt::format("{}{}, and only the HDF5 library, which reads past the end of a damaged "
                                 "chunk, decompresses that",
@@ -534,45 +618,47 @@ class Server {
   }
 
   void read(Message& request, std::span<std::byte> buffer) {
-    if (!dataset_.chunks || !dataset_.chunks->decoded_here()) {
-      transfer(request, buffer, H5Dread);
+    const auto at = datasets_.find(request.integer());
+    if (at == datasets_.end()) throw Error(Error::Kind::internal, "a dataset that is not open");
+    Dataset& set = at->second;
+    if (!set.chunks || !set.chunks->decoded_here()) {
+      transfer(set, request, buffer, H5Dread);
       return;
     }
-    const auto [start, count] = box_of(request, buffer);
-    dataset_.chunks->read(start, count, buffer.data());
+    const auto [start, count] = box_of(set, request, buffer);
+    set.chunks->read(start, count, buffer.data());
   }
 
   // The box that is asked for, which lies within the open dataset and fits into the buffer.
-  std::pair<Shape, Shape> box_of(Message& request, std::span<std::byte> buffer) const {
+  static std::pair<Shape, Shape> box_of(const Dataset& set, Message& request, std::span<std::byte> buffer) {
     Shape start = request.shape(), count = request.shape();
-    const Shape& shape = dataset_.layout.shape;
-    bool fits = dataset_.id.valid() && start.size() == shape.size() && count.size() == shape.size();
+    const Shape& shape = set.layout.shape;
+    bool fits = set.id.valid() && start.size() == shape.size() && count.size() == shape.size();
     for (std::size_t d = 0; fits && d < shape.size(); ++d)
       fits = start[d] >= 0 && count[d] >= 0 && start[d] <= shape[d] && count[d] <= shape[d] - start[d];
-    if (!fits || byte_count(count, dataset_.layout.dtype) > static_cast<std::int64_t>(buffer.size()))
+    if (!fits || byte_count(count, set.layout.dtype) > static_cast<std::int64_t>(buffer.size()))
       throw Error(Error::Kind::internal, "a box outside of the dataset");
     return {std::move(start), std::move(count)};
   }
 
   // One box between the open dataset and the buffer; the type is the file's own, so nothing is converted.
   template <class Transfer>
-  void transfer(Message& request, std::span<std::byte> buffer, Transfer&& move) {
-    const auto [start, count] = box_of(request, buffer);
-    const Shape& shape = dataset_.layout.shape;
+  void transfer(const Dataset& set, Message& request, std::span<std::byte> buffer, Transfer&& move) {
+    const auto [start, count] = box_of(set, request, buffer);
+    const Shape& shape = set.layout.shape;
     const std::vector<hsize_t> from(start.begin(), start.end()), extent(count.begin(), count.end());
     Handle file_space(H5S_ALL, [](hid_t) -> herr_t { return 0; }), memory_space;
     if (!shape.empty()) {
-      file_space =
-          checked(H5Dget_space(dataset_.id.id()), H5Sclose, dataset_path_, "has an unreadable shape");
+      file_space = checked(H5Dget_space(set.id.id()), H5Sclose, set.path, "has an unreadable shape");
       memory_space =
           Handle(H5Screate_simple(static_cast<int>(extent.size()), extent.data(), nullptr), H5Sclose);
       if (H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, from.data(), nullptr, extent.data(), nullptr) <
           0)
-        throw library_error(dataset_path_, "has an unreadable shape");
+        throw library_error(set.path, "has an unreadable shape");
     }
     const hid_t memory = shape.empty() ? H5S_ALL : memory_space.id();
-    if (move(dataset_.id.id(), dataset_.type.id(), memory, file_space.id(), H5P_DEFAULT, buffer.data()) < 0)
-      throw library_error(dataset_path_,
+    if (move(set.id.id(), set.type.id(), memory, file_space.id(), H5P_DEFAULT, buffer.data()) < 0)
+      throw library_error(set.path,
                           errors_.kind == Error::Kind::output ? "cannot be written" : "cannot be read");
   }
 
@@ -615,32 +701,23 @@ class Server {
 
   void check(Message& request) {
     errors_.kind = Error::Kind::output;
-    const std::string path = request.text();
-    errors_.name = request.text();
-    start_library();
-    open_existing(path, H5F_ACC_RDONLY);
-    std::vector<std::string> targets;
-    for (std::int64_t n = request.integer(); n > 0; --n) targets.push_back(request.text());
+    open_file(H5F_ACC_RDONLY);
     const bool overwrite = request.integer() != 0;
-    for (const std::string& target : targets) clear_the_way(target, overwrite, false);
+    for (std::int64_t n = request.integer(); n > 0; --n) clear_the_way(request.text(), overwrite, false);
   }
 
   void begin(Message& request) {
     errors_.kind = Error::Kind::output;
-    const std::string path = request.text();
-    errors_.name = request.text();
     const bool is_new = request.integer() != 0;
     overwrite_ = request.integer() != 0;
-    start_library();
-    const Handle access = hdf5_access(disk_), plist(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-    H5Pset_alignment(access.id(), kAlignFrom, kAlignment);
-    H5Pset_obj_track_times(plist.id(), false);  // the same work gives the same bytes
     if (is_new) {
-      file_ = checked(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, plist.id(), access.id()), H5Fclose, "",
+      const Handle access = hdf5_access(disk_), plist(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+      H5Pset_alignment(access.id(), kAlignFrom, kAlignment);
+      H5Pset_obj_track_times(plist.id(), false);  // the same work gives the same bytes
+      file_ = checked(H5Fcreate(disk_.name.c_str(), H5F_ACC_TRUNC, plist.id(), access.id()), H5Fclose, "",
                       "cannot be made");
     } else {
-      if (H5Fis_hdf5(path.c_str()) == 0) throw error("", "already exists, and is not an HDF5 file");
-      file_ = checked(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), H5Fclose, "", "cannot be opened");
+      open_file(H5F_ACC_RDWR, "already exists, and is not an HDF5 file");
     }
   }
 
@@ -650,18 +727,17 @@ class Server {
   }
 
   void close_dataset() {
-    close_written(dataset_.id, dataset_path_);
-    dataset_ = Dataset();
-    dataset_path_.clear();
+    close_written(written_.id, written_.path);
+    written_ = Dataset();
   }
 
   void create(Message& request) {
     close_dataset();
-    dataset_path_ = request.text();
-    const std::string& path = dataset_path_;
-    dataset_.layout.dtype = static_cast<DType>(request.integer());
-    dataset_.layout.shape = request.shape();
-    const Shape& shape = dataset_.layout.shape;
+    written_.path = request.text();
+    const std::string& path = written_.path;
+    written_.layout.dtype = static_cast<DType>(request.integer());
+    written_.layout.shape = request.shape();
+    const Shape& shape = written_.layout.shape;
     if (shape.size() > H5S_MAX_RANK)
       throw error(path, fmt::format("the array has {} axes, HDF5 allows {}", shape.size(), H5S_MAX_RANK));
     clear_the_way(path, overwrite_, true);
@@ -677,7 +753,7 @@ class Server {
     if (level > 0 && !shape.empty() && element_count(shape) > 0) {
       // Chunks that follow one another in C order, as the elements come. A chunk that two pieces share waits
       // in the cache.
-      Pieces chunks(shape, kWrittenChunkBytes / size_of(dataset_.layout.dtype));
+      Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
       chunks.next();
       const std::vector<hsize_t> chunk(chunks.count().begin(), chunks.count().end());
       H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
@@ -686,10 +762,14 @@ class Server {
       constexpr std::size_t kSlots = 521;
       H5Pset_chunk_cache(access.id(), kSlots, 4 * kWrittenChunkBytes, H5D_CHUNK_CACHE_W0_DEFAULT);
     }
-    H5Pset_fill_time(plist.id(), H5D_FILL_TIME_NEVER);  // every element is written
     H5Pset_obj_track_times(plist.id(), false);
-    dataset_.type = make_type(dataset_.layout.dtype);
-    dataset_.id = checked(H5Dcreate2(file_.id(), path.c_str(), dataset_.type.id(), space.id(), H5P_DEFAULT,
+    written_.type = make_type(written_.layout.dtype);
+    const std::string everywhere = request.text();
+    if (everywhere.empty())
+      H5Pset_fill_time(plist.id(), H5D_FILL_TIME_NEVER);  // every element is written
+    else if (H5Pset_fill_value(plist.id(), written_.type.id(), everywhere.data()) < 0)
+      throw library_error(path, "cannot be made");
+    written_.id = checked(H5Dcreate2(file_.id(), path.c_str(), written_.type.id(), space.id(), H5P_DEFAULT,
                                      plist.id(), access.id()),
                           H5Dclose, path, "cannot be made");
   }
@@ -761,19 +841,29 @@ class Server {
   // The order matters: what is closed last stands first.
   Hdf5Disk disk_;
   Handle links_, file_;
-  Dataset dataset_;
-  std::string dataset_path_;
+  std::unordered_map<std::int64_t, Dataset> datasets_;  // for reading
+  std::int64_t last_id_ = 0;
+  Dataset written_;
   Hdf5Errors errors_;
-  bool allow_external_ = false, external_seen_ = false, overwrite_ = false;
-  std::int64_t file_bytes_ = 0;
+  std::optional<Listing> listing_;
+  bool external_seen_ = false, overwrite_ = false;
+  std::int64_t memory_ = 0, file_bytes_ = 0;
 };
 
 }  // namespace
 
-Worker::Serve make_hdf5_server() {
-  return [server = std::make_shared<Server>()](Message& request, std::span<std::byte> buffer) {
-    return server->serve(request, buffer);
-  };
+std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes) {
+  constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20;
+  const int file = disk.fd;
+  disk.fd = Worker::kFile;
+  const auto server = std::make_shared<Server>(std::move(disk), stored_bytes);
+  return std::make_unique<Worker>(
+      [server](Message& request, std::span<std::byte> buffer) { return server->serve(request, buffer); },
+      Worker::Setup{
+          .library = "the HDF5 library",
+          .start = [server] { server->start_library(); },
+          .file = file,
+          .request_seconds = static_cast<int>(60 + std::min(stored_bytes / kBytesPerSecond, kDay))});
 }
 
 }  // namespace ejk::io

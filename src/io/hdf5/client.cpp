@@ -1,0 +1,432 @@
+// One process a file answers for all its datasets, one question at a time. Starting it takes a millisecond or
+// two. After any failure it is given up, so that what a damaged dataset may do to the library's memory ends
+// with it; the next question starts another, and datasets that are open are opened in there again when they
+// are read.
+// tests: tests/io/test_hdf5.cpp
+#include "io/hdf5/client.hpp"
+
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <mutex>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "io/atomic_file.hpp"
+#include "io/byte_order.hpp"
+#include "io/hdf5/server.hpp"
+#include "io/mapped_source.hpp"
+#include "io/pieces.hpp"
+
+namespace ejk::io {
+
+namespace {
+
+Message request(Hdf5Call call) {
+  Message message;
+  message.put(static_cast<std::int64_t>(call));
+  return message;
+}
+
+// The bytes that a file has on its disk: one with holes claims as many as it likes.
+std::int64_t stored_bytes(int fd) {
+  constexpr std::int64_t kBlock = 512;
+  struct stat status {};
+  return fstat(fd, &status) != 0 ? 0 : std::min<std::int64_t>(status.st_size, status.st_blocks * kBlock);
+}
+
+// The HDF5 side of an open file.
+class Session {
+ public:
+  Session(const std::string& path, int fd, bool allow_others)
+      : name_(core::printable(path)),
+        worker_(start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored_bytes(fd))) {}
+
+  Message call(const Message& message) {
+    try {
+      return worker_->call(message);
+    } catch (Error& e) {
+      // What the server throws begins with the name; what is thrown when it dies does not.
+      if (!e.message().starts_with(name_)) e.at(name_);
+      throw;
+    }
+  }
+  std::byte* buffer() const { return worker_->buffer(); }
+
+ private:
+  std::string name_;
+  std::unique_ptr<Worker> worker_;
+};
+
+class Hdf5File;
+
+// A dataset that is open in a session, as that calls it.
+struct OpenedDataset {
+  std::string path;
+  ArrayLayout layout;
+  std::string everywhere;  // the one element that all are
+  std::int64_t id = 0, session = 0;
+};
+
+class Hdf5File final : public OpenContainer, public std::enable_shared_from_this<Hdf5File> {
+ public:
+  Hdf5File(const std::string& path, const OpenOptions& options);
+
+  std::shared_ptr<const ArraySource> array(const std::string& member) const override;
+  std::vector<std::string> names(const std::string& group) const override;
+  std::vector<ArrayLink> links(const std::string& group) const override;
+
+  // A box of a dataset, at most as large as the buffer, to `out`. It may have to be opened anew.
+  void read(OpenedDataset& set, const Shape& start, const Shape& count, std::byte* out) const;
+  void close(const OpenedDataset& set) const noexcept;
+
+ private:
+  // With `mutex_` held.
+  Message call(const Message& message) const;
+  OpenedDataset open(const std::string& member) const;
+
+  std::string path_, name_;
+  bool allow_external_;
+  File file_;
+  mutable std::mutex mutex_;
+  mutable std::unique_ptr<Session> session_;
+  mutable std::int64_t sessions_ = 0;  // so far
+};
+
+// Opens the file to see that the system lets us, and that there is something in it.
+File open_checked(const std::string& path, const std::string& name) {
+  File file = open_for_reading(path, name);
+  if (!is_regular(file.fd(), name))
+    throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
+        .hint("copy it to a file first");
+  if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
+  return file;
+}
+
+// A dataset that cannot be mapped: chunked, filtered, compact.
+class DatasetSource final : public ArraySource {
+ public:
+  DatasetSource(std::shared_ptr<const Hdf5File> file, OpenedDataset set, std::string name)
+      : file_(std::move(file)), set_(std::move(set)), layout_(set_.layout), name_(std::move(name)) {}
+  ~DatasetSource() override { file_->close(set_); }
+  DatasetSource(const DatasetSource&) = delete;
+  DatasetSource& operator=(const DatasetSource&) = delete;
+
+  DType dtype() const override { return layout_.dtype; }
+  const Shape& shape() const override { return layout_.shape; }
+  const std::string& name() const override { return name_; }
+  std::string storage() const override { return storage_of(layout_); }
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::int64_t size = size_of(dtype());
+    auto* to = static_cast<std::byte*>(out);
+    for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
+      for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
+      file_->read(set_, from, extent, to);
+      const std::int64_t n = element_count(extent);
+      if (layout_.byte_order == ByteOrder::swapped) swap_bytes(to, n, size);
+      to += n * size;
+    });
+  }
+
+ private:
+  std::shared_ptr<const Hdf5File> file_;
+  mutable OpenedDataset set_;  // the file's mutex guards it
+  ArrayLayout layout_;
+  std::string name_;
+};
+
+// A dataset of which nothing was ever written.
+class UnwrittenSource final : public ArraySource {
+ public:
+  UnwrittenSource(const ArrayLayout& layout, std::string element, std::string name)
+      : layout_(layout), element_(std::move(element)), name_(std::move(name)) {
+    if (layout_.byte_order == ByteOrder::swapped) swap_bytes(element_.data(), 1, size_of(layout_.dtype));
+  }
+
+  DType dtype() const override { return layout_.dtype; }
+  const Shape& shape() const override { return layout_.shape; }
+  const std::string& name() const override { return name_; }
+  std::string storage() const override { return storage_of(layout_); }
+  bool random_access() const override { return true; }
+  const std::byte* uniform() const override { return reinterpret_cast<const std::byte*>(element_.data()); }
+
+  void read(std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) const override {
+    // One element, then as many again as there are already.
+    const auto size = element_.size();
+    const std::size_t all = static_cast<std::size_t>(element_count(count)) * size;
+    auto* to = static_cast<std::byte*>(out);
+    if (all == 0) return;
+    std::memcpy(to, element_.data(), size);
+    for (std::size_t done = size, n = 0; done < all; done += n) {
+      n = std::min(done, all - done);
+      std::memcpy(to + done, to, n);
+    }
+  }
+
+ private:
+  ArrayLayout layout_;
+  std::string element_;
+  std::string name_;
+};
+
+Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
+    : path_(path),
+      name_(core::printable(path)),
+      allow_external_(options.allow_external),
+      file_(open_checked(path, name_)) {}
+
+Message Hdf5File::call(const Message& message) const {
+  if (!session_) {
+    session_ = std::make_unique<Session>(path_, file_.fd(), allow_external_);
+    ++sessions_;
+  }
+  try {
+    return session_->call(message);
+  } catch (...) {
+    session_.reset();
+    throw;
+  }
+}
+
+OpenedDataset Hdf5File::open(const std::string& member) const {
+  Message reply = call(request(Hdf5Call::open).put(member));
+  OpenedDataset set;
+  set.session = sessions_;
+  set.id = reply.integer();
+  set.path = reply.text();
+  const std::int64_t dtype = reply.integer();
+  ArrayLayout& layout = set.layout;
+  const auto malformed = [&] {
+    return Error(Error::Kind::input,
+                 name_ + ":" + core::printable(set.path) + ": the HDF5 library gave an invalid answer");
+  };
+  if (dtype < 0 || dtype > static_cast<std::int64_t>(DType::float64)) throw malformed();
+  layout.dtype = static_cast<DType>(dtype);
+  layout.byte_order = reply.integer() == 0 ? ByteOrder::native : ByteOrder::swapped;
+  layout.shape = reply.shape();
+  layout.offset = reply.integer();
+  layout.storage = reply.text();
+  set.everywhere = reply.text();
+  if (!set.everywhere.empty() && std::ssize(set.everywhere) != size_of(layout.dtype)) throw malformed();
+  const std::int64_t bytes = byte_count(layout.shape, layout.dtype);
+  if (layout.offset >= 0) {
+    const auto end = core::checked_add(layout.offset, bytes);
+    if (!end || *end > size_of_file(file_.fd(), name_)) throw malformed();
+  }
+  return set;
+}
+
+void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, std::byte* out) const {
+  const std::lock_guard lock(mutex_);
+  if (!session_ || set.session != sessions_) {
+    OpenedDataset again = open(set.path);
+    if (again.layout.dtype != set.layout.dtype || again.layout.shape != set.layout.shape)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}:{}: has changed while it was read", name_, core::printable(set.path)));
+    set = std::move(again);
+  }
+  call(request(Hdf5Call::read).put(set.id).put(start).put(count));
+  std::memcpy(out, session_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
+}
+
+void Hdf5File::close(const OpenedDataset& set) const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!session_ || set.session != sessions_) return;
+  try {
+    call(request(Hdf5Call::close).put(set.id));
+  } catch (...) {  // then the session is gone, and the dataset with it
+    session_.reset();
+  }
+}
+
+// What comes in parts: f takes each item out of its message.
+template <class F>
+void for_each_in_parts(F&& part, const std::function<void(Message&)>& take) {
+  std::int64_t done = 0, all = 0;
+  do {
+    Message reply = part(done);
+    all = reply.integer();
+    const std::int64_t before = done;
+    for (; done < all && !reply.at_end(); ++done) take(reply);
+    if (done == before && done < all)
+      throw Error(Error::Kind::input, "its reading process gave a malformed answer");
+  } while (done < all);
+}
+
+std::vector<std::string> Hdf5File::names(const std::string& group) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for_each_in_parts([&](std::int64_t first) { return call(request(Hdf5Call::names).put(group).put(first)); },
+                    [&](Message& reply) { names.push_back(reply.text()); });
+  return names;
+}
+
+std::vector<ArrayLink> Hdf5File::links(const std::string& group) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ArrayLink> links;
+  for_each_in_parts([&](std::int64_t first) { return call(request(Hdf5Call::links).put(group).put(first)); },
+                    [&](Message& reply) {
+                      std::string name = reply.text(), kind = reply.text();
+                      links.push_back({std::move(name), std::move(kind), reply.text()});
+                    });
+  return links;
+}
+
+std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) const {
+  OpenedDataset set;
+  {
+    const std::lock_guard lock(mutex_);
+    set = open(member);
+  }
+  std::string name = name_ + ":" + core::printable(set.path);
+  if (set.layout.offset < 0 && set.everywhere.empty())
+    return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
+  close(set);
+  if (!set.everywhere.empty())
+    return std::make_shared<UnwrittenSource>(set.layout, std::move(set.everywhere), std::move(name));
+  const std::int64_t end = set.layout.offset + byte_count(set.layout.shape, set.layout.dtype);
+  Mapping mapping = Mapping::of_file(file_.fd(), end, name);
+  return make_mapped_source(std::move(mapping), set.layout, std::move(name));
+}
+
+}  // namespace
+
+std::shared_ptr<const OpenContainer> open_hdf5(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<Hdf5File>(path, options);
+}
+
+namespace {
+
+// The bytes of the file that is there now, to the new one, where the file system has room for them and for
+// `more` bytes; it may share the blocks of the two.
+void copy_contents(const std::string& path, const AtomicFile& to, std::int64_t more) {
+  const File from(open_for_reading(path, to.name()));
+  std::int64_t left = size_of_file(from.fd(), to.name());
+  if (ioctl(to.fd(), FICLONE, from.fd()) == 0) {
+    to.check_room(more);
+    return;
+  }
+  to.check_room(core::checked_add(left, more).value_or(INT64_MAX));
+  while (left > 0) {
+    const ssize_t n =
+        copy_file_range(from.fd(), nullptr, to.fd(), nullptr, static_cast<std::size_t>(left), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    left -= n;
+  }
+  Array piece(DType::uint8, {left > 0 ? kPieceBytes : 0});
+  while (left > 0) {  // where the system cannot: both files stand where it stopped
+    const auto n = static_cast<std::int64_t>(
+        read_some(from.fd(), piece.data(), static_cast<std::size_t>(kPieceBytes), to.name()));
+    if (n == 0) throw Error(Error::Kind::input, to.name() + ": has become shorter while it was copied");
+    write_all(to.fd(), piece.data(), n, to.name());
+    left -= n;
+  }
+}
+
+// Whatever goes wrong with a file that is written to is an Error{output}.
+template <class F>
+void as_output_error(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::input) throw;
+    throw Error(Error::Kind::output, e.message()).hint(e.hint());
+  }
+}
+
+// An empty file is as good as none: `mktemp` makes such.
+bool has_contents(const std::string& path) {
+  const std::string name = core::printable(path);
+  const File file(open_for_reading(path, name));
+  return size_of_file(file.fd(), name) > 0;
+}
+
+// The least that the arrays take on the disk.
+std::int64_t written_bytes(const WriteJob& job) {
+  WriteJob stored = job;
+  std::erase_if(stored.arrays, [](const NamedArray& array) { return array.source->uniform() != nullptr; });
+  return stored.bytes();
+}
+
+// Adds the arrays to a copy of the file, which then takes its place. False where a file came or went
+// meanwhile.
+bool try_to_write(const WriteJob& job) {
+  const ReplaceLock lock(job.path);
+  AtomicFile file(job.path);
+  if (!file.is_temporary())
+    throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
+  if (file.replaces() != lock.found_file()) return false;
+  bool is_new = true;
+  as_output_error([&] { is_new = !file.replaces() || !has_contents(file.target()); });
+  if (is_new)
+    file.check_room(written_bytes(job));
+  else
+    as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
+  Session session(job.path, file.fd(), false);
+  const auto call = [&](const Message& message) { as_output_error([&] { session.call(message); }); };
+  call(request(Hdf5Call::begin).put(is_new).put(job.options.overwrite));
+  for (const NamedArray& array : job.arrays) {
+    const ArraySource& source = *array.source;
+    const std::int64_t size = size_of(source.dtype());
+    const std::byte* const everywhere = source.uniform();
+    call(request(Hdf5Call::create)
+             .put(array.name)
+             .put(static_cast<std::int64_t>(source.dtype()))
+             .put(source.shape())
+             .put(static_cast<std::int64_t>(job.options.compression))
+             .put(std::string_view(reinterpret_cast<const char*>(everywhere),
+                                   everywhere == nullptr ? 0 : static_cast<std::size_t>(size))));
+    if (everywhere != nullptr) continue;  // the file says it once
+    for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
+      source.read(start, count, session.buffer());
+      call(request(Hdf5Call::write).put(start).put(count));
+    });
+  }
+  if (job.options.overwrite)
+    for (const std::string& path : job.options.absent) call(request(Hdf5Call::remove).put(path));
+  Message finish = request(Hdf5Call::finish);
+  finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.attributes.size()));
+  for (const auto& [key, value] : job.options.attributes) finish.put(key).put(value);
+  call(finish);
+  if (!file.replaces()) return file.commit_new();
+  file.commit();
+  return true;
+}
+
+}  // namespace
+
+void write_hdf5(const WriteJob& job) {
+  // Where another run has made the file that was to be made here, the arrays are added to that one.
+  while (!try_to_write(job)) {
+  }
+}
+
+void check_hdf5(const WriteJob& job) {
+  check_can_write(job.path);
+  if (access(job.path.c_str(), F_OK) != 0) {
+    if (errno == ENOENT) return;
+    throw system_error(Error::Kind::output, core::printable(job.path), errno);
+  }
+  const std::string name = core::printable(job.path);
+  as_output_error([&] {
+    if (!has_contents(job.path)) return;
+    const File file = open_checked(job.path, name);
+    Session session(job.path, file.fd(), false);
+    Message check = request(Hdf5Call::check);
+    check.put(job.options.overwrite).put(static_cast<std::int64_t>(job.arrays.size()));
+    for (const NamedArray& array : job.arrays) check.put(array.name);
+    session.call(check);
+  });
+}
+
+}  // namespace ejk::io

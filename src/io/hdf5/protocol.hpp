@@ -1,0 +1,38 @@
+// What can be asked of the process in which the HDF5 library works.
+// tests: tests/io/test_hdf5.cpp
+#pragma once
+
+#include <cstdint>
+
+namespace ejk::io {
+
+/// In each request the call comes first, then what stands here before the arrow. A request ends in an answer
+/// or an Error.
+enum class Hdf5Call : std::int64_t {
+  // path, first → how many there are; of those from `first` on each dataset's path, as many as fit
+  names,
+  // the same → how many; each link's path, kind and target
+  links,
+  // the dataset's path or "" → a number for it, its path, dtype, byte order, shape, offset in the file or -1,
+  // how
+  // it is stored, the bytes of the one element that all are or ""
+  open,
+  // the number → nothing
+  close,
+  // the number, start, count of a box → nothing; its elements, as in the file, are in the buffer
+  read,
+  // overwrite (0, 1), how many, then each object's path → nothing: they could be written
+  check,
+  // whether the file is new (0, 1), overwrite (0, 1) → nothing
+  begin,
+  // an array's path, dtype, shape, compression level or 0, the one element that all are or "" → nothing
+  create,
+  // start, count; the elements are in the buffer → nothing
+  write,
+  // an array's path → nothing; whether or not there was one, there is none now
+  remove,
+  // path of the object that gets attributes, how many, then each name and value → nothing; all is on its way
+  finish,
+};
+
+}  // namespace ejk::io
