@@ -161,10 +161,6 @@ Error not_a_size(const std::string& word) {
   return usage(fmt::format("'{}' is not a size, such as 64k or 4GiB", printable(word)));
 }
 
-}  // namespace
-
-namespace {
-
 // "128", "HxQxK or QxK" → "128x128"
 std::string square_of(const std::string& length, const std::string& form) {
   std::string out = length;

@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "ejk/io.hpp"
+#include "ejk/threads.hpp"
 #include "exit_status.hpp"
 #include "progress.hpp"
 
@@ -41,6 +43,13 @@ extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
   _exit(kExitInput);
 }
 
+// OpenMP's library ends the program by exit(1) where it cannot start a thread, after saying so.
+extern "C" void end_without_threads() {
+  if (!is_starting_threads()) return;
+  remove_temporary_files();
+  _exit(kExitBudget);
+}
+
 void install(int signal, void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
@@ -53,6 +62,8 @@ void install(int signal, void (*handler)(int)) {
 void handle_signals(const std::string& program) {
   std::snprintf(program_name, sizeof program_name, "%s: ", program.c_str());
 
+  static const int registered = std::atexit(end_without_threads);
+  static_cast<void>(registered);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);

@@ -24,8 +24,7 @@ class Error : public std::exception {
   /// What callers tell from all else of its kind.
   enum class Reason {
     other,
-    unsupported,  // sound data of a type that ejk has no arrays of: whoever reads a whole file may leave it
-                  // out
+    unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it out
   };
 
   Error(Kind kind, std::string message, Reason reason = Reason::other)

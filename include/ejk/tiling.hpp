@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,8 +23,10 @@ class TilingTable {
     std::int64_t line = 0;  // in the text, from 1 on
   };
 
-  /// Throws Error{input}: "line 3: …".
-  static TilingTable parse(std::string_view text);
+  /// Throws Error{input}: "line 3: …". `name` is what messages call the table.
+  static TilingTable parse(std::string_view text, std::string name = "the tiling table");
+
+  const std::string& name() const { return name_; }
 
   /// The first row that fits; nothing when none does. The pointer lives as long as the table.
   const Row* find(std::int64_t m, std::int64_t k, std::int64_t n) const;
@@ -31,6 +34,7 @@ class TilingTable {
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
+  std::string name_;
   std::vector<Row> rows_;
 };
 

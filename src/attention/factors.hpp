@@ -169,14 +169,14 @@ class Right {
 /// The arithmetic of products of Real, and of those of two matrices of which each may be bfloat16.
 template <class Real>
 const kernels::Gemm& gemm_of() {
-  const kernels::Products& products = kernels::active_for_products().products;
+  const kernels::Products& products = kernels::active().products;
   return sizeof(Real) == 8 ? *products.f64 : *products.f32;
 }
 template <class Real>
 const kernels::Gemm& gemm_of(DType left, DType right) {
-  const kernels::Products& products = kernels::active_for_products().products;
-  const bool narrow = sizeof(Real) == 4 && left == DType::bfloat16 && right == DType::bfloat16;
-  return narrow && products.bf16 != nullptr ? *products.bf16 : gemm_of<Real>();
+  if (sizeof(Real) != 4 || left != DType::bfloat16 || right != DType::bfloat16) return gemm_of<Real>();
+  const kernels::Products& products = kernels::active_for_bf16().products;
+  return products.bf16 != nullptr ? *products.bf16 : gemm_of<Real>();
 }
 
 template <class Real>

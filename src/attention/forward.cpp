@@ -33,7 +33,7 @@ class Forward {
         lse_(static_cast<Real*>(lse)),
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
         split_(weights_in_parts(setup)),
-        gemm_(split_ ? *kernels::active_for_products().products.bf16 : gemm_of<Real>()),
+        gemm_(split_ ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         group_(group_rows(score_gemm_, gemm_)),
         key_block_(std::min(setup.block.kv, gemm_of<Real>().kc)),
@@ -124,8 +124,8 @@ class Forward {
   // weights, which must keep their bits, go as three bfloat16 each.
   static constexpr std::int64_t kParts = 3;
   static bool weights_in_parts(const Setup& setup) {
-    const kernels::Products& products = kernels::active_for_products().products;
-    return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 && products.bf16_rate > 2 * kParts;
+    return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 &&
+           kernels::active_for_bf16().products.bf16_rate > 2 * kParts;
   }
 
   // Products of a row to weights, in place.

@@ -1,5 +1,5 @@
-// Teams of threads are OpenMP's. What is added here: how many threads some work is worth, and that no team is asked
-// for that the system does not let start.
+// Teams of threads are OpenMP's. What is added here: how many threads some work is worth, and that no team is
+// asked for that the system does not let start.
 // tests: tests/core/test_parallel.cpp
 #include "core/parallel.hpp"
 
@@ -12,6 +12,7 @@
 #include <charconv>
 #include <condition_variable>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -69,9 +70,16 @@ std::int64_t counted_threads() {
   return stat("/proc/self/task", &tasks) == 0 ? static_cast<std::int64_t>(tasks.st_nlink) - 2 : 0;
 }
 
-// OpenMP ends the process when it cannot start a thread of a team. So when a thread asks for a larger team than
-// before, as many threads are started by hand, kept until all are there, and let go again.
-// Returns how many there were, at most `wanted`.
+// What this thread knows of its teams. OpenMP keeps the threads of the last one for the next.
+struct Teams {
+  int last = 1;                                // threads of the last one, this one among them
+  int most = std::numeric_limits<int>::max();  // more were refused
+  bool starting = false;
+};
+thread_local Teams teams;
+
+// OpenMP ends the process when it cannot start a thread. So those that a larger team lacks are started by hand
+// first, kept until all are there, and let go again. Returns how many there were, at most `wanted`.
 int threads_that_start(int wanted) {
   const std::int64_t before = counted_threads();
   std::mutex mutex;
@@ -93,19 +101,22 @@ int threads_that_start(int wanted) {
   }
   all_there.notify_all();
   for (std::thread& thread : tried) thread.join();
-  // A thread that was joined may count against a limit for some microseconds more.
-  constexpr int kMostLooks = 10000;
+  // A thread that was joined may count against a limit for some microseconds more. (Where other threads of
+  // the process start some, the count says nothing.)
+  constexpr int kMostLooks = 100;
   for (int i = 0; i < kMostLooks && counted_threads() > before; ++i) sched_yield();
   return static_cast<int>(tried.size());
 }
 
-// The size of this thread's last team, whose threads OpenMP keeps for the next one.
-thread_local int team = 1;
-
 // The size of the team that this thread can have.
 int team_size(int wanted) {
-  team = wanted > team ? 1 + threads_that_start(wanted - 1) : wanted;
-  return team;
+  wanted = std::min(wanted, teams.most);
+  if (wanted > teams.last) {
+    const int size = teams.last + threads_that_start(wanted - teams.last);
+    if (size < wanted) teams.most = size;
+    wanted = size;
+  }
+  return teams.last = wanted;
 }
 
 }  // namespace
@@ -121,11 +132,14 @@ int threads_for(std::int64_t steps, double work) {
 void run_team(int threads, const std::function<void()>& member) {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
   static_cast<void>(registered);
-  if (threads <= 1 || in_team || is_child.load(std::memory_order_relaxed)) return member();
+  if (threads <= 1 || in_team || omp_in_parallel() != 0 || is_child.load(std::memory_order_relaxed))
+    return member();
   const int size = team_size(threads);
   if (size <= 1) return member();
+  teams.starting = true;
 #pragma omp parallel num_threads(size)
   {
+    teams.starting = false;
     in_team = true;
     member();
     in_team = false;
@@ -135,7 +149,10 @@ void run_team(int threads, const std::function<void()>& member) {
 }  // namespace core
 
 void release_threads() {
-  if (core::team > 1 && omp_pause_resource_all(omp_pause_soft) == 0) core::team = 1;
+  if (core::teams.last > 1 && omp_pause_resource_all(omp_pause_soft) != 0) return;
+  core::teams = {};
 }
+
+bool is_starting_threads() { return core::teams.starting; }
 
 }  // namespace ejk

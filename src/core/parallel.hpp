@@ -1,6 +1,6 @@
-// Parallel loops, on OpenMP's threads. Work is cut by the problem, so the result is the same for any number of
-// threads; how many there are is decided here, by threads_for, from the work that there is, and by what the
-// system lets start: in the worst case the calling thread does it all.
+// Parallel loops, on OpenMP's threads. Work is cut by the problem, so the result is the same for any number
+// of threads; how many there are is decided here, by threads_for, from the work that there is, and by what
+// the system lets start: in the worst case the calling thread does it all.
 // tests: tests/core/test_parallel.cpp
 #pragma once
 
@@ -25,8 +25,9 @@ int threads_for(std::int64_t steps, double work);
 /// will do.
 double set_least_work(double nanoseconds);
 
-/// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have ended.
-/// Inside of a team, and where no thread can be started, it is this thread's call alone. `member` does not throw.
+/// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have
+/// ended. Inside of a team or of another parallel region, and where no thread can be started, it is this
+/// thread's call alone. `member` does not throw.
 void run_team(int threads, const std::function<void()>& member);
 
 /// Keeps the exception of the smallest index of a parallel loop, since none may leave it. Steps of larger

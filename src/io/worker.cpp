@@ -75,9 +75,24 @@ constexpr int kSocket = STDERR_FILENO + 1;  // where the child keeps its end
 
 enum class Outcome : std::int64_t { answer, error };
 
+// An error that the child has told: it goes on working.
+struct Served {
+  Error error;
+};
+
+// The child ends with its parent, whatever it is doing: when the socket closes, a signal comes. (It comes with
+// messages too. PR_SET_PDEATHSIG would end the child with the thread that made it.)
+extern "C" void end_with_parent(int) {
+  const int before = errno;
+  pollfd socket{kSocket, POLLIN, 0};
+  if (poll(&socket, 1, 0) > 0 && (socket.revents & POLLHUP) != 0) _exit(0);
+  errno = before;
+}
+
 void handle(int signal, void (*how)(int)) {
   struct sigaction action {};
   action.sa_handler = how;
+  action.sa_flags = SA_RESTART;
   sigaction(signal, &action, nullptr);
 }
 
@@ -85,10 +100,10 @@ void become_a_child(int socket, int file) {
   // The terminal's signals are for the parent to act on; the child follows when its socket closes.
   for (int signal = 1; signal < NSIG; ++signal) {
     const bool ignored = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT ||
-                         signal == SIGPIPE || signal == SIGXFSZ ||  // the last two become errors of write()
-                         signal == SIGIO;                           // see EndsWithParent
+                         signal == SIGPIPE || signal == SIGXFSZ;  // the last two become errors of write()
     handle(signal, ignored ? SIG_IGN : SIG_DFL);
   }
+  handle(SIGIO, end_with_parent);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -106,25 +121,11 @@ void become_a_child(int socket, int file) {
   closefrom(kSocket + 1);
   fcntl(kSocket, F_SETOWN, getpid());
   fcntl(kSocket, F_SETFL, fcntl(kSocket, F_GETFL) | O_ASYNC);
+  end_with_parent(SIGIO);  // it may have ended before there was a signal for that
 
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
 }
-
-// While one lives the child ends with its parent, whatever it is doing: nothing happens on the socket while
-// the parent waits for an answer but that it closes, and that is a signal. (PR_SET_PDEATHSIG would end the
-// child with the thread that made it.)
-class EndsWithParent {
- public:
-  EndsWithParent() {
-    handle(SIGIO, SIG_DFL);
-    pollfd socket{kSocket, POLLIN, 0};
-    if (poll(&socket, 1, 0) > 0 && (socket.revents & POLLHUP) != 0) _exit(0);
-  }
-  ~EndsWithParent() { handle(SIGIO, SIG_IGN); }
-  EndsWithParent(const EndsWithParent&) = delete;
-  EndsWithParent& operator=(const EndsWithParent&) = delete;
-};
 
 // What f returns or throws, as an answer.
 template <class F>
@@ -139,7 +140,6 @@ Message answer_of(F&& f) {
     return reply;
   };
   try {
-    const EndsWithParent whatever_it_does;
     const Message answer = f();
     return Message().put(static_cast<std::int64_t>(Outcome::answer)).put(answer.bytes());
   } catch (const Error& e) {
@@ -232,7 +232,9 @@ Shape Message::shape() {
 }
 
 Worker::Worker(const Serve& serve, Setup setup)
-    : setup_(std::move(setup)), buffer_(Mapping::of_memory(kBufferBytes, Mapping::Sharing::with_children)) {
+    : setup_(std::move(setup)),
+      owner_(getpid()),
+      buffer_(Mapping::of_memory(kBufferBytes, Mapping::Sharing::with_children)) {
   const std::string process = "no process for " + setup_.library;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
@@ -247,63 +249,74 @@ Worker::Worker(const Serve& serve, Setup setup)
 
 Worker::~Worker() { stop(); }
 
-// Ends the child; returns how it ended, if it had before.
+// Ends the child; returns how it ended, if it had before. In a process forked from the one that started the
+// child it is not this one's: there the other side is only let go of.
 int Worker::stop() {
   int status = 0;
   if (child_ < 0) return status;
-  kill(child_, SIGKILL);  // between requests it has nothing to finish
-  while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+  if (owner_ == getpid()) {
+    kill(child_, SIGKILL);  // between requests it has nothing to finish
+    while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    }
   }
   child_ = -1;
+  socket_ = File();
   return status;
+}
+
+void Worker::end(const Error& why) {
+  stop();
+  ended_ = why;
+  throw why;
 }
 
 Message Worker::receive() {
   Message reply;
-  try {
-    const int failed = receive_message(socket_.fd(), reply);
-    if (failed == kGone) throw_death();
-    if (failed != 0)
-      throw system_error(Error::Kind::budget, "no answer from the process of " + setup_.library, failed);
-    if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
-  } catch (...) {
-    stop();  // what may still come is no answer to the next request
-    throw;
-  }
+  const int failed = receive_message(socket_.fd(), reply);
+  if (failed == kGone) end(death());
+  if (failed != 0)
+    end(system_error(Error::Kind::budget, "no answer from the process of " + setup_.library, failed));
+  if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
   const std::int64_t kind = reply.integer(), reason = reply.integer();
   if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
   if (reason < 0 || reason > static_cast<std::int64_t>(Error::Reason::unsupported)) malformed();
   Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Reason>(reason));
-  throw error.hint(reply.text());
+  throw Served{std::move(error.hint(reply.text()))};
 }
 
 Message Worker::call(const Message& request) {
-  if (child_ < 0) throw_death();
-  if (!started_) {
-    if (!comes_within(socket_.fd(), setup_.start_seconds)) {
-      stop();
-      throw Error(Error::Kind::budget, fmt::format("{} did not start within {} s in a process of its own",
-                                                   setup_.library, setup_.start_seconds));
+  if (owner_ != getpid())
+    throw Error(Error::Kind::budget,
+                "the process of " + setup_.library + " belongs to the process that forked this one");
+  if (ended_) throw *ended_;
+  try {
+    if (!started_) {
+      if (!comes_within(socket_.fd(), setup_.start_seconds))
+        end(Error(Error::Kind::budget, fmt::format("{} did not start within {} s in a process of its own",
+                                                   setup_.library, setup_.start_seconds)));
+      started_ = true;
+      receive();
     }
-    started_ = true;
-    receive();
+    const int failed = send_message(socket_.fd(), request);
+    if (failed == kGone) end(death());
+    if (failed != 0)
+      end(system_error(Error::Kind::budget, "no message to the process of " + setup_.library, failed));
+    return receive();
+  } catch (const Served& served) {
+    throw served.error;
+  } catch (const Error& error) {  // what may still come is no answer to the next request
+    if (!ended_) end(error);
+    throw;
   }
-  const int failed = send_message(socket_.fd(), request);
-  if (failed == kGone) throw_death();
-  if (failed != 0) {
-    stop();
-    throw system_error(Error::Kind::budget, "no message to the process of " + setup_.library, failed);
-  }
-  return receive();
 }
 
-void Worker::throw_death() {
+Error Worker::death() {
   const int status = stop();
   const bool endless = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF;
-  throw Error(Error::Kind::input, endless
-                                      ? fmt::format("{} came to no end on it in {} s: the file is damaged",
-                                                    setup_.library, setup_.request_seconds)
-                                      : fmt::format("{} crashed on it: the file is damaged", setup_.library));
+  return Error(Error::Kind::input,
+               endless ? fmt::format("{} came to no end on it in {} s: the file is damaged", setup_.library,
+                                     setup_.request_seconds)
+                       : fmt::format("{} crashed on it: the file is damaged", setup_.library));
 }
 
 void allow_memory(std::int64_t bytes) {

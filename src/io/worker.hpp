@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -70,9 +71,9 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Sends a request and waits for the answer. Throws what `serve` threw; Error{input} when the child died,
-  /// on this request or before; Error{budget} when the system could not carry a message. One thread at a
-  /// time.
+  /// Sends a request and waits for the answer. Throws what `serve` threw; Error{input} when the child died;
+  /// Error{budget} when the system could not carry a message, and in a process that was forked from the one
+  /// that has the child. After the child's end every call throws why it ended. One thread at a time.
   Message call(const Message& request);
 
   std::byte* buffer() const { return buffer_.data(); }
@@ -80,9 +81,12 @@ class Worker {
  private:
   Message receive();
   int stop();
-  [[noreturn]] void throw_death();
+  [[noreturn]] void end(const Error& why);
+  Error death();
 
   Setup setup_;
+  pid_t owner_;
+  std::optional<Error> ended_;  // why there is no child any more
   Mapping buffer_;
   File socket_;
   pid_t child_ = -1;

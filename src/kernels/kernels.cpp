@@ -123,10 +123,10 @@ const Kernels& active() {
   return forced != nullptr ? *forced : *chosen_row().load(std::memory_order_relaxed);
 }
 
-const Kernels& active_for_products() {
-  if (forced_row.load(std::memory_order_relaxed) == nullptr && (active().needs & kAmxBf16) != 0)
-      [[maybe_unused]]
-    static const bool ours = tiles_are_ours();
+const Kernels& active_for_bf16() {
+  if (forced_row.load(std::memory_order_relaxed) == nullptr && (active().needs & kAmxBf16) != 0) {
+    [[maybe_unused]] static const bool ours = tiles_are_ours();
+  }
   return active();
 }
 

@@ -82,9 +82,10 @@ const Kernels& row_named(const char* name);
 /// can run here.
 const Kernels& active();
 
-/// active(), for products of matrices: where that is AMX the system is asked for its tiles, once a process.
-/// When it refuses, the next row becomes the active one; an EJK_ISA that names AMX is then an Error{usage}.
-const Kernels& active_for_products();
+/// active(), for products of bfloat16, which alone use tiles: where that is AMX the system is asked for them,
+/// once a process. When it refuses, the next row becomes the active one; an EJK_ISA that names AMX is then an
+/// Error{usage}.
+const Kernels& active_for_bf16();
 
 /// Makes a row the active one, for tests that go through all of them; null: the choice above. Not while
 /// others compute.

@@ -41,15 +41,14 @@ Report describe(const GroupedMatmulPlan& plan) {
       .add("work", "work", whole_number(plan.flop()), Unit::flop)
       .add("size", "size", p.out.bytes(), Unit::bytes)
       .add("tiling", "tiling", p.tiling ? to_string(*p.tiling) : std::string("automatic"));
-  if (p.has_table)
+  if (p.table)
     report.add("tiling_line", "line of the tiling table",
                p.tiling_line ? ReportValue(*p.tiling_line) : ReportValue());
   if (rest > 0)
     report.warnings.push_back(fmt::format("{} of {} rows belong to no group: they are {}", format_count(rest),
                                           format_count(p.m), fate_of_other_rows(p)));
-  if (p.has_table && !p.tiling_line)
-    report.warnings.push_back(
-        fmt::format("the tiling table has no line for m = {}, k = {}, n = {}", p.m, p.k, p.n));
+  if (p.table && !p.tiling_line)
+    report.warnings.push_back(fmt::format("{}: no line for m = {}, k = {}, n = {}", *p.table, p.m, p.k, p.n));
   return report;
 }
 

@@ -64,7 +64,9 @@ void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, con
 }
 
 Arithmetic arithmetic_of(const Problem& p) {
-  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype, kernels::active_for_products());
+  const bool narrow = p.lhs.dtype == DType::bfloat16 && p.rhs.dtype == DType::bfloat16;
+  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype,
+                               narrow ? kernels::active_for_bf16() : kernels::active());
 }
 
 // The product that group g makes, of factors with these strides, but for where its parts lie.

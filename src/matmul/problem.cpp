@@ -25,12 +25,13 @@ void check_factor(const ArrayType& type, const char* name, std::int64_t rank, co
 
 void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTable* table, bool strict) {
   p.tiling = given;
-  p.has_table = !given && table != nullptr;
-  if (p.has_table)
+  if (!given && table != nullptr) {
+    p.table = table->name();
     if (const TilingTable::Row* row = table->find(p.m, p.k, p.n)) {
       p.tiling = row->tiling;
       p.tiling_line = row->line;
     }
+  }
   if (!p.tiling) return;
   const Tiling& tiling = *p.tiling;
   if (tiling.tm < 1 || tiling.tk < 1 || tiling.tn < 1)

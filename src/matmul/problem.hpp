@@ -26,8 +26,8 @@ struct Problem {
   Existing existing = Existing::add;  // what existing_out is for; in transposed products always `add`
   bool transpose_rhs = false;
   std::optional<Tiling> tiling;
-  bool has_table = false;
-  std::optional<std::int64_t> tiling_line;   // of the table
+  std::optional<std::string> table;          // the name of the tiling table that was looked at
+  std::optional<std::int64_t> tiling_line;   // in that table
   std::vector<std::int64_t> offsets;         // of all groups
   std::int64_t m = 0, k = 0, n = 0;          // k: the columns of lhs, in transposed products its rows
   std::int64_t first_group = 0, groups = 0;  // those computed

@@ -33,8 +33,9 @@ std::vector<std::string_view> words_of(std::string_view line) {
 
 }  // namespace
 
-TilingTable TilingTable::parse(std::string_view text) {
+TilingTable TilingTable::parse(std::string_view text, std::string name) {
   TilingTable table;
+  table.name_ = std::move(name);
   std::int64_t number = 0;
   const auto refuse = [&](const std::string& why) {
     throw Error(Error::Kind::input, fmt::format("line {}: {}", number, why))

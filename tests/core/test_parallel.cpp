@@ -129,7 +129,7 @@ TEST_CASE("the child of a fork works alone") {
     core::parallel_for(100, kMuch, [&](std::int64_t i) { all += i; });
     return all.load();
   };
-  CHECK(sum() == 4950);  // there are helpers now
+  CHECK(sum() == 4950);  // there are threads now
   const pid_t child = fork();
   if (child == 0) _exit(sum() == 4950 ? 0 : 1);
   int status = 1;

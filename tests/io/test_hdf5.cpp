@@ -7,8 +7,8 @@
 #include <sys/resource.h>
 #include <zlib.h>
 
-#include <chrono>
 #include <csignal>
+#include <ctime>
 #include <numeric>
 
 #include "ejk/statistics.hpp"
@@ -929,12 +929,13 @@ TEST_CASE("deep groups and many members take time in proportion") {
   std::vector<NamedArray> many;
   for (int i = 0; i < 3000; ++i) many.push_back({fmt::format("a{}", i), make_source(counting({3}))});
   write_arrays(parse_reference(folder / "many.npz"), many);
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   CHECK(array_names(path) == Names{deepest + "/x"});
   CHECK(open_array(path)->shape() == Shape{3});
   for (const std::string& name : array_names(folder / "many.npz"))
     open_array((folder / "many.npz") + ":" + name);
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // it was over a minute
+  // Processor time of this process, whatever else the machine does. It was over half a minute.
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 10);
 }
 
 TEST_CASE("what the system cannot give for the process is an error of resources") {

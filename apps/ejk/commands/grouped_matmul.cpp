@@ -104,7 +104,7 @@ TilingTable read_tiling_table(const std::string& path) {
   const std::optional<std::string> text = read_file(path, kMost);
   try {
     if (!text) throw Error(Error::Kind::input, "too long for a table of tilings");
-    return TilingTable::parse(*text);
+    return TilingTable::parse(*text, printable(path));
   } catch (Error& error) {
     error.at(printable(path));
     throw;
@@ -137,12 +137,12 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
                              how, existing_type);
   });
   if (plan.tiling()) job.note_setting("tiling", to_string(*plan.tiling()));
-  Report report = describe(plan);
-  report.add("instruction_set", "instruction set", instruction_set());
   const std::int64_t held =
       inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() + inputs.existing.bytes_to_hold();
   const std::int64_t peak = 2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
                             (options.check ? plan.check_bytes() : 0);
+  Report report = describe(plan);
+  report.add("instruction_set", "instruction set", instruction_set());
   if (job.plan(report, peak)) return Answer::yes;
 
   ArrayView lhs, rhs;

@@ -67,7 +67,7 @@ class Hdf5Chunks {
   /// Room for one row of chunks, which reading in C order comes back to.
   std::int64_t cache_bytes() const;
   /// None of them was ever written.
-  bool is_unwritten() const { return entries_ == 0; }
+  bool is_unwritten() const { return entries_ == 0 && place_.stored == 0; }
   /// ", 5 of 6 written" where some never were.
   std::string written() const;
 

@@ -14,8 +14,7 @@ enum class Hdf5Call : std::int64_t {
   // the same → how many; each link's path, kind and target
   links,
   // the dataset's path or "" → a number for it, its path, dtype, byte order, shape, offset in the file or -1,
-  // how
-  // it is stored, the bytes of the one element that all are or ""
+  // how it is stored, the bytes of the one element that all are or ""
   open,
   // the number → nothing
   close,
