@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -342,9 +340,10 @@ void Job::print(const Report& report) {
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
-  if (!write_whole(stream, text) && stream == stdout)
-    throw Error(Error::Kind::output,
-                fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
+  if (stream == stderr)
+    say(text);
+  else
+    write_text(stdout, text, "cannot write the report to stdout");
 }
 
 void Job::deliver(Report report, const std::vector<Output>& outputs) {
@@ -357,10 +356,7 @@ void Job::deliver(Report report, const std::vector<Output>& outputs) {
 void Job::deliver_text(const std::string& text, Report report) {
   if (options_.json) return deliver(std::move(report), {});
   text_on_stdout_ = true;
-  phase(Phase::write, [&] {
-    if (!write_whole(stdout, text))
-      throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
-  });
+  phase(Phase::write, [&] { write_text(stdout, text, "cannot write to stdout"); });
   Report beside;
   beside.warnings = std::move(report.warnings);
   if (options_.stats) add_stats(beside, static_cast<std::int64_t>(text.size()));
