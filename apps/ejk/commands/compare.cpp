@@ -278,8 +278,8 @@ Run compare(CLI::App& app) {
   add_flag(app, "--no-equal-nan", options->no_equal_nan,
            "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
   set_footer(app,
-             "Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close, also when\n"
-             "shapes or names differ, or an array's type is not supported.");
+             "Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close,\n"
+             "also when shapes or names differ, or an array's type is not supported.");
   return [options](Job& job) { return run(*options, job); };
 }
 
