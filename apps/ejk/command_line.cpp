@@ -13,6 +13,7 @@
 
 #include "commands.hpp"
 #include "documents.hpp"
+#include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "exit_status.hpp"
 #include "help.hpp"
@@ -46,10 +47,7 @@ void say_error(const Voice& voice, const Error& error) {
                     printable(error.hint(), kLongestMessage)));
 }
 
-void print(const std::string& text) {
-  if (!write_whole(stdout, text))
-    throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
-}
+void print(const std::string& text) { write_text(stdout, text, "cannot write to stdout"); }
 
 // `more` are words that may be meant as well.
 const Command& command_named(const std::string& word, const std::vector<std::string>& more = {}) {

@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -52,6 +50,7 @@ class CountedSource final : public ArraySource {
   void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
   bool random_access() const override { return source_->random_access(); }
   bool prefers_read() const override { return source_->prefers_read(); }
+  const std::byte* uniform() const override { return source_->uniform(); }
 
  private:
   std::shared_ptr<const ArraySource> source_;
@@ -129,7 +128,7 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
   choose_target();
   Opened& opened = opened_[reference];
   if (!opened.source) {
-    opened = {role, open_array(reference, open_options())};
+    opened = {role, open(parse_reference(reference))};
     note_input(role, reference);
     bytes_read_ += bytes_of(*opened.source);
   } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
@@ -138,54 +137,74 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
   return opened.source;
 }
 
-std::shared_ptr<const ArraySource> Job::open_once(const ArrayReference& reference) const {
-  return open_array(reference, open_options());
+const ArrayFile& Job::file(const ArrayReference& reference) {
+  constexpr std::size_t kMostOpen = 16;  // each may take a process, and thousands may be named
+  for (const ArrayFile& open : files_)
+    if (open.reference().container == reference.container && open.reference().path == reference.path)
+      return open;
+  if (files_.size() == kMostOpen) files_.erase(files_.begin());
+  ArrayReference whole = reference;
+  whole.member.clear(), whole.slice.clear();
+  return files_.emplace_back(std::move(whole), OpenOptions{options_.allow_external, max_memory_});
 }
 
-std::shared_ptr<const ArraySource> Job::open_in(const std::string& word, const ArrayReference& reference,
-                                                std::string& why) const {
+std::shared_ptr<const ArraySource> Job::open(const ArrayReference& reference) {
+  return file(reference).array(reference);
+}
+
+std::shared_ptr<const ArraySource> Job::open(NamedInput& input) {
+  if (input.stream) return input.stream;
+  auto source = open(input.reference);
+  if (input.reference.container == Container::stream) input.stream = source;
+  return source;
+}
+
+std::shared_ptr<const ArraySource> Job::open_supported(NamedInput& input, std::string& why) {
   try {
-    return open_once(reference);
+    return open(input);
   } catch (const Error& error) {
-    if (reference.text == word || error.reason() != Error::Reason::unsupported) throw;
+    if (input.is_word || error.reason() != Error::Reason::unsupported) throw;
     why = error.message();
     return nullptr;
   }
 }
 
-std::vector<ArrayReference> Job::arrays_in(const std::string& reference) const {
-  const ArrayReference named = parse_input(reference);
-  const bool may_be_group = named.container == Container::hdf5 && !named.member.empty();
-  if ((!named.member.empty() && !may_be_group) || !named.slice.empty() || named.container == Container::npy ||
-      named.container == Container::stream)
-    return {named};
-  const std::vector<std::string> names = array_names(named.text, open_options());
-  if (may_be_group && names.size() == 1 && without_slashes(names[0]) == without_slashes(named.member))
-    return {named};
-  std::vector<ArrayReference> all;
+std::vector<NamedInput> Job::arrays_in(const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  NamedInput itself{array_name(named), named, true, nullptr};
+  const bool is_hdf5 = named.container == Container::hdf5;
+  const bool is_folder = named.container == Container::directory;
+  const bool is_file = named.member.empty() && (is_hdf5 || is_folder || named.container == Container::npz);
+  const bool may_be_group = is_hdf5 && named.slice.empty();
+  if (!is_file && !may_be_group) return {itself};
+  const std::vector<std::string> names = file(named).names(named.member);
+  if (!named.slice.empty()) {  // of the only array there is, which has a name of its own
+    if (names.size() == 1) itself.name = without_slashes(names[0]);
+    return {itself};
+  }
+  const std::string_view group = without_slashes(named.member);
+  if (names.size() == 1 && !group.empty() && without_slashes(names[0]) == group) return {itself};
+  std::vector<NamedInput> all;
   for (const std::string& name : names) {
-    ArrayReference one = named;
-    if (named.container == Container::directory) {
-      one.container = Container::npy;
-      one.path += name + ".npy";
-      one.text = one.path;
-    } else {
-      one.member = name;
-      one.text = one.path + ":" + name;
-    }
+    NamedInput one{"", named, false, nullptr};
+    one.reference.member = name;
+    one.reference.text = named.path + (is_folder ? name + ".npy" : ":" + name);
+    one.name = array_name(one.reference);
+    if (!group.empty() && one.name.starts_with(std::string(group) + "/")) one.name.erase(0, group.size() + 1);
     all.push_back(std::move(one));
   }
   return all;
 }
 
-std::vector<ArrayLink> Job::links_in(const std::string& reference) const {
-  if (!parse_reference(reference).slice.empty()) return {};
-  return array_links(reference, open_options());
+std::vector<ArrayLink> Job::links_in(const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  if (named.container != Container::hdf5 || !named.slice.empty()) return {};
+  return file(named).links(named.member);
 }
 
-std::string Job::links_left_out(const std::string& reference) const {
+std::string Job::links_left_out(const std::string& word) {
   constexpr std::size_t kMost = 4;
-  const std::vector<ArrayLink> links = links_in(reference);
+  const std::vector<ArrayLink> links = links_in(word);
   if (links.empty()) return "";
   std::vector<std::string> words;
   for (const ArrayLink& link : links) {
@@ -193,15 +212,9 @@ std::string Job::links_left_out(const std::string& reference) const {
     words.push_back(fmt::format("{} ({}{}{})", printable(link.name, 60), link.kind,
                                 link.target.empty() ? "" : ", to ", printable(link.target, 60)));
   }
-  return fmt::format("{}: {} left out: {}{}", printable(reference),
+  return fmt::format("{}: {} left out: {}{}", printable(word),
                      links.size() == 1 ? "a link is" : fmt::format("{} links are", links.size()),
                      fmt::join(words, ", "), links.size() > kMost ? ", ..." : "");
-}
-
-std::string Job::name_in(const std::string& word, const ArrayReference& reference) {
-  std::string name = array_name(reference);
-  const std::string group(without_slashes(parse_reference(word).member));
-  return !group.empty() && name.starts_with(group + "/") ? name.substr(group.size() + 1) : name;
 }
 
 JsonValue Job::read_json(const std::string& role, const std::string& path, const std::string& hint_for_npy) {
@@ -342,9 +355,10 @@ void Job::print(const Report& report) {
   if (options_.quiet) return;
   const std::string text =
       options_.json ? to_json(report, envelope_) : to_text(report, text_style(stream, options_.color));
-  if (!write_whole(stream, text) && stream == stdout)
-    throw Error(Error::Kind::output,
-                fmt::format("cannot write the report to stdout: {}", std::strerror(errno)));
+  if (stream == stderr)
+    say(text);
+  else
+    write_text(stdout, text, "cannot write the report to stdout");
 }
 
 void Job::deliver(Report report, const std::vector<Output>& outputs) {
@@ -357,10 +371,7 @@ void Job::deliver(Report report, const std::vector<Output>& outputs) {
 void Job::deliver_text(const std::string& text, Report report) {
   if (options_.json) return deliver(std::move(report), {});
   text_on_stdout_ = true;
-  phase(Phase::write, [&] {
-    if (!write_whole(stdout, text))
-      throw Error(Error::Kind::output, fmt::format("cannot write to stdout: {}", std::strerror(errno)));
-  });
+  phase(Phase::write, [&] { write_text(stdout, text, "cannot write to stdout"); });
   Report beside;
   beside.warnings = std::move(report.warnings);
   if (options_.stats) add_stats(beside, static_cast<std::int64_t>(text.size()));

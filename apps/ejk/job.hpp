@@ -31,6 +31,14 @@ struct Output {
   std::string absent_because;
 };
 
+/// One of the arrays that a word on the command line names: that array, or those of a file, folder or group.
+struct NamedInput {
+  std::string name;  // in its file; of a group's arrays the part below it
+  ArrayReference reference;
+  bool is_word = false;                       // the word names this array itself
+  std::shared_ptr<const ArraySource> stream;  // once it is open, what cannot be opened again
+};
+
 class Job {
  public:
   /// Sets the threads and the memory allowed.
@@ -44,24 +52,21 @@ class Job {
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
   /// An array that is looked at and let go again: neither kept nor noted. note_read() counts what was read.
-  std::shared_ptr<const ArraySource> open_once(const ArrayReference& reference) const;
+  std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
+  std::shared_ptr<const ArraySource> open(NamedInput& input);
 
-  /// The same for one of arrays_in(word). Where the word names a file and not the array, a type that is not
-  /// supported does not hide the file's other arrays: it is nothing then, and `why` says so. All else that is
-  /// wrong is thrown.
-  std::shared_ptr<const ArraySource> open_in(const std::string& word, const ArrayReference& reference,
-                                             std::string& why) const;
+  /// The same, where a type that is not supported does not hide the file's other arrays: unless the word
+  /// names this array, it is nothing then, and `why` says so. All else that is wrong is thrown.
+  std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::string& why);
 
   void note_read(std::int64_t bytes);
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
-  std::vector<ArrayReference> arrays_in(const std::string& reference) const;
+  std::vector<NamedInput> arrays_in(const std::string& word);
   /// The links beside them, which lead to arrays but are none.
-  std::vector<ArrayLink> links_in(const std::string& reference) const;
+  std::vector<ArrayLink> links_in(const std::string& word);
   /// A warning that names those links; "" where there are none.
-  std::string links_left_out(const std::string& reference) const;
-  /// What one of them is called: below the group, where the word names a group.
-  static std::string name_in(const std::string& word, const ArrayReference& reference);
+  std::string links_left_out(const std::string& word);
 
   /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
   /// once it is taken apart is not read. `hint_for_npy` is for what turns out to be an .npy file.
@@ -126,7 +131,8 @@ class Job {
     Timer timer;
   };
 
-  OpenOptions open_options() const { return {options_.allow_external, max_memory_}; }
+  // The file, or stream, that a reference leads into: opened once, as long as few are in use.
+  const ArrayFile& file(const ArrayReference& reference);
   void choose_target();
   bool arrays_to_stdout() const;
   bool writes_arrays() const;
@@ -148,6 +154,7 @@ class Job {
     std::shared_ptr<const ArraySource> source;
   };
   std::map<std::string, Opened> opened_;
+  std::vector<ArrayFile> files_;  // the last few
   std::int64_t bytes_read_ = 0;
   std::map<std::string, std::string> settings_;
   int compression_ = 0;

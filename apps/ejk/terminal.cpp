@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
+#include "ejk/io.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk::app {
@@ -58,24 +58,6 @@ TextStyle text_style(std::FILE* stream, When color) {
   return {window_width(stream), wants_color(stream, color), shows_unicode()};
 }
 
-bool write_whole(std::FILE* stream, std::string_view text) noexcept {
-  if (std::fflush(stream) != 0) return false;
-  const int fd = fileno(stream);
-  while (!text.empty()) {
-    const ssize_t wrote = write(fd, text.data(), text.size());
-    if (wrote > 0) {
-      text.remove_prefix(static_cast<std::size_t>(wrote));
-    } else if (wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      pollfd ready{fd, POLLOUT, 0};
-      poll(&ready, 1, -1);
-    } else if (wrote == 0 || errno != EINTR) {
-      if (wrote == 0) errno = EIO;  // it would be so for ever
-      return false;
-    }
-  }
-  return true;
-}
-
 void end_if_unread(std::FILE* stream) {
   const int fd = fileno(stream);
   struct stat status {};
@@ -89,7 +71,12 @@ void end_if_unread(std::FILE* stream) {
   }
 }
 
-void say(const std::string& text) noexcept { (void)write_whole(stderr, text); }
+void say(std::string_view text) noexcept {
+  try {
+    write_text(stderr, text);
+  } catch (...) {  // nobody is left to be told
+  }
+}
 
 void secure_standard_streams() {
   // Opened the wrong way round, so that using one fails as it would have.

@@ -19,15 +19,12 @@ bool wants_color(std::FILE* stream, When when);
 /// Width, colour and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
 
-/// Writes all of the text, and waits for a stream that does not block. False, with errno, when that fails.
-bool write_whole(std::FILE* stream, std::string_view text) noexcept;
-
 /// Ends the program as one more write would, by SIGPIPE, when what was written to the stream lies in a pipe
 /// that has no reader any more.
 void end_if_unread(std::FILE* stream);
 
 /// Writes to stderr. Nobody is left to be told when that fails, so it is no error.
-void say(const std::string& text) noexcept;
+void say(std::string_view text) noexcept;
 
 /// Gives the three standard streams a file descriptor each if they were closed: else the first file that is
 /// opened would be taken for stdout.

@@ -49,10 +49,12 @@ Writing
 Whole or not at all
   A file is written beside its target under a temporary name (.NAME.ejk-...) and
   then renamed: after an error or a signal the target is the old file or the new
-  one, never a part. Of a folder (-o out/) all files are written or none. Not
-  covered are
-    SIGKILL       temporary files may remain, and of a folder that existed some
-                  files may be new and some old; run the command again
+  one, never a part. A folder that is new (-o out/) is made in the same way,
+  with all its files. In a folder that exists all files are replaced or none.
+  Not covered are
+    SIGKILL       what has a temporary name may remain, and in a folder that
+                  existed some files may be new and some old; run the command
+                  again
     a power loss  the system may not have stored what it was given
 )";
 

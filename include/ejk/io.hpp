@@ -105,19 +105,23 @@ class OpenContainer;
 }
 
 /// A file of arrays, opened once: what is in it is listed, and arrays are taken out of it, without opening it
-/// anew each time. Arrays may outlive it, and are as lazy as those of open_array. Any number of threads may
-/// use it.
+/// anew each time. Arrays may outlive it, and are as lazy as those of open_array; thousands of them may be
+/// held. Any number of threads may use it.
 class ArrayFile {
  public:
-  /// A reference without a slice. Throws as open_array does where there is no such file.
+  /// What a reference without a slice names: a file, or a group or an array in one. Throws as open_array does
+  /// where there is no such file.
   explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
+  explicit ArrayFile(ArrayReference reference, const OpenOptions& options = {});
 
   const ArrayReference& reference() const { return reference_; }
-  /// As array_names and array_links say of the reference.
-  std::vector<std::string> names() const;
-  std::vector<ArrayLink> links() const;
-  /// An array by one of these names; the only one there is by "".
-  std::shared_ptr<const ArraySource> array(const std::string& name) const;
+  /// As array_names and array_links say: of another group of the file, or of the reference.
+  std::vector<std::string> names(const std::string& group = "") const;
+  std::vector<ArrayLink> links(const std::string& group = "") const;
+  /// An array by one of these names; what the reference names by "".
+  std::shared_ptr<const ArraySource> array(const std::string& name = "") const;
+  /// What another reference to this file names, with its slice.
+  std::shared_ptr<const ArraySource> array(const ArrayReference& reference) const;
 
  private:
   ArrayReference reference_;

@@ -54,7 +54,9 @@ std::vector<std::int64_t> read_integers(const ArraySource& source, const char* w
 std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
   std::vector<std::int64_t> cu = read_integers(cu_seqlens, "cu_seqlens");
   if (cu.empty()) throw invalid(cu_seqlens, "cu_seqlens has no element; it begins with 0");
-  if (cu[0] != 0) throw invalid(cu_seqlens, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]));
+  if (cu[0] != 0)
+    throw invalid(cu_seqlens, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]))
+        .hint(cu[0] > 0 ? "if these are lengths: ejk cu-seqlens IN -o OUT" : "");
   for (std::size_t i = 1; i < cu.size(); ++i)
     if (cu[i] < cu[i - 1])
       throw invalid(cu_seqlens,

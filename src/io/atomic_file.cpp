@@ -125,6 +125,9 @@ class SignalsHeld {
   sigset_t before_{};
 };
 
+// Temporary names that are tried.
+constexpr int kAttempts = 100;
+
 Error output_error(const std::string& name, int code) {
   return system_error(Error::Kind::output, name, code);
 }
@@ -209,20 +212,26 @@ AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target
   replaces_ = existing.kind == Existing::Kind::file;
   // Never open to more readers than the file it replaces; the umask applies to a new one only.
   const mode_t mode = replaces_ ? existing.mode & 0777u : 0666u;
-  for (int attempt = 0; attempt < 100 && !file_.is_open(); ++attempt) {
-    const std::string path = temporary_name(target_);
-    const SignalsHeld together;
-    file_ = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode | S_IWUSR | S_IRUSR));
-    if (file_.is_open())
-      temporary_ = TemporaryPath(path, TemporaryPath::Kind::file);
-    else if (errno != EEXIST)
-      throw output_error(name_, errno);
-  }
-  if (!file_.is_open()) throw output_error(name_, EEXIST);
+  for (int attempt = 0; !make(temporary_name(target_), mode); ++attempt)
+    if (attempt == kAttempts) throw output_error(name_, EEXIST);
   if (!replaces_) return;
   // Only root can give a file away; for others it is theirs already, or becomes so.
   if (fchown(file_.fd(), existing.owner, existing.group) != 0) errno = 0;
   if (fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
+}
+
+AtomicFile::AtomicFile(const std::string& target, const TemporaryPath& folder)
+    : name_(core::printable(target)), target_(target) {
+  const std::string file = fs::path(target).filename();
+  if (!make(folder.path() + "/" + file, 0666)) throw output_error(name_, EEXIST);
+}
+
+bool AtomicFile::make(const std::string& path, mode_t mode) {
+  const SignalsHeld together;
+  file_ = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode | S_IWUSR | S_IRUSR));
+  if (file_.is_open()) temporary_ = TemporaryPath(path, TemporaryPath::Kind::file);
+  if (!file_.is_open() && errno != EEXIST) throw output_error(name_, errno);
+  return file_.is_open();
 }
 
 void AtomicFile::reserve(std::int64_t bytes) {
@@ -339,13 +348,29 @@ ReplaceLock::ReplaceLock(const std::string& path) {
   }
 }
 
-TemporaryPath make_folder(const std::string& path) {
-  const SignalsHeld together;
-  if (mkdir(path.c_str(), 0777) == 0) return {path, TemporaryPath::Kind::folder};
-  struct stat status {};
-  const int code = errno;
-  if (code == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
-  throw output_error(core::printable(path), code == EEXIST ? ENOTDIR : code);
+TemporaryPath make_folder(const std::string& target) {
+  const std::string at = follow_links(target);
+  for (int attempt = 0;; ++attempt) {
+    const std::string path = temporary_name(at);
+    const SignalsHeld together;
+    if (mkdir(path.c_str(), 0777) == 0) return {path, TemporaryPath::Kind::folder};
+    if (errno != EEXIST || attempt == kAttempts) throw output_error(core::printable(target), errno);
+  }
+}
+
+void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files) {
+  for (AtomicFile& file : files) file.close();
+  const std::string at = follow_links(target);
+  const SignalsHeld whole;
+  // What a folder replaces can only be an empty one.
+  if (rename(folder.path().c_str(), at.c_str()) == 0) {
+    for (AtomicFile& file : files) file.temporary_.keep();
+    folder.keep();
+  } else if (errno == EEXIST || errno == ENOTEMPTY) {
+    commit_all(files);
+  } else {
+    throw output_error(core::printable(target), errno);
+  }
 }
 
 }  // namespace ejk::io

@@ -4,6 +4,8 @@
 // tests: tests/io/test_atomic_file.cpp
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -39,6 +41,8 @@ class TemporaryPath {
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& target);
+  /// A new file of a folder that is in the making, under its name in there: see commit_folder.
+  AtomicFile(const std::string& target, const TemporaryPath& folder);
   AtomicFile(AtomicFile&&) noexcept = default;
   AtomicFile& operator=(AtomicFile&&) noexcept = default;
 
@@ -68,6 +72,10 @@ class AtomicFile {
 
  private:
   friend void commit_all(std::vector<AtomicFile>& files);
+  friend void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
+  // False where there is something under that name.
+  bool make(const std::string& path, mode_t mode);
+
   std::string name_;
   std::string target_;
   bool replaces_ = false;
@@ -97,8 +105,13 @@ class ReplaceLock {
   bool found_ = false;
 };
 
-/// Makes a folder, which is temporary until kept; empty if it already exists. Its parents are not made.
-TemporaryPath make_folder(const std::string& path);
+/// Makes the folder that is to be at `target`, which does not exist, under a temporary name beside it. Its
+/// parents are not made.
+TemporaryPath make_folder(const std::string& target);
+
+/// Puts the folder, with the files that were made in it, under its final name in one step. Where a folder has
+/// come there meanwhile, the files go into that one, as commit_all puts them.
+void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
 
 /// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists. Throws
 /// Error{output} for a link that cannot be read.

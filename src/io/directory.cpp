@@ -24,6 +24,17 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
+// False where there is nothing; anything else that is there is in the way.
+bool folder_exists(const WriteJob& job) {
+  struct stat status {};
+  if (stat(without_slashes(job.path).c_str(), &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return true;
+    errno = ENOTDIR;
+  }
+  if (errno == ENOENT) return false;
+  throw system_error(Error::Kind::output, core::printable(job.path), errno);
+}
+
 // A name must be one file in this very folder.
 std::string file_of(const WriteJob& job, const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
@@ -57,15 +68,20 @@ std::vector<std::string> directory_names(const ArrayReference& reference, const 
 
 void write_directory(const WriteJob& job) {
   for (const NamedArray& array : job.arrays) file_of(job, array.name);
-  TemporaryPath made = make_folder(without_slashes(job.path));
+  const std::string folder = without_slashes(job.path);
+  const bool is_new = !folder_exists(job);
+  TemporaryPath made = is_new ? make_folder(folder) : TemporaryPath();
   std::vector<AtomicFile> files;
   for (const NamedArray& array : job.arrays) {
-    AtomicFile& file = files.emplace_back(file_of(job, array.name));
+    const std::string path = file_of(job, array.name);
+    AtomicFile& file = is_new ? files.emplace_back(path, made) : files.emplace_back(path);
     write_npy(*array.source, file);
     file.close();
   }
-  commit_all(files);
-  made.keep();
+  if (is_new)
+    commit_folder(made, folder, files);
+  else
+    commit_all(files);
   for (const std::string& name : job.options.absent) {
     std::error_code failed;
     fs::remove(file_of(job, name), failed);
@@ -75,11 +91,7 @@ void write_directory(const WriteJob& job) {
 
 void check_directory(const WriteJob& job) {
   const std::string folder = without_slashes(job.path);
-  struct stat status {};
-  const bool exists = stat(folder.c_str(), &status) == 0;
-  if (!exists && errno != ENOENT) throw system_error(Error::Kind::output, core::printable(job.path), errno);
-  if (exists && !S_ISDIR(status.st_mode))
-    throw system_error(Error::Kind::output, core::printable(job.path), ENOTDIR);
+  const bool exists = folder_exists(job);
   if (!exists) check_can_write(folder);
   for (const NamedArray& array : job.arrays) {
     const std::string file = file_of(job, array.name);

@@ -118,14 +118,18 @@ const Member& find_member(const std::vector<Member>& members, const std::string&
   throw error.hint("it holds " + listed(names));
 }
 
+class MemberReader;
+
 // An archive that is open. libzip reads all its members through one file: one thread at a time.
 struct Archive {
   Zip zip;
   std::vector<Member> members;
+  std::vector<MemberReader*> open;  // the last few that were begun
   std::mutex mutex;
 };
 
-// One member's bytes, at any offset: forward as they are decompressed, back from the start again.
+// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may be
+// thousands, and only a few are open at a time: an inflater takes 50 KB.
 class MemberReader {
  public:
   MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index, std::string name)
@@ -154,7 +158,7 @@ class MemberReader {
 
   ~MemberReader() {
     const std::lock_guard lock(archive_->mutex);
-    file_.reset();
+    close();
   }
   MemberReader(const MemberReader&) = delete;
   MemberReader& operator=(const MemberReader&) = delete;
@@ -166,6 +170,7 @@ class MemberReader {
   // Copies [offset, offset + n), which lies within the member.
   void read(std::int64_t offset, std::int64_t n, std::byte* to) {
     const std::lock_guard lock(archive_->mutex);
+    if (!file_) restart();
     if (offset != at_ && stored_) {
       if (zip_fseek(file_.get(), offset, SEEK_SET) != 0) fail();
       at_ = offset;
@@ -189,9 +194,18 @@ class MemberReader {
 
  private:
   void restart() {
+    constexpr std::size_t kMostOpen = 16;
+    close();
+    if (archive_->open.size() == kMostOpen) archive_->open.front()->close();
+    archive_->open.reserve(kMostOpen);
     file_.reset(zip_fopen_index(archive_->zip.get(), index_, 0));
     if (!file_) throw input_error(name_, zip_strerror(archive_->zip.get()));
+    archive_->open.push_back(this);
+  }
+  void close() {
+    file_.reset();
     at_ = 0;
+    std::erase(archive_->open, this);
   }
   void take(std::byte* to, std::int64_t n) {
     while (n > 0) {

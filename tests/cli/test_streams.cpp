@@ -1,4 +1,4 @@
-// Standard streams that do not block: text and reports wait for their reader.
+// Standard streams that do not block: text, reports and arrays wait for their reader.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -61,6 +61,8 @@ TEST_CASE("a stream that does not block is waited for") {
       {"help mask-info", STDOUT_FILENO},
       {"hash" + files, STDOUT_FILENO},
       {"hash --json" + files, STDOUT_FILENO},
+      {"mask --mask 'chunked(3)' --shape 90x90", STDOUT_FILENO},
+      {"mask --mask 'chunked(3)' --shape 90x90 -o -", STDOUT_FILENO},
       {"mask-info --json --field data_next -o - --block 9x9" + heads, STDERR_FILENO},
   };
   for (const auto& row : rows) {

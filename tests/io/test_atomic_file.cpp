@@ -40,7 +40,7 @@ TEST_CASE("a signal's clean-up removes what is being written, and only that") {
   io::AtomicFile done(folder / "done"), doing(folder / "doing");
   done.commit();
   const io::TemporaryPath made = io::make_folder(folder / "sub");
-  io::AtomicFile inside(folder / "sub/x");
+  io::AtomicFile inside(folder / "sub/x", made);
   remove_temporary_files();
   CHECK(folder.names() == Names{"done"});
   CHECK_THROWS_AS(doing.commit(), Error);
@@ -131,6 +131,37 @@ TEST_CASE("of several files all are put in place or none") {
     CHECK(folder.names() == (fails ? Names{"a", "d"} : Names{"a", "b", "c", "d"}));
     CHECK(get(folder / "a") == (fails ? "old" : "new"));
   }
+}
+
+TEST_CASE("a folder that came meanwhile gets the files, and keeps its own") {
+  Folder folder;
+  const std::string target = folder / "out";
+  for (const bool comes : {false, true}) {
+    CAPTURE(comes);
+    {
+      io::TemporaryPath made = io::make_folder(target);
+      std::vector<io::AtomicFile> files;
+      for (const char* name : {"/a", "/b"}) files.emplace_back(target + name, made).write("new", 3);
+      CHECK(!fs::exists(target));
+      if (comes) {
+        fs::create_directory(target);
+        put(target + "/a", "old"), put(target + "/c", "old");
+      }
+      commit_folder(made, target, files);
+    }
+    CHECK(folder.names() == Names{"out"});
+    for (const char* name : {"/a", "/b"}) CHECK(get(target + name) == "new");
+    CHECK(fs::exists(target + "/c") == comes);
+    fs::remove_all(target);
+  }
+  // A link is followed, here as for a file.
+  fs::create_symlink("there", folder / "link");
+  std::vector<io::AtomicFile> none;
+  {
+    io::TemporaryPath made = io::make_folder(folder / "link");
+    commit_folder(made, folder / "link", none);
+  }
+  CHECK(folder.names() == Names{"link", "there"});
 }
 
 TEST_CASE("room is reserved, and refused at once where there is not so much") {

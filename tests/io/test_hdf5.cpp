@@ -10,6 +10,7 @@
 #include <csignal>
 #include <ctime>
 #include <numeric>
+#include <sstream>
 
 #include "ejk/statistics.hpp"
 #include "io/file.hpp"
@@ -864,6 +865,61 @@ TEST_CASE("a file is opened once, and its arrays outlive it") {
   CHECK(contains(error_of(Error::Kind::usage, [] { ArrayFile(zoo("/x[0]")); }), "without a slice"));
 }
 
+TEST_CASE("of a file any number of arrays may be held, and read in any order") {
+  Folder folder;
+  std::vector<NamedArray> many;
+  for (int i = 0; i < 200; ++i) many.push_back({fmt::format("a{:03}", i), make_source(counting({5 + i}))});
+  WriteOptions compressed;
+  compressed.compression = 1;
+  for (const char* name : {"many.h5", "many.npz"}) {
+    CAPTURE(name);
+    write_arrays(parse_reference(folder / name), many, compressed);
+    std::vector<std::shared_ptr<const ArraySource>> taken;
+    {
+      const ArrayFile file(folder / name);
+      for (const std::string& array : file.names()) taken.push_back(file.array(array));
+    }
+    REQUIRE(taken.size() == many.size());
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      const std::size_t which = i * 77 % taken.size();
+      CHECK(same(read_all(*taken[which]), counting({5 + static_cast<std::int64_t>(which)})));
+      if (i % 3 == 0) taken[which] = taken[(which + 77) % taken.size()];
+    }
+  }
+}
+
+TEST_CASE("a command reads a file of many datasets in one process of its own") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  std::vector<NamedArray> many;
+  for (int i = 0; i < 50; ++i) many.push_back({fmt::format("g/a{}", i), make_source(counting({9}))});
+  WriteOptions compressed;
+  compressed.compression = 1;
+  for (const char* name : {"a.h5", "b.h5"}) write_arrays(parse_reference(folder / name), many, compressed);
+  const std::pair<const char*, int> rows[] = {
+      {"info a.h5", 1},
+      {"info --histogram a.h5:/g b.h5", 2},
+      {"compare a.h5 b.h5", 2},
+      {"compare a.h5:/g/a1 a.h5:/g/a2", 1},
+      {"convert a.h5 -o out.npz", 1},
+      {"convert a.h5 --dtype float32 -o out/", 1},
+      {"hash a.h5:/g/a1 a.h5:/g/a2", 1},
+  };
+  for (const auto& row : rows) {
+    const char* words = row.first;
+    CAPTURE(words);
+    run(fmt::format("cd {} && strace -f -o log -e trace=clone,clone3,fork,vfork $EJK {} --threads 1",
+                    folder.path(), words));
+    std::istringstream log(get(folder / "log"));
+    int started = 0;
+    for (std::string line; std::getline(log, line);) {
+      const auto has = [&](const char* word) { return line.find(word) != std::string::npos; };
+      started += (has("clone") || has("fork(")) && !has("CLONE_THREAD") && !has("resumed");
+    }
+    CHECK(started == row.second);
+  }
+}
+
 TEST_CASE("a file that was replaced is another file") {
   Folder folder;
   const std::string path = folder / "a.h5";
@@ -906,6 +962,10 @@ TEST_CASE("storage that was never allocated is known without reading it, and wri
     write_array(parse_reference(folder / "b.h5"), {"x", source});
     CHECK(fs::file_size(folder / "b.h5") < 1 << 16);
     CHECK(holds<float>(*open_array((folder / "b.h5") + "[:2]"), {2}, {2.5f, 2.5f}));
+    fs::remove(folder / "b.h5");
+    CHECK(run(fmt::format("timeout 20 $EJK convert {}{} -o {}/b.h5 -q", path, name, folder.path())).status ==
+          0);
+    CHECK(fs::file_size(folder / "b.h5") < 1 << 16);
   }
 }
 
@@ -932,8 +992,8 @@ TEST_CASE("deep groups and many members take time in proportion") {
   const std::clock_t begin = std::clock();
   CHECK(array_names(path) == Names{deepest + "/x"});
   CHECK(open_array(path)->shape() == Shape{3});
-  for (const std::string& name : array_names(folder / "many.npz"))
-    open_array((folder / "many.npz") + ":" + name);
+  const ArrayFile npz(folder / "many.npz");
+  for (const std::string& name : npz.names()) npz.array(name);
   // Processor time of this process, whatever else the machine does. It was over half a minute.
   CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 10);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "io/run.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -72,7 +73,41 @@ TEST_CASE("of a folder all files stand or none that this run wrote") {
   put(folder / "file", "");
   CHECK(contains(
       error_of(Error::Kind::output, [&] { write_arrays(parse_reference((folder / "file") + "/"), two()); }),
-      "file: Not a directory"));
+      "file/: Not a directory"));
+}
+
+TEST_CASE("a new folder is whole or absent, whatever call is the last or fails") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  write_arrays(parse_reference(folder / "in.npz"), two());
+  const auto temporary = [&] {
+    const Names names = folder.names();
+    return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name[0] == '.'; });
+  };
+  const auto is_whole = [&] {
+    return array_names((folder / "out") + "/") == Names{"a", "b"} &&
+           same(read_all(*open_array(folder / "out/a.npy")), counting({3})) &&
+           same(read_all(*open_array(folder / "out/b.npy")), counting({2, 2}));
+  };
+  for (const std::string fault : {"signal=KILL", "signal=TERM", "error=EIO"})
+    for (const std::string call : {"mkdir", "write", "pwrite64", "fchmod", "rename", "rmdir"}) {
+      for (int when = 1; when <= 60; ++when) {
+        CAPTURE(fault);
+        CAPTURE(call);
+        CAPTURE(when);
+        const Printed ran =
+            run(fmt::format("strace -o {0}/log -e trace={1} -e inject={1}:{2}:when={3} $EJK convert "
+                            "{0}/in.npz -o {0}/out/ --threads 1 --quiet",
+                            folder.path(), call, fault, when));
+        CHECK((!fs::exists(folder / "out") || is_whole()));
+        if (ran.status == 0) CHECK(fs::exists(folder / "out"));
+        if (fault != "signal=KILL") CHECK(!temporary());
+        const bool injected = get(folder / "log").find("INJECTED") != std::string::npos || ran.status != 0;
+        for (const std::string& name : folder.names())
+          if (name != "in.npz") fs::remove_all(folder / name);
+        if (!injected) break;
+      }
+    }
 }
 
 TEST_CASE("what does not fit the target is a usage error") {

@@ -13,7 +13,6 @@
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
-#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -30,32 +29,24 @@ struct CompareOptions {
 // One of the two words.
 struct Side {
   std::string word;
-  std::vector<ArrayReference> arrays;
-  bool is_whole = false;  // a file, group or folder, and none of its arrays named
+  std::vector<NamedInput> arrays;
 
-  std::string name_of(const ArrayReference& reference) const { return Job::name_in(word, reference); }
+  // A file, group or folder, and none of its arrays named.
+  bool is_whole() const { return arrays.size() != 1 || !arrays[0].is_word; }
 };
-
-Side side_of(const Job& job, const std::string& word) {
-  Side side{word, job.arrays_in(word), true};
-  if (side.arrays.size() == 1 && side.arrays[0].text == word) side.is_whole = false;
-  return side;
-}
 
 // Two arrays to be compared, or one that has no partner.
 struct Pair {
   std::string name;
-  const ArrayReference* actual = nullptr;
-  const ArrayReference* expected = nullptr;
-  Source actual_stream, expected_stream;  // what comes only once is kept
-  std::string why;                        // why it is not compared, then counted as a difference
+  NamedInput* actual = nullptr;
+  NamedInput* expected = nullptr;
+  std::string why;  // why it is not compared, then counted as a difference
 };
 
-std::vector<Pair> pairs_by_name(const Side& actual, const Side& expected) {
+std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
   std::map<std::string, Pair> pairs;
-  for (const ArrayReference& reference : actual.arrays) pairs[actual.name_of(reference)].actual = &reference;
-  for (const ArrayReference& reference : expected.arrays)
-    pairs[expected.name_of(reference)].expected = &reference;
+  for (NamedInput& input : actual.arrays) pairs[input.name].actual = &input;
+  for (NamedInput& input : expected.arrays) pairs[input.name].expected = &input;
   std::vector<Pair> all;
   for (auto& [name, pair] : pairs) {
     pair.name = name;
@@ -66,15 +57,15 @@ std::vector<Pair> pairs_by_name(const Side& actual, const Side& expected) {
   return all;
 }
 
-Pair single_pair(const Side& actual, const Side& expected) {
+Pair single_pair(Side& actual, Side& expected) {
   for (const auto& [side, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
     if (side->arrays.size() != 1)
       throw Error(Error::Kind::input, fmt::format("{} holds {} arrays, and {} is one", printable(side->word),
                                                   side->arrays.size(), printable(other->word)))
           .hint(side->arrays.empty()
                     ? "there is nothing to compare"
-                    : fmt::format("name one of them, as in {}", printable(side->arrays[0].text)));
-  return {array_name(actual.arrays[0]), actual.arrays.data(), expected.arrays.data(), nullptr, nullptr, {}};
+                    : fmt::format("name one of them, as in {}", printable(side->arrays[0].reference.text)));
+  return {actual.arrays[0].name, actual.arrays.data(), expected.arrays.data(), {}};
 }
 
 Table table() {
@@ -171,9 +162,9 @@ Answer run(const CompareOptions& options, Job& job) {
   std::int64_t peak = 0, bytes = 0, elements = 0;
   bool by_name = false;
   job.phase(Job::Phase::read, [&] {
-    actual = side_of(job, options.actual);
-    expected = side_of(job, options.expected);
-    by_name = actual.is_whole && expected.is_whole;
+    actual = {options.actual, job.arrays_in(options.actual)};
+    expected = {options.expected, job.arrays_in(options.expected)};
+    by_name = actual.is_whole() && expected.is_whole();
     pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
     if (by_name)
       for (const Side* side : {&actual, &expected}) {
@@ -192,14 +183,11 @@ Answer run(const CompareOptions& options, Job& job) {
         continue;
       }
       std::string why_not_actual, why_not_expected;
-      const auto open = [&](const Side& side, const ArrayReference& reference, Source& stream,
-                            std::string& why) {
-        Source source = by_name ? job.open_in(side.word, reference, why) : job.open_once(reference);
-        if (reference.container == ArrayReference::Container::stream) stream = source;
-        return source;
+      const auto open = [&](NamedInput& input, std::string& why) {
+        return by_name ? job.open_supported(input, why) : job.open(input);
       };
-      const Source a = open(actual, *pair.actual, pair.actual_stream, why_not_actual);
-      const Source e = open(expected, *pair.expected, pair.expected_stream, why_not_expected);
+      const Source a = open(*pair.actual, why_not_actual);
+      const Source e = open(*pair.expected, why_not_expected);
       if (!a || !e) {
         // Whether it is the same is not known, so that the answer cannot be yes.
         pair.why = "not compared: " + (a ? why_not_expected : why_not_actual);
@@ -231,8 +219,8 @@ Answer run(const CompareOptions& options, Job& job) {
     for (const Pair& pair : pairs) {
       Comparison comparison;
       if (pair.why.empty()) {
-        const Source a = pair.actual_stream ? pair.actual_stream : job.open_once(*pair.actual);
-        const Source e = pair.expected_stream ? pair.expected_stream : job.open_once(*pair.expected);
+        const Source a = job.open(*pair.actual);
+        const Source e = job.open(*pair.expected);
         comparison = compare_arrays(*a, *e, tolerance,
                                     [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
         before += comparison.elements;

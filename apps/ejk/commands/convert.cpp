@@ -3,8 +3,6 @@
 // tests: tests/cli/convert/
 #include <fmt/format.h>
 
-#include <mutex>
-
 #include "commands.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/text.hpp"
@@ -23,65 +21,6 @@ struct ConvertOptions {
   std::int64_t compression = 0;
 };
 
-// The one array of all that is open. What is not mapped takes a process or an open file, and there may be
-// thousands.
-struct Slot {
-  std::mutex mutex;
-  const void* owner = nullptr;
-  Source source;
-};
-
-// An array that is opened when it is read, and closed when another is.
-class ReopenedSource final : public ArraySource {
- public:
-  ReopenedSource(const Job& job, ArrayReference reference, const ArraySource& seen,
-                 std::shared_ptr<Slot> slot)
-      : job_(job),
-        reference_(std::move(reference)),
-        dtype_(seen.dtype()),
-        shape_(seen.shape()),
-        name_(seen.name()),
-        slot_(std::move(slot)) {}
-
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    opened()->read(start, count, out);
-  }
-
- private:
-  Source opened() const {
-    const std::scoped_lock lock(slot_->mutex);
-    if (slot_->owner == this) return slot_->source;
-    slot_->source.reset();
-    slot_->source = job_.open_once(reference_);
-    slot_->owner = this;
-    if (slot_->source->dtype() != dtype_ || slot_->source->shape() != shape_)
-      throw Error(Error::Kind::input, name_ + ": has changed meanwhile");
-    return slot_->source;
-  }
-
-  const Job& job_;
-  ArrayReference reference_;
-  DType dtype_;
-  Shape shape_;
-  std::string name_;
-  std::shared_ptr<Slot> slot_;
-};
-
-// Also for "a.h5[0]", where the file's only array is not named.
-std::string name_in_file(const Job& job, const std::string& word, const ArrayReference& reference) {
-  using Container = ArrayReference::Container;
-  if (reference.member.empty() &&
-      (reference.container == Container::npz || reference.container == Container::hdf5)) {
-    const auto arrays = job.arrays_in(reference.path);
-    if (arrays.size() == 1) return array_name(arrays[0]);
-  }
-  return Job::name_in(word, reference);
-}
-
 Answer run(const ConvertOptions& options, Job& job) {
   if (options.dtype) job.note_setting("dtype", std::string(name_of(*options.dtype)));
   if (options.compression > 0) {
@@ -97,33 +36,29 @@ Answer run(const ConvertOptions& options, Job& job) {
                {"dtype", "to"},
                {"size", "size", Unit::bytes}},
               {}};
-  const auto slot = std::make_shared<Slot>();
   std::vector<Output> outputs;
   std::vector<std::string> names;
   std::int64_t read = 0, size = 0;
   job.phase(Job::Phase::read, [&] {
     for (const std::string& input : options.inputs) {
       job.note_input("input", input);
-      const std::vector<ArrayReference> arrays = job.arrays_in(input);
+      std::vector<NamedInput> arrays = job.arrays_in(input);
       if (arrays.empty()) report.warnings.push_back(printable(input) + ": holds no arrays");
       const std::string left_out = job.links_left_out(input);
       if (!left_out.empty()) report.warnings.push_back(left_out);
-      for (const ArrayReference& reference : arrays) {
+      for (NamedInput& array : arrays) {
         std::string unsupported;
-        Source source = job.open_in(input, reference, unsupported);
+        Source source = job.open_supported(array, unsupported);
         if (!source) {
           report.warnings.push_back("left out: " + unsupported);
           continue;
         }
-        const bool is_stream = reference.container == ArrayReference::Container::stream;
-        if (!is_stream && !source->mapped())
-          source = std::make_shared<ReopenedSource>(job, reference, *source, slot);
         const DType from = source->dtype();
         read += byte_count(source->shape(), from);
         if (options.dtype) source = convert_array(source, *options.dtype);
         const std::int64_t bytes = byte_count(source->shape(), source->dtype());
         size += bytes;
-        names.push_back(name_in_file(job, input, reference));
+        names.push_back(array.name);
         table.rows.push_back({printable(names.back()), source->shape(), std::string(name_of(from)),
                               std::string(name_of(source->dtype())), bytes});
         outputs.push_back({names.back(), std::move(source), {}});

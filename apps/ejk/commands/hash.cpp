@@ -36,7 +36,7 @@ JsonValue value_of(const std::string& word, Job& job) {
         "input", word,
         word == "-" ? "this is an .npy stream, which '-[...]' names" : "this is an .npy file: name it .npy");
   job.note_input("input", word);
-  const auto source = job.open_once(parse_reference(word));
+  const auto source = job.open(parse_reference(word));
   JsonValue::Leaf leaf;
   leaf.dtype = source->dtype();
   leaf.shape = source->shape();

@@ -121,12 +121,8 @@ Table histogram_table() {
 
 Answer run(const InfoOptions& options, Job& job) {
   // All headers first: a mistake shows before hours are spent on the file in front of it. Arrays are opened
-  // again one by one, so that a file of ten thousand does not hold them all; but a stream comes only once.
-  struct Found {
-    ArrayReference reference;
-    std::shared_ptr<const ArraySource> stream;
-  };
-  std::vector<Found> found;
+  // again one by one, so that a file of ten thousand does not hold them all.
+  std::vector<NamedInput> found;
   Unreadable unreadable;
   Report report;
   Table planned = table(), links = links_table();
@@ -134,7 +130,7 @@ Answer run(const InfoOptions& options, Job& job) {
   job.phase(Job::Phase::read, [&] {
     for (const std::string& file : options.files) {
       job.note_input("file", file);
-      std::vector<ArrayReference> arrays;
+      std::vector<NamedInput> arrays;
       const bool listed = unreadable.unless_failing(file, [&] {
         arrays = job.arrays_in(file);
         for (const ArrayLink& link : job.links_in(file))
@@ -142,18 +138,17 @@ Answer run(const InfoOptions& options, Job& job) {
                                 link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
       });
       if (listed && arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
-      for (const ArrayReference& reference : arrays) {
+      for (NamedInput& input : arrays) {
         std::shared_ptr<const ArraySource> source;
         std::string left_out;
-        const bool opened = unreadable.unless_failing(
-            reference.text, [&] { source = job.open_in(file, reference, left_out); });
+        const bool opened = unreadable.unless_failing(input.reference.text,
+                                                      [&] { source = job.open_supported(input, left_out); });
         if (!left_out.empty()) report.warnings.push_back(left_out);
         if (!opened || !source) continue;
-        planned.rows.push_back(row_of(reference, *source));
+        planned.rows.push_back(row_of(input.reference, *source));
         peak = std::max(peak, statistics_bytes(*source));
         bytes += byte_count(source->shape(), source->dtype());
-        const bool is_stream = reference.container == ArrayReference::Container::stream;
-        found.push_back({reference, is_stream ? source : nullptr});
+        found.push_back(std::move(input));
       }
     }
   });
@@ -175,10 +170,10 @@ Answer run(const InfoOptions& options, Job& job) {
   const std::int64_t passes = options.histogram ? 2 : 1;
   std::int64_t before = 0, nans = 0;
   job.phase(Job::Phase::compute, [&] {
-    for (const Found& one : found) {
+    for (NamedInput& one : found) {
       std::int64_t size = 0;
       unreadable.unless_failing(one.reference.text, [&] {
-        const auto source = one.stream ? one.stream : job.open_once(one.reference);
+        const auto source = job.open(one);
         size = byte_count(source->shape(), source->dtype());
         std::int64_t done_before = before;
         const auto counted = [&](std::int64_t n, std::int64_t) {

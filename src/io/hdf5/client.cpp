@@ -16,6 +16,8 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "core/checked.hpp"
 #include "core/text.hpp"
@@ -71,8 +73,8 @@ class Hdf5File;
 struct OpenedDataset {
   std::string path;
   ArrayLayout layout;
-  std::string everywhere;  // the one element that all are
-  std::int64_t id = 0, session = 0;
+  std::string everywhere;            // the one element that all are
+  std::int64_t id = 0, session = 0;  // 0: in none
 };
 
 class Hdf5File final : public OpenContainer, public std::enable_shared_from_this<Hdf5File> {
@@ -83,21 +85,25 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   std::vector<std::string> names(const std::string& group) const override;
   std::vector<ArrayLink> links(const std::string& group) const override;
 
-  // A box of a dataset, at most as large as the buffer, to `out`. It may have to be opened anew.
+  // A dataset that stays open to be read, until others need its place.
+  void keep_open(OpenedDataset& set) const;
+  // A box of it, at most as large as the buffer, to `out`. It may have to be opened anew.
   void read(OpenedDataset& set, const Shape& start, const Shape& count, std::byte* out) const;
-  void close(const OpenedDataset& set) const noexcept;
+  void forget(OpenedDataset& set) const noexcept;
 
  private:
   // With `mutex_` held.
   Message call(const Message& message) const;
   OpenedDataset open(const std::string& member) const;
+  void close(OpenedDataset& set) const noexcept;
 
   std::string path_, name_;
   bool allow_external_;
   File file_;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<Session> session_;
-  mutable std::int64_t sessions_ = 0;  // so far
+  mutable std::int64_t sessions_ = 0;              // so far
+  mutable std::vector<OpenedDataset*> kept_open_;  // the last few: there may be thousands
 };
 
 // Opens the file to see that the system lets us, and that there is something in it.
@@ -114,8 +120,10 @@ File open_checked(const std::string& path, const std::string& name) {
 class DatasetSource final : public ArraySource {
  public:
   DatasetSource(std::shared_ptr<const Hdf5File> file, OpenedDataset set, std::string name)
-      : file_(std::move(file)), set_(std::move(set)), layout_(set_.layout), name_(std::move(name)) {}
-  ~DatasetSource() override { file_->close(set_); }
+      : file_(std::move(file)), set_(std::move(set)), layout_(set_.layout), name_(std::move(name)) {
+    file_->keep_open(set_);
+  }
+  ~DatasetSource() override { file_->forget(set_); }
   DatasetSource(const DatasetSource&) = delete;
   DatasetSource& operator=(const DatasetSource&) = delete;
 
@@ -198,6 +206,8 @@ Message Hdf5File::call(const Message& message) const {
 }
 
 OpenedDataset Hdf5File::open(const std::string& member) const {
+  constexpr std::size_t kMostOpen = 64;
+  if (kept_open_.size() >= kMostOpen) close(*kept_open_.front());
   Message reply = call(request(Hdf5Call::open).put(member));
   OpenedDataset set;
   set.session = sessions_;
@@ -232,15 +242,27 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
     if (again.layout.dtype != set.layout.dtype || again.layout.shape != set.layout.shape)
       throw Error(Error::Kind::input,
                   fmt::format("{}:{}: has changed while it was read", name_, core::printable(set.path)));
+    close(set);
     set = std::move(again);
+    kept_open_.push_back(&set);
   }
   call(request(Hdf5Call::read).put(set.id).put(start).put(count));
   std::memcpy(out, session_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
 }
 
-void Hdf5File::close(const OpenedDataset& set) const noexcept {
+void Hdf5File::keep_open(OpenedDataset& set) const {
   const std::lock_guard lock(mutex_);
-  if (!session_ || set.session != sessions_) return;
+  kept_open_.push_back(&set);
+}
+
+void Hdf5File::forget(OpenedDataset& set) const noexcept {
+  const std::lock_guard lock(mutex_);
+  close(set);
+}
+
+void Hdf5File::close(OpenedDataset& set) const noexcept {
+  std::erase(kept_open_, &set);
+  if (!session_ || std::exchange(set.session, 0) != sessions_) return;
   try {
     call(request(Hdf5Call::close).put(set.id));
   } catch (...) {  // then the session is gone, and the dataset with it
@@ -290,7 +312,7 @@ std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) co
   std::string name = name_ + ":" + core::printable(set.path);
   if (set.layout.offset < 0 && set.everywhere.empty())
     return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
-  close(set);
+  forget(set);
   if (!set.everywhere.empty())
     return std::make_shared<UnwrittenSource>(set.layout, std::move(set.everywhere), std::move(name));
   const std::int64_t end = set.layout.offset + byte_count(set.layout.shape, set.layout.dtype);
