@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -27,7 +28,12 @@ struct BlockShape {
 /// Queries per row of blocks first: forward walks the keys of a query block, dkv the queries of a key block.
 enum class Direction { forward, dkv };
 
-struct ProcessMaskOptions {
+/// Fixed masks ("static") are known when the kernel is compiled: equal blocks are kept once, empty ones left
+/// out. Of dynamic ones every block of every head is kept.
+enum class MaskInfoKind { fixed, dynamic };
+
+/// What decides the arrays.
+struct MaskInfoSettings {
   std::int64_t head_shards = 1;
   std::int64_t q_seq_shards = 1;
   bool shrink_grid = true;  // ignored by dynamic masks
@@ -36,11 +42,16 @@ struct ProcessMaskOptions {
   /// A single causal, local or chunked mask is left to the kernel, which evaluates it: without mask_next and
   /// partial_mask_blocks. When false they are made for such a mask too. Ignored by dynamic masks.
   bool computable = true;
+};
+
+/// Called now and then with blocks done and blocks in all; may come from any thread, one at a time.
+using BlockProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+struct ProcessMaskOptions : MaskInfoSettings {
   /// Bytes that the distinct partial blocks may take while they are collected (an eighth of their size as
   /// bools); 0: no limit. More is Error{budget}.
   std::int64_t max_pattern_bytes = 0;
-  /// Called now and then with blocks done and blocks in all; may come from any thread, one at a time.
-  std::function<void(std::int64_t done, std::int64_t all)> progress;
+  BlockProgress progress;
 };
 
 /// Indices [begin, end).
@@ -66,7 +77,7 @@ struct MaskSummary {
 struct MaskInfo {
   Direction direction = Direction::forward;
   BlockShape block;
-  ProcessMaskOptions options;
+  MaskInfoSettings settings;
 
   // The arrays. rows is the number of heads, or of head shards where every shard holds a single mask.
   Array data_next;                 // (rows, q blocks, kv blocks) or shrunk; int8, int16 or int32
@@ -95,10 +106,6 @@ MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block,
 MaskInfo process_mask_dkv(const std::vector<Mask>& heads, BlockShape block,
                           const ProcessMaskOptions& options = {});
 
-/// The checks of process_mask alone; no element is read.
-void check_mask_blocks(const std::vector<Mask>& heads, BlockShape block,
-                       const ProcessMaskOptions& options = {});
-
 /// Dynamic masks: a bool array (H, Q, K) whose every block is kept. Errors: a rank other than 3, a dtype
 /// other than bool, then as for process_mask.
 MaskInfo process_dynamic_mask(const std::shared_ptr<const ArraySource>& mask, BlockShape block,
@@ -112,9 +119,42 @@ MaskInfo process_dynamic_mask(const std::vector<Mask>& heads, BlockShape block,
 MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape block,
                                   const ProcessMaskOptions& options = {});
 
-/// Bytes of memory that the index arrays and their making take at the most; the partial blocks come on top.
-std::int64_t mask_info_bytes(std::int64_t heads, std::int64_t q_length, std::int64_t kv_length,
-                             BlockShape block);
+namespace mask {
+struct InfoPlan;
+}
+
+/// An array that a plan will give.
+struct PlannedArray {
+  std::string name;  // as in MaskInfo
+  ArrayType type;
+};
+
+/// A MaskInfo before an element of a mask is read: made once from the masks of the heads, with the errors of
+/// the functions above. It knows what arrays there will be, what memory that takes, and how to make them.
+class MaskInfoPlan {
+ public:
+  MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
+               const MaskInfoSettings& settings = {});
+
+  /// The arrays, at most: those that are not listed are absent, and none has a longer axis or a wider dtype.
+  /// Dynamic masks give exactly these. With fixed masks, shrinking, equal heads and equal blocks may make
+  /// arrays smaller, and mask_next and partial_mask_blocks are absent where no block is partial. Throws
+  /// Error{input} for a shape that no memory can hold.
+  std::vector<PlannedArray> arrays() const;
+
+  /// Memory that run() takes at the most; the partial blocks come on top.
+  std::int64_t work_bytes() const;
+
+  /// Reads the masks. max_pattern_bytes as in ProcessMaskOptions.
+  MaskInfo run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
+
+ private:
+  friend Report describe(const MaskInfoPlan& plan);
+  std::shared_ptr<const mask::InfoPlan> plan_;
+};
+
+/// Lengths, grid and arrays.
+Report describe(const MaskInfoPlan& plan);
 
 /// The sparsity report.
 Report describe(const MaskInfo& info);

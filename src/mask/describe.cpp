@@ -153,8 +153,8 @@ Report describe(const MaskInfo& info) {
   if (padded)
     report.add("padded_shape", "padded with False to",
                Shape{heads, q_blocks * info.block.q, kv_blocks * info.block.kv});
-  if (info.options.head_shards > 1) report.add("head_shards", "head shards", info.options.head_shards);
-  if (info.options.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.options.q_seq_shards);
+  if (info.settings.head_shards > 1) report.add("head_shards", "head shards", info.settings.head_shards);
+  if (info.settings.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.settings.q_seq_shards);
   std::set<std::string> alignment;
   for (const Mask& m : info.masks) mask::add_alignment(m.node(), alignment);
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));

@@ -1,6 +1,7 @@
 // The language of mask expressions: one function a line of the grammar in ejk/mask.hpp.
 //
 // Parsing looks at words only and gives a tree; resolving the tree opens arrays and makes masks of one shape.
+// What a kind of mask takes, how it is made and what fixes its shape stand in its row of the table of kinds.
 // tests: tests/mask/test_expression.cpp
 #include <fmt/format.h>
 
@@ -18,37 +19,22 @@ using core::printable;
 
 namespace {
 
-struct Argument {
-  std::string name;  // empty when by position
-  std::string value;
+// What an argument may be.
+enum class Value {
+  integer,
+  align,       // where query 0 stands among the keys: an offset by its name, instead of `offset`
+  neighbours,  // a count, or none: no bound
+  size,        // at least 1
+  reference,   // to an array
 };
 
 struct Parameter {
   std::string name;
+  Value value;
   bool required = false;
 };
 
-// Where query 0 stands among the keys.
-constexpr const char* kAlign = "align";
-
-// A kind of mask in the language: its word and what it takes.
-struct Kind {
-  std::string word;
-  std::vector<Parameter> parameters;
-};
-
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> table{
-      {"full", {}},
-      {"causal", {{"offset"}, {kAlign}}},
-      {"local", {{"left", true}, {"right", true}, {"offset"}, {kAlign}}},
-      {"chunked", {{"size", true}}},
-      {"segments", {{"q", true}, {"kv"}}},
-      {"documents", {{"cu_seqlens", true}}},
-      {"file", {{"array", true}}},
-  };
-  return table;
-}
+struct Kind;
 
 }  // namespace
 
@@ -57,7 +43,7 @@ struct MaskExpression::Node {
   Op op = Op::kind;
   std::shared_ptr<const Node> left, right;
 
-  std::string kind;
+  const Kind* kind = nullptr;  // of op kind
   std::map<std::string, std::string> arguments;
 
   const std::string* argument(const std::string& name) const {
@@ -76,6 +62,33 @@ namespace {
 
 using Node = MaskExpression::Node;
 using NodePtr = std::shared_ptr<const Node>;
+
+// What a mask is made for.
+struct Wanted {
+  const Shape& shape;  // heads, queries, keys
+  std::int64_t head;
+  Polarity polarity;
+  const OpenArray& open;
+};
+
+// A kind of mask in the language.
+struct Kind {
+  std::string word;
+  std::vector<Parameter> parameters;
+  std::string usage;  // in hints
+  Mask (*make)(const Node&, const Wanted&);
+  /// Joins what its arrays say of the shape with what is known; null: it has none.
+  void (*find_shape)(const Node&, const OpenArray&, Shape& known) = nullptr;
+  /// The hint where a required argument is missing; null: the usage.
+  std::string (*missing)(const Kind&, const Node&) = nullptr;
+
+  bool takes(Value value) const {
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [&](const Parameter& p) { return p.value == value; });
+  }
+};
+
+const std::vector<Kind>& kinds();
 
 class Parser {
  public:
@@ -167,13 +180,14 @@ class Parser {
     if (kind == kinds().end()) throw unknown(word);
     at_ = end;
     auto node = std::make_shared<Node>();
-    node->kind = word;
+    node->kind = &*kind;
     skip_spaces();
     if (at_ < text_.size() && text_[at_] == '(') parse_arguments(*kind, *node);
     const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
-        throw fail(fmt::format("{} needs its argument '{}'", word, p.name)).hint(missing(*kind, *node));
+        throw fail(fmt::format("{} needs its argument '{}'", word, p.name))
+            .hint(kind->missing == nullptr ? kind->usage : kind->missing(*kind, *node));
     check(*kind, *node);
     at_ = end_of_kind;
     return node;
@@ -191,26 +205,6 @@ class Parser {
     const auto nearest = core::nearest_name(word, names);
     return fail(fmt::format("'{}' is not a kind of mask", printable(word, 40)))
         .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "the kinds are " + words());
-  }
-
-  static std::string usage(const Kind& kind) {
-    if (kind.word == "full") return "full";
-    if (kind.word == "causal") return "causal, causal(offset=K) or causal(align=bottom-right)";
-    if (kind.word == "local")
-      return "local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none";
-    if (kind.word == "chunked") return "chunked(SIZE)";
-    if (kind.word == "segments") return "segments(REF) or segments(Q_REF,KV_REF)";
-    if (kind.word == "documents") return "documents(CU_SEQLENS_REF)";
-    return "file(REF)";
-  }
-
-  // One side of a window alone may mean a causal window, or no bound on the other side: both are shown.
-  static std::string missing(const Kind& kind, const Node& node) {
-    const std::string* left = node.argument("left");
-    const auto keys = left == nullptr ? std::nullopt : core::parse_integer(*left);
-    if (kind.word != "local" || !keys || *keys < 1) return usage(kind);
-    return fmt::format("a causal window of {} key{} is local(left={}, right=0); without a bound: right=none",
-                       *keys, *keys == 1 ? "" : "s", *keys - 1);
   }
 
   // An argument ends at a comma or the closing parenthesis; those inside of [], () and "" belong to it.
@@ -259,24 +253,24 @@ class Parser {
         at_ = open;
         throw fail("'(' is not closed");
       }
-      if (value.empty()) throw fail(fmt::format("an argument of {} is empty", kind.word)).hint(usage(kind));
+      if (value.empty()) throw fail(fmt::format("an argument of {} is empty", kind.word)).hint(kind.usage);
       if (name.empty()) {
         // A misspelt name is no value: only references may hold '='.
         const auto equals = value.find('=');
-        if (takes_numbers(kind) && equals != std::string::npos) {
+        if (!kind.takes(Value::reference) && equals != std::string::npos) {
           at_ = value_at;
           throw fail(
               fmt::format("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40)))
-              .hint(usage(kind));
+              .hint(kind.usage);
         }
         if (position >= kind.parameters.size()) {
           at_ = value_at;
-          throw fail(fmt::format("{} takes no such argument", kind.word)).hint(usage(kind));
+          throw fail(fmt::format("{} takes no such argument", kind.word)).hint(kind.usage);
         }
         name = kind.parameters[position++].name;
       }
       if (!node.arguments.emplace(name, value).second)
-        throw fail(fmt::format("{} is given twice", name)).hint(usage(kind));
+        throw fail(fmt::format("{} is given twice", name)).hint(kind.usage);
       if (take(',')) continue;
       if (take(')')) return;
       at_ = open;
@@ -284,34 +278,37 @@ class Parser {
     }
   }
 
-  static bool takes_numbers(const Kind& kind) {
-    return kind.word == "causal" || kind.word == "local" || kind.word == "chunked" || kind.word == "full";
+  void check(const Kind& kind, const Node& node) const {
+    for (const auto& [name, value] : node.arguments) {
+      const auto parameter = std::find_if(kind.parameters.begin(), kind.parameters.end(),
+                                          [&, &n = name](const Parameter& p) { return p.name == n; });
+      check(kind, *parameter, value, node);
+    }
   }
 
-  void check(const Kind& kind, const Node& node) const {
-    if (!takes_numbers(kind)) return;
-    for (const auto& [name, value] : node.arguments) {
-      const bool side = kind.word == "local" && (name == "left" || name == "right");
-      if (name == kAlign) {
-        if (value != "top-left" && value != "bottom-right")
-          throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
-        if (node.argument("offset") != nullptr)
-          throw fail("align and offset exclude each other").hint(usage(kind));
-      } else if (!(side && value == "none")) {
-        const auto number = core::parse_integer(value);
-        if (!number && core::is_whole_number(value))
-          throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(usage(kind));
-        if (!number)
-          throw fail(fmt::format("{}={} is not a whole number{}", name, printable(value, 40),
-                                 side ? " or none" : ""))
-              .hint(usage(kind));
-        if (side && *number < 0)
-          throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
-              .hint("a window that does not hold the query itself is moved with offset=K");
-        if (kind.word == "chunked" && *number < 1)
-          throw fail(fmt::format("the chunk size {} is not positive", *number));
-      }
+  void check(const Kind& kind, const Parameter& parameter, const std::string& value, const Node& node) const {
+    const std::string& name = parameter.name;
+    const bool side = parameter.value == Value::neighbours;
+    if (parameter.value == Value::reference || (side && value == "none")) return;
+    if (parameter.value == Value::align) {
+      if (value != "top-left" && value != "bottom-right")
+        throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
+      if (node.argument("offset") != nullptr)
+        throw fail("align and offset exclude each other").hint(kind.usage);
+      return;
     }
+    const auto number = core::parse_integer(value);
+    if (!number && core::is_whole_number(value))
+      throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(kind.usage);
+    if (!number)
+      throw fail(
+          fmt::format("{}={} is not a whole number{}", name, printable(value, 40), side ? " or none" : ""))
+          .hint(kind.usage);
+    if (side && *number < 0)
+      throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
+          .hint("a window that does not hold the query itself is moved with offset=K");
+    if (parameter.value == Value::size && *number < 1)
+      throw fail(fmt::format("the chunk size {} is not positive", *number));
   }
 
   std::string_view text_;
@@ -349,37 +346,6 @@ void agree(Shape& known, const Shape& more, const std::string& name) {
   }
 }
 
-void find_shape(const Node& node, const OpenArray& open, Shape& known) {
-  if (node.op != Node::Op::kind) {
-    find_shape(*node.left, open, known);
-    if (node.right) find_shape(*node.right, open, known);
-  } else if (node.kind == "file") {
-    const auto array = open_dense(node, open);
-    Shape shape = array->shape();
-    if (shape.size() == 2) shape.insert(shape.begin(), 1);
-    agree(known, shape, array->name());
-  } else if (node.kind == "segments") {
-    const auto q = open(*node.argument("q"));
-    const auto kv = node.argument("kv") == nullptr ? q : open(*node.argument("kv"));
-    if (q->shape().size() == 1 && kv->shape().size() == 1)
-      agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
-    else
-      segments_mask(*q, *kv);  // says what is wrong with them
-  } else if (node.kind == "documents") {
-    const auto cu = open(*node.argument("cu_seqlens"));
-    const std::int64_t tokens = core::read_last_offset(*cu);
-    if (tokens < 1) documents_mask(*cu);  // says what is wrong with it
-    agree(known, {1, tokens, tokens}, cu->name());
-  }
-}
-
-bool leaves_alignment_open(const Node& node) {
-  if (node.op != Node::Op::kind)
-    return leaves_alignment_open(*node.left) || (node.right && leaves_alignment_open(*node.right));
-  if (node.argument(kAlign) != nullptr || node.argument("offset") != nullptr) return false;
-  return node.kind == "causal" || (node.kind == "local" && (node.integer("left") || node.integer("right")));
-}
-
 Mask checked_shape(Mask mask, const Shape& shape, const std::string& name) {
   if (mask.q_length() == shape[1] && mask.kv_length() == shape[2]) return mask;
   Error error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)", name,
@@ -389,49 +355,159 @@ Mask checked_shape(Mask mask, const Shape& shape, const std::string& name) {
   throw error;
 }
 
-Mask make(const Node& node, const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) {
-  const std::int64_t q = shape[1], kv = shape[2];
+std::int64_t offset_of(const Node& node, const Wanted& wanted) {
+  const std::string* align = node.argument("align");
+  return align != nullptr && *align == "bottom-right" ? wanted.shape[2] - wanted.shape[1]
+                                                      : node.integer("offset").value_or(0);
+}
+
+Mask make_full(const Node&, const Wanted& wanted) { return full_mask(wanted.shape[1], wanted.shape[2]); }
+
+Mask make_causal(const Node& node, const Wanted& wanted) {
+  return causal_mask(wanted.shape[1], wanted.shape[2], offset_of(node, wanted));
+}
+
+Mask make_local(const Node& node, const Wanted& wanted) {
+  return local_mask(wanted.shape[1], wanted.shape[2], node.integer("left"), node.integer("right"),
+                    offset_of(node, wanted));
+}
+
+// One side of a window alone may mean a causal window, or no bound on the other side: both are shown.
+std::string missing_side(const Kind& kind, const Node& node) {
+  const std::string* left = node.argument("left");
+  const auto keys = left == nullptr ? std::nullopt : core::parse_integer(*left);
+  if (!keys || *keys < 1) return kind.usage;
+  return fmt::format("a causal window of {} key{} is local(left={}, right=0); without a bound: right=none",
+                     *keys, *keys == 1 ? "" : "s", *keys - 1);
+}
+
+Mask make_chunked(const Node& node, const Wanted& wanted) {
+  return chunked_mask(wanted.shape[1], wanted.shape[2], *node.integer("size"));
+}
+
+// The ids of queries and of keys.
+std::pair<std::shared_ptr<const ArraySource>, std::shared_ptr<const ArraySource>> open_ids(
+    const Node& node, const OpenArray& open) {
+  const auto q = open(*node.argument("q"));
+  return {q, node.argument("kv") == nullptr ? q : open(*node.argument("kv"))};
+}
+
+void find_shape_of_segments(const Node& node, const OpenArray& open, Shape& known) {
+  const auto [q, kv] = open_ids(node, open);
+  if (q->shape().size() == 1 && kv->shape().size() == 1)
+    agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
+  else
+    segments_mask(*q, *kv);  // says what is wrong with them
+}
+
+Mask make_segments(const Node& node, const Wanted& wanted) {
+  const auto [q, kv] = open_ids(node, wanted.open);
+  return checked_shape(segments_mask(*q, *kv), wanted.shape, q->name());
+}
+
+void find_shape_of_documents(const Node& node, const OpenArray& open, Shape& known) {
+  const auto cu = open(*node.argument("cu_seqlens"));
+  const std::int64_t tokens = core::read_last_offset(*cu);
+  if (tokens < 1) documents_mask(*cu);  // says what is wrong with it
+  agree(known, {1, tokens, tokens}, cu->name());
+}
+
+Mask make_documents(const Node& node, const Wanted& wanted) {
+  const auto cu = wanted.open(*node.argument("cu_seqlens"));
+  Mask mask = documents_mask(*cu);
+  if (mask.q_length() != wanted.shape[1] || mask.kv_length() != wanted.shape[2])
+    throw Error(Error::Kind::input,
+                fmt::format("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)",
+                            cu->name(), mask.q_length(), wanted.shape[1], wanted.shape[2]));
+  return mask;
+}
+
+void find_shape_of_file(const Node& node, const OpenArray& open, Shape& known) {
+  const auto array = open_dense(node, open);
+  Shape shape = array->shape();
+  if (shape.size() == 2) shape.insert(shape.begin(), 1);
+  agree(known, shape, array->name());
+}
+
+Mask make_file(const Node& node, const Wanted& wanted) {
+  auto array = open_dense(node, wanted.open);
+  if (array->shape().size() == 3) {
+    const std::int64_t heads = array->shape()[0];
+    if (heads != 1 && heads != wanted.shape[0])
+      throw Error(Error::Kind::input,
+                  fmt::format("{} has {} heads, the mask has {}", array->name(), heads, wanted.shape[0]));
+    array = slice_of(array, heads == 1 ? 0 : wanted.head);
+  }
+  const std::string name = array->name();
+  return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name);
+}
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> table{
+      {"full", {}, "full", make_full},
+      {"causal",
+       {{"offset", Value::integer}, {"align", Value::align}},
+       "causal, causal(offset=K) or causal(align=bottom-right)",
+       make_causal},
+      {"local",
+       {{"left", Value::neighbours, true},
+        {"right", Value::neighbours, true},
+        {"offset", Value::integer},
+        {"align", Value::align}},
+       "local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none",
+       make_local,
+       nullptr,
+       missing_side},
+      {"chunked", {{"size", Value::size, true}}, "chunked(SIZE)", make_chunked},
+      {"segments",
+       {{"q", Value::reference, true}, {"kv", Value::reference}},
+       "segments(REF) or segments(Q_REF,KV_REF)",
+       make_segments,
+       find_shape_of_segments},
+      {"documents",
+       {{"cu_seqlens", Value::reference, true}},
+       "documents(CU_SEQLENS_REF)",
+       make_documents,
+       find_shape_of_documents},
+      {"file", {{"array", Value::reference, true}}, "file(REF)", make_file, find_shape_of_file},
+  };
+  return table;
+}
+
+void find_shape(const Node& node, const OpenArray& open, Shape& known) {
+  if (node.op != Node::Op::kind) {
+    find_shape(*node.left, open, known);
+    if (node.right) find_shape(*node.right, open, known);
+  } else if (node.kind->find_shape != nullptr) {
+    node.kind->find_shape(node, open, known);
+  }
+}
+
+// A window without bounds on either side is aligned in any way.
+bool leaves_alignment_open(const Node& node) {
+  if (node.op != Node::Op::kind)
+    return leaves_alignment_open(*node.left) || (node.right && leaves_alignment_open(*node.right));
+  if (!node.kind->takes(Value::align)) return false;
+  if (node.argument("align") != nullptr || node.argument("offset") != nullptr) return false;
+  const std::vector<Parameter>& parameters = node.kind->parameters;
+  return !node.kind->takes(Value::neighbours) ||
+         std::any_of(parameters.begin(), parameters.end(), [&](const Parameter& p) {
+           return p.value == Value::neighbours && node.integer(p.name);
+         });
+}
+
+Mask make(const Node& node, const Wanted& wanted) {
   switch (node.op) {
     case Node::Op::negate:
-      return ~make(*node.left, shape, head, polarity, open);
+      return ~make(*node.left, wanted);
     case Node::Op::both:
-      return make(*node.left, shape, head, polarity, open) & make(*node.right, shape, head, polarity, open);
+      return make(*node.left, wanted) & make(*node.right, wanted);
     case Node::Op::either:
-      return make(*node.left, shape, head, polarity, open) | make(*node.right, shape, head, polarity, open);
+      return make(*node.left, wanted) | make(*node.right, wanted);
     case Node::Op::kind:
       break;
   }
-  if (node.kind == "full") return full_mask(q, kv);
-  const std::string* align = node.argument(kAlign);
-  const std::int64_t offset =
-      align != nullptr && *align == "bottom-right" ? kv - q : node.integer("offset").value_or(0);
-  if (node.kind == "causal") return causal_mask(q, kv, offset);
-  if (node.kind == "local") return local_mask(q, kv, node.integer("left"), node.integer("right"), offset);
-  if (node.kind == "chunked") return chunked_mask(q, kv, *node.integer("size"));
-  if (node.kind == "segments") {
-    const auto ids = open(*node.argument("q"));
-    const auto kv_ids = node.argument("kv") == nullptr ? ids : open(*node.argument("kv"));
-    return checked_shape(segments_mask(*ids, *kv_ids), shape, ids->name());
-  }
-  if (node.kind == "documents") {
-    const auto cu = open(*node.argument("cu_seqlens"));
-    Mask mask = documents_mask(*cu);
-    if (mask.q_length() != q || mask.kv_length() != kv)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)",
-                              cu->name(), mask.q_length(), q, kv));
-    return mask;
-  }
-  auto array = open_dense(node, open);
-  if (array->shape().size() == 3) {
-    const std::int64_t heads = array->shape()[0];
-    if (heads != 1 && heads != shape[0])
-      throw Error(Error::Kind::input,
-                  fmt::format("{} has {} heads, the mask has {}", array->name(), heads, shape[0]));
-    array = slice_of(array, heads == 1 ? 0 : head);
-  }
-  const std::string name = array->name();
-  return checked_shape(array_mask(std::move(array), polarity), shape, name);
+  return node.kind->make(node, wanted);
 }
 
 }  // namespace
@@ -454,7 +530,7 @@ bool MaskExpression::leaves_alignment_open() const { return ejk::leaves_alignmen
 
 Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
                              const OpenArray& open) const {
-  return make(*root_, shape, head, polarity, open);
+  return make(*root_, {shape, head, polarity, open});
 }
 
 }  // namespace ejk

@@ -136,7 +136,6 @@ void fill_dkv(const Slab& slab) {
 }
 
 std::int32_t* ints(Array& a) { return reinterpret_cast<std::int32_t*>(a.data()); }
-const std::int32_t* ints(const Array& a) { return reinterpret_cast<const std::int32_t*>(a.data()); }
 
 // Where the non-empty blocks of a grid go. A line is a row (forward) or a column (dkv) of blocks of one query
 // shard; the most blocks that any line of a shard keeps is the shard's extent, the widest extent the new
@@ -247,17 +246,21 @@ std::int64_t largest_value(const Array& array) {
   return largest;
 }
 
-Array downcast(const Array& array, std::int64_t largest) {
-  const auto narrowed = [&]<class T>(std::type_identity<T>) {
-    Array narrow(dtype_of<T>(), array.shape());
+DType narrowest(std::int64_t largest) {
+  return largest <= INT8_MAX ? DType::int8 : largest <= INT16_MAX ? DType::int16 : DType::int32;
+}
+
+Array narrowed(Array array, DType dtype) {
+  const auto as = [&]<class T>(std::type_identity<T>) {
+    Array narrow(dtype, array.shape());
     const std::int32_t* from = ints(array);
     T* to = reinterpret_cast<T*>(narrow.data());
     for (std::int64_t i = 0; i < array.size(); ++i) to[i] = static_cast<T>(from[i]);
     return narrow;
   };
-  if (largest <= INT8_MAX) return narrowed(std::type_identity<std::int8_t>{});
-  if (largest <= INT16_MAX) return narrowed(std::type_identity<std::int16_t>{});
-  return narrowed(std::type_identity<std::int32_t>{});
+  if (dtype == DType::int8) return as(std::type_identity<std::int8_t>{});
+  if (dtype == DType::int16) return as(std::type_identity<std::int16_t>{});
+  return array;
 }
 
 }  // namespace ejk::mask

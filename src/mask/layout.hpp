@@ -44,8 +44,11 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows)
 /// rows.
 IndexArrays shrunk(const Layout& layout, IndexArrays arrays);
 
-/// An int32 array in the narrowest of int8, int16 and int32 that holds values up to `largest`.
-Array downcast(const Array& array, std::int64_t largest);
+/// The narrowest of int8, int16 and int32 that holds values up to `largest`.
+DType narrowest(std::int64_t largest);
+
+/// An int32 array as int8, int16 or int32.
+Array narrowed(Array array, DType dtype);
 
 /// The largest value of an int32 array, at least 0.
 std::int64_t largest_value(const Array& array);

@@ -152,9 +152,8 @@ class PatternSource final : public ArraySource {
  public:
   PatternSource(std::shared_ptr<const PatternTable> table, Direction direction)
       : table_(std::move(table)), direction_(direction) {
-    const BlockShape b = table_->block();
-    shape_ =
-        direction == Direction::forward ? Shape{table_->size(), b.q, b.kv} : Shape{table_->size(), b.kv, b.q};
+    const Shape pattern = pattern_shape(table_->block(), direction);
+    shape_ = {table_->size(), pattern[0], pattern[1]};
   }
 
   DType dtype() const override { return DType::boolean; }
@@ -178,6 +177,10 @@ class PatternSource final : public ArraySource {
 };
 
 }  // namespace
+
+Shape pattern_shape(BlockShape block, Direction direction) {
+  return direction == Direction::forward ? Shape{block.q, block.kv} : Shape{block.kv, block.q};
+}
 
 std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
                                                   Direction direction) {

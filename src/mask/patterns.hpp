@@ -81,7 +81,10 @@ class PatternTable {
   std::vector<std::int32_t> slot_of_;                           // by id
 };
 
-/// The patterns as a bool array (P, q, kv), or (P, kv, q) when transposed for dkv; expanded while it is read.
+/// The axes of a partial block as it is read: (q, kv), or (kv, q) for dkv, which transposes it.
+Shape pattern_shape(BlockShape block, Direction direction);
+
+/// The patterns as a bool array (P, ...) of that shape; expanded while it is read.
 std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
                                                   Direction direction);
 

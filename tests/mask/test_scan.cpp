@@ -121,6 +121,7 @@ TEST_CASE("a partial block that no memory can hold is refused, whatever its size
                                  BlockShape{std::int64_t{1} << 32, std::int64_t{1} << 38}}) {
     CHECK_FALSE(mask::scan_bytes(16, 16, block, mask::Patterns::kept, mask::Reading::any_order));
     CHECK_THROWS_AS(process_mask({causal_mask(16, 16)}, block, options), Error);
-    CHECK(mask_info_bytes(1, 16, 16, block) == INT64_MAX);
+    const MaskInfoPlan plan({causal_mask(16, 16)}, block, Direction::forward, MaskInfoKind::fixed, options);
+    CHECK(plan.work_bytes() == INT64_MAX);
   }
 }

@@ -29,84 +29,16 @@ struct MaskInfoOptions {
   bool no_computable = false;
 };
 
-std::int64_t whole_blocks(std::int64_t length, std::int64_t block) {
-  return length / block + (length % block != 0 ? 1 : 0);
-}
-
-// The narrowest of int8, int16, int32 that holds `largest`.
-const char* narrowest(std::int64_t largest, bool downcast) {
-  return !downcast || largest > 32767 ? "int32" : largest > 127 ? "int16" : "int8";
-}
-
-// Whether all heads have the same mask, as far as that can be told without reading an array.
-bool one_mask(const std::vector<Mask>& heads) {
-  const Mask& first = heads.front();
-  return std::all_of(heads.begin(), heads.end(), [&](const Mask& mask) {
-    return &mask.node() == &first.node() ||
-           (mask.is_computable() && first.is_computable() && mask.same_as(first));
-  });
-}
-
-// What --dry-run says: bounds, since how many partial blocks differ is known only afterwards.
-Report describe_plan(const MaskInfoOptions& options, const Masks& masks) {
-  const std::int64_t heads = masks.head_count();
-  const std::int64_t q_blocks = whole_blocks(masks.q_length, options.block.q);
-  const std::int64_t kv_blocks = whole_blocks(masks.kv_length, options.block.kv);
-  const bool padded =
-      q_blocks * options.block.q != masks.q_length || kv_blocks * options.block.kv != masks.kv_length;
-
-  Report report;
-  report.warnings = masks.warnings;
-  report.add("heads", "heads", heads)
-      .add("queries", "queries", masks.q_length, Unit::rows)
-      .add("keys", "keys", masks.kv_length, Unit::keys)
-      .add("block", "block", Shape{options.block.q, options.block.kv}, Unit::count)
-      .add("grid", "grid", Shape{heads, q_blocks, kv_blocks}, Unit::blocks)
-      .add("dense_mask", "dense mask as bools",
-           byte_count(Shape{heads, masks.q_length, masks.kv_length}, DType::boolean), Unit::bytes);
-
-  Table table{"arrays",
-              "arrays, at most",
-              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
-              {}};
-  const auto row = [&](const char* name, Shape shape, const std::string& dtype) {
-    const std::int64_t bytes = byte_count(shape, *dtype_named(dtype));
-    table.rows.push_back({name, std::move(shape), dtype, bytes});
-  };
-  // The largest values of a dynamic mask's indices are bounds, those of a static one are counted from 0.
-  const bool one = !options.dynamic && one_mask(masks.heads);
-  const std::int64_t rows = one ? options.head_shards : heads;
-  const std::int64_t q_blocks_of_shard = q_blocks / options.q_seq_shards;
-  const std::int64_t next = options.dkv ? q_blocks_of_shard : kv_blocks;
-  const std::int64_t partial =
-      options.dynamic ? element_count(Shape{heads / options.head_shards, q_blocks_of_shard, kv_blocks})
-                      : element_count(Shape{one ? 1 : heads, q_blocks, kv_blocks});
-  const std::int64_t last = options.dynamic ? 0 : 1;
-  const bool downcast = !options.no_downcast;
-  const Shape grid{rows, q_blocks, kv_blocks};
-  Shape pattern{options.block.q, options.block.kv};
-  if (options.dkv) std::swap(pattern[0], pattern[1]);
-  const bool computable = one && masks.heads.front().is_computable() && !padded && !options.no_computable;
-
-  row("data_next", grid, narrowest(next - last, downcast));
-  if (!computable) row("mask_next", grid, narrowest(partial - last, downcast));
-  row("block_mask", grid, narrowest(2, downcast));
-  if (options.dynamic)
-    row("partial_mask_blocks", {heads, q_blocks, kv_blocks, pattern[0], pattern[1]}, "bool");
-  else if (!computable)
-    row("partial_mask_blocks", {partial, pattern[0], pattern[1]}, "bool");
-  if (computable) row("q_sequence", {masks.q_length}, "int32");
-  row("is_dynamic_mask", {}, "bool");
-  report.add(std::move(table));
-  return report;
-}
-
-MaskInfo compute(const MaskInfoOptions& options, const Masks& masks, const ProcessMaskOptions& how) {
-  if (options.dynamic)
-    return options.dkv ? process_dynamic_mask_dkv(masks.heads, options.block, how)
-                       : process_dynamic_mask(masks.heads, options.block, how);
-  return options.dkv ? process_mask_dkv(masks.heads, options.block, how)
-                     : process_mask(masks.heads, options.block, how);
+MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks, const MaskInfoSettings& how) {
+  try {
+    return {masks.heads, options.block, options.dkv ? Direction::dkv : Direction::forward,
+            options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, how};
+  } catch (Error& error) {
+    error.at(masks.name);
+    // Lengths that were typed, and no input's.
+    if (!options.masks.shape.empty()) throw Error(Error::Kind::usage, error.message()).hint(error.hint());
+    throw;
+  }
 }
 
 Answer run(const MaskInfoOptions& options, Job& job) {
@@ -123,28 +55,21 @@ Answer run(const MaskInfoOptions& options, Job& job) {
 
   const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.note_setting("shape", fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
-  ProcessMaskOptions how;
+  MaskInfoSettings how;
   how.head_shards = options.head_shards;
   how.q_seq_shards = options.q_seq_shards;
   how.shrink_grid = !options.no_shrink_grid;
   how.downcast = !options.no_downcast;
   how.pad = options.pad;
   how.computable = !options.no_computable;
-  try {
-    check_mask_blocks(masks.heads, options.block, how);
-  } catch (Error& error) {
-    error.at(masks.name);
-    // Lengths that were typed, and no input's.
-    if (!options.masks.shape.empty()) throw Error(Error::Kind::usage, error.message()).hint(error.hint());
-    throw;
-  }
-  const std::int64_t index_bytes =
-      mask_info_bytes(masks.head_count(), masks.q_length, masks.kv_length, options.block);
-  if (job.plan(describe_plan(options, masks), index_bytes)) return Answer::yes;
+  const MaskInfoPlan plan = planned(options, masks, how);
+  Report description = describe(plan);
+  description.warnings = masks.warnings;
+  if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;
 
-  how.max_pattern_bytes = std::max<std::int64_t>(job.max_memory() - index_bytes, 1);
-  how.progress = job.progress();
-  MaskInfo info = job.phase(Job::Phase::compute, [&] { return compute(options, masks, how); });
+  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.max_memory() - plan.work_bytes(), 1);
+  const auto progress = job.progress();
+  const MaskInfo info = job.phase(Job::Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});

@@ -1,0 +1,195 @@
+// MaskInfoPlan: a MaskInfo before any element of a mask is read.
+//
+// How many masks differ and how many blocks are partial is known only afterwards, so the plan takes the most
+// that can be: every block of every mask that may differ is partial and unlike any other, nothing is shrunk.
+//
+// Cost: a comparison of each head with the distinct ones before it; no array is read.
+// tests: tests/mask/test_plan.cpp
+#include "mask/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "mask/node.hpp"
+#include "mask/patterns.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk {
+
+namespace mask {
+
+namespace {
+
+Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
+
+// The documented checks in the documented order; gives the numbers of blocks.
+Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const MaskInfoSettings& settings,
+                      Direction direction) {
+  if (heads.empty()) throw invalid("there is no head: at least one mask is needed");
+  const std::int64_t q = heads[0].q_length(), kv = heads[0].kv_length();
+  for (std::size_t h = 1; h < heads.size(); ++h)
+    if (heads[h].q_length() != q || heads[h].kv_length() != kv)
+      throw invalid(fmt::format("the mask of head {} is {} x {}, that of head 0 is {} x {}", h,
+                                heads[h].q_length(), heads[h].kv_length(), q, kv));
+  for (const auto& [name, value] : {std::pair{"query block", block.q}, std::pair{"key block", block.kv},
+                                    std::pair{"number of head shards", settings.head_shards},
+                                    std::pair{"number of query shards", settings.q_seq_shards}})
+    if (value < 1) throw invalid(fmt::format("the {} is {}; it must be at least 1", name, value));
+  const char* pad_hint = "--pad fills the mask up with False";
+  if (!settings.pad && q % block.q != 0)
+    throw invalid(fmt::format("{} query rows do not divide into blocks of {}", q, block.q)).hint(pad_hint);
+  if (!settings.pad && kv % block.kv != 0)
+    throw invalid(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv)).hint(pad_hint);
+  // With padding a block may be longer than the mask, but not longer than any mask.
+  if (std::max(block.q, block.kv) > kLongestMask)
+    throw invalid(
+        fmt::format("a block of {} x {} is longer than any mask, {}", block.q, block.kv, kLongestMask));
+  const std::int64_t q_blocks = core::ceil_div(q, block.q), shards = settings.q_seq_shards;
+  const std::int64_t rows = q_blocks * block.q;
+  if (rows % shards != 0)
+    throw invalid(fmt::format("{} query rows do not divide into {} query shards", rows, shards));
+  if (rows / shards % block.q != 0)
+    throw invalid(
+        fmt::format("the {} query rows of a shard do not divide into blocks of {}", rows / shards, block.q));
+  const auto head_count = static_cast<std::int64_t>(heads.size());
+  if (head_count % settings.head_shards != 0)
+    throw invalid(
+        fmt::format("{} heads do not divide into {} head shards", head_count, settings.head_shards));
+  const std::int64_t kv_blocks = core::ceil_div(kv, block.kv);
+  if (q_blocks > INT32_MAX || kv_blocks > INT32_MAX)
+    throw invalid(fmt::format("{} x {} blocks are more than 32-bit indices can name", q_blocks, kv_blocks));
+  element_count(Shape{head_count, q_blocks, kv_blocks});
+  return {direction, settings.head_shards, shards, head_count, q_blocks, kv_blocks};
+}
+
+template <class Same>
+DistinctMasks distinct_by(const std::vector<Mask>& heads, Same&& same) {
+  DistinctMasks distinct;
+  for (const Mask& head : heads) {
+    const auto found = std::find_if(distinct.masks.begin(), distinct.masks.end(),
+                                    [&](const Mask& mask) { return same(mask, head); });
+    distinct.of_head.push_back(found - distinct.masks.begin());
+    if (found == distinct.masks.end()) distinct.masks.push_back(head);
+  }
+  return distinct;
+}
+
+// The same without reading an array.
+bool known_same(const Mask& a, const Mask& b) {
+  return &a.node() == &b.node() || (a.is_computable() && b.is_computable() && a.same_as(b));
+}
+
+}  // namespace
+
+std::int64_t InfoPlan::rows(const DistinctMasks& distinct) const {
+  const auto per_shard = static_cast<std::size_t>(head_count() / settings.head_shards);
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    if (distinct.of_head[h] != distinct.of_head[h / per_shard * per_shard]) return head_count();
+  return settings.head_shards;
+}
+
+bool InfoPlan::is_left_to_kernel(const DistinctMasks& distinct) const {
+  return !is_dynamic() && settings.computable && distinct.masks.size() == 1 &&
+         distinct.masks[0].is_computable() && !is_padded();
+}
+
+IndexBounds InfoPlan::bounds(const DistinctMasks& distinct) const {
+  constexpr std::int64_t kFull = 2;
+  const std::int64_t next = direction == Direction::forward ? layout.kv_blocks : layout.q_blocks_per_shard();
+  // In dynamic masks the number of blocks decides, as in the original packages; in fixed ones the last index.
+  if (is_dynamic())
+    return {next, head_count() / settings.head_shards * layout.q_blocks_per_shard() * layout.kv_blocks,
+            kFull};
+  return {next - 1, static_cast<std::int64_t>(distinct.masks.size()) * layout.grid() - 1, kFull};
+}
+
+DistinctMasks distinct_masks(const std::vector<Mask>& heads) {
+  return distinct_by(heads, [](const Mask& a, const Mask& b) { return a.same_as(b); });
+}
+
+InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
+                 const MaskInfoSettings& settings) {
+  InfoPlan plan{{}, block, direction, kind, settings, checked_layout(heads, block, settings, direction), {}};
+  plan.heads = std::move(heads);
+  if (plan.is_dynamic()) {
+    if (plan.bounds(plan.known).mask_next > INT32_MAX)
+      throw invalid("a shard has more blocks than 32-bit indices can name")
+          .hint("use more --head-shards or --q-seq-shards");
+    element_count(Shape{plan.head_count(), plan.layout.q_blocks, plan.layout.kv_blocks, block.q, block.kv});
+    plan.known = distinct_by(plan.heads, [](const Mask&, const Mask&) { return false; });
+  } else {
+    plan.known = distinct_by(plan.heads, known_same);
+  }
+  plan.layout.rows = plan.rows(plan.known);
+  return plan;
+}
+
+}  // namespace mask
+
+MaskInfoPlan::MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
+                           const MaskInfoSettings& settings)
+    : plan_(std::make_shared<const mask::InfoPlan>(
+          mask::checked(std::move(heads), block, direction, kind, settings))) {}
+
+std::vector<PlannedArray> MaskInfoPlan::arrays() const {
+  const mask::InfoPlan& p = *plan_;
+  const mask::IndexBounds bounds = p.bounds(p.known);
+  const Shape grid{p.layout.rows, p.layout.q_blocks, p.layout.kv_blocks};
+  const auto index = [&](std::int64_t bound) { return ArrayType(p.index_dtype(bound), grid); };
+  const auto blocks = [&](Shape leading) {
+    const Shape pattern = mask::pattern_shape(p.block, p.direction);
+    leading.insert(leading.end(), pattern.begin(), pattern.end());
+    return ArrayType(DType::boolean, std::move(leading));
+  };
+
+  std::vector<PlannedArray> arrays{{"data_next", index(bounds.data_next)}};
+  if (p.is_left_to_kernel(p.known)) {
+    arrays.push_back({"block_mask", index(bounds.block_mask)});
+    arrays.push_back({"q_sequence", {DType::int32, {p.q_length()}}});
+  } else {
+    arrays.push_back({"mask_next", index(bounds.mask_next)});
+    arrays.push_back({"block_mask", index(bounds.block_mask)});
+    arrays.push_back({"partial_mask_blocks", blocks(p.is_dynamic() ? grid : Shape{bounds.mask_next + 1})});
+  }
+  arrays.push_back({"is_dynamic_mask", {DType::boolean, {}}});
+  return arrays;
+}
+
+std::int64_t MaskInfoPlan::work_bytes() const {
+  // States and ids of each mask, three arrays in 32 bits, one of them twice while it shrinks, and the states
+  // once more in the report.
+  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
+  const mask::InfoPlan& p = *plan_;
+  const auto blocks = core::checked_mul(p.layout.q_blocks * kBytesPerBlock, p.layout.kv_blocks);
+  const auto all = blocks ? core::checked_mul(*blocks, p.head_count()) : std::nullopt;
+  const auto scan =
+      mask::scan_bytes(p.q_length(), p.kv_length(), p.block, mask::Patterns::kept, mask::Reading::any_order);
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
+  if (!all || !scan || *all > kMost) return INT64_MAX;
+  return *all + 4 * p.q_length() + *scan;
+}
+
+Report describe(const MaskInfoPlan& plan) {
+  const mask::InfoPlan& p = *plan.plan_;
+  const Shape dense{p.head_count(), p.q_length(), p.kv_length()};
+  Report report;
+  report.add("heads", "heads", p.head_count())
+      .add("queries", "queries", p.q_length(), Unit::rows)
+      .add("keys", "keys", p.kv_length(), Unit::keys)
+      .add("block", "block", Shape{p.block.q, p.block.kv}, Unit::count)
+      .add("grid", "grid", Shape{p.head_count(), p.layout.q_blocks, p.layout.kv_blocks}, Unit::blocks)
+      .add("dense_mask", "dense mask as bools", byte_count(dense, DType::boolean), Unit::bytes);
+  Table table{"arrays",
+              "arrays, at most",
+              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
+              {}};
+  for (const auto& [name, type] : plan.arrays())
+    table.rows.push_back({name, type.shape, std::string(name_of(type.dtype)), type.bytes()});
+  report.add(std::move(table));
+  return report;
+}
+
+}  // namespace ejk

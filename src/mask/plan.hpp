@@ -1,0 +1,69 @@
+// The checked arguments of a MaskInfo, and the rules for its arrays: how many rows they have, how wide
+// indices are, what is left to the kernel. The plan and the making both follow them.
+// tests: tests/mask/test_plan.cpp
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/mask_info.hpp"
+#include "mask/layout.hpp"
+
+namespace ejk::mask {
+
+/// The distinct ones among the masks of heads, in order of first appearance, and for each head the index of
+/// its mask.
+struct DistinctMasks {
+  std::vector<Mask> masks;
+  std::vector<std::int64_t> of_head;
+};
+
+/// What the values of the index arrays are at most.
+struct IndexBounds {
+  std::int64_t data_next;
+  std::int64_t mask_next;
+  std::int64_t block_mask;
+};
+
+struct InfoPlan {
+  std::vector<Mask> heads;
+  BlockShape block;
+  Direction direction = Direction::forward;
+  MaskInfoKind kind = MaskInfoKind::fixed;
+  MaskInfoSettings settings;
+  Layout layout;
+  /// As far as that can be told without reading an array. Of a dynamic mask each head counts as distinct.
+  DistinctMasks known;
+
+  std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
+  std::int64_t q_length() const { return heads.front().q_length(); }
+  std::int64_t kv_length() const { return heads.front().kv_length(); }
+  bool is_dynamic() const { return kind == MaskInfoKind::dynamic; }
+  bool is_padded() const {
+    return layout.q_blocks * block.q != q_length() || layout.kv_blocks * block.kv != kv_length();
+  }
+
+  /// Rows of the index arrays: one a head shard if every shard holds a single mask, else one a head.
+  std::int64_t rows(const DistinctMasks& distinct) const;
+
+  /// A single computable mask is evaluated by the kernel. One that is padded is not: its function would say
+  /// True outside.
+  bool is_left_to_kernel(const DistinctMasks& distinct) const;
+
+  /// They decide the dtypes of a dynamic mask; those of a fixed one are decided by the values themselves.
+  IndexBounds bounds(const DistinctMasks& distinct) const;
+
+  /// The dtype of indices up to `largest`.
+  DType index_dtype(std::int64_t largest) const {
+    return settings.downcast ? narrowest(largest) : DType::int32;
+  }
+};
+
+/// The distinct masks by content; may read arrays.
+DistinctMasks distinct_masks(const std::vector<Mask>& heads);
+
+/// Throws what the constructor of MaskInfoPlan throws.
+InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
+                 const MaskInfoSettings& settings);
+
+}  // namespace ejk::mask

@@ -1,0 +1,184 @@
+// A plan says what a MaskInfo will hold before an element is read, and the MaskInfo keeps to it.
+#include "mask/plan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "ejk/mask_info.hpp"
+#include "support/plain_mask.hpp"
+
+using namespace ejk;
+
+namespace {
+
+std::map<std::string, ArrayType> planned(const MaskInfoPlan& plan) {
+  std::map<std::string, ArrayType> arrays;
+  for (const auto& [name, type] : plan.arrays()) arrays.emplace(name, type);
+  return arrays;
+}
+
+std::map<std::string, ArrayType> made(const MaskInfo& info) {
+  std::map<std::string, ArrayType> arrays{{"data_next", type_of(info.data_next.view())},
+                                          {"block_mask", type_of(info.block_mask.view())},
+                                          {"is_dynamic_mask", {DType::boolean, {}}}};
+  if (info.mask_next) arrays.emplace("mask_next", type_of(info.mask_next->view()));
+  if (info.partial_mask_blocks) arrays.emplace("partial_mask_blocks", type_of(*info.partial_mask_blocks));
+  if (info.q_sequence) arrays.emplace("q_sequence", type_of(info.q_sequence->view()));
+  return arrays;
+}
+
+// Whether an array is of the planned type, or of a smaller one.
+bool fits(const ArrayType& array, const ArrayType& plan) {
+  if (size_of(array.dtype) > size_of(plan.dtype) || array.shape.size() != plan.shape.size()) return false;
+  for (std::size_t axis = 0; axis < array.shape.size(); ++axis)
+    if (array.shape[axis] > plan.shape[axis]) return false;
+  return true;
+}
+
+// A source that must not be read.
+class Unread final : public ArraySource {
+ public:
+  explicit Unread(Shape shape) : shape_(std::move(shape)) {}
+  DType dtype() const override { return DType::boolean; }
+  const Shape& shape() const override { return shape_; }
+  const std::string& name() const override { return name_; }
+  void read(std::span<const std::int64_t>, std::span<const std::int64_t>, void*) const override {
+    FAIL("a plan reads no element");
+  }
+
+ private:
+  Shape shape_;
+  std::string name_ = "unread";
+};
+
+MaskInfoPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskInfoSettings& settings = {}) {
+  return {std::move(heads), block, Direction::forward, MaskInfoKind::fixed, settings};
+}
+
+}  // namespace
+
+TEST_CASE("the arrays of random masks are those planned, or smaller where the plan says at most") {
+  plain::Random random(20);
+  for (int round = 0; round < 600; ++round) {
+    MaskInfoSettings settings;
+    settings.head_shards = plain::between(random, 1, 3);
+    settings.q_seq_shards = plain::between(random, 1, 3);
+    settings.shrink_grid = plain::between(random, 0, 1) == 1;
+    settings.downcast = plain::between(random, 0, 3) != 0;
+    settings.computable = plain::between(random, 0, 3) != 0;
+    settings.pad = plain::between(random, 0, 1) == 1;
+    const BlockShape block{plain::between(random, 1, 9), plain::between(random, 1, 9)};
+    std::int64_t q = block.q * settings.q_seq_shards * plain::between(random, 1, 8),
+                 kv = block.kv * plain::between(random, 1, 20);
+    if (settings.pad) {
+      q -= plain::between(random, 0, block.q - 1);
+      kv -= plain::between(random, 0, block.kv - 1);
+    }
+    // A few masks over several heads, so that some shards hold a single one.
+    std::vector<Mask> some, heads;
+    for (std::int64_t n = plain::between(random, 1, 3); n > 0; --n)
+      some.push_back(plain::random_mask(random, q, kv, plain::between(random, 0, 1) == 0 ? 0 : 2).mask);
+    for (std::int64_t n = settings.head_shards * plain::between(random, 1, 3); n > 0; --n)
+      heads.push_back(some[static_cast<std::size_t>(
+          plain::between(random, 0, static_cast<std::int64_t>(some.size()) - 1))]);
+    const auto direction = plain::between(random, 0, 1) == 0 ? Direction::forward : Direction::dkv;
+    const auto kind = plain::between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
+    CAPTURE(round);
+
+    const MaskInfoPlan plan(heads, block, direction, kind, settings);
+    const auto expected = planned(plan);
+    const MaskInfo info = plan.run();
+    const auto found = made(info);
+    std::int64_t index_bytes = 0;
+    for (const auto& [name, type] : found) {
+      CAPTURE(name);
+      REQUIRE(expected.count(name) == 1);
+      const ArrayType& most = expected.at(name);
+      CAPTURE(to_string(type));
+      CAPTURE(to_string(most));
+      CHECK(fits(type, most));
+      // These depend on nothing that is found on the way.
+      if (kind == MaskInfoKind::dynamic || name == "q_sequence" || name == "is_dynamic_mask")
+        CHECK(to_string(type) == to_string(most));
+      if (name != "partial_mask_blocks") index_bytes += type.bytes();
+    }
+    CHECK(index_bytes <= plan.work_bytes());
+    for (const auto& [name, type] : expected) {
+      CAPTURE(name);
+      if (found.count(name) == 1) continue;
+      CHECK((name == "mask_next" || name == "partial_mask_blocks"));
+      CHECK(kind == MaskInfoKind::fixed);
+      CHECK(info.distinct_partial_blocks == 0);
+    }
+  }
+}
+
+TEST_CASE("where nothing is shared or shrunk the arrays are exactly those planned") {
+  // 200 blocks, each with a False of its own.
+  Array dense(DType::boolean, {20, 20 * 10});
+  const auto elements = dense.elements<bool>();
+  std::fill(elements.begin(), elements.end(), true);
+  for (std::size_t b = 0; b < 200; ++b) {
+    const std::size_t row = b / 20 * 2, column = b % 20 * 10;
+    for (std::size_t bit = 0; bit < 8; ++bit) elements[row * 200 + column + bit] = (b + 1) >> bit & 1;
+  }
+  const Mask mask = array_mask(make_source(dense.view()));
+  for (const Direction direction : {Direction::forward, Direction::dkv}) {
+    const MaskInfoPlan plan({mask}, {2, 10}, direction, MaskInfoKind::fixed);
+    const auto expected = planned(plan), found = made(plan.run());
+    CHECK(expected.size() == found.size());
+    for (const auto& [name, type] : expected) {
+      CAPTURE(name);
+      REQUIRE(found.count(name) == 1);
+      CHECK(to_string(found.at(name)) == to_string(type));
+    }
+  }
+}
+
+TEST_CASE("a plan reads no element") {
+  const auto array = std::make_shared<Unread>(Shape{4, 64, 64});
+  std::vector<Mask> heads;
+  for (std::int64_t h = 0; h < 4; ++h) heads.push_back(array_mask(slice_of(array, h)));
+  for (const auto kind : {MaskInfoKind::fixed, MaskInfoKind::dynamic}) {
+    const MaskInfoPlan plan(heads, {16, 16}, Direction::forward, kind);
+    CHECK(planned(plan).at("data_next").shape == Shape{4, 4, 4});
+    CHECK(plan.work_bytes() > 0);
+    CHECK_FALSE(describe(plan).items.empty());
+  }
+}
+
+TEST_CASE("heads that are known to be equal share a row for each head shard") {
+  MaskInfoSettings settings;
+  settings.head_shards = 2;
+  const Mask causal = causal_mask(64, 64), full = full_mask(64, 64);
+  CHECK(planned(plan_of({causal, causal, full, full}, {16, 16}, settings)).at("data_next").shape ==
+        Shape{2, 4, 4});
+  CHECK(planned(plan_of({causal, full, full, causal}, {16, 16}, settings)).at("data_next").shape ==
+        Shape{4, 4, 4});
+  // Equal ones of which that is found only by reading count as different.
+  CHECK(planned(plan_of({~causal, ~causal, full, full}, {16, 16}, settings)).at("data_next").shape[0] == 4);
+}
+
+TEST_CASE("a plan refuses what cannot be, and counts what no memory holds") {
+  MaskInfoSettings settings;
+  settings.pad = true;
+  CHECK_THROWS_AS(plan_of({}, {1, 1}), Error);
+  CHECK_THROWS_AS(plan_of({full_mask(8, 8)}, {INT64_MAX / 2, 1}, settings), Error);
+  CHECK_THROWS_AS(plan_of({full_mask(8, 8)}, {3, 8}), Error);
+  // A large block is counted as what threads work in.
+  CHECK(plan_of({full_mask(32768, 32768)}, {32768, 32768}).work_bytes() > 32768 / 8 * 32768);
+  // 2^42 blocks have no 32-bit numbers within one shard; 2^30 in each of 2^12 query shards have.
+  for (const std::int64_t shards : {1, 4096}) {
+    settings.q_seq_shards = shards;
+    try {
+      const MaskInfoPlan plan({full_mask(1 << 21, 1 << 21)}, {1, 1}, Direction::forward,
+                              MaskInfoKind::dynamic, settings);
+      CHECK(shards == 4096);
+    } catch (const Error& e) {
+      CHECK(shards == 1);
+      CHECK(e.message() == "a shard has more blocks than 32-bit indices can name");
+    }
+  }
+}
