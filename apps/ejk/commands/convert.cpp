@@ -49,10 +49,9 @@ Answer run(const ConvertOptions& options, Job& job) {
       for (NamedInput& array : arrays) {
         std::string unsupported;
         Source source = job.open_supported(array, unsupported);
-        if (!source) {
-          report.warnings.push_back("left out: " + unsupported);
-          continue;
-        }
+        if (!source)
+          throw Error(Error::Kind::input, unsupported)
+              .hint("the arrays that are supported can be named, each as an IN");
         const DType from = source->dtype();
         read += byte_count(source->shape(), from);
         if (options.dtype) source = convert_array(source, *options.dtype);
