@@ -138,7 +138,8 @@ std::shared_ptr<const ArraySource> Job::open(const std::string& role, const std:
 }
 
 const ArrayFile& Job::file(const ArrayReference& reference) {
-  constexpr std::size_t kMostOpen = 16;  // each may take a process, and thousands may be named
+  // As many as compare needs. Each may take a process, and thousands may be named.
+  constexpr std::size_t kMostOpen = 2;
   for (const ArrayFile& open : files_)
     if (open.reference().container == reference.container && open.reference().path == reference.path)
       return open;
