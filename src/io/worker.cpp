@@ -312,6 +312,9 @@ Message Worker::call(const Message& request) {
 
 Error Worker::death() {
   const int status = stop();
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+    return Error(Error::Kind::budget,
+                 fmt::format("the process of {} was killed, perhaps for want of memory", setup_.library));
   const bool endless = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF;
   return Error(Error::Kind::input,
                endless ? fmt::format("{} came to no end on it in {} s: the file is damaged", setup_.library,

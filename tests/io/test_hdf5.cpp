@@ -998,6 +998,18 @@ TEST_CASE("deep groups and many members take time in proportion") {
   CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 10);
 }
 
+TEST_CASE("a read that fails while a dataset is looked for is not a missing dataset") {
+  if (!can_inject_faults()) return;
+  for (int n = 1; n <= 12; ++n) {
+    CAPTURE(n);
+    const Printed ran = run(fmt::format(
+        "timeout 60 strace -f -o /dev/null -e inject=pread64:error=EIO:when={} $EJK cdiv {} --by 2 -q", n,
+        zoo("/gzip")));
+    CHECK((ran.status == 0 || ran.status == 3));
+    CHECK(ran.text.find("holds no dataset") == std::string::npos);
+  }
+}
+
 TEST_CASE("what the system cannot give for the process is an error of resources") {
   if (!can_inject_faults()) return;
   const std::pair<const char*, const char*> rows[] = {

@@ -98,8 +98,41 @@ TEST_CASE("a child that crashes, exits or runs out of stack is an input error, a
     const char* why = way == 4 ? "the library came to no end on it in 60 s"
                                : "the library crashed on it: the file is damaged";
     CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(way)); }), why));
-    CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(9)); }), "crashed"));
+    CHECK(contains(error_of(Error::Kind::input, [&] { worker.call(Message().put(9)); }), why));
   }
+}
+
+TEST_CASE("a child that is killed is no fault of the file") {
+  Worker worker(
+      [](Message&, std::span<std::byte>) -> Message {
+        std::raise(SIGKILL);
+        return {};
+      },
+      {.library = "the library"});
+  for (int call = 0; call < 2; ++call)
+    CHECK(contains(error_of(Error::Kind::budget, [&] { worker.call({}); }),
+                   "the process of the library was killed"));
+}
+
+TEST_CASE("a process that is forked from the one that has the child leaves it alone") {
+  Worker worker([](Message& request, std::span<std::byte>) { return Message().put(request.integer() + 1); },
+                {.library = "the library"});
+  CHECK(worker.call(Message().put(1)).integer() == 2);
+  const pid_t copy = fork();
+  if (copy == 0) {
+    bool refused = false;
+    try {
+      worker.call(Message().put(1));
+    } catch (const Error& error) {
+      refused = error.kind() == Error::Kind::budget;
+    }
+    worker.~Worker();
+    _exit(refused ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(copy, &status, 0);
+  CHECK(status == 0);
+  CHECK(worker.call(Message().put(2)).integer() == 3);
 }
 
 TEST_CASE("the child's memory is limited") {

@@ -330,10 +330,10 @@ class Server {
       const std::string name = path.substr(begin, end - begin);
       if (name.empty()) continue;  // "//" is as good as "/"
       const auto so_far = [&] { return path.substr(0, end); };
-      if (H5Iget_type(object.id()) != H5I_GROUP || H5Lexists(object.id(), name.c_str(), links_.id()) <= 0) {
-        H5Eclear2(H5E_DEFAULT);
-        return Found::nothing;
-      }
+      if (H5Iget_type(object.id()) != H5I_GROUP) return Found::nothing;
+      const htri_t exists = H5Lexists(object.id(), name.c_str(), links_.id());
+      if (exists < 0) throw library_error(so_far(), "cannot be looked for");
+      if (exists == 0) return Found::nothing;
       H5L_info_t link{};
       if (H5Lget_info(object.id(), name.c_str(), &link, links_.id()) < 0)
         throw library_error(so_far(), "cannot be read");
