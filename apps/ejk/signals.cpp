@@ -21,6 +21,14 @@ namespace {
 char program_name[64];  // with ": ", made ready beforehand: a handler may not format
 std::atomic_flag bus_error;
 
+// "ejk COMMAND: " and both, in one piece, so that what others write cannot come between.
+void print_in_one_piece(const char* what, const char* rest) {
+  iovec parts[3];
+  const char* words[] = {program_name, what, rest};
+  for (std::size_t i = 0; i < 3; ++i) parts[i] = {const_cast<char*>(words[i]), std::strlen(words[i])};
+  (void)!writev(STDERR_FILENO, parts, 3);
+}
+
 extern "C" void end_by_signal(int signal) {
   remove_temporary_files();
   clear_progress_from_signal();
@@ -35,11 +43,7 @@ extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
   while (bus_error.test_and_set()) pause();  // another thread is at it
   remove_temporary_files();
   clear_progress_from_signal();
-  // In one piece, so that what others write cannot come between.
-  iovec parts[3];
-  const char* words[] = {program_name, file, ": has become shorter while it was read\n"};
-  for (std::size_t i = 0; i < 3; ++i) parts[i] = {const_cast<char*>(words[i]), std::strlen(words[i])};
-  (void)!writev(STDERR_FILENO, parts, 3);
+  print_in_one_piece(file, ": has become shorter while it was read\n");
   _exit(kExitInput);
 }
 
@@ -47,6 +51,8 @@ extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
 extern "C" void end_without_threads() {
   if (!is_starting_threads()) return;
   remove_temporary_files();
+  clear_progress_from_signal();
+  print_in_one_piece("the system starts no more threads", "\nhint: --threads 1 needs none\n");
   _exit(kExitBudget);
 }
 
