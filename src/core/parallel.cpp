@@ -73,13 +73,14 @@ std::int64_t counted_threads() {
 // What this thread knows of its teams. OpenMP keeps the threads of the last one for the next.
 struct Teams {
   int last = 1;                                // threads of the last one, this one among them
+  int tried = 1;                               // threads that could be started
   int most = std::numeric_limits<int>::max();  // more were refused
   bool starting = false;
 };
 thread_local Teams teams;
 
-// OpenMP ends the process when it cannot start a thread. So those that a larger team lacks are started by hand
-// first, kept until all are there, and let go again. Returns how many there were, at most `wanted`.
+// OpenMP ends the process when it cannot start a thread. So those that a larger team lacks are started by
+// hand first, kept until all are there, and let go again. Returns how many there were, at most `wanted`.
 int threads_that_start(int wanted) {
   const std::int64_t before = counted_threads();
   std::mutex mutex;
@@ -108,13 +109,13 @@ int threads_that_start(int wanted) {
   return static_cast<int>(tried.size());
 }
 
-// The size of the team that this thread can have.
+// The size of the team that this thread can have. What could be started once is not tried again: OpenMP ends
+// and starts threads as teams shrink and grow, and trying takes as long as starting.
 int team_size(int wanted) {
   wanted = std::min(wanted, teams.most);
-  if (wanted > teams.last) {
-    const int size = teams.last + threads_that_start(wanted - teams.last);
-    if (size < wanted) teams.most = size;
-    wanted = size;
+  if (wanted > teams.tried) {
+    teams.tried = teams.last + threads_that_start(wanted - teams.last);
+    if (teams.tried < wanted) teams.most = wanted = teams.tried;
   }
   return teams.last = wanted;
 }
@@ -150,7 +151,8 @@ void run_team(int threads, const std::function<void()>& member) {
 
 void release_threads() {
   if (core::teams.last > 1 && omp_pause_resource_all(omp_pause_soft) != 0) return;
-  core::teams = {};
+  core::teams.last = 1;
+  core::teams.most = std::numeric_limits<int>::max();
 }
 
 bool is_starting_threads() { return core::teams.starting; }
