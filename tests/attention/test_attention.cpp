@@ -445,8 +445,10 @@ TEST_CASE("the planned memory holds for odd blocks") {
     const auto run = ejk::test::shell(command + " --stats -o out.npz; rm -r $d");
     REQUIRE(plan.status == 0);
     REQUIRE(run.status == 0);
+#ifndef __SANITIZE_ADDRESS__  // which takes memory of its own
     // What a program takes that does nothing at all is not planned.
     CHECK(number(run.text, "peak_memory_bytes") <= number(plan.text, "peak_bytes") + 12e6);
+#endif
     CHECK(number(plan.text, "peak_bytes") < 100e6);
   }
 }
