@@ -46,7 +46,7 @@ void multiply_rows(const GroupProduct& product, std::span<const std::int64_t> ro
 /// Either product with sums in higher precision, into C-ordered memory, which may be existing_out's; it has no
 /// use for a tiling. Time: a few nanoseconds a multiply-add and thread for float64 factors, about one for
 /// others.
-void reference_product(const Problem& problem, const Operands& operands, std::byte* out,
+void reference_product(const Problem& problem, const Operands& operands, std::byte* to,
                        const WorkProgress& progress = {});
 
 }  // namespace ejk::matmul

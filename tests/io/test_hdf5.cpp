@@ -771,7 +771,7 @@ TEST_CASE("a full disk loses no array") {
     fs::remove(disk + "/filler");
     put(disk + "/out.h5", before);
     const std::string room = fmt::format("{}", 256 * 1024 - 4096 * pages - static_cast<int>(before.size()));
-    run("head -c " + room + " /dev/zero > " + disk + "/filler");
+    run(fmt::format("head -c {} /dev/zero > {}/filler", room, disk));
     const Printed ran = run("$EJK convert " + (folder / "x.npy") + " " + (folder / "y.npy") + " -o " + disk +
                             "/out.h5 --overwrite --quiet");
     if (ran.status == 0) {

@@ -92,7 +92,9 @@ TEST_CASE("the arrays of random masks are those planned, or smaller where the pl
     const MaskInfo info = plan.run();
     const auto found = made(info);
     std::int64_t index_bytes = 0;
-    for (const auto& [name, type] : found) {
+    for (const auto& row : found) {
+      const auto& name = row.first;
+      const auto& type = row.second;
       CAPTURE(name);
       REQUIRE(expected.count(name) == 1);
       const ArrayType& most = expected.at(name);
@@ -105,7 +107,8 @@ TEST_CASE("the arrays of random masks are those planned, or smaller where the pl
       if (name != "partial_mask_blocks") index_bytes += type.bytes();
     }
     CHECK(index_bytes <= plan.work_bytes());
-    for (const auto& [name, type] : expected) {
+    for (const auto& row : expected) {
+      const auto& name = row.first;
       CAPTURE(name);
       if (found.count(name) == 1) continue;
       CHECK((name == "mask_next" || name == "partial_mask_blocks"));
@@ -129,7 +132,9 @@ TEST_CASE("where nothing is shared or shrunk the arrays are exactly those planne
     const MaskInfoPlan plan({mask}, {2, 10}, direction, MaskInfoKind::fixed);
     const auto expected = planned(plan), found = made(plan.run());
     CHECK(expected.size() == found.size());
-    for (const auto& [name, type] : expected) {
+    for (const auto& row : expected) {
+      const auto& name = row.first;
+      const auto& type = row.second;
       CAPTURE(name);
       REQUIRE(found.count(name) == 1);
       CHECK(to_string(found.at(name)) == to_string(type));

@@ -50,7 +50,7 @@ void note_failed_write(const DiskFile& file, int code) {
 
 // What a file was opened with, for others that are opened as it was; the library frees it.
 void* copy_of_settings(H5FD_t* file) {
-  auto* copy = static_cast<Hdf5Disk**>(std::malloc(sizeof(Hdf5Disk*)));
+  auto* copy = static_cast<Hdf5Disk**>(std::malloc(sizeof(void*)));
   if (copy != nullptr) *copy = file_of(file).disk;
   return copy;
 }
@@ -161,7 +161,7 @@ H5FD_class_t make_class() {
   driver.name = "ejk";
   driver.maxaddr = INT64_MAX;
   driver.fc_degree = H5F_CLOSE_WEAK;
-  driver.fapl_size = sizeof(Hdf5Disk*);
+  driver.fapl_size = sizeof(void*);
   driver.fapl_get = copy_of_settings;
   driver.open = open_file;
   driver.close = close_file;

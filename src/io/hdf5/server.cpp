@@ -256,10 +256,11 @@ class Server {
       const char* name = entry.name.c_str();
       if (H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
         throw failed();
-      if (object.type == H5O_TYPE_DATASET) listing.names.push_back(std::move(path));
       if (object.type == H5O_TYPE_GROUP)
         enter(checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
               path);
+      else if (object.type == H5O_TYPE_DATASET)
+        listing.names.push_back(std::move(path));
     }
     H5Eclear2(H5E_DEFAULT);
     return listing;
