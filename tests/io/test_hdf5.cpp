@@ -1005,7 +1005,7 @@ TEST_CASE("a read that fails while a dataset is looked for is not a missing data
     const Printed ran = run(fmt::format(
         "timeout 60 strace -f -o /dev/null -e inject=pread64:error=EIO:when={} $EJK cdiv {} --by 2 -q", n,
         zoo("/gzip")));
-    CHECK((ran.status == 0 || ran.status == 3));
+    CHECK((ran.status == 0 || ran.status == 3 || ran.status == 127));  // 127: the loader's own reads
     CHECK(ran.text.find("holds no dataset") == std::string::npos);
   }
 }
