@@ -164,7 +164,7 @@ std::shared_ptr<const ArraySource> Job::open_supported(NamedInput& input, std::s
   try {
     return open(input);
   } catch (const Error& error) {
-    if (input.is_word || error.reason() != Error::Reason::unsupported) throw;
+    if (input.is_word || error.code() != Error::Code::unsupported) throw;
     why = error.message();
     return nullptr;
   }

@@ -21,14 +21,26 @@ class Error : public std::exception {
     internal,  // a broken promise of ejk itself
   };
 
-  /// What callers tell from all else of its kind.
-  enum class Reason {
+  /// What a caller can tell from all else of its kind: to go on without that input, or to add a hint in the
+  /// caller's own words.
+  enum class Code {
     other,
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it out
   };
 
-  Error(Kind kind, std::string message, Reason reason = Reason::other)
-      : kind_(kind), reason_(reason), message_(std::move(message)) {}
+  Error(Kind kind, std::string message, Code code = Code::other)
+      : kind_(kind), code_(code), message_(std::move(message)) {}
+
+  /// Names the argument at fault, as the function's parameters do: "lhs", "q", "group_sizes". The message names
+  /// it too; the subject is for callers, who know the argument by the name of a file.
+  Error&& about(std::string_view argument) && {
+    subject_ = argument;
+    return std::move(*this);
+  }
+  Error& about(std::string_view argument) & {
+    subject_ = argument;
+    return *this;
+  }
 
   /// Adds a way out; shown on a line of its own. A later hint replaces an earlier one.
   Error&& hint(std::string text) && {
@@ -47,14 +59,16 @@ class Error : public std::exception {
   }
 
   Kind kind() const noexcept { return kind_; }
-  Reason reason() const noexcept { return reason_; }
+  Code code() const noexcept { return code_; }
+  const std::string& subject() const noexcept { return subject_; }
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }
   const std::string& hint() const noexcept { return hint_; }
 
  private:
   Kind kind_;
-  Reason reason_;
+  Code code_;
+  std::string subject_;
   std::string message_;
   std::string hint_;
 };

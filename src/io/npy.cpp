@@ -18,13 +18,13 @@ namespace ejk::io {
 
 namespace {
 
-[[noreturn]] void refuse(std::string why, Error::Reason reason = Error::Reason::other) {
-  throw Error(Error::Kind::input, std::move(why), reason);
+[[noreturn]] void refuse(std::string why, Error::Code code = Error::Code::other) {
+  throw Error(Error::Kind::input, std::move(why), code);
 }
 
 // What NumPy reads and we do not.
 [[noreturn]] void refuse_type(const std::string& what) {
-  refuse(what + ", which is not supported", Error::Reason::unsupported);
+  refuse(what + ", which is not supported", Error::Code::unsupported);
 }
 
 struct TypeCode {

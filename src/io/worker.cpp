@@ -134,7 +134,7 @@ Message answer_of(F&& f) {
     Message reply;
     reply.put(static_cast<std::int64_t>(Outcome::error))
         .put(static_cast<std::int64_t>(error.kind()))
-        .put(static_cast<std::int64_t>(error.reason()))
+        .put(static_cast<std::int64_t>(error.code()))
         .put(error.message())
         .put(error.hint());
     return reply;
@@ -277,10 +277,10 @@ Message Worker::receive() {
   if (failed != 0)
     end(system_error(Error::Kind::budget, "no answer from the process of " + setup_.library, failed));
   if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
-  const std::int64_t kind = reply.integer(), reason = reply.integer();
+  const std::int64_t kind = reply.integer(), code = reply.integer();
   if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
-  if (reason < 0 || reason > static_cast<std::int64_t>(Error::Reason::unsupported)) malformed();
-  Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Reason>(reason));
+  if (code < 0 || code > static_cast<std::int64_t>(Error::Code::unsupported)) malformed();
+  Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Code>(code));
   throw Served{std::move(error.hint(reply.text()))};
 }
 

@@ -80,19 +80,19 @@ TEST_CASE("h5py's types and storages are read, and plain contiguous data is mapp
 }
 
 TEST_CASE("a type that is not supported is told from what cannot be read") {
-  const auto reason = [](const std::string& reference) {
+  const auto code = [](const std::string& reference) {
     try {
       open_array(reference);
     } catch (const Error& error) {
-      return error.reason();
+      return error.code();
     }
     FAIL("no error was thrown");
-    return Error::Reason::other;
+    return Error::Code::other;
   };
   for (const char* path : {"/null", "/string", "/complex", "/enum", "/array", "/float8", "/int12"})
-    CHECK(reason(zoo(path)) == Error::Reason::unsupported);
+    CHECK(code(zoo(path)) == Error::Code::unsupported);
   for (const char* path : {"/dangling", "/elsewhere", "/virtual", "/lzf", "/g", "/nothing", ""})
-    CHECK(reason(zoo(path)) == Error::Reason::other);
+    CHECK(code(zoo(path)) == Error::Code::other);
 }
 
 TEST_CASE("what is no array, or lies outside of the file, is refused by name") {

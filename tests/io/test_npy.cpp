@@ -258,19 +258,18 @@ TEST_CASE("lengths are Python's whole numbers") {
 
 TEST_CASE("a type that is not supported is told from damage") {
   Folder folder;
-  const auto reason = [&](const std::string& descr) {
+  const auto code = [&](const std::string& descr) {
     try {
       opened(folder, npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': (1,)}", "xxxxxxxx"));
     } catch (const Error& error) {
-      return error.reason();
+      return error.code();
     }
     FAIL("no error was thrown");
-    return Error::Reason::other;
+    return Error::Code::other;
   };
   for (const char* descr : {"'|O'", "'<U2'", "'<c8'", "'|V8'", "'<f16'", "[('a', '<f8')]", "('<f4', (2,))"})
-    CHECK(reason(descr) == Error::Reason::unsupported);
-  for (const char* descr : {"'<f8", "'<q8'", "''", "8", "'<f4'"})
-    CHECK(reason(descr) == Error::Reason::other);
+    CHECK(code(descr) == Error::Code::unsupported);
+  for (const char* descr : {"'<f8", "'<q8'", "''", "8", "'<f4'"}) CHECK(code(descr) == Error::Code::other);
 }
 
 TEST_CASE("what cannot be opened says why") {

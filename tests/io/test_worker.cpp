@@ -41,7 +41,7 @@ TEST_CASE(
       [](Message& request, std::span<std::byte> buffer) {
         const std::int64_t n = request.integer();
         if (n == 0) throw std::move(Error(Error::Kind::output, "no").hint("do"));
-        if (n == 1) throw Error(Error::Kind::input, "no", Error::Reason::unsupported);
+        if (n == 1) throw Error(Error::Kind::input, "no", Error::Code::unsupported);
         buffer[static_cast<std::size_t>(n)] = std::byte{42};
         return Message().put(n + 1);
       },
@@ -53,7 +53,7 @@ TEST_CASE(
     worker.call(Message().put(1));
     FAIL("no error was thrown");
   } catch (const Error& error) {
-    CHECK(error.reason() == Error::Reason::unsupported);
+    CHECK(error.code() == Error::Code::unsupported);
   }
   CHECK(worker.call(Message().put(7)).integer() == 8);
 }

@@ -53,8 +53,8 @@ std::string Hdf5Errors::at(std::string_view path) const {
   return path.empty() ? name : fmt::format("{}:{}", name, core::printable(path));
 }
 
-Error Hdf5Errors::error(std::string_view path, std::string_view why, Error::Reason reason) const {
-  return Error(kind, fmt::format("{}: {}", at(path), why), reason);
+Error Hdf5Errors::error(std::string_view path, std::string_view why, Error::Code code) const {
+  return Error(kind, fmt::format("{}: {}", at(path), why), code);
 }
 
 Error Hdf5Errors::library_error(std::string_view path, std::string_view doing) const {

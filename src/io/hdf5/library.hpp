@@ -53,7 +53,7 @@ std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist);
 class Hdf5Errors {
  public:
   std::string at(std::string_view path) const;
-  Error error(std::string_view path, std::string_view why, Error::Reason reason = Error::Reason::other) const;
+  Error error(std::string_view path, std::string_view why, Error::Code code = Error::Code::other) const;
   /// With the library's reason.
   Error library_error(std::string_view path, std::string_view doing) const;
   Error claims_too_much(std::string_view path, std::int64_t bytes, std::string_view than) const;

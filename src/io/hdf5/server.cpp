@@ -148,9 +148,8 @@ class Server {
   // --- errors
 
   std::string at(std::string_view path) const { return errors_.at(path); }
-  Error error(std::string_view path, std::string_view why,
-              Error::Reason reason = Error::Reason::other) const {
-    return errors_.error(path, why, reason);
+  Error error(std::string_view path, std::string_view why, Error::Code code = Error::Code::other) const {
+    return errors_.error(path, why, code);
   }
   Error library_error(std::string_view path, std::string_view doing) const {
     return errors_.library_error(path, doing);
@@ -524,10 +523,10 @@ class Server {
     const std::string why = read_type(type, layout);
     if (!why.empty())
       throw error(path, fmt::format("the elements are {}, which is not supported", why),
-                  Error::Reason::unsupported);
+                  Error::Code::unsupported);
     const Handle space = checked(H5Dget_space(set), H5Sclose, path, "has an unreadable shape");
     if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
-      throw error(path, "the dataset is empty (a null dataspace)", Error::Reason::unsupported);
+      throw error(path, "the dataset is empty (a null dataspace)", Error::Code::unsupported);
     std::vector<hsize_t> lengths(H5S_MAX_RANK), most(H5S_MAX_RANK);
     const int rank = H5Sget_simple_extent_dims(space.id(), lengths.data(), most.data());
     if (rank < 0) throw library_error(path, "has an unreadable shape");
