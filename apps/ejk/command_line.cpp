@@ -180,7 +180,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
 
-// "ejk help" and what may follow: a command, --completion SHELL, --man [COMMAND].
+// "ejk help" and what may follow: a command, json COMMAND, --completion SHELL, --man [COMMAND].
 std::string help_for(std::vector<std::string> words) {
   std::erase_if(words, [](const std::string& w) { return w == "-h" || w == "--help"; });
   const auto at_most = [&](std::size_t count) {
@@ -201,6 +201,10 @@ std::string help_for(std::vector<std::string> words) {
   if (words.front() == "--man") {
     at_most(2);
     return words.size() < 2 || words[1] == "help" ? manual_page() : manual_page(command_named(words[1]));
+  }
+  if (words.front() == "json" && words.size() > 1) {
+    at_most(2);
+    return keys_help(command_named(words[1]));
   }
   if (std::find(topics().begin(), topics().end(), words.front()) != topics().end())
     return at_most(1), topic_help(words.front());

@@ -304,6 +304,14 @@ std::string arrays_of(const WrittenArrays& written) {
   return out + ".PP\nIn NumPy:\n.PP\n" + verbatim(written.use);
 }
 
+std::string keys_of_report(const Command& command) {
+  std::string out;
+  for (const ReportKey& key : keys_of(command.name))
+    out += fmt::format(".TP\n\\fB{}\\fR\n{}\n.br\n{}\n", roff(key.path), roff(form_and_condition(key)),
+                       roff(key.text));
+  return out + ".PP\n.BR ejk (1)\nsays what surrounds them.\n";
+}
+
 }  // namespace
 
 const std::vector<std::string>& shells() {
@@ -336,6 +344,7 @@ std::string manual_page(const Command& command) {
   out += ".SH \"COMMON OPTIONS\"\n" + roff(shared_names(parser.app)) + "\n.PP\n.BR ejk (1)\nexplains them.\n";
   if (const WrittenArrays* written = written_by(command.word()))
     out += ".SH \"ARRAYS WRITTEN\"\n" + arrays_of(*written);
+  out += ".SH \"KEYS OF THE JSON REPORT\"\n" + keys_of_report(command);
   out += ".SH \"NAMING ARRAYS\"\n" + roff(kReferences) + "\n";
   out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
   return out + ".SH \"SEE ALSO\"\n.BR ejk (1)\n";

@@ -154,7 +154,31 @@ std::string described(const WrittenArrays& written) {
   return out;
 }
 
+std::string described(std::span<const ReportKey> keys) {
+  std::string out;
+  for (const ReportKey& key : keys)
+    out += entry(std::string(key.path), fmt::format("{}\n{}", form_and_condition(key), key.text));
+  return out;
+}
+
 }  // namespace
+
+std::string form_and_condition(const ReportKey& key) {
+  return fmt::format("{}{}{}", form_of(key), key.when.empty() ? "" : "; ", key.when);
+}
+
+std::string keys_help() {
+  std::string out = "\nTypes\n";
+  for (const KeyType& type : key_types()) out += entry(std::string(type.name), type.text);
+  out += "\nKeys of the object\n" + described(envelope_keys());
+  out += "\nKeys of every result\n" + described(shared_keys());
+  return out + "\nKeys of a picture\n" + described(picture_keys());
+}
+
+std::string keys_help(const Command& command) {
+  return fmt::format("Keys of the result of ejk {} --json\n\n{}\n'ejk help json' says what surrounds them.\n",
+                     command.name, described(keys_of(command.name)));
+}
 
 std::string arrays_help(const WrittenArrays& written) {
   return fmt::format("{}\n{}", written.command, described(written));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "schema.hpp"
 #include "topics.hpp"
 
 namespace CLI {
@@ -35,6 +36,15 @@ std::optional<WrittenArrays> written_by(const Command& command);
 
 /// The arrays of a command under its name, and their use in NumPy.
 std::string arrays_help(const WrittenArrays& written);
+
+/// The types of keys in JSON reports, and the keys that all of them have.
+std::string keys_help();
+
+/// The keys of a command's own.
+std::string keys_help(const Command& command);
+
+/// "integer, bytes, with --check": what a key holds, and when it is there.
+std::string form_and_condition(const ReportKey& key);
 
 /// "Usage: ejk mask-info [MASK] --block QxK [options] [-o OUTPUT]", without its first word.
 std::string usage_of(const Command& command, const CLI::App& app);

@@ -210,7 +210,7 @@ void declare_shared(OptionSet& set, const Command& command) {
                   "writing. An input that is mapped is read while computing."));
   shared(add_flag(set, "--json", into.json,
                   "the report as one JSON object, alone on stdout\nNo array is printed. With -o - it goes to "
-                  "stderr. 'ejk help json' lists its keys."));
+                  "stderr. 'ejk help json COMMAND' lists its keys."));
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "

@@ -107,23 +107,14 @@ goes to stdout, and arrays are not printed:
   ejk mask-info --mask causal --shape 64x64 --block 16x16 --json | jq .result
 With -o - (an array on stdout) the report goes to stderr.
 
-Keys of the object
-  schema       1, the version of this form
-  ejk_version  as --version prints it
-  command      "mask-info"
-  inputs       what was read: a list of {"role": "mask", "value": "m.npy"}
-  result       what the command found; its keys are the command's own
-  warnings     a list of texts, the same that text reports print on stderr
+'ejk help json COMMAND' lists the keys of a command's result. Scripts may rely
+on the keys, the exit status and the layout of written files; the text of
+reports may change.
 
-Values of result
-  Numbers are not rounded, and units end their keys: _bytes, _s, _flop,
-  _bytes_per_s, _flop_per_s. Shares are from 0 to 1. NaN and infinities are
-  null. A shape is a list of integers, a table a list of objects, a section an
-  object. A picture of blocks is an object whose cells are a list of texts, one
-  letter a cell: E empty, P partial, F full, M mixed (blocks of several states).
-
-Scripts may rely on the keys, the exit status and the layout of written files;
-the text of reports may change.
+How keys are written
+  stats.read_s is a key in a section, arrays[].shape one in each row of a table.
+  N stands for a number: picture_N is picture_0, picture_1. Units end the keys:
+  _bytes, _s, _flop, _bytes_per_s, _flop_per_s.
 )";
 
 constexpr std::string_view kLayouts = R"(Layouts: what the arrays mean that commands write
@@ -312,7 +303,7 @@ const WrittenArrays* written_by(std::string_view command) {
 std::string topic_help(std::string_view topic) {
   if (topic == "arrays") return std::string(kArrays);
   if (topic == "masks") return std::string(kMasks) + kMaskHelp + std::string(kMoreOfMasks);
-  if (topic == "json") return std::string(kJson);
+  if (topic == "json") return std::string(kJson) + keys_help();
   if (topic == "options") return options_help();
   std::string out(kLayouts);
   for (const WrittenArrays& written : written_arrays()) out += "\n" + arrays_help(written);

@@ -18,6 +18,10 @@
 // In expected lines {*} stands for any text, {N} for a number, and a line {...} for any lines. A case without
 // one of the required expectations fails. --update writes what was answered into the file, to be reviewed;
 // --keep leaves the scratch folders. $GOLDEN and $DATA name the folders of files that come with the project.
+//
+// Every JSON report that a case prints is compared with the table of keys (apps/ejk/schema.hpp). For this a
+// `run` of a single ejk command is run once more with --json. Of a whole folder, each row of its command's
+// table must have been seen in the end.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -34,6 +38,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -41,6 +46,7 @@
 #include <vector>
 
 #include "ejk/text.hpp"
+#include "report_keys.hpp"
 
 namespace {
 
@@ -249,8 +255,40 @@ std::optional<std::string> json_fault(const nlohmann::json& json, const std::str
   return fmt::format("{} is {}, not {}", line.substr(0, equal), json.at(pointer).dump(), wanted);
 }
 
+// ---- Reports
+
+// "ejk COMMAND ..." and nothing else that a shell acts on.
+bool is_one_command(const std::string& line) {
+  char quote = 0;
+  for (const char c : line) {
+    if (quote != 0)
+      quote = c == quote ? 0 : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (std::string_view("|&;<>()`").find(c) != std::string_view::npos)
+      return false;
+  }
+  return line.starts_with("ejk ");
+}
+
+// A report is a line.
+std::string faults_of_reports(const Outcome& outcome, ReportKeys& keys) {
+  std::string faults;
+  for (const Lines* lines : {&outcome.out, &outcome.err})
+    for (const std::string& line : *lines) {
+      if (!line.starts_with("{\"schema\":")) continue;
+      const auto report = nlohmann::json::parse(line, nullptr, false);
+      if (report.is_discarded()) faults += "    --json: not JSON: " + line + "\n";
+      if (!report.is_object()) continue;
+      for (const std::string& fault : keys.faults_of(report))
+        faults += fmt::format("    --json: {}\n", fault);
+    }
+  return faults;
+}
+
 // Runs a case and says what is wrong; with --update the expectations are changed instead where they can be.
-std::string run_case(Case& c, const Options& options, const fs::path& scratch, const fs::path& outputs) {
+std::string run_case(Case& c, const Options& options, ReportKeys& keys, const fs::path& scratch,
+                     const fs::path& outputs) {
   std::string faults;
   const Entry* run = c.find("run");
   if (!run || run->lines.size() != 1) return "    there is no run: line\n";
@@ -288,11 +326,14 @@ std::string run_case(Case& c, const Options& options, const fs::path& scratch, c
     if ((wanted || entry.key == "absent") && is_there(scratch, entry.lines.at(0)) != wanted)
       faults += fmt::format("    {} {}\n", entry.lines.at(0), wanted ? "is missing" : "is there");
   }
-  return faults;
+  const std::string& line = run->lines[0];
+  const bool again = is_one_command(line) && line.find(" --json") == std::string::npos;
+  return faults +
+         faults_of_reports(again ? run_shell(line + " --json", scratch, outputs, memory) : outcome, keys);
 }
 
 // Runs all cases of a file; the number of those that failed.
-int run_file(const fs::path& path, const Options& options, int& count) {
+int run_file(const fs::path& path, const Options& options, ReportKeys& keys, int& count) {
   std::vector<Case> cases = parse(path);
   if (cases.empty()) throw std::runtime_error(path.string() + ": no cases");
   int failed = 0;
@@ -303,7 +344,7 @@ int run_file(const fs::path& path, const Options& options, int& count) {
     const fs::path root = name;
     fs::create_directories(root / "work");
     setenv("HOME", (root / "work").c_str(), 1);
-    const std::string faults = run_case(c, options, root / "work", root);
+    const std::string faults = run_case(c, options, keys, root / "work", root);
     ++count;
     if (!faults.empty()) {
       ++failed;
@@ -355,17 +396,27 @@ int main(int argc, char** argv) try {
     setenv(name.c_str(), value.c_str(), 1);
 
   std::vector<fs::path> files;
+  std::set<std::string> folders;
   for (const fs::path& place : places) {
     if (!fs::is_directory(place)) {
       files.push_back(place);
       continue;
     }
     for (const auto& file : fs::recursive_directory_iterator(place))
-      if (file.path().extension() == ".case") files.push_back(file.path());
+      if (file.path().extension() == ".case") {
+        files.push_back(file.path());
+        folders.insert(file.path().parent_path().filename());
+      }
   }
   std::sort(files.begin(), files.end());
   int count = 0, failed = 0;
-  for (const fs::path& file : files) failed += run_file(file, options, count);
+  ReportKeys keys;
+  for (const fs::path& file : files) failed += run_file(file, options, keys, count);
+  for (const std::string& folder : folders)
+    for (const std::string& key : keys.unseen(folder)) {
+      ++failed;
+      std::cout << fmt::format("FAILED {}: no case saw the key {} of apps/ejk/schema.cpp\n", folder, key);
+    }
   std::cout << fmt::format("{} cases, {} failed\n", count, failed);
   return count > 0 && failed == 0 ? 0 : 1;
 } catch (const std::exception& error) {

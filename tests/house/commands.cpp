@@ -1,4 +1,5 @@
 // Every command explains itself with an example and has cases under tests/cli, one of which is that example.
+// The keys of its JSON report are written down.
 #include <doctest/doctest.h>
 
 #include <regex>
@@ -60,6 +61,16 @@ TEST_CASE("every command has an example in its help and a case") {
     for (const std::string& file : house::files_below("tests/cli/" + name))
       found = found || file.ends_with(".case");
     CHECK_MESSAGE(found, "tests/cli/", name, " has no .case");
+  }
+}
+
+TEST_CASE("the keys of every command's JSON report are written down") {
+  for (const std::string& name : commands()) {
+    const auto page = house::output_of(EJK_PROGRAM " help json " + name);
+    bool has_key = false;
+    for (const std::string& line : house::lines_of(page.text))
+      has_key = has_key || (line.starts_with("  ") && line[2] != ' ');
+    CHECK_MESSAGE((page.status == 0 && has_key), "apps/ejk/schema.cpp has no keys of ", name);
   }
 }
 
