@@ -17,6 +17,7 @@
 #include "ejk/text.hpp"
 #include "exit_status.hpp"
 #include "help.hpp"
+#include "hints.hpp"
 #include "job.hpp"
 #include "options.hpp"
 #include "parser.hpp"
@@ -69,11 +70,30 @@ const Command& command_named(const std::string& word, const std::vector<std::str
   throw error;
 }
 
+const Command& action_named(const Command& command, const std::string& word) {
+  if (const Command* action = action_of(command, word)) return *action;
+  std::vector<std::string> names;
+  for (const Command& action : command.actions) names.push_back(action.name.substr(command.name.size() + 1));
+  if (word.starts_with("-"))
+    throw usage(fmt::format("one of {} is required", fmt::join(names, ", ")))
+        .hint(fmt::format("options follow it: ejk {} {} [options]", command.name, names.front()));
+  read_choice(word, names);  // throws, with the nearest
+  throw usage("unknown action");
+}
+
 // The option that a message of CLI11 begins with, and its type: "--block QxK".
 std::string option_in(const CLI::App& app, const std::string& message) {
   const std::string name = message.substr(0, message.find(':'));
   const CLI::Option* option = app.get_option_no_throw(name);
   return option ? fmt::format("{} {}", name, option->get_type_name()) : name;
+}
+
+// Another action of the same command that has this option; nullptr where none has.
+const Command* sibling_with(const Command& command, const std::string& option) {
+  if (command.name == command.word()) return nullptr;
+  for (const Command& other : command_of(command.word()).actions)
+    if (Parser(other).app.get_option_no_throw(option) != nullptr) return &other;
+  return nullptr;
 }
 
 // What the parser could not place.
@@ -88,7 +108,9 @@ void refuse_extras(const Command& command, const CLI::App& app) {
     if (word.size() < 2 || word[0] != '-') continue;
     word = word.substr(0, word.find('='));
     Error error = usage(fmt::format("unknown option '{}'", printable(word)));
-    if (const auto nearest = nearest_name(word, names))
+    if (const Command* other = sibling_with(command, word))
+      error.hint(fmt::format("'ejk {}' has such an option", other->name));
+    else if (const auto nearest = nearest_name(word, names))
       error.hint(fmt::format("did you mean '{}'?", *nearest));
     else
       error.hint(fmt::format("'ejk {} -h' lists the options", command.name));
@@ -154,7 +176,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   refuse_two_readers(parser.app);
   voice.color = parser.shared.color;
 
-  Job job(command, parser.shared);
+  Job job(command, parser.set);
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
 
@@ -180,11 +202,14 @@ std::string help_for(std::vector<std::string> words) {
     at_most(2);
     return words.size() < 2 || words[1] == "help" ? manual_page() : manual_page(command_named(words[1]));
   }
-  at_most(1);
   if (std::find(topics().begin(), topics().end(), words.front()) != topics().end())
-    return topic_help(words.front());
+    return at_most(1), topic_help(words.front());
   const Command& command = command_named(words.front(), topics());
-  return command_help(command, Parser(command).app, HelpLength::all);
+  if (command.actions.empty()) return at_most(1), command_help(command, Parser(command).app, HelpLength::all);
+  at_most(2);
+  if (words.size() < 2) return actions_help(command);
+  const Command& action = action_named(command, words[1]);
+  return command_help(action, Parser(action).app, HelpLength::all);
 }
 
 int run_words(const std::vector<std::string>& words, Voice& voice) {
@@ -202,9 +227,23 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
   }
   if (word == "-h" || word == "--help" || word == "help") return print(help_for(rest)), kExitDone;
   const Command& command = command_named(word);
+  const auto run_as = [&](const Command& one) {
+    voice.program = "ejk " + one.name;
+    handle_signals(voice.program);
+    return run_command(one, rest, voice);
+  };
+  if (command.actions.empty()) return run_as(command);
   voice.program = "ejk " + command.name;
-  handle_signals(voice.program);
-  return run_command(command, rest, voice);
+  if (rest.empty())
+    throw usage("what to do is missing").hint(fmt::format("for example: {}", command.example));
+  if (rest.front() == "-h" || rest.front() == "--help") return print(actions_help(command)), kExitDone;
+  // Options may stand in front of the action's word.
+  auto at = rest.begin();
+  if (at->starts_with("-"))
+    at = std::find_if(at, rest.end(), [&](const std::string& w) { return action_of(command, w) != nullptr; });
+  const Command& action = action_named(command, at == rest.end() ? rest.front() : *at);
+  rest.erase(at);
+  return run_as(action);
 }
 
 }  // namespace
@@ -217,7 +256,8 @@ int run(const std::vector<std::string>& words) {
   const auto guarded = [&](auto&& work) -> int {
     try {
       return work();
-    } catch (const Error& error) {
+    } catch (Error& error) {
+      add_hint(error);
       say_error(voice, error);
       return exit_status(error.kind());
     } catch (const std::bad_alloc&) {

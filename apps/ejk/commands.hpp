@@ -8,13 +8,10 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace ejk::app {
 
 class Job;
+class OptionSet;
 
 /// What a command that was done answers; "no" is an exit status of its own.
 enum class Answer { yes, no };
@@ -22,17 +19,26 @@ enum class Answer { yes, no };
 /// What is left to do when the words are known.
 using Run = std::function<Answer(Job&)>;
 
+/// A command, or one of the actions of a command that has several ("generate masks").
 struct Command {
   std::string name;
-  std::string group;    // its heading in `ejk help`
+  std::string group;    // its heading in `ejk help`; of an action the command
   std::string summary;  // one line
   std::string example;
   /// The arrays that it makes, under the names they have in a file of several.
   std::vector<std::string> outputs;
   /// Declares the options. Each option's help is one line, and what follows a line break is for --help
-  /// alone; the app's footer too.
-  Run (*declare)(CLI::App& app);
+  /// alone; the footer too.
+  Run (*declare)(OptionSet& set) = nullptr;
+  /// The words that may follow the name, each a command of its own; declare is null then.
+  std::vector<Command> actions = {};
+
+  /// "generate" of "generate masks": what reports and files call it.
+  std::string word() const { return name.substr(0, name.find(' ')); }
 };
+
+/// The action that a second word names; nullptr where there is none.
+const Command* action_of(const Command& command, std::string_view word);
 
 std::span<const Command> commands();
 
@@ -40,39 +46,46 @@ std::span<const Command> commands();
 const Command& command_of(std::string_view name);
 
 // commands/*.cpp
-Run attention(CLI::App& app);
-Run attention_grad(CLI::App& app);
-Run bin_pack(CLI::App& app);
-Run cdiv(CLI::App& app);
-Run chunk(CLI::App& app);
-Run chunk_indices(CLI::App& app);
-Run chunk_offsets(CLI::App& app);
-Run compare(CLI::App& app);
-Run convert(CLI::App& app);
-Run cu_seqlens(CLI::App& app);
-Run group_metadata(CLI::App& app);
-Run generate(CLI::App& app);
-Run grouped_matmul(CLI::App& app);
-Run fingerprint(CLI::App& app);
-Run hash(CLI::App& app);
-Run info(CLI::App& app);
-Run lens(CLI::App& app);
-Run log_sum_exp(CLI::App& app);
-Run mask(CLI::App& app);
-Run mask_info(CLI::App& app);
-Run pack(CLI::App& app);
-Run params(CLI::App& app);
-Run position_ids(CLI::App& app);
-Run reorder_sequence(CLI::App& app);
-Run safe_divide(CLI::App& app);
-Run segment_ids(CLI::App& app);
-Run segment_mask(CLI::App& app);
-Run seq_info(CLI::App& app);
-Run sequence_ids(CLI::App& app);
-Run sharding(CLI::App& app);
-Run token_indices(CLI::App& app);
-Run transposed_grouped_matmul(CLI::App& app);
-Run unchunk(CLI::App& app);
-Run unpack(CLI::App& app);
+Run attention(OptionSet& set);
+Run attention_grad(OptionSet& set);
+Run bin_pack(OptionSet& set);
+Run cdiv(OptionSet& set);
+Run chunk(OptionSet& set);
+Run chunk_indices(OptionSet& set);
+Run chunk_offsets(OptionSet& set);
+Run compare(OptionSet& set);
+Run convert(OptionSet& set);
+Run cu_seqlens(OptionSet& set);
+Run group_metadata(OptionSet& set);
+Run generate_attention(OptionSet& set);
+Run generate_groups(OptionSet& set);
+Run generate_lens(OptionSet& set);
+Run generate_masks(OptionSet& set);
+Run grouped_matmul(OptionSet& set);
+Run fingerprint(OptionSet& set);
+Run hash(OptionSet& set);
+Run info(OptionSet& set);
+Run lens(OptionSet& set);
+Run log_sum_exp(OptionSet& set);
+Run mask(OptionSet& set);
+Run mask_info(OptionSet& set);
+Run pack(OptionSet& set);
+Run params_backward(OptionSet& set);
+Run params_merge(OptionSet& set);
+Run params_stages(OptionSet& set);
+Run params_to_dict(OptionSet& set);
+Run params_warps(OptionSet& set);
+Run position_ids(OptionSet& set);
+Run reorder_sequence(OptionSet& set);
+Run safe_divide(OptionSet& set);
+Run segment_ids(OptionSet& set);
+Run segment_mask(OptionSet& set);
+Run seq_info(OptionSet& set);
+Run sequence_ids(OptionSet& set);
+Run sharding(OptionSet& set);
+Run token_indices(OptionSet& set);
+Run transposed_grouped_matmul(OptionSet& set);
+Run unchunk(OptionSet& set);
+Run unpack(OptionSet& set);
 
 }  // namespace ejk::app

@@ -31,7 +31,30 @@ struct CommandWords {
   std::vector<OptionWords> options;
 };
 
+CommandWords words_of(const Command& command);
+
+// Completion offers the options of all actions after the first word.
+CommandWords words_of_actions(const Command& command) {
+  CommandWords all{command.name, command.summary, {}, {}};
+  for (const Command& action : command.actions) {
+    all.first_words.push_back(action.name.substr(command.name.size() + 1));
+    for (OptionWords& option : words_of(action).options) {
+      const auto is_same = [&](const OptionWords& other) { return other.names == option.names; };
+      const auto known = std::find_if(all.options.begin(), all.options.end(), is_same);
+      if (known == all.options.end()) {
+        all.options.push_back(std::move(option));
+      } else {  // of the same name, perhaps with other values
+        for (const std::string& value : option.values)
+          if (std::find(known->values.begin(), known->values.end(), value) == known->values.end())
+            known->values.push_back(value);
+      }
+    }
+  }
+  return all;
+}
+
 CommandWords words_of(const Command& command) {
+  if (!command.actions.empty()) return words_of_actions(command);
   CommandWords all{command.name, command.summary, {}, {}};
   Parser parser(command);
   bool first = true;
@@ -246,10 +269,13 @@ std::string roff(std::string_view text) {
   return out;
 }
 
+std::string upper(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
 std::string page_head(const std::string& name, std::string_view summary) {
-  std::string title = name;
-  std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return std::toupper(c); });
-  return fmt::format(".TH {} 1 \"\" \"ejk {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", roff(title),
+  return fmt::format(".TH {} 1 \"\" \"ejk {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", roff(upper(name)),
                      version(), roff(name), roff(summary));
 }
 
@@ -259,9 +285,7 @@ std::string paragraph(std::string_view text) { return ".PP\n" + roff(text) + "\n
 std::string verbatim(std::string_view text) { return ".nf\n" + roff(text) + "\n.fi\n"; }
 
 std::string options_of(const CLI::App& app, const std::string& group) {
-  std::string title = group, out;
-  std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return std::toupper(c); });
-  out += fmt::format(".SH \"{}\"\n", roff(title));
+  std::string out = fmt::format(".SH \"{}\"\n", roff(upper(group)));
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group() != group) continue;
     const std::string& text = option->get_description();
@@ -292,16 +316,25 @@ std::string completion_script(const std::string& shell) {
 }
 
 std::string manual_page(const Command& command) {
-  const Parser parser(command);
   std::string out = page_head("ejk-" + command.name, command.summary);
-  const std::string usage = usage_of(command, parser.app);
-  out += ".SH SYNOPSIS\n.nf\n" + roff(usage) + "\n.fi\n";
-  out += ".SH EXAMPLE\n.nf\n" + roff(command.example) + "\n.fi\n";
-  if (!parser.app.get_footer().empty()) out += ".SH DESCRIPTION\n" + verbatim(parser.app.get_footer());
-  for (const std::string& group : groups_of(parser.app))
-    if (group != kSharedGroup) out += options_of(parser.app, group);
+  // A command's actions have one page together.
+  const std::vector<Command> one{command};
+  const std::vector<Command>& all = command.actions.empty() ? one : command.actions;
+  out += ".SH SYNOPSIS\n.nf\n";
+  for (const Command& action : all) out += roff(usage_of(action, Parser(action).app)) + "\n";
+  out += ".fi\n.SH EXAMPLE\n.nf\n" + roff(command.example) + "\n.fi\n";
+  for (const Command& action : all) {
+    const Parser parser(action);
+    if (!command.actions.empty())
+      out += fmt::format(".SH \"EJK {}\"\n", roff(upper(action.name))) + paragraph(action.summary);
+    if (!parser.app.get_footer().empty())
+      out += (command.actions.empty() ? ".SH DESCRIPTION\n" : ".PP\n") + verbatim(parser.app.get_footer());
+    for (const std::string& group : groups_of(parser.app))
+      if (group != kSharedGroup) out += options_of(parser.app, group);
+  }
+  const Parser parser(all.front());
   out += ".SH \"COMMON OPTIONS\"\n" + roff(shared_names(parser.app)) + "\n.PP\n.BR ejk (1)\nexplains them.\n";
-  if (const WrittenArrays* written = written_by(command.name))
+  if (const WrittenArrays* written = written_by(command.word()))
     out += ".SH \"ARRAYS WRITTEN\"\n" + arrays_of(*written);
   out += ".SH \"NAMING ARRAYS\"\n" + roff(kReferences) + "\n";
   out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
@@ -323,10 +356,7 @@ std::string manual_page() {
     // The first line of a topic says what it is of.
     const std::string text = topic_help(topic);
     const std::size_t end = text.find('\n');
-    std::string title = text.substr(0, end);
-    std::transform(title.begin(), title.end(), title.begin(),
-                   [](unsigned char c) { return std::toupper(c); });
-    out += fmt::format(".SH \"{}\"\n", roff(title)) + verbatim(text.substr(end + 2));
+    out += fmt::format(".SH \"{}\"\n", roff(upper(text.substr(0, end)))) + verbatim(text.substr(end + 2));
   }
   out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
   out += ".SH ENVIRONMENT\n.TP\n\\fBOMP_NUM_THREADS\\fR\nthreads to use, where \\-\\-threads does not say\n";

@@ -183,8 +183,7 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
   for (const std::string& group : groups_of(app))
     if (group != kSharedGroup) out += fmt::format("\n{}\n", group) + entries(app, group, length);
   if (all) {
-    if (const WrittenArrays* written = written_by(command.name))
-      out += "\nArrays written\n" + described(*written);
+    if (const auto written = written_by(command)) out += "\nArrays written\n" + described(*written);
     if (!app.get_footer().empty()) out += "\n" + app.get_footer() + "\n";
   }
   out += "\nCommon options ('ejk help options')\n  " + wrapped(shared_names(app), 2, 2) + "\n";
@@ -192,6 +191,27 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
     out += fmt::format("\n'ejk help arrays' says how arrays are named; other topics:\n{}.\n",
                        fmt::join(topics().begin() + 1, topics().end(), ", "));
   return out;
+}
+
+std::optional<WrittenArrays> written_by(const Command& command) {
+  const WrittenArrays* all = written_by(command.word());
+  if (all == nullptr) return std::nullopt;
+  WrittenArrays some = *all;
+  if (command.name != command.word())
+    std::erase_if(some.arrays, [&](const WrittenArray& array) {
+      return std::find(command.outputs.begin(), command.outputs.end(), array.name) == command.outputs.end();
+    });
+  if (some.arrays.empty()) return std::nullopt;
+  return some;
+}
+
+std::string actions_help(const Command& command) {
+  std::string out = fmt::format("Example:\n  {}\n\nejk {}: {}\n\nUsage: ejk {} ACTION [options]\n\nActions\n",
+                                command.example, command.name, command.summary, command.name);
+  for (const Command& action : command.actions)
+    out += entry(action.name.substr(command.name.size() + 1), action.summary);
+  if (const auto written = written_by(command)) out += "\nArrays written\n" + described(*written);
+  return out + fmt::format("\n'ejk help {} ACTION' says all about one.\n", command.name);
 }
 
 std::string version_text(bool verbose) {

@@ -1,6 +1,7 @@
 // What `help`, -h, --help and --version print.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,8 +10,9 @@
 #include "topics.hpp"
 
 namespace CLI {
+class App;
 class Option;
-}
+}  // namespace CLI
 
 namespace ejk::app {
 
@@ -22,8 +24,14 @@ enum class HelpLength { screen, all };
 /// One command: on a screen, or with an example first, every word of its own, and the arrays that it writes.
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length);
 
+/// A command of several actions: which there are.
+std::string actions_help(const Command& command);
+
 /// The options that commands share, and the exit statuses.
 std::string options_help();
+
+/// A command's entry in a table of WrittenArrays: of an action, those that it writes; nullptr where none are.
+std::optional<WrittenArrays> written_by(const Command& command);
 
 /// The arrays of a command under its name, and their use in NumPy.
 std::string arrays_help(const WrittenArrays& written);

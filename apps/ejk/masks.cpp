@@ -104,9 +104,9 @@ MaskExpression parsed(const std::string& word) {
   }
 }
 
-void add_expressions(CLI::App& app, MaskOptions& into, const std::string& help) {
+void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help) {
   take_words(
-      app, "--mask", [&into](const std::string& word) { into.expressions.push_back(parsed(word)); }, "EXPR",
+      set, "--mask", [&into](const std::string& word) { into.expressions.push_back(parsed(word)); }, "EXPR",
       "a rule, such as 'causal & documents(cu.npy)'\n" + help)
       .group("Masks");
 }
@@ -116,15 +116,15 @@ void note_masks(const MaskOptions& options, Job& job) {
   std::string rules;
   for (const MaskExpression& expression : options.expressions)
     rules += (rules.empty() ? "" : "; ") + without_references(expression.text());
-  if (!rules.empty()) job.note_setting("mask", rules);
-  job.note_setting("mask_kind", name_of(options.polarity));
+  if (!rules.empty()) job.provenance.record("mask", rules);
+  job.provenance.record("mask_kind", name_of(options.polarity));
 }
 
 }  // namespace
 
-Option add_mask_kind(CLI::App& app, Polarity& into) {
+Option add_mask_kind(OptionSet& set, Polarity& into) {
   return add_word(
-      app, "--mask-kind", into, read_polarity, "KIND",
+      set, "--mask-kind", into, read_polarity, "KIND",
       "what stored elements mean: keep, drop or additive\n"
       "keep (default): non-zero attends. drop: non-zero is hidden. additive: a bias, 0 attends, -1e4 and "
       "less or -inf hides, anything else is an error.");
@@ -134,21 +134,21 @@ const char* name_of(Polarity polarity) {
   return polarity == Polarity::keep ? "keep" : polarity == Polarity::drop ? "drop" : "additive";
 }
 
-void declare_masks(CLI::App& app, MaskOptions& into) {
+void declare_masks(OptionSet& set, MaskOptions& into) {
   add_reference(
-      app, "MASK", into.array,
+      set, "MASK", into.array,
       "an array (Q, K) or (H, Q, K), bool or integer\n"
       "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
       "batch needs a slice: mask.npy[0].")
       .group("Masks");
   add_expressions(
-      app, into,
+      set, into,
       "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.");
   add_word(
-      app, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
+      set, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
       .group("Masks");
-  add_mask_kind(app, into.polarity).group("Masks");
+  add_mask_kind(set, into.polarity).group("Masks");
 }
 
 std::vector<std::string> alignment_warnings(const MaskOptions& options) {
@@ -188,7 +188,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   }
   bool heads_in_expressions = false;  // a file() in one has a mask for each head
   for (const MaskExpression& expression : options.expressions) {
-    job.note_input("mask_expression", expression.text());
+    job.provenance.input("mask_expression", expression.text());
     const auto shape = expression.shape(open);
     if (!shape) continue;
     claims.push_back({fmt::format("--mask '{}'", printable(expression.text())),
@@ -258,17 +258,17 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   return masks;
 }
 
-void declare_attention_masks(CLI::App& app, MaskOptions& into) {
-  add_reference(app, "MASK", into.array,
+void declare_attention_masks(OptionSet& set, MaskOptions& into) {
+  add_reference(set, "MASK", into.array,
                 "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
                 "bool or integer: non-zero means that query q may attend to key k, unless --mask-kind says "
                 "otherwise.")
       .group("Masks");
   add_expressions(
-      app, into,
+      set, into,
       "One --mask serves all heads; as many as there are heads, one each. All masks that are given "
       "are ANDed. In packed inputs positions are those within the sequence.");
-  add_mask_kind(app, into.polarity).group("Masks");
+  add_mask_kind(set, into.polarity).group("Masks");
 }
 
 AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job) {
@@ -306,7 +306,7 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
       masks.remarks.push_back(fmt::format("{} serves all {} heads.", what, shape.heads));
   }
   for (const MaskExpression& expression : options.expressions)
-    job.note_input("mask_expression", expression.text());
+    job.provenance.input("mask_expression", expression.text());
   if (!options.expressions.empty()) {
     masks.masks.push_back(attention_mask(options.expressions, options.polarity, open));
     if (options.expressions.size() == 1 && masks.masks.back().heads == 1 && shape.heads > 1)

@@ -19,12 +19,12 @@ struct MaskOptions {
 };
 
 /// --mask-kind: what the elements of a stored mask mean.
-Option add_mask_kind(CLI::App& app, Polarity& into);
+Option add_mask_kind(OptionSet& set, Polarity& into);
 
 /// "keep", "drop", "additive".
 const char* name_of(Polarity polarity);
 
-void declare_masks(CLI::App& app, MaskOptions& into);
+void declare_masks(OptionSet& set, MaskOptions& into);
 
 /// A warning for each expression that aligns query 0 with key 0 without having been told to; for masks whose
 /// queries and keys differ in number.
@@ -48,7 +48,7 @@ struct Masks {
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
 /// The same options for attention, whose inputs have the lengths: MASK may have axes of batch and heads.
-void declare_attention_masks(CLI::App& app, MaskOptions& into);
+void declare_attention_masks(OptionSet& set, MaskOptions& into);
 
 struct AttentionMasks {
   std::vector<AttentionMask> masks;  // ANDed

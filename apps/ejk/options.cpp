@@ -32,6 +32,50 @@ std::string unprotected(const std::string& word) { return word.starts_with(" -["
 
 }  // namespace
 
+// --- the set of options
+
+namespace {
+
+// What an attribute of a file says.
+std::string text_of(const ReportValue& value) {
+  return std::visit(
+      []<class T>(const T& v) -> std::string {
+        if constexpr (std::is_same_v<T, std::monostate>)
+          return "";
+        else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>)
+          return fmt::format("{}", fmt::join(v, "x"));
+        else
+          return fmt::format("{}", v);
+      },
+      value);
+}
+
+bool is_missing(const ReportValue& value) { return std::holds_alternative<std::monostate>(value); }
+
+}  // namespace
+
+std::vector<std::string> OptionSet::outputs(const Command& command) const {
+  return outputs_ ? outputs_() : command.outputs;
+}
+
+void OptionSet::record(Provenance& provenance) const {
+  for (const Declared& option : declared_) {
+    if (!option.is_recorded) continue;
+    const ReportValue value = option.value();
+    const std::string text = is_missing(value) ? option.otherwise : text_of(value);
+    if (!text.empty()) provenance.record(option.key, text);
+  }
+}
+
+void OptionSet::show(Report& report) const {
+  for (const Declared& option : declared_) {
+    if (option.label.empty()) continue;
+    ReportValue value = option.value();
+    if (is_missing(value) && !option.otherwise.empty()) value = option.otherwise;
+    if (!is_missing(value)) report.add(option.key, option.label, std::move(value), option.unit);
+  }
+}
+
 Option Option::required() {
   option_->required();
   return *this;
@@ -42,24 +86,62 @@ Option Option::group(const std::string& heading) {
   return *this;
 }
 
-bool Option::was_given() const { return option_->count() > 0; }
-
-std::string Option::name() const { return option_->get_name(); }
-
-bool was_given(const CLI::App& app, const std::string& name) { return app.count(name) > 0; }
-
-void set_footer(CLI::App& app, const std::string& text) { app.footer(text); }
-
-Option add_flag(CLI::App& app, const std::string& names, bool& into, const std::string& help) {
-  return Option(*app.add_flag(names, into, help));
+Option& Option::from(Value value) {
+  value_ = std::move(value);
+  return *this;
 }
 
-Option add_flag(CLI::App& app, const std::string& names, std::function<void()> take,
-                const std::string& help) {
-  return Option(*app.add_flag_callback(names, std::move(take), help));
+OptionSet::Declared& Option::declared() {
+  if (declared_ == nullptr) {
+    declared_ = &set_->declared_.emplace_back();
+    declared_->key = option_->get_name();
+    declared_->key.erase(0, declared_->key.find_first_not_of('-'));
+    std::replace(declared_->key.begin(), declared_->key.end(), '-', '_');
+    declared_->value = value_;
+  }
+  return *declared_;
 }
 
-Option take_word(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+Option Option::key(std::string key) {
+  declared().key = std::move(key);
+  return *this;
+}
+
+Option Option::recorded(std::string key) { return recorded(std::move(key), value_); }
+
+Option Option::recorded(std::string key, Value value) {
+  if (!value) throw Error(Error::Kind::internal, option_->get_name() + " is recorded and has no value");
+  declared().is_recorded = true;
+  if (!key.empty()) declared().key = std::move(key);
+  declared().value = std::move(value);
+  return *this;
+}
+
+Option Option::shown(std::string label, Unit unit) {
+  declared().label = std::move(label);
+  declared().unit = unit;
+  return *this;
+}
+
+Option Option::otherwise(std::string text) {
+  declared().otherwise = std::move(text);
+  return *this;
+}
+
+void set_footer(OptionSet& set, const std::string& text) { set.app().footer(text); }
+
+Option add_flag(OptionSet& set, const std::string& names, bool& into, const std::string& help, bool value) {
+  return take_flag(
+             set, names, [&into, value] { into = value; }, help)
+      .from([&into] { return into; });
+}
+
+Option take_flag(OptionSet& set, const std::string& names, std::function<void()> take,
+                 const std::string& help) {
+  return {*set.app().add_flag_callback(names, std::move(take), help), set};
+}
+
+Option take_word(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
                  const std::string& help) {
   const auto named = [take = std::move(take),
                       name = names.substr(names.rfind(',') + 1)](const std::string& word) {
@@ -70,24 +152,26 @@ Option take_word(CLI::App& app, const std::string& names, TakeWord take, const s
       throw;
     }
   };
-  return Option(*app.add_option_function<std::string>(names, named, help)->type_name(type));
+  return {*set.app().add_option_function<std::string>(names, named, help)->type_name(type), set};
 }
 
-Option take_words(CLI::App& app, const std::string& names, TakeWord take, const std::string& type,
+Option take_words(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
                   const std::string& help) {
   const auto each = [take = std::move(take)](const std::vector<std::string>& words) {
     for (const std::string& word : words) take(word);
   };
-  CLI::Option* option = app.add_option_function<std::vector<std::string>>(names, each, help);
+  CLI::Option* option = set.app().add_option_function<std::vector<std::string>>(names, each, help);
   if (names.starts_with('-')) option->allow_extra_args(false);
-  return Option(*option->type_name(type));
+  return {*option->type_name(type), set};
 }
 
-void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) {
+void declare_shared(OptionSet& set, const Command& command) {
+  SharedOptions& into = set.shared();
   const auto shared = [](Option option) { option.group(kSharedGroup); };
   const bool several = command.outputs.size() > 1;
+  into.has_field = several;
   if (!command.outputs.empty()) {
-    shared(add_word(app, "-o,--output", into.output, read_name, "OUTPUT",
+    shared(add_word(set, "-o,--output", into.output, read_name, "OUTPUT",
                     several ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
                               "A folder is made if missing and gets one NAME.npy for each. With --field "
                               "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
@@ -97,7 +181,7 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
                               "numpy.loadtxt reads, with --json not at all."));
     if (several)
       shared(add_word(
-          app, "--field", into.field,
+          set, "--field", into.field,
           [names = command.outputs](const std::string& word) {
             return names[read_choice(read_name(word), names)];
           },
@@ -105,50 +189,50 @@ void declare_shared(CLI::App& app, const Command& command, SharedOptions& into) 
           "write only this one of the arrays\nThe command's page names them. Without -o it is printed as text "
           "that numpy.loadtxt reads."));
     shared(add_flag(
-        app, "--overwrite", into.overwrite,
+        set, "--overwrite", into.overwrite,
         "replace HDF5 objects that exist\n.npy and .npz files are always replaced. Each run that adds "
         "to an HDF5 file copies the whole file; runs that add to the same file wait for each other."));
   }
-  shared(add_flag(app, "--dry-run", into.dry_run,
+  shared(add_flag(set, "--dry-run", into.dry_run,
                   "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
                   "small inputs such as lengths and group sizes. Says shapes, bytes and peak memory."));
   shared(
-      add_word(app, "--max-memory", into.max_memory, read_size, "SIZE",
+      add_word(set, "--max-memory", into.max_memory, read_size, "SIZE",
                "stop before needing more, such as 4GiB\nDefault: nine tenths of what this process may use, a "
                "container's limit included. k M G are powers of 1000, Ki Mi Gi of 1024."));
   shared(add_word(
-      app, "--threads", into.threads, [](const std::string& w) { return read_integer(w, 1); }, "N",
+      set, "--threads", into.threads, [](const std::string& w) { return read_integer(w, 1); }, "N",
       "threads to use\nDefault: OMP_NUM_THREADS, else the cores this process may use. The results are the "
       "same "
       "for every number."));
-  shared(add_flag(app, "--stats", into.stats,
+  shared(add_flag(set, "--stats", into.stats,
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
                   "writing. An input that is mapped is read while computing."));
-  shared(add_flag(app, "--json", into.json,
+  shared(add_flag(set, "--json", into.json,
                   "the report as one JSON object, alone on stdout\nNo array is printed. With -o - it goes to "
                   "stderr. 'ejk help json' lists its keys."));
-  shared(add_flag(app, "-q,--quiet", into.quiet, "no report and no progress"));
-  shared(add_word(app, "--progress", into.progress, read_when, "WHEN",
+  shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
+  shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
                   "terminal."));
-  shared(add_word(app, "--color", into.color, read_when, "WHEN",
+  shared(add_word(set, "--color", into.color, read_when, "WHEN",
                   "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
-  shared(add_flag(app, "--allow-external", into.allow_external,
+  shared(add_flag(set, "--allow-external", into.allow_external,
                   "let HDF5 files refer to other files\nExternal links, external storage, virtual datasets "
                   "and plug-in filters are refused otherwise."));
 }
 
 std::string protect(const std::string& word) { return word.starts_with("-[") ? " " + word : word; }
 
-Option add_reference(CLI::App& app, const std::string& names, std::string& into, const std::string& help) {
+Option add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help) {
   return add_word(
-      app, names, into, [](const std::string& word) { return read_name(unprotected(word)); }, "REF", help);
+      set, names, into, [](const std::string& word) { return read_name(unprotected(word)); }, "REF", help);
 }
 
-Option add_references(CLI::App& app, const std::string& name, std::vector<std::string>& into,
+Option add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
                       const std::string& help) {
   return take_words(
-      app, name, [&into](const std::string& word) { into.push_back(unprotected(word)); }, name, help);
+      set, name, [&into](const std::string& word) { into.push_back(unprotected(word)); }, name, help);
 }
 
 namespace {
@@ -277,17 +361,15 @@ DType read_float_dtype(const std::string& word) {
   return read_dtype_among(word, {DType::float16, DType::bfloat16, DType::float32, DType::float64});
 }
 
-void add_convention(CLI::App& app, Convention& into, const std::string& help) {
+void add_convention(OptionSet& set, Convention& into, const std::string& help) {
   add_word(
-      app, "--convention", into,
+      set, "--convention", into,
       [](const std::string& word) {
         return read_choice(word, {"document", "ejkernel"}) == 0 ? Convention::document : Convention::ejkernel;
       },
-      "WHICH", help);
-}
-
-std::string name_of(Convention convention) {
-  return convention == Convention::document ? "document" : "ejkernel";
+      "WHICH", help)
+      .recorded()
+      .shown("convention");
 }
 
 }  // namespace ejk::app

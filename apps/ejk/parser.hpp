@@ -11,15 +11,18 @@ namespace ejk::app {
 struct Parser {
   CLI::App app;
   SharedOptions shared;
+  OptionSet set{app, shared};
   Run run;
 
   explicit Parser(const Command& command) {
     app.set_help_flag();  // asked for before anything else is looked at
     app.option_defaults()->group("Options");
     app.allow_extras();
-    run = command.declare(app);
-    declare_shared(app, command, shared);
+    run = command.declare(set);
+    declare_shared(set, command);
   }
+  Parser(const Parser&) = delete;
+  Parser& operator=(const Parser&) = delete;
 };
 
 }  // namespace ejk::app

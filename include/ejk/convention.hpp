@@ -8,4 +8,9 @@ enum class Convention {
   ejkernel,
 };
 
+/// "document", "ejkernel".
+constexpr const char* name_of(Convention convention) {
+  return convention == Convention::document ? "document" : "ejkernel";
+}
+
 }  // namespace ejk

@@ -26,6 +26,7 @@ class Error : public std::exception {
   enum class Code {
     other,
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it out
+    needs_floats,  // numbers of another dtype, where floats are wanted
   };
 
   Error(Kind kind, std::string message, Code code = Code::other)

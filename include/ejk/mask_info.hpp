@@ -25,6 +25,9 @@ struct BlockShape {
   std::int64_t kv = 0;
 };
 
+/// "128x256".
+std::string to_string(const BlockShape& block);
+
 /// Queries per row of blocks first: forward walks the keys of a query block, dkv the queries of a key block.
 enum class Direction { forward, dkv };
 

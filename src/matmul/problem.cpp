@@ -16,11 +16,14 @@ namespace {
 Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
 
 void check_factor(const ArrayType& type, const char* name, std::int64_t rank, const char* form) {
-  if (type.rank() != rank)
-    throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(type.shape)));
   if (!is_float(type.dtype))
-    throw invalid(
-        fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(type.dtype)));
+    throw Error(Error::Kind::input,
+                fmt::format("{} is {}; float16, bfloat16, float32 and float64 are multiplied", name,
+                            name_of(type.dtype)),
+                Error::Code::needs_floats)
+        .about(name);
+  if (type.rank() != rank)
+    throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(type.shape))).about(name);
 }
 
 void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTable* table, bool strict) {
@@ -60,9 +63,11 @@ void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType
   if (!existing) return;
   if (existing->shape != shape)
     throw invalid(fmt::format("existing_out has the shape {}, the result {}", to_string(existing->shape),
-                              to_string(shape)));
+                              to_string(shape)))
+        .about("existing_out");
   if (existing->dtype != dtype)
-    throw invalid(fmt::format("existing_out is {}, the result {}", name_of(existing->dtype), name_of(dtype)));
+    throw invalid(fmt::format("existing_out is {}, the result {}", name_of(existing->dtype), name_of(dtype)))
+        .about("existing_out");
   p.has_existing = true;
   p.existing_is_in_c_order = ArrayView{nullptr, dtype, shape, existing->strides}.is_c_contiguous();
 }
@@ -85,13 +90,15 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& g
   const std::int64_t rhs_k = rhs.shape[settings.transpose_rhs ? 2 : 1];
   if (rhs_k != p.k)
     throw invalid(fmt::format("lhs {} has k = {}, rhs {} has k = {}", to_string(lhs.shape), p.k,
-                              to_string(rhs.shape), rhs_k));
+                              to_string(rhs.shape), rhs_k))
+        .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
   set_groups(p, group_sizes, settings.group_offset, settings.strict);
   p.groups = rhs.shape[0];
   if (p.groups > p.groups_in_all() - p.first_group)
     throw invalid(fmt::format("rhs has {} matrices, and from group_offset {} on there are {} of {} groups",
-                              p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()));
+                              p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()))
+        .about("rhs");
   set_out(p, settings.dtype, {p.m, p.n}, existing_out);
   return p;
 }
@@ -110,7 +117,8 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& g
   p.n = rhs.shape[1];
   if (rhs.shape[0] != p.m)
     throw invalid(fmt::format("lhs {} has m = {}, rhs {} has m = {}", to_string(lhs.shape), p.m,
-                              to_string(rhs.shape), rhs.shape[0]));
+                              to_string(rhs.shape), rhs.shape[0]))
+        .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
   set_groups(p, group_sizes, settings.group_offset, settings.strict);
   const std::int64_t left = p.groups_in_all() - p.first_group;

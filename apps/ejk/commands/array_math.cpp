@@ -36,10 +36,7 @@ struct ChunkOptions {
 };
 
 Answer run_chunk(const ChunkOptions& options, Job& job) {
-  job.note_setting("chunk_size", fmt::format("{}", options.chunk_size));
-  job.note_setting("axis", fmt::format("{}", options.axis));
-  job.note_setting("pad_value", std::visit([](auto value) { return fmt::format("{}", value); }, options.pad));
-  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  const Source x = job.open("x", options.array);
   const Source chunks = chunk_array(x, options.chunk_size, options.axis, options.pad);
   Report report = describe(*chunks);
   report.add("padding", "of it padding", element_count(chunks->shape()) - element_count(x->shape()),
@@ -50,9 +47,7 @@ Answer run_chunk(const ChunkOptions& options, Job& job) {
 }
 
 Answer run_unchunk(const ChunkOptions& options, Job& job) {
-  job.note_setting("length", fmt::format("{}", options.length));
-  job.note_setting("axis", fmt::format("{}", options.axis));
-  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  const Source x = job.open("x", options.array);
   const Source joined = unchunk_array(x, options.length, options.axis);
   Report report = describe(*joined);
   report.add("dropped", "cut off", element_count(x->shape()) - element_count(joined->shape()),
@@ -71,17 +66,12 @@ struct LogSumExpOptions {
 };
 
 Answer run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
-  job.note_setting("axis", options.axis ? fmt::format("{}", *options.axis) : "all");
-  job.note_setting("keepdims", options.keepdims ? "true" : "false");
-  const Source x = job.phase(Job::Phase::read, [&] { return job.open("x", options.array); });
+  const Source x = job.open("x", options.array);
   Report report;
   report.add("input_shape", "input", x->shape());
-  if (options.axis)
-    report.add("axis", "axis", *options.axis);
-  else
-    report.add("axis", "axis", std::string("all"));
+  job.show_options(report);
   if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + kPieceBytes)) return Answer::yes;
-  const Array sums = job.phase(Job::Phase::compute, [&] {
+  const Array sums = job.phase(Phase::compute, [&] {
     return log_sum_exp(*x, options.axis, options.keepdims ? Keepdims::yes : Keepdims::no);
   });
   const Source result = make_source(sums.view(), "log_sum_exp");
@@ -98,12 +88,11 @@ struct SafeDivideOptions {
 };
 
 Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
-  job.note_setting("min_denominator", fmt::format("{}", options.least));
-  Source a = job.phase(Job::Phase::read, [&] { return job.open("numerator", options.numerator); });
-  Source b = job.phase(Job::Phase::read, [&] { return job.open("denominator", options.denominator); });
+  Source a = job.open("numerator", options.numerator);
+  Source b = job.open("denominator", options.denominator);
   Source quotient = safe_divide(a, b, options.least);
   Report report = describe(*quotient);
-  report.add("min_denominator", "least denominator", options.least);
+  job.show_options(report);
   // What is repeated along an axis and can only be read forward is held in memory.
   std::int64_t held = 0;
   const auto is_held = [&](const ArraySource& x) {
@@ -112,7 +101,7 @@ Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
   for (const Source& x : {a, b})
     if (is_held(*x)) held += byte_count(x->shape(), x->dtype());
   if (job.plan(report, 6 * kPieceBytes + held)) return Answer::yes;
-  job.phase(Job::Phase::read, [&] {
+  job.phase(Phase::read, [&] {
     for (Source* x : {&a, &b})
       if (is_held(**x)) *x = in_memory(**x);
   });
@@ -123,60 +112,68 @@ Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
 
 }  // namespace
 
-Run chunk(CLI::App& app) {
+Run chunk(OptionSet& set) {
   const auto options = std::make_shared<ChunkOptions>();
-  add_reference(app, "X", options->array, "an array of any type, with at least one axis").required();
+  add_reference(set, "X", options->array, "an array of any type, with at least one axis").required();
+  add_word(set, "--chunk-size", options->chunk_size, at_least(1), "N",
+           "elements of a chunk\nAn axis of length n becomes two: ceil(n / N) chunks of N.")
+      .required()
+      .recorded();
+  add_word(set, "--axis", options->axis, read_axis, "A",
+           "the axis to cut, 0 by default\nNegative ones count from the end.")
+      .recorded();
   add_word(
-      app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); }, "N",
-      "elements of a chunk\nAn axis of length n becomes two: ceil(n / N) chunks of N.")
-      .required();
-  add_word(app, "--axis", options->axis, read_axis, "A",
-           "the axis to cut, 0 by default\nNegative ones count from the end.");
-  add_word(
-      app, "--pad-value", options->pad, read_number, "VALUE",
+      set, "--pad-value", options->pad, read_number, "VALUE",
       "what fills up the last chunk, 0 by default\nConverted to X's type: floats are rounded; integers must "
-      "hold it, and bool holds 0 and 1.");
+      "hold it, and bool holds 0 and 1.")
+      .recorded();
   return [options](Job& job) { return run_chunk(*options, job); };
 }
 
-Run unchunk(CLI::App& app) {
+Run unchunk(OptionSet& set) {
   const auto options = std::make_shared<ChunkOptions>();
-  add_reference(app, "X", options->array,
+  add_reference(set, "X", options->array,
                 "an array with an axis of chunks, followed by one of their elements")
       .required();
-  add_word(
-      app, "--length", options->length, [](const std::string& w) { return read_integer(w, 0); }, "N",
-      "length of the joined axis; the rest is cut off")
-      .required();
-  add_word(app, "--axis", options->axis, read_axis, "A",
-           "the joined axis, 0 by default\nNegative ones count from the end of the result's shape.");
+  add_word(set, "--length", options->length, at_least(0), "N",
+           "length of the joined axis; the rest is cut off")
+      .required()
+      .recorded();
+  add_word(set, "--axis", options->axis, read_axis, "A",
+           "the joined axis, 0 by default\nNegative ones count from the end of the result's shape.")
+      .recorded();
   return [options](Job& job) { return run_unchunk(*options, job); };
 }
 
-Run log_sum_exp(CLI::App& app) {
+Run log_sum_exp(OptionSet& set) {
   const auto options = std::make_shared<LogSumExpOptions>();
   add_reference(
-      app, "X", options->array,
+      set, "X", options->array,
       "an array of any type\nThe result has its type, float32 for integers. Sums are taken in double "
       "precision around the largest term; a sum of -inf, or of nothing, is -inf.")
       .required();
-  add_word(app, "--axis", options->axis, read_axis, "A",
-           "sum along this axis; by default over all elements\nNegative ones count from the end.");
-  add_flag(app, "--keepdims", options->keepdims, "keep what is summed as axes of length 1");
+  add_word(set, "--axis", options->axis, read_axis, "A",
+           "sum along this axis; by default over all elements\nNegative ones count from the end.")
+      .recorded()
+      .shown("axis")
+      .otherwise("all");
+  add_flag(set, "--keepdims", options->keepdims, "keep what is summed as axes of length 1").recorded();
   return [options](Job& job) { return run_log_sum_exp(*options, job); };
 }
 
-Run safe_divide(CLI::App& app) {
+Run safe_divide(OptionSet& set) {
   const auto options = std::make_shared<SafeDivideOptions>();
-  add_reference(app, "A", options->numerator, "the numerator").required();
-  add_reference(app, "B", options->denominator,
+  add_reference(set, "A", options->numerator, "the numerator").required();
+  add_reference(set, "B", options->denominator,
                 "the denominator, broadcast with A as in NumPy\nThe result is A / max(B, M): negative "
                 "denominators become "
                 "M too, NaN stays NaN. Integers count as float32.")
       .required();
   add_word(
-      app, "--min-denominator", options->least, read_real, "M",
-      "the least denominator, 1e-10 by default\nRounded to B's type first, so 1e-10 is 0 for a float16 B.");
+      set, "--min-denominator", options->least, read_real, "M",
+      "the least denominator, 1e-10 by default\nRounded to B's type first, so 1e-10 is 0 for a float16 B.")
+      .recorded()
+      .shown("least denominator");
   return [options](Job& job) { return run_safe_divide(*options, job); };
 }
 

@@ -102,14 +102,6 @@ Input open_input(const char* role, const std::string& reference, Job& job) {
   return input;
 }
 
-void note_settings(const AttentionWords& words, AttentionLayout layout, Job& job) {
-  job.note_setting("layout", std::string(name_of(layout)));
-  job.note_setting("scale", words.scale ? fmt::format("{}", *words.scale) : std::string("1/sqrt(D)"));
-  if (words.softcap) job.note_setting("softcap", fmt::format("{}", *words.softcap));
-  if (words.block) job.note_setting("block", fmt::format("{}x{}", words.block->q, words.block->kv));
-  if (words.dtype) job.note_setting("dtype", std::string(name_of(*words.dtype)));
-}
-
 Source open_or_null(const char* role, const std::string& reference, Job& job) {
   return reference.empty() ? nullptr : job.open(role, reference);
 }
@@ -135,7 +127,7 @@ Request open_request(const AttentionWords& words, Job& job) {
   if (!packed && o.layout == AttentionLayout::thd)
     throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
-  note_settings(words, o.layout, job);
+  job.provenance.record("layout", std::string(name_of(o.layout)));
   o.scale = words.scale;
   o.softcap = words.softcap;
   o.block = words.block;
@@ -256,14 +248,14 @@ void add_check(Report& report, const AttentionCheck& check) {
 }
 
 void read_inputs(Request& r, Job& job) {
-  job.phase(Job::Phase::read, [&] {
+  job.phase(Phase::read, [&] {
     for (Input* input : r.inputs.all()) input->read();
     if (r.inputs.bias.source) r.options.bias = r.inputs.bias.view;
   });
 }
 
 Answer run_forward(const AttentionWords& words, Job& job) {
-  Request r = job.phase(Job::Phase::read, [&] { return open_request(words, job); });
+  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
   const std::vector<Result> results{{"out", r.shape.out, words.dtype.value_or(r.inputs.q.view.dtype)},
                                     {"lse", r.shape.lse, r.shape.arithmetic}};
   Report report = describe_inputs(r);
@@ -273,7 +265,7 @@ Answer run_forward(const AttentionWords& words, Job& job) {
   read_inputs(r, job);
   const Inputs& in = r.inputs;
   r.options.progress = job.progress();
-  const Attention done = job.phase(Job::Phase::compute, [&] {
+  const Attention done = job.phase(Phase::compute, [&] {
     return r.inputs.naming(
         [&] { return attention(in.q.view, in.k.view, in.v.view, r.options, results[0].dtype); });
   });
@@ -286,7 +278,7 @@ Answer run_forward(const AttentionWords& words, Job& job) {
   bool passed = true;
   if (words.check) {
     r.options.progress = nullptr;
-    const AttentionCheck check = job.phase(Job::Phase::compute, [&] {
+    const AttentionCheck check = job.phase(Phase::compute, [&] {
       return check_attention(in.q.view, in.k.view, in.v.view, r.options, done.out.view(), done.lse.view());
     });
     passed = check.passed();
@@ -301,7 +293,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
     throw Error(Error::Kind::usage,
                 "--out and --lse must be given together: both come from one forward pass");
-  Request r = job.phase(Job::Phase::read, [&] { return open_request(words, job); });
+  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
   Inputs& in = r.inputs;
   in.dout = open_input("dout", words.dout, job);
   in.out = open_input("out", words.out, job);
@@ -312,7 +304,6 @@ Answer run_backward(const GradientWords& words, Job& job) {
   in.naming(
       [&] { check_attention_arguments(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, saved()); });
   if (in.dout.view.dtype == DType::float64) r.shape.arithmetic = DType::float64;
-  if (words.grad_dtype) job.note_setting("grad_dtype", std::string(name_of(*words.grad_dtype)));
   // With both, gradients are of --dtype first and are then cast; with one of them they are rounded once.
   const std::optional<DType> computed = words.dtype ? words.dtype : words.grad_dtype;
   const std::optional<DType> written = words.grad_dtype ? words.grad_dtype : words.dtype;
@@ -329,7 +320,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   if (plan(r, report, results, extra, Direction::backward, job)) return Answer::yes;
   read_inputs(r, job);
   r.options.progress = job.progress();
-  AttentionGradients done = job.phase(Job::Phase::compute, [&] {
+  AttentionGradients done = job.phase(Phase::compute, [&] {
     return in.naming([&] {
       return attention_grad(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, computed, saved());
     });
@@ -348,7 +339,7 @@ Answer run_backward(const GradientWords& words, Job& job) {
   bool passed = true;
   if (words.check) {
     r.options.progress = nullptr;
-    const AttentionCheck check = job.phase(Job::Phase::compute, [&] {
+    const AttentionCheck check = job.phase(Phase::compute, [&] {
       return check_attention_grad(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, done.dq.view(),
                                   done.dk.view(), done.dv.view());
     });
@@ -395,42 +386,46 @@ BlockShape read_block(const std::string& word) {
   return {lengths[0], lengths[1]};
 }
 
-void add_inputs(CLI::App& app, AttentionWords& words) {
-  add_reference(app, "Q", words.q,
+void add_inputs(OptionSet& set, AttentionWords& words) {
+  add_reference(set, "Q", words.q,
                 "queries (batch, sequence, heads, size)\n"
                 "Or as --layout says. Inputs are float16, bfloat16, float32 or float64.")
       .required();
-  add_reference(app, "K", words.k,
+  add_reference(set, "K", words.k,
                 "keys, of as many heads or fewer\n"
                 "With H query heads and G key/value heads, H a multiple of G, query head h uses h / (H/G).")
       .required();
-  add_reference(app, "V", words.v, "values, whose size may be another").required();
+  add_reference(set, "V", words.v, "values, whose size may be another").required();
 }
 
-void add_options(CLI::App& app, AttentionWords& words) {
-  declare_attention_masks(app, words.masks);
+void add_options(OptionSet& set, AttentionWords& words) {
+  declare_attention_masks(set, words.masks);
   add_word(
-      app, "--cu-seqlens", words.cu_seqlens, read_two, "Q_REF[,K_REF]",
+      set, "--cu-seqlens", words.cu_seqlens, read_two, "Q_REF[,K_REF]",
       "where packed sequences begin; the layout is then thd\n"
       "Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
       "a second array gives them.")
       .group("Masks");
-  add_word(app, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
+  add_word(set, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
            "ids (batch, sequence): only equal ones above 0 attend\n"
            "Of keys the same unless a second array gives them. In packed inputs (tokens,).")
       .group("Masks");
-  add_word(app, "--scale", words.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default");
-  add_word(app, "--softcap", words.softcap, read_cap, "C",
-           "scores s become C tanh(s / C)\nBefore the bias is added.");
-  add_reference(app, "--bias", words.bias,
+  add_word(set, "--scale", words.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default")
+      .recorded()
+      .otherwise("1/sqrt(D)");
+  add_word(set, "--softcap", words.softcap, read_cap, "C",
+           "scores s become C tanh(s / C)\nBefore the bias is added.")
+      .recorded();
+  add_reference(set, "--bias", words.bias,
                 "added to the scores; broadcast to (batch, heads, queries, keys)\n"
                 "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN.");
-  add_word(app, "--layout", words.layout, read_layout, "LAYOUT",
+  add_word(set, "--layout", words.layout, read_layout, "LAYOUT",
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
-  add_word(app, "--block", words.block, read_block, "QxK",
-           "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.");
-  add_flag(app, "--check", words.check,
+  add_word(set, "--block", words.block, read_block, "QxK",
+           "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.")
+      .recorded();
+  add_flag(set, "--check", words.check,
            "compare with float64; exit with 1 where it differs too much\n"
            "Small inputs element by element, of large ones some queries and keys. The result is written "
            "all the same.");
@@ -438,31 +433,34 @@ void add_options(CLI::App& app, AttentionWords& words) {
 
 }  // namespace
 
-Run attention(CLI::App& app) {
+Run attention(OptionSet& set) {
   const auto words = std::make_shared<AttentionWords>();
-  add_inputs(app, *words);
-  add_options(app, *words);
-  add_word(app, "--dtype", words->dtype, read_float_dtype, "TYPE",
+  add_inputs(set, *words);
+  add_options(set, *words);
+  add_word(set, "--dtype", words->dtype, read_float_dtype, "TYPE",
            "of out: float16, bfloat16, float32, float64; that of Q by default\n"
-           "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.");
-  set_footer(app, kMaskHelp);
+           "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.")
+      .recorded();
+  set_footer(set, kMaskHelp);
   return [words](Job& job) { return run_forward(*words, job); };
 }
 
-Run attention_grad(CLI::App& app) {
+Run attention_grad(OptionSet& set) {
   const auto words = std::make_shared<GradientWords>();
-  add_inputs(app, *words);
-  add_reference(app, "DOUT", words->dout, "gradient of the output, shaped as it").required();
-  add_options(app, *words);
-  add_reference(app, "--out", words->out,
+  add_inputs(set, *words);
+  add_reference(set, "DOUT", words->dout, "gradient of the output, shaped as it").required();
+  add_options(set, *words);
+  add_reference(set, "--out", words->out,
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
-  add_reference(app, "--lse", words->lse, "and its lse (batch, heads, queries), packed (heads, tokens)");
-  add_word(app, "--dtype", words->dtype, read_float_dtype, "TYPE",
-           "of the gradients; each that of its input by default");
-  add_word(app, "--grad-dtype", words->grad_dtype, read_float_dtype, "TYPE",
+  add_reference(set, "--lse", words->lse, "and its lse (batch, heads, queries), packed (heads, tokens)");
+  add_word(set, "--dtype", words->dtype, read_float_dtype, "TYPE",
+           "of the gradients; each that of its input by default")
+      .recorded();
+  add_word(set, "--grad-dtype", words->grad_dtype, read_float_dtype, "TYPE",
            "cast the gradients, as identity_dtype_convert does\n"
-           "Without --dtype they are rounded once, to this type.");
-  set_footer(app, kMaskHelp);
+           "Without --dtype they are rounded once, to this type.")
+      .recorded();
+  set_footer(set, kMaskHelp);
   return [words](Job& job) { return run_backward(*words, job); };
 }
 

@@ -23,7 +23,6 @@ using Source = std::shared_ptr<const ArraySource>;
 struct CompareOptions {
   std::string actual, expected;
   Tolerance tolerance;
-  bool no_equal_nan = false;
 };
 
 // One of the two words.
@@ -149,10 +148,8 @@ class Summary {
 };
 
 Answer run(const CompareOptions& options, Job& job) {
-  Tolerance tolerance = options.tolerance;
-  tolerance.nan = options.no_equal_nan ? NanEqual::no : NanEqual::yes;
-  job.note_input("actual", options.actual);
-  job.note_input("expected", options.expected);
+  job.provenance.input("actual", options.actual);
+  job.provenance.input("expected", options.expected);
 
   // All headers first.
   Side actual, expected;
@@ -161,14 +158,14 @@ Answer run(const CompareOptions& options, Job& job) {
   Table planned{"arrays", "", {{"array", "array"}, {"actual", "actual"}, {"expected", "expected"}}, {}};
   std::int64_t peak = 0, bytes = 0, elements = 0;
   bool by_name = false;
-  job.phase(Job::Phase::read, [&] {
-    actual = {options.actual, job.arrays_in(options.actual)};
-    expected = {options.expected, job.arrays_in(options.expected)};
+  job.phase(Phase::read, [&] {
+    actual = {options.actual, job.inputs.arrays_in(options.actual)};
+    expected = {options.expected, job.inputs.arrays_in(options.expected)};
     by_name = actual.is_whole() && expected.is_whole();
     pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
     if (by_name)
       for (const Side* side : {&actual, &expected}) {
-        const std::string left_out = job.links_left_out(side->word);
+        const std::string left_out = job.inputs.links_left_out(side->word);
         if (!left_out.empty() &&
             std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
           head.warnings.push_back(left_out);
@@ -184,7 +181,7 @@ Answer run(const CompareOptions& options, Job& job) {
       }
       std::string why_not_actual, why_not_expected;
       const auto open = [&](NamedInput& input, std::string& why) {
-        return by_name ? job.open_supported(input, why) : job.open(input);
+        return by_name ? job.inputs.open_supported(input, why) : job.inputs.open(input);
       };
       const Source a = open(*pair.actual, why_not_actual);
       const Source e = open(*pair.expected, why_not_expected);
@@ -201,27 +198,25 @@ Answer run(const CompareOptions& options, Job& job) {
       elements += element_count(a->shape());
     }
   });
-  head.add("reference", "reference", printable(options.expected))
-      .add("rtol", "rtol, of the reference", tolerance.rtol)
-      .add("atol", "atol", tolerance.atol)
-      .add("equal_nan", "NaN equals NaN", !options.no_equal_nan);
+  head.add("reference", "reference", printable(options.expected));
+  job.show_options(head);
   Report plan = head;
   plan.add(std::move(planned));
   if (job.plan(std::move(plan), peak)) return Answer::yes;
 
-  job.note_read(bytes);
+  job.inputs.count_read(bytes);
   const auto progress = job.progress();
   Summary summary;
   Comparison last;
   bool close = true;
   std::int64_t before = 0;
-  job.phase(Job::Phase::compute, [&] {
+  job.phase(Phase::compute, [&] {
     for (const Pair& pair : pairs) {
       Comparison comparison;
       if (pair.why.empty()) {
-        const Source a = job.open(*pair.actual);
-        const Source e = job.open(*pair.expected);
-        comparison = compare_arrays(*a, *e, tolerance,
+        const Source a = job.inputs.open(*pair.actual);
+        const Source e = job.inputs.open(*pair.expected);
+        comparison = compare_arrays(*a, *e, options.tolerance,
                                     [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
         before += comparison.elements;
       }
@@ -248,24 +243,28 @@ double read_tolerance(const std::string& word) {
 
 }  // namespace
 
-Run compare(CLI::App& app) {
+Run compare(OptionSet& set) {
   const auto options = std::make_shared<CompareOptions>();
   add_reference(
-      app, "ACTUAL", options->actual,
+      set, "ACTUAL", options->actual,
       "an array, or a file, HDF5 group or folder of arrays\n"
       "Two of those are compared array by array, by their names in there; a name on one side only is "
       "a difference.")
       .required();
-  add_reference(app, "EXPECTED", options->expected, "what it should be: the reference").required();
-  add_word(app, "--rtol", options->tolerance.rtol, read_tolerance, "R",
+  add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
+  add_word(set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
            "relative tolerance, 1e-5 by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
            "|EXPECTED|, computed "
-           "in their common float type.");
-  add_word(app, "--atol", options->tolerance.atol, read_tolerance, "A",
-           "absolute tolerance, 1e-8 by default");
-  add_flag(app, "--no-equal-nan", options->no_equal_nan,
-           "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.");
-  set_footer(app,
+           "in their common float type.")
+      .shown("rtol, of the reference");
+  add_word(set, "--atol", options->tolerance.atol, read_tolerance, "A", "absolute tolerance, 1e-8 by default")
+      .shown("atol");
+  add_flag(set, "--no-equal-nan", options->tolerance.nan, NanEqual::no,
+           "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.")
+      .from([options] { return options->tolerance.nan == NanEqual::yes; })
+      .key("equal_nan")
+      .shown("NaN equals NaN");
+  set_footer(set,
              "Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close,\n"
              "also when shapes or names differ, or an array's type is not supported.");
   return [options](Job& job) { return run(*options, job); };

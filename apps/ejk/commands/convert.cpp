@@ -18,15 +18,9 @@ using Source = std::shared_ptr<const ArraySource>;
 struct ConvertOptions {
   std::vector<std::string> inputs;
   std::optional<DType> dtype;
-  std::int64_t compression = 0;
 };
 
 Answer run(const ConvertOptions& options, Job& job) {
-  if (options.dtype) job.note_setting("dtype", std::string(name_of(*options.dtype)));
-  if (options.compression > 0) {
-    job.note_setting("compression", fmt::format("{}", options.compression));
-    job.compress(static_cast<int>(options.compression));
-  }
   Report report;
   Table table{"arrays",
               "",
@@ -39,16 +33,16 @@ Answer run(const ConvertOptions& options, Job& job) {
   std::vector<Output> outputs;
   std::vector<std::string> names;
   std::int64_t read = 0, size = 0;
-  job.phase(Job::Phase::read, [&] {
+  job.phase(Phase::read, [&] {
     for (const std::string& input : options.inputs) {
-      job.note_input("input", input);
-      std::vector<NamedInput> arrays = job.arrays_in(input);
+      job.provenance.input("input", input);
+      std::vector<NamedInput> arrays = job.inputs.arrays_in(input);
       if (arrays.empty()) report.warnings.push_back(printable(input) + ": holds no arrays");
-      const std::string left_out = job.links_left_out(input);
+      const std::string left_out = job.inputs.links_left_out(input);
       if (!left_out.empty()) report.warnings.push_back(left_out);
       for (NamedInput& array : arrays) {
         std::string unsupported;
-        Source source = job.open_supported(array, unsupported);
+        Source source = job.inputs.open_supported(array, unsupported);
         if (!source)
           throw Error(Error::Kind::input, unsupported)
               .hint("the arrays that are supported can be named, each as an IN");
@@ -67,47 +61,53 @@ Answer run(const ConvertOptions& options, Job& job) {
   if (names.empty())
     throw Error(Error::Kind::input, "there is no array to convert")
         .hint(report.warnings.empty() ? "" : printable(report.warnings.back()));
-  if (names.size() > 1 && !job.has_output())
+  if (names.size() > 1 && !job.outputs.has_target())
     throw Error(Error::Kind::usage, fmt::format("-o is required for {} arrays", names.size()))
         .hint("out.h5, out.npz or out/ takes all");
-  job.makes(names);
+  job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
   if (job.plan(report, 4 * kPieceBytes)) return Answer::yes;
-  job.note_read(read);
+  job.inputs.count_read(read);
   job.deliver(std::move(report), outputs);
   return Answer::yes;
 }
 
 }  // namespace
 
-Run convert(CLI::App& app) {
+Run convert(OptionSet& set) {
   const auto options = std::make_shared<ConvertOptions>();
+  set.name_outputs_later();
   add_references(
-      app, "IN", options->inputs,
+      set, "IN", options->inputs,
       "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
       "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
       "They "
       "keep their names, those of a group the part below it.")
       .required();
   add_word(
-      app, "--dtype", options->dtype, [](const std::string& w) { return std::optional(read_dtype(w)); },
+      set, "--dtype", options->dtype, [](const std::string& w) { return std::optional(read_dtype(w)); },
       "TYPE",
       "element type; by default each keeps its own\n"
       "Floats are rounded to the nearest, ties to even, infinite beyond the range; from float to integer the "
       "fraction is cut off; to bool anything but 0 is True. A value out of an integer's range, or NaN as "
       "integer "
-      "or bool, is an error that names its index.");
+      "or bool, is an error that names its index.")
+      .recorded();
   add_word(
-      app, "--compression", options->compression,
+      set, "--compression", set.shared().compression,
       [](const std::string& w) {
         const std::int64_t level = read_integer(w, 0);
         if (level > 9) throw Error(Error::Kind::usage, fmt::format("{} is more than 9", level));
-        return level;
+        return static_cast<int>(level);
       },
       "LEVEL",
-      "compress .npz and HDF5, 1 (fast) to 9 (small)\nDeflate; HDF5 in chunks of up to 1 MiB, shuffled.");
+      "compress .npz and HDF5, 1 (fast) to 9 (small)\nDeflate; HDF5 in chunks of up to 1 MiB, shuffled.")
+      .recorded("compression", [&set] {
+        return set.shared().compression > 0 ? ReportValue(std::int64_t{set.shared().compression})
+                                            : ReportValue();
+      });
   set_footer(
-      app, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
+      set, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
 

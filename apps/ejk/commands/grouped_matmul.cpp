@@ -22,24 +22,13 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-// What both commands take.
+// Settings are GroupedMatmulSettings or TransposedGroupedMatmulSettings.
+template <class Settings>
 struct ProductOptions {
   std::string lhs, rhs, group_sizes, existing_out;
-  DType dtype = DType::float32;
-  std::optional<Tiling> tiling;
   std::string tiling_table;
-  std::int64_t group_offset = 0;
-  bool strict = false;
+  Settings how;
   bool check = false;
-};
-
-struct GroupedOptions : ProductOptions {
-  bool accumulate = false;
-  bool transpose_rhs = false;
-};
-
-struct TransposedOptions : ProductOptions {
-  std::optional<std::int64_t> num_actual_groups;
 };
 
 // An input, and its elements once they are needed: where they lie, or read.
@@ -65,38 +54,22 @@ struct Inputs {
     try {
       return f();
     } catch (Error& error) {
-      const auto is_of = [&](const char* role, const Input& input) {
-        if (!input.source || !error.message().starts_with(role)) return false;
-        error.at(input.source->name());
-        return true;
-      };
-      is_of("lhs", lhs) || is_of("rhs", rhs) || is_of("existing_out", existing);
+      for (const auto& [argument, input] :
+           {std::pair{"lhs", &lhs}, {"rhs", &rhs}, {"existing_out", &existing}})
+        if (input->source && error.subject() == argument) error.at(input->source->name());
       throw;
     }
   }
 };
 
-void require_float(const char* role, const ArraySource& source) {
-  if (is_float(source.dtype())) return;
-  throw std::move(
-      Error(Error::Kind::input, fmt::format("{} is {}; float16, bfloat16, float32 and float64 are multiplied",
-                                            role, name_of(source.dtype())))
-          .at(source.name())
-          .hint("ejk convert ... --dtype float32 makes it one of those"));
-}
-
-Inputs open_inputs(const ProductOptions& options, Job& job) {
-  return job.phase(Job::Phase::read, [&] {
-    Inputs inputs;
-    inputs.lhs.source = job.open("lhs", options.lhs);
-    inputs.rhs.source = job.open("rhs", options.rhs);
-    inputs.group_sizes = job.open("group_sizes", options.group_sizes);
-    if (!options.existing_out.empty())
-      inputs.existing.source = job.open("existing_out", options.existing_out);
-    require_float("lhs", *inputs.lhs.source);
-    require_float("rhs", *inputs.rhs.source);
-    return inputs;
-  });
+template <class Settings>
+Inputs open_inputs(const ProductOptions<Settings>& options, Job& job) {
+  Inputs inputs;
+  inputs.lhs.source = job.open("lhs", options.lhs);
+  inputs.rhs.source = job.open("rhs", options.rhs);
+  inputs.group_sizes = job.open("group_sizes", options.group_sizes);
+  if (!options.existing_out.empty()) inputs.existing.source = job.open("existing_out", options.existing_out);
+  return inputs;
 }
 
 TilingTable read_tiling_table(const std::string& path) {
@@ -111,20 +84,11 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
-void note_settings(const ProductOptions& options, Job& job) {
-  job.note_setting("dtype", std::string(name_of(options.dtype)));
-  job.note_setting("group_offset", fmt::format("{}", options.group_offset));
-  job.note_setting("strict", options.strict ? "true" : "false");
-  if (options.tiling && !options.tiling_table.empty())
-    throw Error(Error::Kind::usage, "--tiling and --tiling-table are two answers to one question");
-}
-
 template <class Settings>
-Answer run(const ProductOptions& options, Settings how, Job& job) {
-  how.dtype = options.dtype;
-  how.group_offset = options.group_offset;
-  how.strict = options.strict;
-  how.tiling = options.tiling;
+Answer run(const ProductOptions<Settings>& options, Job& job) {
+  Settings how = options.how;
+  if (how.tiling && !options.tiling_table.empty())
+    throw Error(Error::Kind::usage, "--tiling and --tiling-table are two answers to one question");
   std::optional<TilingTable> table;
   if (!options.tiling_table.empty())
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
@@ -136,7 +100,7 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
     return GroupedMatmulPlan(type_of(*inputs.lhs.source), type_of(*inputs.rhs.source), *inputs.group_sizes,
                              how, existing_type);
   });
-  if (plan.tiling()) job.note_setting("tiling", to_string(*plan.tiling()));
+  if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   const std::int64_t held =
       inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() + inputs.existing.bytes_to_hold();
   const std::int64_t peak = 2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
@@ -147,7 +111,7 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
 
   ArrayView lhs, rhs;
   std::optional<ArrayView> existing;
-  job.phase(Job::Phase::read, [&] {
+  job.phase(Phase::read, [&] {
     lhs = inputs.lhs.view();
     rhs = inputs.rhs.view();
     if (inputs.existing.source) existing = inputs.existing.view();
@@ -155,15 +119,15 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
   const auto progress = job.progress();
   const auto begin = std::chrono::steady_clock::now();
   Array out(plan.out().dtype, plan.out().shape);
-  job.phase(Job::Phase::compute, [&] { plan.run(lhs, rhs, existing, out.mutable_view(), progress); });
+  job.phase(Phase::compute, [&] { plan.run(lhs, rhs, existing, out.mutable_view(), progress); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
              Unit::flop_per_second);
 
   bool passed = true;
   if (options.check) {
-    const MatmulCheck check = job.phase(
-        Job::Phase::compute, [&] { return plan.check(lhs, rhs, existing, out.view(), job.progress()); });
+    const MatmulCheck check =
+        job.phase(Phase::compute, [&] { return plan.check(lhs, rhs, existing, out.view(), job.progress()); });
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
@@ -172,55 +136,34 @@ Answer run(const ProductOptions& options, Settings how, Job& job) {
   return passed ? Answer::yes : Answer::no;
 }
 
-Answer run_grouped(const GroupedOptions& options, Job& job) {
-  note_settings(options, job);
-  if (options.accumulate && options.existing_out.empty())
-    throw Error(Error::Kind::usage, "--accumulate adds to --existing-out, which is not given");
-  job.note_setting("transpose_rhs", options.transpose_rhs ? "true" : "false");
-  if (!options.existing_out.empty())
-    job.note_setting("existing_out", options.accumulate ? "added" : "kept where nothing is computed");
-  GroupedMatmulSettings how;
-  how.transpose_rhs = options.transpose_rhs;
-  how.existing = options.accumulate ? Existing::add : Existing::keep;
-  return run(options, how, job);
-}
-
-Answer run_transposed(const TransposedOptions& options, Job& job) {
-  note_settings(options, job);
-  if (!options.existing_out.empty()) job.note_setting("existing_out", "added");
-  if (options.num_actual_groups)
-    job.note_setting("num_actual_groups", fmt::format("{}", *options.num_actual_groups));
-  TransposedGroupedMatmulSettings how;
-  how.num_actual_groups = options.num_actual_groups;
-  return run(options, how, job);
-}
-
 Tiling read_tiling(const std::string& word) {
   const Shape lengths = read_lengths(word, 3, 3, "TMxTKxTN");
   return {lengths[0], lengths[1], lengths[2]};
 }
 
-std::int64_t read_count(const std::string& word) { return read_integer(word, 0); }
-
-void add_group_sizes(CLI::App& app, ProductOptions& options) {
-  add_reference(app, "GROUP_SIZES", options.group_sizes,
+template <class Settings>
+void add_group_sizes(OptionSet& set, ProductOptions<Settings>& options) {
+  add_reference(set, "GROUP_SIZES", options.group_sizes,
                 "rows of each group (groups,), any integers\n"
                 "Groups follow one another; their sizes sum to at most m. Rows after the last group "
                 "belong to no group.")
       .required();
 }
 
-void add_common(CLI::App& app, ProductOptions& options) {
-  add_word(app, "--dtype", options.dtype, read_float_dtype, "TYPE",
+template <class Settings>
+void add_common(OptionSet& set, ProductOptions<Settings>& options) {
+  add_word(set, "--dtype", options.how.dtype, read_float_dtype, "TYPE",
            "of the result: float16, bfloat16, float32, float64\n"
-           "float32 by default. Sums are float32, float64 with a float64 factor, and are rounded once.");
-  add_word(app, "--group-offset", options.group_offset, read_count, "G",
-           "the group to begin with, 0 by default");
-  add_word(app, "--tiling", options.tiling, read_tiling, "TMxTKxTN",
+           "float32 by default. Sums are float32, float64 with a float64 factor, and are rounded once.")
+      .recorded();
+  add_word(set, "--group-offset", options.how.group_offset, at_least(0), "G",
+           "the group to begin with, 0 by default")
+      .recorded();
+  add_word(set, "--tiling", options.how.tiling, read_tiling, "TMxTKxTN",
            "rows, depth and columns of a block; automatic by default\n"
            "It decides the order of sums and the speed.");
   add_word(
-      app, "--tiling-table", options.tiling_table,
+      set, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
         if (word.empty()) throw Error(Error::Kind::usage, "the value is empty");
         if (word == "-")
@@ -231,8 +174,8 @@ void add_common(CLI::App& app, ProductOptions& options) {
       "take the tiling from a table\n"
       "Lines \"m k n tm tk tn\"; * for m, k or n is any length, from # on is a comment. The first line that "
       "fits is taken.");
-  add_flag(app, "--strict", options.strict, "tm must divide m, and the sizes sum to m");
-  add_flag(app, "--check", options.check,
+  add_flag(set, "--strict", options.how.strict, "tm must divide m, and the sizes sum to m").recorded();
+  add_flag(set, "--check", options.check,
            "compare with float64; exit with 1 where it differs too much\n"
            "Small products element by element; of large ones some rows of every group, and all rows by "
            "a random vector. The result is written all the same.");
@@ -240,36 +183,47 @@ void add_common(CLI::App& app, ProductOptions& options) {
 
 }  // namespace
 
-Run grouped_matmul(CLI::App& app) {
-  const auto options = std::make_shared<GroupedOptions>();
-  add_reference(app, "LHS", options->lhs, "rows, those of a group together (m, k)").required();
-  add_reference(app, "RHS", options->rhs,
+Run grouped_matmul(OptionSet& set) {
+  const auto options = std::make_shared<ProductOptions<GroupedMatmulSettings>>();
+  add_reference(set, "LHS", options->lhs, "rows, those of a group together (m, k)").required();
+  add_reference(set, "RHS", options->rhs,
                 "a matrix for each group (groups, k, n)\n"
                 "Fewer than there are groups are those from --group-offset on; rows of other groups are 0.")
       .required();
-  add_group_sizes(app, *options);
-  add_reference(app, "--existing-out", options->existing_out,
+  add_group_sizes(set, *options);
+  add_reference(set, "--existing-out", options->existing_out,
                 "an earlier result (m, n)\n"
-                "Rows that are not computed keep its values; the others are replaced.");
-  add_flag(app, "--accumulate", options->accumulate, "add to --existing-out, everywhere");
-  add_flag(app, "--transpose-rhs", options->transpose_rhs, "RHS is (groups, n, k)");
-  add_common(app, *options);
-  return [options](Job& job) { return run_grouped(*options, job); };
+                "Rows that are not computed keep its values; the others are replaced.")
+      .recorded("existing_out", [options]() -> ReportValue {
+        if (options->existing_out.empty()) return {};
+        return options->how.existing == Existing::add ? "added" : "kept where nothing is computed";
+      });
+  add_flag(set, "--accumulate", options->how.existing, Existing::add, "add to --existing-out, everywhere");
+  add_flag(set, "--transpose-rhs", options->how.transpose_rhs, "RHS is (groups, n, k)").recorded();
+  add_common(set, *options);
+  return [options](Job& job) {
+    if (options->how.existing == Existing::add && options->existing_out.empty())
+      throw Error(Error::Kind::usage, "--accumulate adds to --existing-out, which is not given");
+    return run(*options, job);
+  };
 }
 
-Run transposed_grouped_matmul(CLI::App& app) {
-  const auto options = std::make_shared<TransposedOptions>();
-  add_reference(app, "LHS", options->lhs,
+Run transposed_grouped_matmul(OptionSet& set) {
+  const auto options = std::make_shared<ProductOptions<TransposedGroupedMatmulSettings>>();
+  add_reference(set, "LHS", options->lhs,
                 "columns, those of a group together (k, m)\n"
                 "For the gradient of experts: the tokens, transposed.")
       .required();
-  add_reference(app, "RHS", options->rhs, "rows, those of a group together (m, n)").required();
-  add_group_sizes(app, *options);
-  add_reference(app, "--existing-out", options->existing_out, "a result (groups, k, n) that is added to");
-  add_word(app, "--num-actual-groups", options->num_actual_groups, read_count, "N",
-           "groups to compute; all from --group-offset on by default");
-  add_common(app, *options);
-  return [options](Job& job) { return run_transposed(*options, job); };
+  add_reference(set, "RHS", options->rhs, "rows, those of a group together (m, n)").required();
+  add_group_sizes(set, *options);
+  add_reference(set, "--existing-out", options->existing_out, "a result (groups, k, n) that is added to")
+      .recorded("existing_out",
+                [options] { return options->existing_out.empty() ? ReportValue() : ReportValue("added"); });
+  add_word(set, "--num-actual-groups", options->how.num_actual_groups, at_least(0), "N",
+           "groups to compute; all from --group-offset on by default")
+      .recorded();
+  add_common(set, *options);
+  return [options](Job& job) { return run(*options, job); };
 }
 
 }  // namespace ejk::app

@@ -32,11 +32,11 @@ bool is_array(const std::string& word) {
 
 JsonValue value_of(const std::string& word, Job& job) {
   if (!is_array(word))
-    return job.read_json(
+    return job.inputs.read_json(
         "input", word,
         word == "-" ? "this is an .npy stream, which '-[...]' names" : "this is an .npy file: name it .npy");
-  job.note_input("input", word);
-  const auto source = job.open(parse_reference(word));
+  job.provenance.input("input", word);
+  const auto source = job.inputs.open(parse_reference(word));
   JsonValue::Leaf leaf;
   leaf.dtype = source->dtype();
   leaf.shape = source->shape();
@@ -65,8 +65,8 @@ Answer run(const HashOptions& options, Job& job) {
   Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};
   if (options.canonical) table.columns.push_back({"canonical", "stable JSON"});
   for (const std::string& word : options.inputs) {
-    const JsonValue value = job.phase(Job::Phase::read, [&] { return value_of(word, job); });
-    job.phase(Job::Phase::compute, [&] {
+    const JsonValue value = job.phase(Phase::read, [&] { return value_of(word, job); });
+    job.phase(Phase::compute, [&] {
       std::string hash = short_hash(value, options.convention);
       std::string canonical = options.canonical ? stable_json(value, options.convention) : "";
       text += options.canonical ? canonical + "\n" : line_of(hash, word);
@@ -75,7 +75,7 @@ Answer run(const HashOptions& options, Job& job) {
     });
   }
   Report report;
-  report.add("convention", "convention", name_of(options.convention));
+  job.show_options(report);
   if (job.plan(Report(report).add("inputs_count", "inputs", static_cast<std::int64_t>(options.inputs.size())),
                static_cast<std::int64_t>(text.size())))
     return Answer::yes;
@@ -86,22 +86,22 @@ Answer run(const HashOptions& options, Job& job) {
 
 }  // namespace
 
-Run hash(CLI::App& app) {
+Run hash(OptionSet& set) {
   const auto options = std::make_shared<HashOptions>();
   add_references(
-      app, "INPUT", options->inputs,
+      set, "INPUT", options->inputs,
       "JSON files, - for JSON on stdin, or arrays\n"
       "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
       "name looks like.")
       .required();
-  add_flag(app, "--canonical", options->canonical,
+  add_flag(set, "--canonical", options->canonical,
            "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
            "read back, everything outside ASCII escaped.");
-  add_convention(app, options->convention,
+  add_convention(set, options->convention,
                  "how an array is written: document or ejkernel\n"
                  "document (default): with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
                  "the same in both.");
-  set_footer(app,
+  set_footer(set,
              "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
              "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
   return [options](Job& job) { return run(*options, job); };

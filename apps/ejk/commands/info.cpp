@@ -127,13 +127,13 @@ Answer run(const InfoOptions& options, Job& job) {
   Report report;
   Table planned = table(), links = links_table();
   std::int64_t peak = 0, bytes = 0;
-  job.phase(Job::Phase::read, [&] {
+  job.phase(Phase::read, [&] {
     for (const std::string& file : options.files) {
-      job.note_input("file", file);
+      job.provenance.input("file", file);
       std::vector<NamedInput> arrays;
       const bool listed = unreadable.unless_failing(file, [&] {
-        arrays = job.arrays_in(file);
-        for (const ArrayLink& link : job.links_in(file))
+        arrays = job.inputs.arrays_in(file);
+        for (const ArrayLink& link : job.inputs.links_in(file))
           links.rows.push_back({printable(parse_reference(file).path + ":" + link.name), link.kind,
                                 link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
       });
@@ -141,8 +141,8 @@ Answer run(const InfoOptions& options, Job& job) {
       for (NamedInput& input : arrays) {
         std::shared_ptr<const ArraySource> source;
         std::string left_out;
-        const bool opened = unreadable.unless_failing(input.reference.text,
-                                                      [&] { source = job.open_supported(input, left_out); });
+        const bool opened = unreadable.unless_failing(
+            input.reference.text, [&] { source = job.inputs.open_supported(input, left_out); });
         if (!left_out.empty()) report.warnings.push_back(left_out);
         if (!opened || !source) continue;
         planned.rows.push_back(row_of(input.reference, *source));
@@ -163,17 +163,17 @@ Answer run(const InfoOptions& options, Job& job) {
     return Answer::yes;
   }
 
-  job.note_read(bytes);
+  job.inputs.count_read(bytes);
   Table done = table();
   const auto progress = job.progress();
   Table histogram = histogram_table();
   const std::int64_t passes = options.histogram ? 2 : 1;
   std::int64_t before = 0, nans = 0;
-  job.phase(Job::Phase::compute, [&] {
+  job.phase(Phase::compute, [&] {
     for (NamedInput& one : found) {
       std::int64_t size = 0;
       unreadable.unless_failing(one.reference.text, [&] {
-        const auto source = job.open(one);
+        const auto source = job.inputs.open(one);
         size = byte_count(source->shape(), source->dtype());
         std::int64_t done_before = before;
         const auto counted = [&](std::int64_t n, std::int64_t) {
@@ -210,14 +210,14 @@ Answer run(const InfoOptions& options, Job& job) {
 
 }  // namespace
 
-Run info(CLI::App& app) {
+Run info(OptionSet& set) {
   const auto options = std::make_shared<InfoOptions>();
   add_references(
-      app, "FILE", options->files,
+      set, "FILE", options->files,
       "files, folders of .npy files, arrays, or - for stdin\n"
       "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
       .required();
-  add_flag(app, "--histogram", options->histogram,
+  add_flag(set, "--histogram", options->histogram,
            "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, "
            "none if that is infinite; one more "
            "pass.");

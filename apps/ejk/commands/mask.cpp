@@ -45,7 +45,7 @@ class MaskElements : public ArraySource {
 };
 
 Answer run(const MaskOptions& options, Job& job) {
-  Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options, job); });
+  Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
   Report report;
   report.warnings = masks.warnings;
@@ -62,10 +62,10 @@ Answer run(const MaskOptions& options, Job& job) {
 
 }  // namespace
 
-Run mask(CLI::App& app) {
+Run mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOptions>();
-  declare_masks(app, *options);
-  set_footer(app, kMaskHelp);
+  declare_masks(set, *options);
+  set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -21,18 +21,13 @@ struct MaskInfoOptions {
   BlockShape block;
   bool dkv = false;
   bool dynamic = false;
-  std::int64_t head_shards = 1;
-  std::int64_t q_seq_shards = 1;
-  bool no_shrink_grid = false;
-  bool no_downcast = false;
-  bool pad = false;
-  bool no_computable = false;
+  MaskInfoSettings how;
 };
 
-MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks, const MaskInfoSettings& how) {
+MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks) {
   try {
     return {masks.heads, options.block, options.dkv ? Direction::dkv : Direction::forward,
-            options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, how};
+            options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how};
   } catch (Error& error) {
     error.at(masks.name);
     // Lengths that were typed, and no input's.
@@ -42,34 +37,17 @@ MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks, const M
 }
 
 Answer run(const MaskInfoOptions& options, Job& job) {
-  const auto yes_no = [](bool value) { return value ? "true" : "false"; };
-  job.note_setting("block", fmt::format("{}x{}", options.block.q, options.block.kv));
-  job.note_setting("dkv", yes_no(options.dkv));
-  job.note_setting("dynamic", yes_no(options.dynamic));
-  job.note_setting("head_shards", fmt::format("{}", options.head_shards));
-  job.note_setting("q_seq_shards", fmt::format("{}", options.q_seq_shards));
-  job.note_setting("shrink_grid", yes_no(!options.no_shrink_grid));
-  job.note_setting("downcast", yes_no(!options.no_downcast));
-  job.note_setting("pad", yes_no(options.pad));
-  job.note_setting("computable", yes_no(!options.no_computable));
-
-  const Masks masks = job.phase(Job::Phase::read, [&] { return resolve_masks(options.masks, job); });
-  job.note_setting("shape", fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
-  MaskInfoSettings how;
-  how.head_shards = options.head_shards;
-  how.q_seq_shards = options.q_seq_shards;
-  how.shrink_grid = !options.no_shrink_grid;
-  how.downcast = !options.no_downcast;
-  how.pad = options.pad;
-  how.computable = !options.no_computable;
-  const MaskInfoPlan plan = planned(options, masks, how);
+  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
+  job.provenance.record("shape",
+                        fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
+  const MaskInfoPlan plan = planned(options, masks);
   Report description = describe(plan);
   description.warnings = masks.warnings;
   if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;
 
-  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.max_memory() - plan.work_bytes(), 1);
+  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - plan.work_bytes(), 1);
   const auto progress = job.progress();
-  const MaskInfo info = job.phase(Job::Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
+  const MaskInfo info = job.phase(Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
@@ -101,36 +79,46 @@ Answer run(const MaskInfoOptions& options, Job& job) {
 
 }  // namespace
 
-Run mask_info(CLI::App& app) {
+Run mask_info(OptionSet& set) {
   const auto options = std::make_shared<MaskInfoOptions>();
-  declare_masks(app, options->masks);
+  declare_masks(set, options->masks);
   add_word(
-      app, "--block", options->block,
+      set, "--block", options->block,
       [](const std::string& word) {
         const Shape lengths = read_lengths(word, 2, 2, "QxK");
         return BlockShape{lengths[0], lengths[1]};
       },
       "QxK", "queries and keys of a block, such as 128x128")
-      .required();
-  add_flag(app, "--dkv", options->dkv,
+      .required()
+      .recorded();
+  add_flag(set, "--dkv", options->dkv,
            "for the backward pass of keys and values\n"
-           "data_next then names query blocks, and partial blocks are transposed.");
-  add_flag(app, "--dynamic", options->dynamic,
-           "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.");
-  const auto at_least_one = [](const std::string& word) { return read_integer(word, 1); };
-  add_word(app, "--head-shards", options->head_shards, at_least_one, "N", "devices that share the heads");
-  add_word(app, "--q-seq-shards", options->q_seq_shards, at_least_one, "N", "devices that share the queries");
-  add_flag(app, "--no-shrink-grid", options->no_shrink_grid,
-           "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.");
-  add_flag(app, "--no-downcast", options->no_downcast,
-           "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.");
-  add_flag(app, "--pad", options->pad,
-           "fill up lengths that blocks do not divide with False\nDensities count the true area alone.");
+           "data_next then names query blocks, and partial blocks are transposed.")
+      .recorded();
+  add_flag(set, "--dynamic", options->dynamic,
+           "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.")
+      .recorded();
+  add_word(set, "--head-shards", options->how.head_shards, at_least(1), "N", "devices that share the heads")
+      .recorded();
+  add_word(set, "--q-seq-shards", options->how.q_seq_shards, at_least(1), "N",
+           "devices that share the queries")
+      .recorded();
+  add_flag(set, "--no-shrink-grid", options->how.shrink_grid,
+           "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.", false)
+      .recorded("shrink_grid");
+  add_flag(set, "--no-downcast", options->how.downcast,
+           "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.", false)
+      .recorded("downcast");
+  add_flag(set, "--pad", options->how.pad,
+           "fill up lengths that blocks do not divide with False\nDensities count the true area alone.")
+      .recorded();
   add_flag(
-      app, "--no-computable", options->no_computable,
+      set, "--no-computable", options->how.computable,
       "write a computable mask's blocks as well\nA kernel computes a single causal, local or chunked mask "
-      "from positions; its mask_next and partial_mask_blocks are left out otherwise.");
-  set_footer(app, kMaskHelp);
+      "from positions; its mask_next and partial_mask_blocks are left out otherwise.",
+      false)
+      .recorded("computable");
+  set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -18,12 +18,12 @@ std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shap
 
 // What can only be read forward, or in calls that cost, is held in memory where that is allowed.
 std::shared_ptr<const ArraySource> near(std::shared_ptr<const ArraySource> source, const Job& job) {
-  if (source->random_access() || bytes_of(*source) > job.max_memory() / 2) return source;
+  if (source->random_access() || bytes_of(*source) > job.budget.bytes() / 2) return source;
   return in_memory(*source);
 }
 
 std::int64_t near_bytes(const ArraySource& source, const Job& job) {
-  return source.random_access() || bytes_of(source) > job.max_memory() / 2 ? 0 : bytes_of(source);
+  return source.random_access() || bytes_of(source) > job.budget.bytes() / 2 ? 0 : bytes_of(source);
 }
 
 // --- pack
@@ -33,14 +33,14 @@ struct PackOptions {
 };
 
 Answer run_pack(const PackOptions& options, Job& job) {
-  const auto x = job.phase(Job::Phase::read, [&] { return job.open("x", options.x); });
-  const auto mask = job.phase(Job::Phase::read, [&] { return job.open("mask", options.mask); });
+  const auto x = job.open("x", options.x);
+  const auto mask = job.open("mask", options.mask);
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
   // Masks are mostly padded at an end: a run a row. The worst, every other token, takes half a mask of int32.
   const std::int64_t rows = mask->shape().empty() ? 0 : mask->shape()[0];
   if (job.plan(report, 2 * kPieceBytes + 96 * rows + near_bytes(*x, job))) return Answer::yes;
-  const Packed p = job.phase(Job::Phase::compute, [&] { return pack(near(x, job), *mask); });
+  const Packed p = job.phase(Phase::compute, [&] { return pack(near(x, job), *mask); });
   const std::int64_t tokens = p.packed->shape()[0], places = element_count(mask->shape());
   report.add("packed", "packed", p.packed->shape())
       .add("sequences", "sequences", rows, Unit::count)
@@ -71,9 +71,8 @@ struct UnpackOptions {
 };
 
 Answer run_unpack(const UnpackOptions& options, Job& job) {
-  job.note_setting("fill", fmt::format("{}", options.fill));
-  const auto packed = job.phase(Job::Phase::read, [&] { return job.open("packed", options.packed); });
-  const auto where = job.phase(Job::Phase::read, [&] { return job.open("where", options.where); });
+  const auto packed = job.open("packed", options.packed);
+  const auto where = job.open("where", options.where);
   const bool by_mask = where->shape().size() == 2;
   if (!by_mask && options.shape.empty())
     throw Error(Error::Kind::usage, "--shape is required: indices do not say how long rows are")
@@ -87,39 +86,41 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
       .add("dtype", "dtype", std::string(name_of(packed->dtype())));
   Shape shape = by_mask ? where->shape() : options.shape;
   if (!packed->shape().empty()) shape.insert(shape.end(), packed->shape().begin() + 1, packed->shape().end());
-  report.add("padded", "padded", shape)
-      .add("fill", "padding is", options.fill)
-      .add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
+  report.add("padded", "padded", shape);
+  job.show_options(report);
+  report.add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
   if (job.plan(report, peak)) return Answer::yes;
-  const auto unpacked = job.phase(
-      Job::Phase::compute, [&] { return unpack(near(packed, job), *where, batch, seq, options.fill); });
+  const auto unpacked =
+      job.phase(Phase::compute, [&] { return unpack(near(packed, job), *where, batch, seq, options.fill); });
   job.deliver(std::move(report), {{"unpack", unpacked, {}}});
   return Answer::yes;
 }
 
 }  // namespace
 
-Run pack(CLI::App& app) {
+Run pack(OptionSet& set) {
   const auto options = std::make_shared<PackOptions>();
-  add_reference(app, "X", options->x, "a padded array (batch, seq, ...) of any type").required();
-  add_reference(app, "MASK", options->mask,
+  add_reference(set, "X", options->x, "a padded array (batch, seq, ...) of any type").required();
+  add_reference(set, "MASK", options->mask,
                 "which elements are tokens (batch, seq), bool or integer\n"
                 "Non-zero is a token: padding may be on the right, on the left and in between.")
       .required();
   return [options](Job& job) { return run_pack(*options, job); };
 }
 
-Run unpack(CLI::App& app) {
+Run unpack(OptionSet& set) {
   const auto options = std::make_shared<UnpackOptions>();
-  add_reference(app, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
-  add_reference(app, "WHERE", options->where,
+  add_reference(set, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
+  add_reference(set, "WHERE", options->where,
                 "their places: a mask (batch, seq) or indices (tokens,)\n"
                 "Indices are those that pack writes, batch * seq, in any order.")
       .required();
   add_word(
-      app, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
+      set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
       "BxS", "rows and their length; a mask says it itself");
-  add_word(app, "--fill", options->fill, read_real, "VALUE", "what padding becomes, 0 by default");
+  add_word(set, "--fill", options->fill, read_real, "VALUE", "what padding becomes, 0 by default")
+      .recorded()
+      .shown("padding is");
   return [options](Job& job) { return run_unpack(*options, job); };
 }
 

@@ -31,14 +31,12 @@ struct IdsOptions {
 };
 
 Answer run_ids(const IdsOptions& options, Job& job) {
-  job.note_setting("convention", name_of(options.convention));
-  job.note_setting("mask_kind", name_of(options.polarity));
-  job.note_setting("per_head", options.per_head ? "true" : "false");
-  const auto mask = job.phase(Job::Phase::read, [&] { return job.open("mask", options.mask); });
+  const auto mask = job.open("mask", options.mask);
 
   const Shape& shape = mask->shape();
   Report report;
-  report.add("shape", "mask", shape).add("convention", "convention", name_of(options.convention));
+  report.add("shape", "mask", shape);
+  job.show_options(report);
   if (shape.size() == 4)
     report.add("heads", "heads", std::string(options.per_head ? "ids for each" : "head 0 alone counts"));
   const std::int64_t longest = shape.empty() ? 0 : *std::max_element(shape.begin(), shape.end());
@@ -52,8 +50,8 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   how.per_head = options.per_head;
   how.polarity = options.polarity;
   how.convention = options.convention;
-  how.max_pattern_bytes = std::max<std::int64_t>(job.max_memory() - peak, 1);
-  const SegmentIds ids = job.phase(Job::Phase::compute, [&] {
+  how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
+  const SegmentIds ids = job.phase(Phase::compute, [&] {
     try {
       return mask_to_segment_ids(mask, how);
     } catch (Error& error) {
@@ -87,27 +85,21 @@ struct MaskOfIdsOptions {
 };
 
 Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
-  job.note_setting("convention", name_of(options.how.convention));
-  if (!options.how.separate) job.makes({"attention_mask"});
-  const auto q = job.phase(Job::Phase::read, [&] {
-    return job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
-  });
-  const auto kv = options.kv_ids.empty() ? q : job.phase(Job::Phase::read, [&] {
-    return job.open("kv_segment_ids", options.kv_ids);
-  });
+  const auto q = job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
+  const auto kv = options.kv_ids.empty() ? q : job.open("kv_segment_ids", options.kv_ids);
   const std::int64_t peak =
       2 * kPieceBytes + 3 * 8 * (element_count(q->shape()) + element_count(kv->shape()));
-  if (peak > job.max_memory()) job.plan({}, peak);
+  job.require_memory(peak);
 
   // Ids are looked at even when nothing else is done: shapes and dtypes are checked with them.
   const SegmentMask mask =
-      job.phase(Job::Phase::compute, [&] { return segment_ids_to_mask(*q, *kv, options.how); });
+      job.phase(Phase::compute, [&] { return segment_ids_to_mask(*q, *kv, options.how); });
   const Shape& shape = mask.attention_mask->shape();
   Report report;
   report.add("shape", "shape", shape)
       .add("dtype", "dtype", std::string(name_of(options.how.dtype)))
-      .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes)
-      .add("convention", "convention", name_of(options.how.convention));
+      .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
+  job.show_options(report);
   if (job.plan(report, peak)) return Answer::yes;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
@@ -119,34 +111,38 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
 
 }  // namespace
 
-Run segment_ids(CLI::App& app) {
+Run segment_ids(OptionSet& set) {
   const auto options = std::make_shared<IdsOptions>();
-  add_reference(app, "MASK", options->mask,
+  add_reference(set, "MASK", options->mask,
                 "(Q, K), (batch, Q, K), or with --per-head (batch, heads, Q, K)\n"
                 "Bool or integer. Equal rows get equal query ids and equal columns equal key ids, in each "
                 "Q x K slice on its own; a row or column without a True is padding, -1.")
       .required();
-  add_flag(app, "--per-head", options->per_head, "ids for each head of a mask with four axes");
-  add_flag(app, "--require-exact", options->require_exact,
+  add_flag(set, "--per-head", options->per_head, "ids for each head of a mask with four axes").recorded();
+  add_flag(set, "--require-exact", options->require_exact,
            "exit with 1 if the ids do not give the mask back\n"
            "Ids cannot express a causal mask or a window. The arrays are written all the "
            "same.");
-  add_mask_kind(app, options->polarity);
-  add_convention(app, options->convention, kConventionHelp);
+  add_mask_kind(set, options->polarity);
+  add_convention(set, options->convention, kConventionHelp);
   return [options](Job& job) { return run_ids(*options, job); };
 }
 
-Run segment_mask(CLI::App& app) {
+Run segment_mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOfIdsOptions>();
-  add_reference(app, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys").required();
-  add_reference(app, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
-  add_word(app, "--dtype", options->how.dtype, read_dtype, "TYPE",
+  set.set_outputs([options] {
+    return options->how.separate ? std::vector<std::string>{"attention_mask", "q_mask", "kv_mask"}
+                                 : std::vector<std::string>{"attention_mask"};
+  });
+  add_reference(set, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys").required();
+  add_reference(set, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
+  add_word(set, "--dtype", options->how.dtype, read_dtype, "TYPE",
            "element type, bool by default; others hold 0 and 1");
   add_flag(
-      app, "--separate", options->how.separate,
+      set, "--separate", options->how.separate,
       "also write q_mask and kv_mask: which tokens are not padding\nThen there are three arrays; without "
       "it attention_mask alone.");
-  add_convention(app, options->how.convention, kConventionHelp);
+  add_convention(set, options->how.convention, kConventionHelp);
   return [options](Job& job) { return run_mask(*options, job); };
 }
 

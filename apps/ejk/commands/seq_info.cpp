@@ -8,19 +8,19 @@
 
 namespace ejk::app {
 
-Run seq_info(CLI::App& app) {
+Run seq_info(OptionSet& set) {
   const auto reference = std::make_shared<std::string>();
-  add_reference(app, "CU_SEQLENS", *reference, "where each sequence begins, and the number of tokens")
+  add_reference(set, "CU_SEQLENS", *reference, "where each sequence begins, and the number of tokens")
       .required();
-  set_footer(app,
+  set_footer(set,
              "Attention work is counted in pairs of a query and a key, the sum of squared\n"
              "lengths; a causal mask halves packed and padded work alike.");
   return [reference](Job& job) {
-    const auto cu = job.phase(Job::Phase::read, [&] { return job.open("cu_seqlens", *reference); });
+    const auto cu = job.open("cu_seqlens", *reference);
     Report plan;
     plan.add("shape", "shape", cu->shape()).add("dtype", "dtype", std::string(name_of(cu->dtype())));
     if (job.plan(plan, kPieceBytes + 4 * 8 * element_count(cu->shape()))) return Answer::yes;
-    job.deliver(job.phase(Job::Phase::compute, [&] { return describe_sequences(*cu); }), {});
+    job.deliver(job.phase(Phase::compute, [&] { return describe_sequences(*cu); }), {});
     return Answer::yes;
   };
 }

@@ -101,10 +101,10 @@ void warn_of_padding(Report& report, const ArraySource& ids) {
 
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (options.dtype == DType::boolean) throw Error(Error::Kind::usage, "--dtype: cu_seqlens cannot be bool");
-  const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
+  const Source input = job.open("input", options.input);
   const From from = options.from == From::automatic ? by_rank(*input, From::lens) : options.from;
   const char* words = from == From::mask ? "mask" : from == From::lens ? "lens" : "segment-ids";
-  job.note_setting("from", words);
+  job.provenance.record("from", words);
 
   Report report;
   report.add("from", "made from", std::string(words));
@@ -115,7 +115,7 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   constexpr std::int64_t per_entry = 8 * 8;  // the input, extents or lengths, their sums, the result
   if (job.plan(planned, kPieceBytes + entries * per_entry)) return Answer::yes;
 
-  const Array cu = job.phase(Job::Phase::compute, [&] {
+  const Array cu = job.phase(Phase::compute, [&] {
     if (from == From::lens || from == From::segment_ids) {
       const Source values = in_memory(*input);  // a stream is read once
       Array made = from == From::lens ? prepare_cu_seqlens_from_lens(*values, options.dtype)
@@ -145,16 +145,16 @@ struct LensOptions {
 };
 
 Answer run_lens(const LensOptions& options, Job& job) {
-  const Source input = job.phase(Job::Phase::read, [&] { return job.open("input", options.input); });
+  const Source input = job.open("input", options.input);
   const From from = options.from == From::automatic ? by_rank(*input, From::cu_seqlens) : options.from;
   const char* words = from == From::mask ? "mask" : "cu-seqlens";
-  job.note_setting("from", words);
+  job.provenance.record("from", words);
   Report report;
   report.add("from", "made from", std::string(words));
   const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
   if (job.plan(report, kPieceBytes + entries * 6 * 8)) return Answer::yes;
 
-  const Array lens = job.phase(Job::Phase::compute, [&] {
+  const Array lens = job.phase(Phase::compute, [&] {
     if (from == From::cu_seqlens) return prepare_lens(*input);
     add_padding(report, inspect_padding(*input), false);
     return prepare_lens_from_mask(*input);
@@ -177,25 +177,21 @@ struct IdOptions {
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
 
 Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
-  if (options.convention) job.note_setting("convention", name_of(*options.convention));
-  if (options.chunk_size > 0) job.note_setting("chunk_size", fmt::format("{}", options.chunk_size));
-  const Source input =
-      job.phase(Job::Phase::read, [&] { return job.open("cu_seqlens", options.cu_seqlens); });
+  const Source input = job.open("cu_seqlens", options.cu_seqlens);
   // The offsets, the labels, and some room while they are made; the elements are made while they are read.
   const std::int64_t peak =
       kPieceBytes + 4 * 8 * element_count(input->shape()) + byte_count(input->shape(), input->dtype());
-  if (peak > job.max_memory()) job.plan({}, peak);
+  job.require_memory(peak);
 
   // The sequences say how large the result is, so they are looked at even when nothing else is done.
-  const Source cu = job.phase(Job::Phase::read, [&] { return in_memory(*input); });
-  const Source ids = job.phase(Job::Phase::compute, [&] { return make(*cu, options); });
+  const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
+  const Source ids = job.phase(Phase::compute, [&] { return make(*cu, options); });
   Report report;
   add_counts(report, count_sequences(*cu));
-  if (options.chunk_size > 0) report.add("chunk_size", "chunk size", options.chunk_size, Unit::tokens);
   report.add("shape", "shape", ids->shape())
       .add("dtype", "dtype", std::string(name_of(ids->dtype())))
       .add("size", "size", byte_count(ids->shape(), ids->dtype()), Unit::bytes);
-  if (options.convention) report.add("convention", "convention", name_of(*options.convention));
+  job.show_options(report);
   if (job.plan(report, peak)) return Answer::yes;
   job.deliver(std::move(report), {{name, ids, {}}});
   return Answer::yes;
@@ -203,20 +199,21 @@ Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& jo
 
 enum class Has { neither, convention, chunk_size, both };
 
-Run declare_ids(CLI::App& app, const char* name, Has has, MakeIds make) {
+Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
   const auto options = std::make_shared<IdOptions>();
-  add_reference(app, "CU_SEQLENS", options->cu_seqlens,
+  add_reference(set, "CU_SEQLENS", options->cu_seqlens,
                 "where each sequence begins, and the number of tokens (sequences + 1,)\n"
                 "Integers that begin with 0 and never decrease; ejk cu-seqlens makes them.")
       .required();
   if (has == Has::chunk_size || has == Has::both)
-    add_word(
-        app, "--chunk-size", options->chunk_size, [](const std::string& w) { return read_integer(w, 1); },
-        "N", "tokens of a chunk; the last one of a sequence may be shorter")
-        .required();
+    add_word(set, "--chunk-size", options->chunk_size, at_least(1), "N",
+             "tokens of a chunk; the last one of a sequence may be shorter")
+        .required()
+        .recorded()
+        .shown("chunk size", Unit::tokens);
   if (has == Has::convention || has == Has::both)
     add_convention(
-        app, options->convention.emplace(Convention::document),
+        set, options->convention.emplace(Convention::document),
         "of empty sequences: document or ejkernel\n"
         "document (default): an id is the index of the sequence. ejkernel: empty sequences are not "
         "counted.");
@@ -231,29 +228,27 @@ struct CdivOptions {
 };
 
 Answer run_cdiv(const CdivOptions& options, Job& job) {
-  job.note_setting("by", fmt::format("{}", options.by));
-  const Source input = job.phase(Job::Phase::read, [&] { return job.open("array", options.array); });
+  const Source input = job.open("array", options.array);
   const std::int64_t bytes = byte_count(input->shape(), input->dtype());
   Report report;
-  report.add("shape", "shape", input->shape())
-      .add("dtype", "dtype", std::string(name_of(input->dtype())))
-      .add("by", "divided by", options.by, Unit::count);
+  report.add("shape", "shape", input->shape()).add("dtype", "dtype", std::string(name_of(input->dtype())));
+  job.show_options(report);
   if (job.plan(report, bytes + kPieceBytes)) return Answer::yes;
-  const Array result = job.phase(Job::Phase::compute, [&] { return cdiv(*input, options.by); });
+  const Array result = job.phase(Phase::compute, [&] { return cdiv(*input, options.by); });
   job.deliver(std::move(report), {{"cdiv", make_source(result.view()), {}}});
   return Answer::yes;
 }
 
 }  // namespace
 
-Run cu_seqlens(CLI::App& app) {
+Run cu_seqlens(OptionSet& set) {
   const auto options = std::make_shared<CuSeqlensOptions>();
-  add_reference(app, "INPUT", options->input,
+  add_reference(set, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
                 "Non-zero elements of a mask are tokens, anywhere in their row.")
       .required();
   add_word(
-      app, "--from", options->from,
+      set, "--from", options->from,
       [](const std::string& word) {
         constexpr From values[] = {From::mask, From::lens, From::segment_ids};
         return values[read_choice(word, {"mask", "lens", "segment-ids"})];
@@ -261,17 +256,17 @@ Run cu_seqlens(CLI::App& app) {
       "WHAT",
       "what INPUT is: mask, lens or segment-ids\n"
       "By default two axes are a mask and one is lens. Each run of equal segment ids is a sequence.");
-  add_word(app, "--dtype", options->dtype, read_dtype, "TYPE",
+  add_word(set, "--dtype", options->dtype, read_dtype, "TYPE",
            "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
 }
 
-Run lens(CLI::App& app) {
+Run lens(OptionSet& set) {
   const auto options = std::make_shared<LensOptions>();
-  add_reference(app, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
+  add_reference(set, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
       .required();
   add_word(
-      app, "--from", options->from,
+      set, "--from", options->from,
       [](const std::string& word) {
         constexpr From values[] = {From::cu_seqlens, From::mask};
         return values[read_choice(word, {"cu-seqlens", "mask"})];
@@ -280,45 +275,45 @@ Run lens(CLI::App& app) {
   return [options](Job& job) { return run_lens(*options, job); };
 }
 
-Run position_ids(CLI::App& app) {
-  return declare_ids(app, "position_ids", Has::neither,
+Run position_ids(OptionSet& set) {
+  return declare_ids(set, "position_ids", Has::neither,
                      [](const ArraySource& cu, const IdOptions&) { return prepare_position_ids(cu); });
 }
 
-Run sequence_ids(CLI::App& app) {
-  return declare_ids(app, "sequence_ids", Has::convention,
+Run sequence_ids(OptionSet& set) {
+  return declare_ids(set, "sequence_ids", Has::convention,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return prepare_sequence_ids(cu, *options.convention);
                      });
 }
 
-Run token_indices(CLI::App& app) {
-  return declare_ids(app, "token_indices", Has::convention,
+Run token_indices(OptionSet& set) {
+  return declare_ids(set, "token_indices", Has::convention,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return prepare_token_indices(cu, *options.convention);
                      });
 }
 
-Run chunk_indices(CLI::App& app) {
-  return declare_ids(app, "chunk_indices", Has::both, [](const ArraySource& cu, const IdOptions& options) {
+Run chunk_indices(OptionSet& set) {
+  return declare_ids(set, "chunk_indices", Has::both, [](const ArraySource& cu, const IdOptions& options) {
     return prepare_chunk_indices(cu, options.chunk_size, *options.convention);
   });
 }
 
-Run chunk_offsets(CLI::App& app) {
-  return declare_ids(app, "chunk_offsets", Has::chunk_size,
+Run chunk_offsets(OptionSet& set) {
+  return declare_ids(set, "chunk_offsets", Has::chunk_size,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return make_source(prepare_chunk_offsets(cu, options.chunk_size), "chunk_offsets");
                      });
 }
 
-Run cdiv(CLI::App& app) {
+Run cdiv(OptionSet& set) {
   const auto options = std::make_shared<CdivOptions>();
-  add_reference(app, "A", options->array, "integers of any shape, negative ones too").required();
-  add_word(
-      app, "--by", options->by, [](const std::string& w) { return read_integer(w, 1); }, "B",
-      "what to divide by, at least 1")
-      .required();
+  add_reference(set, "A", options->array, "integers of any shape, negative ones too").required();
+  add_word(set, "--by", options->by, at_least(1), "B", "what to divide by, at least 1")
+      .required()
+      .recorded()
+      .shown("divided by", Unit::count);
   return [options](Job& job) { return run_cdiv(*options, job); };
 }
 

@@ -53,10 +53,10 @@ Shape read_shape(const std::string& word) {
 }
 
 Answer run(const ShardingOptions& options, Job& job) {
-  job.note_input("shape", options.shape_word);
-  job.note_input("spec", options.spec_word);
-  job.note_input("mesh", options.mesh_word);
-  const Sharding sharding = job.phase(Job::Phase::compute, [&] {
+  job.provenance.input("shape", options.shape_word);
+  job.provenance.input("spec", options.spec_word);
+  job.provenance.input("mesh", options.mesh_word);
+  const Sharding sharding = job.phase(Phase::compute, [&] {
     return get_corrected_named_sharding(options.shape, options.spec, options.mesh);
   });
   if (options.strict && !sharding.corrections.empty()) {
@@ -76,13 +76,13 @@ Answer run(const ShardingOptions& options, Job& job) {
 
 }  // namespace
 
-Run sharding(CLI::App& app) {
+Run sharding(OptionSet& set) {
   const auto options = std::make_shared<ShardingOptions>();
   // Both the word and what it means.
   const auto add = [&](const char* name, std::string& word, auto& value, auto read, const char* type,
                        const char* help) {
     add_word(
-        app, name, value,
+        set, name, value,
         [&word, read](const std::string& text) {
           word = text;
           return read(text);
@@ -100,9 +100,9 @@ Run sharding(CLI::App& app) {
   add(
       "--mesh", options->mesh_word, options->mesh, [](const std::string& text) { return parse_mesh(text); },
       "NAME=N,...", "axes of the mesh of devices, such as dp=2,mp=4");
-  add_word(app, "--dtype", options->dtype, read_dtype, "TYPE", "element type, to say memory in bytes");
-  add_flag(app, "--strict", options->strict, "a spec that needs a correction is an error");
-  set_footer(app,
+  add_word(set, "--dtype", options->dtype, read_dtype, "TYPE", "element type, to say memory in bytes");
+  add_flag(set, "--strict", options->strict, "a spec that needs a correction is an error");
+  set_footer(set,
              "The first line is the spec. A dimension is not cut where an axis is not in the\n"
              "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
              "device then holds. An axis used twice is an error.");

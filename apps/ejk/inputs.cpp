@@ -1,0 +1,144 @@
+// Files stay open while they are in use, a few at a time: each may take a process, and thousands may be named.
+//
+// tests: tests/app/test_inputs.cpp
+#include "inputs.hpp"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "ejk/text.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Container = ArrayReference::Container;
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const std::string& reference) {
+  Opened& opened = opened_[reference];
+  if (!opened.source) {
+    opened = {role, open(parse_reference(reference))};
+    provenance_.input(role, reference);
+    count_read(type_of(*opened.source).bytes());
+  } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
+    throw Error(Error::Kind::usage, "-: standard input can be read only once");
+  }
+  return opened.source;
+}
+
+const ArrayFile& Inputs::file(const ArrayReference& reference) {
+  // As many as compare needs. Each may take a process, and thousands may be named.
+  constexpr std::size_t kMostOpen = 2;
+  for (const ArrayFile& open : files_)
+    if (open.reference().container == reference.container && open.reference().path == reference.path)
+      return open;
+  if (files_.size() == kMostOpen) files_.erase(files_.begin());
+  ArrayReference whole = reference;
+  whole.member.clear(), whole.slice.clear();
+  return files_.emplace_back(std::move(whole), OpenOptions{allow_external_, budget_.bytes()});
+}
+
+std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
+  return file(reference).array(reference);
+}
+
+std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
+  if (input.stream) return input.stream;
+  auto source = open(input.reference);
+  if (input.reference.container == Container::stream) input.stream = source;
+  return source;
+}
+
+std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std::string& why) {
+  try {
+    return open(input);
+  } catch (const Error& error) {
+    if (input.is_word || error.code() != Error::Code::unsupported) throw;
+    why = error.message();
+    return nullptr;
+  }
+}
+
+std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  NamedInput itself{array_name(named), named, true, nullptr};
+  const bool is_hdf5 = named.container == Container::hdf5;
+  const bool is_folder = named.container == Container::directory;
+  const bool is_file = named.member.empty() && (is_hdf5 || is_folder || named.container == Container::npz);
+  const bool may_be_group = is_hdf5 && named.slice.empty();
+  if (!is_file && !may_be_group) return {itself};
+  const std::vector<std::string> names = file(named).names(named.member);
+  if (!named.slice.empty()) {  // of the only array there is, which has a name of its own
+    if (names.size() == 1) itself.name = without_slashes(names[0]);
+    return {itself};
+  }
+  const std::string_view group = without_slashes(named.member);
+  if (names.size() == 1 && !group.empty() && without_slashes(names[0]) == group) return {itself};
+  std::vector<NamedInput> all;
+  for (const std::string& name : names) {
+    NamedInput one{"", named, false, nullptr};
+    one.reference.member = name;
+    one.reference.text = named.path + (is_folder ? name + ".npy" : ":" + name);
+    one.name = array_name(one.reference);
+    if (!group.empty() && one.name.starts_with(std::string(group) + "/")) one.name.erase(0, group.size() + 1);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  if (named.container != Container::hdf5 || !named.slice.empty()) return {};
+  return file(named).links(named.member);
+}
+
+std::string Inputs::links_left_out(const std::string& word) {
+  constexpr std::size_t kMost = 4;
+  const std::vector<ArrayLink> links = links_in(word);
+  if (links.empty()) return "";
+  std::vector<std::string> words;
+  for (const ArrayLink& link : links) {
+    if (words.size() == kMost) break;
+    words.push_back(fmt::format("{} ({}{}{})", printable(link.name, 60), link.kind,
+                                link.target.empty() ? "" : ", to ", printable(link.target, 60)));
+  }
+  return fmt::format("{}: {} left out: {}{}", printable(word),
+                     links.size() == 1 ? "a link is" : fmt::format("{} links are", links.size()),
+                     fmt::join(words, ", "), links.size() > kMost ? ", ..." : "");
+}
+
+JsonValue Inputs::read_json(const std::string& role, const std::string& path,
+                            const std::string& hint_for_npy) {
+  provenance_.input(role, path);
+  const std::int64_t most = budget_.bytes() / kJsonBytesPerByte;
+  const std::optional<std::string> text = read_file(path, most);
+  if (!text)
+    throw Error(
+        Error::Kind::budget,
+        fmt::format("{}: more than {}, and JSON takes up to {} times its length of memory: {} allowed",
+                    printable(path), format_bytes(most), kJsonBytesPerByte, format_bytes(budget_.bytes())))
+        .hint("--max-memory sets the limit");
+  count_read(static_cast<std::int64_t>(text->size()));
+  try {
+    return parse_json(*text);
+  } catch (Error& error) {
+    error.at(printable(path));
+    if (text->starts_with("\x93NUMPY")) error.hint(hint_for_npy);
+    throw;
+  }
+}
+
+std::string Inputs::too_large() const {
+  for (const auto& [reference, opened] : opened_)
+    if (opened.source && type_of(*opened.source).bytes() > budget_.bytes())
+      return fmt::format("{} holds {}: ", printable(opened.source->name()),
+                         format_bytes(type_of(*opened.source).bytes()));
+  return "";
+}
+
+}  // namespace ejk::app

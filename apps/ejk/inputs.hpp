@@ -1,0 +1,79 @@
+// The inputs of a run: arrays by references, all arrays of a file, JSON. What is opened is noted in the
+// provenance, and what is read is counted.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "budget.hpp"
+#include "ejk/array.hpp"
+#include "ejk/hash.hpp"
+#include "ejk/io.hpp"
+#include "provenance.hpp"
+
+namespace ejk::app {
+
+/// One of the arrays that a word on the command line names: that array, or those of a file, folder or group.
+struct NamedInput {
+  std::string name;  // in its file; of a group's arrays the part below it
+  ArrayReference reference;
+  bool is_word = false;                       // the word names this array itself
+  std::shared_ptr<const ArraySource> stream;  // once it is open, what cannot be opened again
+};
+
+class Inputs {
+ public:
+  /// `allow_external`: HDF5 files may refer to other files. Both references outlive this.
+  Inputs(bool allow_external, const Budget& budget, Provenance& provenance)
+      : allow_external_(allow_external), budget_(budget), provenance_(provenance) {}
+
+  /// The array that a reference names, noted as `role`. Each reference is opened once.
+  std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
+
+  /// An array that is looked at and let go again: neither kept nor noted. count_read() counts what was read.
+  std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
+  std::shared_ptr<const ArraySource> open(NamedInput& input);
+
+  /// The same, where a type that is not supported does not hide the file's other arrays: unless the word
+  /// names this array, it is nothing then, and `why` says so. All else that is wrong is thrown.
+  std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::string& why);
+
+  /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
+  std::vector<NamedInput> arrays_in(const std::string& word);
+  /// The links beside them, which lead to arrays but are none.
+  std::vector<ArrayLink> links_in(const std::string& word);
+  /// A warning that names those links; "" where there are none.
+  std::string links_left_out(const std::string& word);
+
+  /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
+  /// once it is taken apart is not read. `hint_for_npy` is for what turns out to be an .npy file.
+  JsonValue read_json(
+      const std::string& role, const std::string& path,
+      const std::string& hint_for_npy = "this is an array (.npy), and JSON text is wanted here");
+
+  void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
+  std::int64_t bytes_read() const { return bytes_read_; }
+
+  /// "a.npy holds 3 GiB: " where one input alone exceeds the memory allowed.
+  std::string too_large() const;
+
+ private:
+  struct Opened {
+    std::string role;
+    std::shared_ptr<const ArraySource> source;
+  };
+
+  const ArrayFile& file(const ArrayReference& reference);
+
+  bool allow_external_;
+  const Budget& budget_;
+  Provenance& provenance_;
+  std::map<std::string, Opened> opened_;
+  std::vector<ArrayFile> files_;  // the last few
+  std::int64_t bytes_read_ = 0;
+};
+
+}  // namespace ejk::app

@@ -1,0 +1,60 @@
+// Where the arrays of a run go: -o, --field, or text on stdout. Before any work is done, as much as can be
+// known of the target is checked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/io.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+/// An array that a command made, or the reason why there is none.
+struct Output {
+  std::string name;
+  std::shared_ptr<const ArraySource> source;
+  std::string absent_because;
+};
+
+/// Attributes of an HDF5 file.
+using Settings = std::map<std::string, std::string>;
+
+class Outputs {
+ public:
+  /// `shared` outlives this.
+  Outputs(std::string command, const SharedOptions& shared) : command_(std::move(command)), shared_(shared) {}
+
+  /// The names of the arrays that this run makes. Throws Error{usage} where -o cannot hold so many,
+  /// Error{output} where it cannot be written.
+  void declare(std::vector<std::string> names);
+
+  bool has_target() const { return !shared_.output.empty(); }
+
+  /// An array goes to stdout: the report must not.
+  bool to_stdout() const;
+
+  /// Writes those that were asked for; gives their bytes.
+  std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
+                     const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
+
+ private:
+  bool writes_any() const;
+  bool is_chosen(const std::string& name) const;
+
+  std::string command_;
+  const SharedOptions& shared_;
+  std::optional<ArrayReference> target_;
+  std::vector<std::string> declared_;
+  std::vector<std::string> chosen_;  // of them, those asked for
+  bool several_ = false;             // more than one
+  bool many_ = false;                // the target is a place for several, whether there are or not
+};
+
+}  // namespace ejk::app

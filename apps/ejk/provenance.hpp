@@ -1,0 +1,30 @@
+// What a run's results were made of: the inputs, which the report names, and the settings, which files of
+// results carry as attributes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ejk::app {
+
+class Provenance {
+ public:
+  /// An input, as it was typed, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
+  void input(std::string role, std::string value) { inputs_.emplace_back(std::move(role), std::move(value)); }
+
+  /// A setting that decides the results. Never a time, a host, a path or a number of threads: the same work
+  /// gives the same bytes. Options are recorded where they are declared (options.hpp); this is for what is
+  /// known only when the inputs are.
+  void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
+
+  const std::vector<std::pair<std::string, std::string>>& inputs() const { return inputs_; }
+  const std::map<std::string, std::string>& settings() const { return settings_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> inputs_;
+  std::map<std::string, std::string> settings_;
+};
+
+}  // namespace ejk::app

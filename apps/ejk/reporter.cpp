@@ -1,0 +1,71 @@
+#include "reporter.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "ejk/io.hpp"
+#include "ejk/text.hpp"
+#include "ejk/threads.hpp"
+#include "terminal.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+Report described(const RunStatistics& s) {
+  const MemoryUsage memory = get_memory_usage();
+  const std::int64_t bytes = s.bytes_read + s.bytes_written;
+  const double busy = s.seconds[0] + s.seconds[1] + s.seconds[2];
+  Report report;
+  report.add("read", "reading", s.seconds[0], Unit::seconds)
+      .add("compute", "computing", s.seconds[1], Unit::seconds)
+      .add("write", "writing", s.seconds[2], Unit::seconds)
+      .add("elapsed", "in all", s.since_start.seconds(), Unit::seconds)
+      .add("input", "input", s.bytes_read, Unit::bytes)
+      .add("output", "output", s.bytes_written, Unit::bytes)
+      .add("throughput", "throughput",
+           busy > 0 && bytes > 0 ? ReportValue(static_cast<double>(bytes) / busy) : ReportValue(),
+           Unit::bytes_per_second)
+      .add("peak_memory", "peak memory", peak_memory(), Unit::bytes)
+      .add("memory_allocated", "memory held at the end", memory.allocated_bytes, Unit::bytes)
+      .add("memory_reserved", "memory reserved", memory.reserved_bytes, Unit::bytes)
+      .add("memory_limit", "memory limit", memory.limit_bytes, Unit::bytes)
+      .add("threads", "threads", static_cast<std::int64_t>(threads()));
+  return report;
+}
+
+}  // namespace
+
+std::function<void(std::int64_t, std::int64_t)> Reporter::progress(bool array_on_stdout) {
+  if (bar_) bar_->clear();
+  // A bar in the midst of an array that is printed on the same window would be in its way.
+  const bool unasked = shared_.quiet || (array_on_stdout && is_terminal(stdout));
+  bar_ = std::make_shared<ProgressBar>(unasked && shared_.progress == When::automatic ? When::never
+                                                                                      : shared_.progress);
+  return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
+}
+
+void Reporter::print(Report report, bool on_stderr, const RunStatistics& statistics) {
+  if (shared_.stats)
+    report.add(Section{"stats", "statistics", std::make_shared<Report>(described(statistics))});
+  print(report, on_stderr);
+}
+
+void Reporter::print(const Report& report, bool on_stderr) {
+  if (bar_) bar_->clear();
+  std::FILE* stream = on_stderr ? stderr : stdout;
+  if (on_stderr) end_if_unread(stdout);
+  if (!shared_.json)
+    for (const std::string& warning : report.warnings)
+      say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
+  if (shared_.quiet) return;
+  const std::string text = shared_.json ? to_json(report, {command_.word(), provenance_.inputs()})
+                                        : to_text(report, text_style(stream, shared_.color));
+  if (on_stderr)
+    say(text);
+  else
+    write_text(stdout, text, "cannot write the report to stdout");
+}
+
+}  // namespace ejk::app
