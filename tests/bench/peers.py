@@ -215,8 +215,10 @@ def time_case(c, processes, rounds):
     line = f"{c['name']:18}" + "".join(f"  {name} {'~' * (name in once)}{ms:.3g}" for name, ms in took.items())
     ejk, best = took.pop("ejk", None), min(took.keys() - {"ejk"}, key=took.get, default=None)
     line += f"  => {ejk / took[best]:.2f} of {best}" if ejk and best else ""
-    skips = [f"\n    {name}: {answer['why']}" for name, answer in answers.items() if not answer["ok"]]
-    print(line, *skips, sep="", flush=True)
+    left_out = {name: answer["why"] for name, answer in answers.items() if not answer["ok"]}
+    print(line, *(f"\n    {name}: {why}" for name, why in left_out.items()), sep="", flush=True)
+    raw = {name: [float(f"{1e3 * seconds:.4g}") for seconds in taken] for name, taken in times.items()}
+    return {"case": c["name"], "ms": raw, "left out": left_out}
 
 
 def main():
@@ -224,6 +226,7 @@ def main():
     options.add_argument("--case", default="", help="only names that contain one of these, separated by commas")
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--ejk", default="build/tests/bench/ejk_peer", help="the program ejk_peer")
+    options.add_argument("--raw", help="a JSON file for every time that was taken, not only the medians")
     options.add_argument("--list", action="store_true", help="the cases")
     options.add_argument("--worker", help=argparse.SUPPRESS)
     o = options.parse_args()
@@ -239,8 +242,10 @@ def main():
         else:
             processes[name] = start(sys.executable, __file__, "--worker", name)
     print(f"milliseconds, {THREADS} threads")
-    for c in cases:
-        time_case(c, processes, o.rounds)
+    taken = [json.dumps(time_case(c, processes, o.rounds)) for c in cases]
+    if o.raw:
+        with open(o.raw, "w") as file:
+            file.write("[\n" + ",\n".join(taken) + "\n]\n")
     for process in processes.values():
         process.communicate()
 

@@ -1,6 +1,7 @@
 // Stored masks of every dtype, polarity and layout, mapped or only readable, give the bits of a plain loop.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 

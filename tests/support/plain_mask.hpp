@@ -1,6 +1,7 @@
 // Masks written out element by element from their definitions: what lazy evaluation is compared with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>

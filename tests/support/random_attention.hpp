@@ -1,6 +1,7 @@
 // Random attention: inputs of odd lengths under random masks, as the library takes them and as plain tables.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "support/plain_attention.hpp"
