@@ -303,7 +303,8 @@ void write_in_parallel(const ArraySource& source, AtomicFile& file) {
   const auto begin_of = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(i * kPiece - before, 0, total);
   };
-  if (const auto view = source.mapped(); view && view->is_c_contiguous() && !source.prefers_read()) {
+  const auto& view = source.mapped();
+  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
     write_all(file.fd(), header.data(), before, file.name());
     core::parallel_for(pieces, work, [&](std::int64_t i) {
       const std::int64_t begin = begin_of(i), n = begin_of(i + 1) - begin;

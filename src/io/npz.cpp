@@ -234,13 +234,11 @@ class MemberReader {
 // An .npy member, read box by box: each run of elements that lie together is one read of the member.
 class MemberSource final : public ArraySource {
  public:
-  MemberSource(std::unique_ptr<MemberReader> reader, ArrayLayout layout)
-      : reader_(std::move(reader)), layout_(std::move(layout)), name_(reader_->name()) {}
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
+  MemberSource(std::unique_ptr<MemberReader> reader, ArrayLayout layout, std::string name)
+      : ArraySource({layout.dtype, layout.shape}, std::move(name),
+                    ArrayAccess(ArrayAccess::Order::sequential, storage_of(layout))),
+        reader_(std::move(reader)),
+        layout_(std::move(layout)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -288,7 +286,6 @@ class MemberSource final : public ArraySource {
 
   std::unique_ptr<MemberReader> reader_;
   ArrayLayout layout_;
-  std::string name_;
   mutable std::mutex mutex_;
 };
 
@@ -315,7 +312,7 @@ std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& a
     throw;
   }
   layout.storage = reader->is_stored() ? "stored" : "deflated";
-  return std::make_shared<MemberSource>(std::move(reader), std::move(layout));
+  return std::make_shared<MemberSource>(std::move(reader), std::move(layout), name);
 }
 
 class NpzFile final : public OpenContainer {

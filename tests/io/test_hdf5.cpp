@@ -12,6 +12,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "ejk/array_math.hpp"
 #include "ejk/statistics.hpp"
 #include "io/file.hpp"
 #include "io/run.hpp"
@@ -390,7 +391,7 @@ TEST_CASE("an index of chunks that cannot be the dataset's is refused, whatever 
     for (std::int64_t i = 0; i < 5; ++i) chunks.push_back({{i / 3 * 4, i % 3 * 4}, std::string(bytes)});
     make_chunks(path, H5T_NATIVE_INT32, {6, 10}, {4, 4}, filters, chunks);
     std::string good = get(path);
-    CHECK(contains(open_array(path)->storage(), ", 5 of 6 written"));
+    CHECK(contains(open_array(path)->access().storage, ", 5 of 6 written"));
     CHECK(read_all(*open_array(path)).shape() == Shape{6, 10});
     const auto message = [&](auto damage) {
       std::string bad = good;
@@ -461,7 +462,7 @@ TEST_CASE("in a long index of chunks one that is not where it belongs is missed 
       std::vector<Stored> chunks;
       for (std::int64_t i = 0; i < n; ++i) chunks.push_back({{4 * i}, bytes});
       make_chunks(path, H5T_NATIVE_UINT8, {2800}, {4}, filters, chunks);
-      CHECK(open_array(path)->storage().ends_with(", 699 of 700 written") == (n < 700));
+      CHECK(open_array(path)->access().storage.ends_with(", 699 of 700 written") == (n < 700));
       const Array all = read_all(*open_array(path));
       CHECK(all.elements<std::uint8_t>()[2795] == 'x');
       CHECK(all.elements<std::uint8_t>()[2796] == (n < 700 ? 0 : 'x'));
@@ -481,12 +482,12 @@ TEST_CASE("chunks that an index lost are told") {
   Folder folder;
   const std::string path = folder / "a.h5";
   make_chunks(path, H5T_NATIVE_UINT8, {8}, {4}, [](hid_t) {}, {{{0}, "xxxx"}, {{4}, "xxxx"}});
-  CHECK(open_array(path)->storage() == "chunks of 4");
+  CHECK(open_array(path)->access().storage == "chunks of 4");
   std::string bad = get(path);
   Leaf(bad, 1).used() = 1;
   fs::remove(path);
   put(path, bad);
-  CHECK(open_array(path)->storage() == "chunks of 4, 1 of 2 written");
+  CHECK(open_array(path)->access().storage == "chunks of 4, 1 of 2 written");
 }
 
 TEST_CASE("a shape above its own limits is refused") {
@@ -951,7 +952,7 @@ TEST_CASE("storage that was never allocated is known without reading it, and wri
   H5Fclose(file);
   for (const char* name : {":/flat", ":/chunks"}) {
     const auto source = open_array(path + name);
-    REQUIRE(source->uniform() != nullptr);
+    REQUIRE(!source->access().uniform.empty());
     const Statistics statistics = statistics_of(*source);
     CHECK(statistics.elements == std::int64_t{1} << 38);
     CHECK(std::get<double>(statistics.minimum) == 2.5);
@@ -966,6 +967,7 @@ TEST_CASE("storage that was never allocated is known without reading it, and wri
     CHECK(run(fmt::format("timeout 20 $EJK convert {}{} -o {}/b.h5 -q", path, name, folder.path())).status ==
           0);
     CHECK(fs::file_size(folder / "b.h5") < 1 << 16);
+    CHECK(*statistics_of(*convert_array(source, DType::float16)).mean == 2.5);
   }
 }
 

@@ -231,19 +231,12 @@ TEST_CASE("an archive that cannot be written, or whose input fails, leaves the o
   Folder folder;
   const std::string path = folder / "a.npz";
   put(path, "old");
-  class Failing final : public ArraySource {
-   public:
-    DType dtype() const override { return DType::int8; }
-    const Shape& shape() const override { return lengths; }
-    const std::string& name() const override { return called; }
-    void read(std::span<const std::int64_t>, std::span<const std::int64_t>, void*) const override {
-      throw Error(Error::Kind::input, "it: broke");
-    }
-    Shape lengths{5};
-    std::string called = "it";
+  const auto fail = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::input, "it: broke");
   };
+  const auto failing = generated_source({DType::int8, {5}}, "it", fail);
   CHECK(error_of(Error::Kind::input, [&] {
-          write_arrays(parse_reference(path), {{"a", std::make_shared<Failing>()}});
+          write_arrays(parse_reference(path), {{"a", failing}});
         }) == "it: broke");
   CHECK(get(path) == "old");
   CHECK(folder.names() == Names{"a.npz"});

@@ -90,7 +90,7 @@ std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySour
   return {printable(reference.text),
           std::string(name_of(source.dtype())),
           source.shape(),
-          source.storage(),
+          source.access().storage,
           byte_count(source.shape(), source.dtype()),
           {},
           {},

@@ -120,17 +120,14 @@ File open_checked(const std::string& path, const std::string& name) {
 class DatasetSource final : public ArraySource {
  public:
   DatasetSource(std::shared_ptr<const Hdf5File> file, OpenedDataset set, std::string name)
-      : file_(std::move(file)), set_(std::move(set)), layout_(set_.layout), name_(std::move(name)) {
+      : ArraySource({set.layout.dtype, set.layout.shape}, std::move(name),
+                    ArrayAccess(ArrayAccess::Order::sequential, storage_of(set.layout))),
+        file_(std::move(file)),
+        byte_order_(set.layout.byte_order),
+        set_(std::move(set)) {
     file_->keep_open(set_);
   }
   ~DatasetSource() override { file_->forget(set_); }
-  DatasetSource(const DatasetSource&) = delete;
-  DatasetSource& operator=(const DatasetSource&) = delete;
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -140,51 +137,32 @@ class DatasetSource final : public ArraySource {
       for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
       file_->read(set_, from, extent, to);
       const std::int64_t n = element_count(extent);
-      if (layout_.byte_order == ByteOrder::swapped) swap_bytes(to, n, size);
+      if (byte_order_ == ByteOrder::swapped) swap_bytes(to, n, size);
       to += n * size;
     });
   }
 
  private:
   std::shared_ptr<const Hdf5File> file_;
+  ByteOrder byte_order_;
   mutable OpenedDataset set_;  // the file's mutex guards it
-  ArrayLayout layout_;
-  std::string name_;
 };
 
 // A dataset of which nothing was ever written.
-class UnwrittenSource final : public ArraySource {
- public:
-  UnwrittenSource(const ArrayLayout& layout, std::string element, std::string name)
-      : layout_(layout), element_(std::move(element)), name_(std::move(name)) {
-    if (layout_.byte_order == ByteOrder::swapped) swap_bytes(element_.data(), 1, size_of(layout_.dtype));
-  }
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
-  bool random_access() const override { return true; }
-  const std::byte* uniform() const override { return reinterpret_cast<const std::byte*>(element_.data()); }
-
-  void read(std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) const override {
-    // One element, then as many again as there are already.
-    const auto size = element_.size();
-    const std::size_t all = static_cast<std::size_t>(element_count(count)) * size;
-    auto* to = static_cast<std::byte*>(out);
-    if (all == 0) return;
-    std::memcpy(to, element_.data(), size);
-    for (std::size_t done = size, n = 0; done < all; done += n) {
-      n = std::min(done, all - done);
-      std::memcpy(to + done, to, n);
-    }
-  }
-
- private:
-  ArrayLayout layout_;
-  std::string element_;
-  std::string name_;
-};
+std::shared_ptr<const ArraySource> unwritten(const OpenedDataset& set, std::string name) {
+  const ArrayLayout& layout = set.layout;
+  std::string element = set.everywhere;
+  if (layout.byte_order == ByteOrder::swapped) swap_bytes(element.data(), 1, size_of(layout.dtype));
+  ArrayAccess access(ArrayAccess::Order::any, storage_of(layout));
+  const auto* bytes = reinterpret_cast<const std::byte*>(element.data());
+  access.uniform.assign(bytes, bytes + element.size());
+  return generated_source(
+      {layout.dtype, layout.shape}, std::move(name),
+      [element](std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) {
+        repeat_element(element, element_count(count), static_cast<std::byte*>(out));
+      },
+      std::move(access));
+}
 
 Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
     : path_(path),
@@ -313,8 +291,7 @@ std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) co
   if (set.layout.offset < 0 && set.everywhere.empty())
     return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
   forget(set);
-  if (!set.everywhere.empty())
-    return std::make_shared<UnwrittenSource>(set.layout, std::move(set.everywhere), std::move(name));
+  if (!set.everywhere.empty()) return unwritten(set, std::move(name));
   const std::int64_t end = set.layout.offset + byte_count(set.layout.shape, set.layout.dtype);
   Mapping mapping = Mapping::of_file(file_.fd(), end, name);
   return make_mapped_source(std::move(mapping), set.layout, std::move(name));
@@ -376,7 +353,8 @@ bool has_contents(const std::string& path) {
 // The least that the arrays take on the disk.
 std::int64_t written_bytes(const WriteJob& job) {
   WriteJob stored = job;
-  std::erase_if(stored.arrays, [](const NamedArray& array) { return array.source->uniform() != nullptr; });
+  std::erase_if(stored.arrays,
+                [](const NamedArray& array) { return !array.source->access().uniform.empty(); });
   return stored.bytes();
 }
 
@@ -400,15 +378,14 @@ bool try_to_write(const WriteJob& job) {
   for (const NamedArray& array : job.arrays) {
     const ArraySource& source = *array.source;
     const std::int64_t size = size_of(source.dtype());
-    const std::byte* const everywhere = source.uniform();
+    const std::vector<std::byte>& everywhere = source.access().uniform;
     call(request(Hdf5Call::create)
              .put(array.name)
              .put(static_cast<std::int64_t>(source.dtype()))
              .put(source.shape())
              .put(static_cast<std::int64_t>(job.options.compression))
-             .put(std::string_view(reinterpret_cast<const char*>(everywhere),
-                                   everywhere == nullptr ? 0 : static_cast<std::size_t>(size))));
-    if (everywhere != nullptr) continue;  // the file says it once
+             .put(std::string_view(reinterpret_cast<const char*>(everywhere.data()), everywhere.size())));
+    if (!everywhere.empty()) continue;  // the file says it once
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
       source.read(start, count, session.buffer());
       call(request(Hdf5Call::write).put(start).put(count));
