@@ -10,6 +10,7 @@
 #include "arrays/cast.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/named.hpp"
 #include "ejk/array_math.hpp"
 
 namespace ejk {
@@ -40,7 +41,7 @@ void read_rows(const ArraySource& source, std::span<const std::int64_t> start,
     std::memcpy(to + o * stride, rows.data() + o * row, static_cast<std::size_t>(row));
 }
 
-// A view under `shape`, in which its `axis` is cut into chunks; nothing where the last one has to be filled up.
+// A view under `shape`, in which its `axis` is cut into chunks; nothing where the last one has to be filled.
 std::optional<ArrayView> chunked(std::optional<ArrayView> view, std::size_t axis, const Shape& shape) {
   if (!view || view->shape[axis] % shape[axis + 1] != 0) return std::nullopt;
   view->shape = shape;
@@ -49,7 +50,7 @@ std::optional<ArrayView> chunked(std::optional<ArrayView> view, std::size_t axis
   return view;
 }
 
-// A view under `shape`, in which `axis` and the next are one; nothing where chunks are not next to each other.
+// A view under `shape`, in which `axis` and the next are one; nothing where chunks are apart.
 std::optional<ArrayView> joined(std::optional<ArrayView> view, std::size_t axis, const Shape& shape) {
   if (!view ||
       (view->shape[axis] > 1 && view->strides[axis] != view->strides[axis + 1] * view->shape[axis + 1]))
@@ -183,13 +184,7 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
   const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
-  std::vector<std::byte> element;
-  try {
-    element = element_of(x->dtype(), pad);
-  } catch (Error& error) {
-    error.at(x->name());
-    throw;
-  }
+  std::vector<std::byte> element = core::named(x->name(), [&] { return element_of(x->dtype(), pad); });
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);
   shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, chunk_size);
@@ -204,9 +199,11 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
     throw Error(Error::Kind::input, fmt::format("{} of shape {} holds no chunks, which take two axes",
                                                 x->name(), to_string(shape)));
   if (axis < -rank || axis >= rank)
-    throw Error(Error::Kind::usage, fmt::format("{} of shape {} has no axis {} with chunks to join",
-                                                x->name(), to_string(shape), axis))
-        .hint(fmt::format("--axis is one of {} to {}", -rank, rank - 1));
+    throw Error(
+        Error::Kind::usage,
+        fmt::format("{} of shape {} has no axis {} with chunks to join", x->name(), to_string(shape), axis),
+        Error::Code::no_such_axis)
+        .hint(core::axes_of(rank));
   const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
   const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
   if (original_length < 0 || original_length > held)

@@ -1,3 +1,7 @@
+// A slice selects start, start + step, ... of each axis, by Python's rules. A mapped array gives a view with
+// other strides; of any other a box is translated into boxes of the whole. Along the last axis with a step,
+// runs are read with their gaps while these are small. Cost: what is read of the whole array.
+// Source: NumPy, "Basic slicing and indexing" (positive steps).
 // tests: tests/io/test_slice.cpp
 #include "io/slice.hpp"
 
@@ -6,6 +10,7 @@
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/named.hpp"
 
 namespace ejk::io {
 
@@ -159,13 +164,7 @@ class SlicedSource final : public ForwardingSource {
 
 std::shared_ptr<const ArraySource> make_sliced_source(std::shared_ptr<const ArraySource> source,
                                                       std::span<const SliceItem> slice, std::string name) {
-  std::vector<Axis> axes;
-  try {
-    axes = resolve(slice, source->shape());
-  } catch (Error& e) {
-    e.at(name);
-    throw;
-  }
+  std::vector<Axis> axes = core::named(name, [&] { return resolve(slice, source->shape()); });
   return std::make_shared<SlicedSource>(std::move(source), std::move(axes), std::move(name));
 }
 

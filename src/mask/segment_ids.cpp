@@ -276,12 +276,13 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
   Shape shape = source->shape();
   if (shape.size() < 2 || shape.size() > 4)
     throw invalid(
-        fmt::format("a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
-                    to_string(shape)));
+        fmt::format("{}: a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
+                    source->name(), to_string(shape)));
   const bool merge_heads = shape.size() == 4 && !options.per_head;
   if (merge_heads && options.convention == Convention::document)
-    throw invalid(fmt::format("a mask of shape {} has an axis of heads, and no rule says how to merge them",
-                              to_string(shape)))
+    throw invalid(
+        fmt::format("{}: a mask of shape {} has an axis of heads, and no rule says how to merge them",
+                    source->name(), to_string(shape)))
         .hint("--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\"");
   // The leading axes, one after the other; by ejkernel's convention only head 0 of each batch entry counts.
   Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));

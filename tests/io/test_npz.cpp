@@ -5,6 +5,7 @@
 #include <zip.h>
 
 #include "io/npy.hpp"
+#include "io/run.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -247,4 +248,24 @@ TEST_CASE("an archive that cannot be written, or whose input fails, leaves the o
                  write_arrays(parse_reference(folder / "full.npz"), {{"a", make_source(counting({50}))}});
                }),
       "full.npz: No space left on device"));
+}
+
+TEST_CASE("a read that fails is told as that, not as damage") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  const std::string path = folder / "a.npz";
+  write_array(parse_reference(path), {"x", make_source(counting({200000}))});
+  int failed = 0;
+  for (int n = 1; n <= 4; ++n) {
+    CAPTURE(n);
+    const Printed ran = run(fmt::format(
+        "strace -o /dev/null -P {0} -e trace=read -e inject=read:error=EIO:when={1} $EJK cdiv {0} "
+        "--by 2 -o {2} -q",
+        path, n, folder / "b.npy"));
+    if (ran.status == 0) continue;  // libzip reads again, or has all that it needs
+    ++failed;
+    CHECK(ran.status == 3);
+    CHECK(contains(ran.text, "cannot be read: Input/output error"));
+  }
+  CHECK(failed > 0);
 }
