@@ -1,3 +1,6 @@
+// Shapes and strides with checked products, copies between strides, and sources in memory. Arrays are zeroed
+// memory from calloc, or, from 4 MiB on, from mmap with huge pages: zeros that are never touched cost
+// nothing.
 // tests: tests/core/test_array.cpp
 #include "ejk/array.hpp"
 

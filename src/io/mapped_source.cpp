@@ -1,3 +1,6 @@
+// Elements of a mapped file, looked at or copied. Where the file is still open, large boxes in C order are
+// copied by pread, which takes no page fault for every few pages; all other boxes from the mapping. Swapped
+// bytes are turned after copying.
 // tests: tests/io/test_npy.cpp
 #include "io/mapped_source.hpp"
 

@@ -1,3 +1,5 @@
+// Elements are handed on from where they are, or copied piece by piece to one buffer: pieces of 8 MiB where
+// reading has an order, of 1 MiB, which a second-level cache holds, where it has none.
 // tests: tests/io/test_pieces.cpp
 #include "io/pieces.hpp"
 

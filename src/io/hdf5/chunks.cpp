@@ -1,3 +1,6 @@
+// A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
+// stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
+// opened, where it is short, and else when a chunk is missing.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 
