@@ -1,11 +1,11 @@
-// Ways out in the words of the command line, for errors of the library, which knows none of them.
+// Hints in the words of the command line, for errors that the library tells by a code.
 #pragma once
 
 #include "ejk/error.hpp"
 
 namespace ejk::app {
 
-/// Replaces the error's hint by the one for its code, where there is one.
+/// Adds the hint of the error's code, if that has one.
 void add_hint(Error& error);
 
 }  // namespace ejk::app

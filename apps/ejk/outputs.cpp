@@ -20,27 +20,18 @@ using Container = ArrayReference::Container;
 using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 // Calls `count` with the bytes of everything that is read from a source. What lies in memory is not read.
-class CountedSource final : public ArraySource {
+class CountedSource final : public ForwardingSource {
  public:
   CountedSource(std::shared_ptr<const ArraySource> source, std::function<void(std::int64_t)> count)
-      : source_(std::move(source)), count_(std::move(count)) {}
+      : ForwardingSource(std::move(source)), count_(std::move(count)) {}
 
-  DType dtype() const override { return source_->dtype(); }
-  const Shape& shape() const override { return source_->shape(); }
-  const std::string& name() const override { return source_->name(); }
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    source_->read(start, count, out);
-    count_(byte_count(Shape(count.begin(), count.end()), dtype()));
+    inner().read(start, count, out);
+    count_(byte_count(count, dtype()));
   }
-  std::optional<ArrayView> mapped() const override { return source_->mapped(); }
-  void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
-  bool random_access() const override { return source_->random_access(); }
-  bool prefers_read() const override { return source_->prefers_read(); }
-  const std::byte* uniform() const override { return source_->uniform(); }
 
  private:
-  std::shared_ptr<const ArraySource> source_;
   std::function<void(std::int64_t)> count_;
 };
 
@@ -54,7 +45,8 @@ std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays, const Pro
   const auto total = std::make_shared<Count>();
   std::vector<NamedArray> out;
   for (const NamedArray& array : arrays) {
-    if (!array.source->mapped() || array.source->prefers_read()) total->all += type_of(*array.source).bytes();
+    if (array.source->access().prefer == ArrayAccess::Prefer::copy)
+      total->all += type_of(*array.source).bytes();
     out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
                      const std::scoped_lock lock(total->mutex);
                      progress(total->done += bytes, total->all);

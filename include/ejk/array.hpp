@@ -1,5 +1,5 @@
-// Arrays: memory with a dtype and a shape (Array), a look at somebody else's (ArrayView), and a place that
-// array elements can be read from without being in memory (ArraySource).
+// Arrays: memory with a dtype and a shape (Array), a view of memory that something else owns (ArrayView), and a
+// place that array elements can be read from without being in memory (ArraySource).
 //
 // Sizes, indices and strides are std::int64_t. Strides are in bytes. Elements in memory have the machine's
 // byte order.
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -148,44 +149,102 @@ Array Array::from(Shape shape, std::span<const T> values) {
   return a;
 }
 
-/// Where the elements of one array can be read: a file, a stream held in memory, an array made on demand.
+/// How the elements of a source may be accessed. read() of one box after the other in C order, by one thread, is
+/// always right; what stands here says which other ways there are, and which is the fastest.
+struct ArrayAccess {
+  enum class Order {
+    any,         // read() by several threads at once, in any order, at no extra cost
+    sequential,  // read() by one thread at a time; in C order it is by far the cheapest (compressed data)
+  };
+  enum class Prefer {
+    look,  // at the elements in `view`
+    copy,  // through read(), in boxes that follow one another in C order and fit a processor's cache: a mapped
+           // file costs a page fault for every few pages that are looked at
+  };
+
+  /// read() alone.
+  explicit ArrayAccess(Order read_order, std::string stored_as = {});
+  /// Elements that are in memory, or in a mapped file.
+  explicit ArrayAccess(ArrayView elements, Prefer preferred = Prefer::look, std::string stored_as = {});
+
+  /// All elements in place, in the machine's byte order; then the order is `any`.
+  std::optional<ArrayView> view;
+  Order order;
+  /// `copy` where there is no view.
+  Prefer prefer;
+  /// The one element that all others equal, in the machine's byte order, where that is known without reading
+  /// them (a file never allocated room for them); then the order is `any`. Empty: it is not known.
+  std::vector<std::byte> uniform;
+  /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
+  std::string storage;
+};
+
+/// Where the elements of one array can be read: a file, a stream held in memory, an array made on demand. All
+/// but the elements is fixed when it is made.
 class ArraySource {
  public:
   virtual ~ArraySource() = default;
+  ArraySource(const ArraySource&) = delete;
+  ArraySource& operator=(const ArraySource&) = delete;
 
-  virtual DType dtype() const = 0;
-  virtual const Shape& shape() const = 0;
-
+  DType dtype() const { return type_.dtype; }
+  const Shape& shape() const { return type_.shape; }
   /// What to call it in a message: the reference it was opened by.
-  virtual const std::string& name() const = 0;
+  const std::string& name() const { return name_; }
+  const ArrayAccess& access() const { return access_; }
+  /// The two questions that are asked most, of access().
+  const std::optional<ArrayView>& mapped() const { return access_.view; }
+  bool random_access() const { return access_.order == ArrayAccess::Order::any; }
 
   /// Copies the box that begins at `start` and has `count` elements along each axis to `out`: C order, the
   /// machine's byte order. The box lies within the shape. Throws Error{input}.
   virtual void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                     void* out) const = 0;
 
-  /// All elements where they lie, when they lie in memory (a mapped file) in the machine's byte order.
-  virtual std::optional<ArrayView> mapped() const { return std::nullopt; }
-
-  /// Says that `bytes` bytes from `data` on, a part of mapped(), will not be looked at again soon: a mapped
+  /// Says that `bytes` bytes from `data` on, a part of the view, will not be looked at again soon: a mapped
   /// file's pages then stop counting as this process's memory.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 
-  /// Boxes that follow one another in C order and fit a processor's cache cost less through read() than to
-  /// look at in mapped(): they come from a file, and looking costs a page fault for every few pages.
-  virtual bool prefers_read() const { return false; }
+ protected:
+  /// Throws Error{internal} for an access that contradicts the type or itself.
+  ArraySource(ArrayType type, std::string name,
+              ArrayAccess access = ArrayAccess(ArrayAccess::Order::sequential));
 
-  /// The one element that all others equal, in the machine's byte order, where that is known without reading
-  /// them: a file never allocated room for them. nullptr: it is not known.
-  virtual const std::byte* uniform() const { return nullptr; }
-
-  /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
-  virtual std::string storage() const { return {}; }
-
-  /// read() may be called by several threads at once and in any order at no extra cost. When false, one
-  /// thread at a time, and reading in C order is by far the cheapest (compressed members, filtered datasets).
-  virtual bool random_access() const { return mapped().has_value(); }
+ private:
+  ArrayType type_;
+  std::string name_;
+  ArrayAccess access_;
 };
+
+/// A base for sources that are made from another one, which they own. As it stands it is the same again; a
+/// subclass overrides read(), and says what else is different.
+class ForwardingSource : public ArraySource {
+ public:
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    inner_->read(start, count, out);
+  }
+  void release(const std::byte* data, std::int64_t bytes) const override { inner_->release(data, bytes); }
+
+ protected:
+  /// The same elements, accessed in the same ways.
+  explicit ForwardingSource(std::shared_ptr<const ArraySource> inner);
+  /// Other elements, or in other places. Without a name: the inner one's.
+  ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type, ArrayAccess access,
+                   std::optional<std::string> name = std::nullopt);
+
+  const ArraySource& inner() const { return *inner_; }
+
+ private:
+  std::shared_ptr<const ArraySource> inner_;
+};
+
+/// A source whose elements are computed when they are read: `fill` is its read().
+using FillBox =
+    std::function<void(std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out)>;
+std::shared_ptr<const ArraySource> generated_source(
+    ArrayType type, std::string name, FillBox fill,
+    ArrayAccess access = ArrayAccess(ArrayAccess::Order::any));
 
 /// An array in memory as a source.
 std::shared_ptr<const ArraySource> make_source(Array array, std::string name = "array");

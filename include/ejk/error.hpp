@@ -25,8 +25,18 @@ class Error : public std::exception {
   /// caller's own words.
   enum class Code {
     other,
-    unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it out
-    needs_floats,  // numbers of another dtype, where floats are wanted
+    no_such_axis,      // the hint says which there are: "axis is one of -2 to 1"
+    not_integers,      // numbers of a float type where integers are needed
+    not_floats,        // numbers of another dtype where floats are needed
+    not_offsets,       // cu_seqlens that do not begin with 0: perhaps they are lengths
+    exceeds_dtype,     // a value that the dtype asked for cannot hold
+    exceeds_row,       // a sequence that is longer than the rows it is to be packed into
+    exists,            // what is to be written exists, and WriteOptions::overwrite is not set
+    external,          // it is in another file, which OpenOptions::allow_external would read
+    plugin_filter,     // its filter is a plug-in, which OpenOptions::allow_external would load
+    unchecked_filter,  // only the HDF5 library has its filter, without checks; allow_external would use it
+    unsupported,       // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
+                       // out. The last one: other processes' codes are compared with it
   };
 
   Error(Kind kind, std::string message, Code code = Code::other)

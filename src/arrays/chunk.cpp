@@ -10,6 +10,7 @@
 #include "arrays/cast.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/named.hpp"
 #include "ejk/array_math.hpp"
 
 namespace ejk {
@@ -40,70 +41,62 @@ void read_rows(const ArraySource& source, std::span<const std::int64_t> start,
     std::memcpy(to + o * stride, rows.data() + o * row, static_cast<std::size_t>(row));
 }
 
-class ReshapedSource : public ArraySource {
+// A view under `shape`, in which its `axis` is cut into chunks; nothing where the last one has to be filled.
+std::optional<ArrayView> chunked(std::optional<ArrayView> view, std::size_t axis, const Shape& shape) {
+  if (!view || view->shape[axis] % shape[axis + 1] != 0) return std::nullopt;
+  view->shape = shape;
+  const auto at = view->strides.begin() + static_cast<std::ptrdiff_t>(axis);
+  view->strides.insert(at, *at * shape[axis + 1]);
+  return view;
+}
+
+// A view under `shape`, in which `axis` and the next are one; nothing where chunks are apart.
+std::optional<ArrayView> joined(std::optional<ArrayView> view, std::size_t axis, const Shape& shape) {
+  if (!view ||
+      (view->shape[axis] > 1 && view->strides[axis] != view->strides[axis + 1] * view->shape[axis + 1]))
+    return std::nullopt;
+  view->shape = shape;
+  view->strides.erase(view->strides.begin() + static_cast<std::ptrdiff_t>(axis));
+  return view;
+}
+
+// Of a source made from another one: that view, or reading in the same order.
+ArrayAccess access_by(std::optional<ArrayView> view, const ArraySource& source) {
+  return view ? ArrayAccess(*std::move(view)) : ArrayAccess(source.access().order);
+}
+
+class ChunkedSource final : public ForwardingSource {
  public:
-  ReshapedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape)
-      : base_(std::move(base)), axis_(axis), shape_(std::move(shape)) {
-    byte_count(shape_, base_->dtype());
-  }
-  DType dtype() const override { return base_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return base_->name(); }
-  bool random_access() const override { return base_->random_access(); }
-  void release(const std::byte* data, std::int64_t bytes) const override { base_->release(data, bytes); }
-
- protected:
-  const ArraySource& base() const { return *base_; }
-  std::size_t axis() const { return axis_; }
-
- private:
-  std::shared_ptr<const ArraySource> base_;
-  std::size_t axis_;
-  Shape shape_;
-};
-
-class ChunkedSource final : public ReshapedSource {
- public:
-  ChunkedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape,
+  ChunkedSource(const std::shared_ptr<const ArraySource>& source, std::size_t axis, const ArrayType& type,
                 std::vector<std::byte> pad)
-      : ReshapedSource(std::move(base), axis, std::move(shape)),
-        length_(this->base().shape()[axis]),
-        chunk_(this->shape()[axis + 1]),
+      : ForwardingSource(source, type, access_by(chunked(source->mapped(), axis, type.shape), *source)),
+        axis_(axis),
+        length_(source->shape()[axis]),
+        chunk_(type.shape[axis + 1]),
         pad_(std::move(pad)) {}
-
-  std::optional<ArrayView> mapped() const override {
-    auto view = base().mapped();
-    if (!view || length_ % chunk_ != 0) return std::nullopt;
-    const std::int64_t stride = view->strides[axis()];
-    const auto at = static_cast<std::ptrdiff_t>(axis());
-    view->shape = shape();
-    view->strides[axis()] = stride * chunk_;
-    view->strides.insert(view->strides.begin() + at + 1, stride);
-    return view;
-  }
 
   // Whole chunks follow one another in the source, so a box that takes them whole is one run of its axis;
   // any other is a run for each chunk.
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    const Around around(count, axis(), 2);
-    const std::int64_t chunks = count[axis()], within = count[axis() + 1],
-                       inner = around.inner * size_of(dtype());
+    const Around around(count, axis_, 2);
+    const std::int64_t chunks = count[axis_], within = count[axis_ + 1],
+                       inner_bytes = around.inner * size_of(dtype());
     const bool whole = within == chunk_;
     const std::int64_t runs = whole ? 1 : chunks, length = whole ? chunks * chunk_ : within;
-    const std::int64_t stride = chunks * within * inner;
+    const std::int64_t stride = chunks * within * inner_bytes;
     Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
-    from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis()));
-    extent.erase(extent.begin() + static_cast<std::ptrdiff_t>(axis()));
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(axis_));
+    extent.erase(extent.begin() + static_cast<std::ptrdiff_t>(axis_));
     for (std::int64_t run = 0; run < runs; ++run) {
-      from[axis()] = (start[axis()] + run) * chunk_ + start[axis() + 1];
-      extent[axis()] = std::clamp<std::int64_t>(length_ - from[axis()], 0, length);
-      std::byte* to = static_cast<std::byte*>(out) + run * length * inner;
-      if (extent[axis()] > 0) read_rows(base(), from, extent, around.outer, stride, to);
-      if (extent[axis()] < length)
+      from[axis_] = (start[axis_] + run) * chunk_ + start[axis_ + 1];
+      extent[axis_] = std::clamp<std::int64_t>(length_ - from[axis_], 0, length);
+      std::byte* to = static_cast<std::byte*>(out) + run * length * inner_bytes;
+      if (extent[axis_] > 0) read_rows(inner(), from, extent, around.outer, stride, to);
+      if (extent[axis_] < length)
         for (std::int64_t o = 0; o < around.outer; ++o)
-          fill(to + o * stride + extent[axis()] * inner, (length - extent[axis()]) * inner);
+          fill(to + o * stride + extent[axis_] * inner_bytes, (length - extent[axis_]) * inner_bytes);
     }
   }
 
@@ -113,30 +106,24 @@ class ChunkedSource final : public ReshapedSource {
     for (std::int64_t i = 0; i < bytes; i += size) std::memcpy(to + i, pad_.data(), pad_.size());
   }
 
+  std::size_t axis_;
   std::int64_t length_, chunk_;
   std::vector<std::byte> pad_;
 };
 
-class JoinedSource final : public ReshapedSource {
+class JoinedSource final : public ForwardingSource {
  public:
-  JoinedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, Shape shape)
-      : ReshapedSource(std::move(base), axis, std::move(shape)), chunk_(this->base().shape()[axis + 1]) {}
-
-  std::optional<ArrayView> mapped() const override {
-    auto view = base().mapped();
-    if (!view || (view->shape[axis()] > 1 && view->strides[axis()] != view->strides[axis() + 1] * chunk_))
-      return std::nullopt;
-    view->shape = shape();
-    view->strides.erase(view->strides.begin() + static_cast<std::ptrdiff_t>(axis()));
-    return view;
-  }
+  JoinedSource(const std::shared_ptr<const ArraySource>& source, std::size_t axis, const ArrayType& type)
+      : ForwardingSource(source, type, access_by(joined(source->mapped(), axis, type.shape), *source)),
+        axis_(axis),
+        chunk_(source->shape()[axis + 1]) {}
 
   // The end of a chunk, whole chunks, the beginning of one.
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    const Around around(count, axis(), 1);
-    const std::int64_t inner = around.inner * size_of(dtype()), stride = count[axis()] * inner;
+    const Around around(count, axis_, 1);
+    const std::int64_t inner_bytes = around.inner * size_of(dtype()), stride = count[axis_] * inner_bytes;
     if (around.outer > 1 && !random_access()) {  // one row after the other, so that nothing is read twice
       const auto d = static_cast<std::size_t>(
           std::find_if(count.begin(), count.end(), [](std::int64_t n) { return n > 1; }) - count.begin());
@@ -147,23 +134,25 @@ class JoinedSource final : public ReshapedSource {
         read(at, one, static_cast<std::byte*>(out) + i * bytes);
       return;
     }
-    const auto at_axis = static_cast<std::ptrdiff_t>(axis());
+    const auto at_axis = static_cast<std::ptrdiff_t>(axis_);
     Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
     from.insert(from.begin() + at_axis, 0);
     extent.insert(extent.begin() + at_axis, 1);
-    for (std::int64_t done = 0, n = 0; done < count[axis()]; done += n) {
-      const std::int64_t at = start[axis()] + done, left = count[axis()] - done;
+    for (std::int64_t done = 0, n = 0; done < count[axis_]; done += n) {
+      const std::int64_t at = start[axis_] + done, left = count[axis_] - done;
       const bool whole = at % chunk_ == 0 && left >= chunk_;
-      from[axis()] = at / chunk_;
-      from[axis() + 1] = at % chunk_;
-      extent[axis()] = whole ? left / chunk_ : 1;
-      extent[axis() + 1] = whole ? chunk_ : std::min(chunk_ - at % chunk_, left);
-      n = extent[axis()] * extent[axis() + 1];
-      read_rows(base(), from, extent, around.outer, stride, static_cast<std::byte*>(out) + done * inner);
+      from[axis_] = at / chunk_;
+      from[axis_ + 1] = at % chunk_;
+      extent[axis_] = whole ? left / chunk_ : 1;
+      extent[axis_ + 1] = whole ? chunk_ : std::min(chunk_ - at % chunk_, left);
+      n = extent[axis_] * extent[axis_ + 1];
+      read_rows(inner(), from, extent, around.outer, stride,
+                static_cast<std::byte*>(out) + done * inner_bytes);
     }
   }
 
  private:
+  std::size_t axis_;
   std::int64_t chunk_;
 };
 
@@ -195,17 +184,11 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
   const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
-  std::vector<std::byte> element;
-  try {
-    element = element_of(x->dtype(), pad);
-  } catch (Error& error) {
-    error.at(x->name());
-    throw;
-  }
+  std::vector<std::byte> element = core::named(x->name(), [&] { return element_of(x->dtype(), pad); });
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);
   shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, chunk_size);
-  return std::make_shared<ChunkedSource>(std::move(x), d, std::move(shape), std::move(element));
+  return std::make_shared<ChunkedSource>(x, d, ArrayType(x->dtype(), std::move(shape)), std::move(element));
 }
 
 std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySource> x,
@@ -216,9 +199,11 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
     throw Error(Error::Kind::input, fmt::format("{} of shape {} holds no chunks, which take two axes",
                                                 x->name(), to_string(shape)));
   if (axis < -rank || axis >= rank)
-    throw Error(Error::Kind::usage, fmt::format("{} of shape {} has no axis {} with chunks to join",
-                                                x->name(), to_string(shape), axis))
-        .hint(fmt::format("--axis is one of {} to {}", -rank, rank - 1));
+    throw Error(
+        Error::Kind::usage,
+        fmt::format("{} of shape {} has no axis {} with chunks to join", x->name(), to_string(shape), axis),
+        Error::Code::no_such_axis)
+        .hint(core::axes_of(rank));
   const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
   const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
   if (original_length < 0 || original_length > held)
@@ -227,7 +212,7 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
                             original_length, held, shape[d], shape[d + 1]));
   shape[d] = original_length;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);
-  return std::make_shared<JoinedSource>(std::move(x), d, std::move(shape));
+  return std::make_shared<JoinedSource>(x, d, ArrayType(x->dtype(), std::move(shape)));
 }
 
 }  // namespace ejk

@@ -42,27 +42,32 @@ std::string text_of(DType dtype, const std::byte* element) {
   });
 }
 
-class ConvertedSource final : public ArraySource {
+// The one element that all are stays one, if the new type can hold it.
+ArrayAccess access_as(DType dtype, const ArraySource& source) {
+  ArrayAccess access(source.access().order);
+  const std::vector<std::byte>& uniform = source.access().uniform;
+  if (uniform.empty()) return access;
+  access.uniform.resize(static_cast<std::size_t>(size_of(dtype)));
+  if (convert_elements(source.dtype(), uniform.data(), dtype, access.uniform.data(), 1))
+    access.uniform.clear();
+  return access;
+}
+
+class ConvertedSource final : public ForwardingSource {
  public:
-  ConvertedSource(std::shared_ptr<const ArraySource> base, DType dtype)
-      : base_(std::move(base)), dtype_(dtype) {
-    byte_count(base_->shape(), dtype);
-  }
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return base_->shape(); }
-  const std::string& name() const override { return base_->name(); }
-  bool random_access() const override { return base_->random_access(); }
+  ConvertedSource(const std::shared_ptr<const ArraySource>& source, DType dtype)
+      : ForwardingSource(source, {dtype, source->shape()}, access_as(dtype, *source)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     const std::int64_t n = element_count(count);
     if (n == 0) return;
-    if (base_->prefers_read()) {
+    if (random_access() && inner().access().prefer == ArrayAccess::Prefer::copy) {
       read_in_pieces(start, count, static_cast<std::byte*>(out));
       return;
     }
-    const std::int64_t size = size_of(base_->dtype());
-    std::optional<ArrayView> view = base_->mapped();
+    const std::int64_t size = size_of(inner().dtype());
+    std::optional<ArrayView> view = inner().mapped();
     if (view) {
       for (std::size_t d = 0; d < count.size(); ++d) view->data += start[d] * view->strides[d];
       view->shape.assign(count.begin(), count.end());
@@ -70,18 +75,18 @@ class ConvertedSource final : public ArraySource {
     const bool in_place = view && view->is_c_contiguous();
     Array box;
     if (!in_place) {
-      box = Array(base_->dtype(), Shape(count.begin(), count.end()));
-      base_->read(start, count, box.data());
+      box = Array(inner().dtype(), Shape(count.begin(), count.end()));
+      inner().read(start, count, box.data());
     }
     const std::byte* from = in_place ? view->data : box.data();
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
     core::parallel_for(core::ceil_div(n, kPiece), static_cast<double>(n), [&](std::int64_t piece) {
       const std::int64_t begin = piece * kPiece, length = std::min(kPiece, n - begin);
-      const auto bad = convert_elements(base_->dtype(), from + begin * size, dtype_,
-                                        static_cast<std::byte*>(out) + begin * size_of(dtype_), length);
+      const auto bad = convert_elements(inner().dtype(), from + begin * size, dtype(),
+                                        static_cast<std::byte*>(out) + begin * size_of(dtype()), length);
       if (bad) refuse(start, count, begin + *bad, from + (begin + *bad) * size);
     });
-    if (in_place) base_->release(from, n * size);
+    if (in_place) inner().release(from, n * size);
   }
 
  private:
@@ -89,7 +94,7 @@ class ConvertedSource final : public ArraySource {
   void read_in_pieces(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                       std::byte* out) const {
     constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // bytes
-    const std::int64_t n = element_count(count), size = size_of(base_->dtype()), piece = kPiece / size;
+    const std::int64_t n = element_count(count), size = size_of(inner().dtype()), piece = kPiece / size;
     core::parallel_for(core::ceil_div(n, piece), static_cast<double>(n), [&](std::int64_t i) {
       const auto buffer =
           std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(std::min(n, piece) * size));
@@ -97,10 +102,10 @@ class ConvertedSource final : public ArraySource {
       core::for_each_box(count, done, std::min(n, done + piece), [&](const Shape& first, const Shape& some) {
         Shape from = first;
         for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
-        base_->read(from, some, buffer.get());
+        inner().read(from, some, buffer.get());
         const std::int64_t length = element_count(some);
         const auto bad =
-            convert_elements(base_->dtype(), buffer.get(), dtype_, out + done * size_of(dtype_), length);
+            convert_elements(inner().dtype(), buffer.get(), dtype(), out + done * size_of(dtype()), length);
         if (bad) refuse(start, count, done + *bad, buffer.get() + *bad * size);
         done += length;
       });
@@ -113,11 +118,8 @@ class ConvertedSource final : public ArraySource {
     for (std::size_t d = 0; d < index.size(); ++d) index[d] += start[d];
     throw Error(Error::Kind::input,
                 fmt::format("{}: element {} is {}, which {} cannot hold", name(), to_string(index),
-                            text_of(base_->dtype(), element), name_of(dtype_)));
+                            text_of(inner().dtype(), element), name_of(dtype())));
   }
-
-  std::shared_ptr<const ArraySource> base_;
-  DType dtype_;
 };
 
 }  // namespace
@@ -143,7 +145,7 @@ namespace ejk {
 
 std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype) {
   if (x->dtype() == dtype) return x;
-  return std::make_shared<arrays::ConvertedSource>(std::move(x), dtype);
+  return std::make_shared<arrays::ConvertedSource>(x, dtype);
 }
 
 }  // namespace ejk

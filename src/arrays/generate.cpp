@@ -80,26 +80,21 @@ T normal(std::uint32_t bits) {
 class NormalSource final : public ArraySource {
  public:
   NormalSource(arrays::Key key, DType dtype, Shape shape, std::string name)
-      : key_(key), dtype_(dtype), shape_(std::move(shape)), name_(std::move(name)) {
-    byte_count(shape_, dtype_);
-  }
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
+      : ArraySource({dtype, std::move(shape)}, std::move(name), ArrayAccess(ArrayAccess::Order::any)),
+        key_(key) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    if (dtype_ == DType::float32) fill(start, count, static_cast<float*>(out));
-    if (dtype_ == DType::float16) fill(start, count, static_cast<float16*>(out));
-    if (dtype_ == DType::bfloat16) fill(start, count, static_cast<bfloat16*>(out));
+    if (dtype() == DType::float32) fill(start, count, static_cast<float*>(out));
+    if (dtype() == DType::float16) fill(start, count, static_cast<float16*>(out));
+    if (dtype() == DType::bfloat16) fill(start, count, static_cast<bfloat16*>(out));
   }
 
  private:
   template <class T>
   void fill(std::span<const std::int64_t> start, std::span<const std::int64_t> count, T* out) const {
-    const Shape strides = c_strides(shape_, DType::uint8);  // of one byte: in elements
+    const Shape strides = c_strides(shape(), DType::uint8);  // of one byte: in elements
     const std::int64_t n = count.back(), rows = element_count(count) / n;
     const std::int64_t together = std::max<std::int64_t>(4096 / n, 1);
     core::parallel_for(
@@ -117,41 +112,6 @@ class NormalSource final : public ArraySource {
   }
 
   arrays::Key key_;
-  DType dtype_;
-  Shape shape_;
-  std::string name_;
-};
-
-class PaddingMaskSource final : public ArraySource {
- public:
-  PaddingMaskSource(Array lengths, std::int64_t seq, PaddingSide side)
-      : lengths_(std::move(lengths)), shape_{lengths_.size(), seq}, side_(side) {
-    byte_count(shape_, DType::boolean);
-  }
-  DType dtype() const override { return DType::boolean; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    auto* to = static_cast<std::byte*>(out);
-    for (std::int64_t row = 0; row < count[0]; ++row, to += count[1]) {
-      const std::int64_t length = std::min<std::int64_t>(
-          lengths_.elements<std::int32_t>()[static_cast<std::size_t>(start[0] + row)], shape_[1]);
-      const bool right = side_ == PaddingSide::right;
-      const std::int64_t edge =
-          std::clamp<std::int64_t>((right ? length : shape_[1] - length) - start[1], 0, count[1]);
-      std::fill(to, to + edge, static_cast<std::byte>(right));
-      std::fill(to + edge, to + count[1], static_cast<std::byte>(!right));
-    }
-  }
-
- private:
-  Array lengths_;
-  Shape shape_;
-  PaddingSide side_;
-  std::string name_ = "mask";
 };
 
 // What draws are for; each has words of its own.
@@ -220,7 +180,20 @@ Array generate_lengths(const LengthsOptions& options) {
 std::shared_ptr<const ArraySource> generate_padding_mask(const LengthsOptions& lengths, std::int64_t seq,
                                                          PaddingSide side) {
   check_not_negative("the sequence length", seq);
-  return std::make_shared<PaddingMaskSource>(generate_lengths(lengths), seq, side);
+  const auto tokens = std::make_shared<const Array>(generate_lengths(lengths));
+  const auto fill = [=](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
+    auto* to = static_cast<std::byte*>(out);
+    const bool right = side == PaddingSide::right;
+    for (std::int64_t row = 0; row < count[0]; ++row, to += count[1]) {
+      const std::int64_t length = std::min<std::int64_t>(
+          tokens->elements<std::int32_t>()[static_cast<std::size_t>(start[0] + row)], seq);
+      const std::int64_t edge =
+          std::clamp<std::int64_t>((right ? length : seq - length) - start[1], 0, count[1]);
+      std::fill(to, to + edge, static_cast<std::byte>(right));
+      std::fill(to + edge, to + count[1], static_cast<std::byte>(!right));
+    }
+  };
+  return generated_source({DType::boolean, {tokens->size(), seq}}, "mask", fill);
 }
 
 Array generate_group_sizes(const GroupsOptions& options) {

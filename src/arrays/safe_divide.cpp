@@ -1,4 +1,4 @@
-// Division by at least so much, box by box: both operands are converted to the type that is reckoned in,
+// Division by at least so much, box by box: both operands are converted to the type of the arithmetic,
 // float or double, then divided row by row; a float quotient rounded once more to 16 bits is the nearest one.
 // tests: tests/arrays/test_safe_divide.cpp
 #include <fmt/format.h>
@@ -41,22 +41,16 @@ Shape broadcast(const ArraySource& a, const ArraySource& b) {
 class QuotientSource final : public ArraySource {
  public:
   QuotientSource(std::shared_ptr<const ArraySource> a, std::shared_ptr<const ArraySource> b, double least)
-      : a_(std::move(a)),
+      : ArraySource({meet(float_of(a->dtype()), float_of(b->dtype())), broadcast(*a, *b)}, a->name(),
+                    ArrayAccess(a->random_access() ? b->access().order : a->access().order)),
+        a_(std::move(a)),
         b_(std::move(b)),
-        shape_(broadcast(*a_, *b_)),
-        dtype_(meet(float_of(a_->dtype()), float_of(b_->dtype()))),
-        least_(rounded_to(float_of(b_->dtype()), least)) {
-    byte_count(shape_, dtype_);
-  }
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return a_->name(); }
-  bool random_access() const override { return a_->random_access() && b_->random_access(); }
+        least_(rounded_to(float_of(b_->dtype()), least)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    if (dtype_ == DType::float64)
+    if (dtype() == DType::float64)
       divide<double>(start, count, static_cast<std::byte*>(out));
     else
       divide<float>(start, count, static_cast<std::byte*>(out));
@@ -115,7 +109,7 @@ class QuotientSource final : public ArraySource {
     const std::int64_t n = count.empty() ? 1 : count.back(), rows = element_count(count) / n;
     const std::int64_t a_step = count.empty() ? 0 : a.strides.back(),
                        b_step = count.empty() ? 0 : b.strides.back();
-    const std::int64_t size = size_of(dtype_);
+    const std::int64_t size = size_of(dtype());
     // Rows by the thousand, long ones cut.
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
     const std::int64_t parts = core::ceil_div(n, kPiece), together = std::max<std::int64_t>(kPiece / n, 1);
@@ -140,14 +134,12 @@ class QuotientSource final : public ArraySource {
                              for (std::int64_t i = 0; i < length; ++i)
                                to[i] = quotient(x[i * a_step], y[i * b_step]);
                            arrays::convert_elements(dtype_of<F>(), reinterpret_cast<const std::byte*>(to),
-                                                    dtype_, out + (row * n + begin) * size, length);
+                                                    dtype(), out + (row * n + begin) * size, length);
                          }
                        });
   }
 
   std::shared_ptr<const ArraySource> a_, b_;
-  Shape shape_;
-  DType dtype_;
   double least_;
 };
 

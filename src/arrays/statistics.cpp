@@ -146,8 +146,9 @@ Statistics statistics_as(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   Statistics all;
   all.elements = element_count(source.shape());
-  if (const std::byte* element = source.uniform(); element != nullptr && all.elements > 0) {
-    const Part<Seen<T>> one = look_at<T>(element, 1);
+  const std::vector<std::byte>& uniform = source.access().uniform;
+  if (!uniform.empty() && all.elements > 0) {
+    const Part<Seen<T>> one = look_at<T>(uniform.data(), 1);
     all.nans = one.nans * all.elements;
     all.infinities = one.infinities * all.elements;
     if (one.nans == 0) {
@@ -231,7 +232,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
                                          : from + width,
                          0});
   }
-  if (source.uniform() != nullptr) {  // the least is the largest: one bin
+  if (!source.access().uniform.empty()) {  // the least is the largest: one bin
     histogram[0].elements = statistics.elements;
     if (progress) progress(statistics.elements, statistics.elements);
     return histogram;
@@ -272,7 +273,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
 }
 
 std::int64_t statistics_bytes(const ArraySource& source) {
-  if (source.uniform() != nullptr) return 0;
+  if (!source.access().uniform.empty()) return 0;
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   const std::int64_t most = source.random_access() ? threads() : 1;
   const std::int64_t pieces = bytes / kPieceBytes + 1;

@@ -85,27 +85,16 @@ namespace attn {
 namespace {
 
 // The part of 1-D or 2-D segment ids that belongs to one entry.
-class IdsOfEntry final : public ArraySource {
- public:
-  IdsOfEntry(std::shared_ptr<const ArraySource> ids, std::int64_t entry, std::int64_t begin,
-             std::int64_t length)
-      : ids_(std::move(ids)), entry_(entry), begin_(begin), shape_{length} {}
-
-  DType dtype() const override { return ids_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return ids_->name(); }
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    Shape from{begin_ + start[0]}, length{count[0]};
-    if (ids_->shape().size() == 2) from.insert(from.begin(), entry_), length.insert(length.begin(), 1);
-    ids_->read(from, length, out);
-  }
-
- private:
-  std::shared_ptr<const ArraySource> ids_;
-  std::int64_t entry_, begin_;
-  Shape shape_;
-};
+std::shared_ptr<const ArraySource> ids_of_entry(const std::shared_ptr<const ArraySource>& ids,
+                                                std::int64_t entry, std::int64_t begin, std::int64_t length) {
+  const auto fill = [=](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
+    if (ids->shape().size() == 2)
+      ids->read(Shape{entry, begin + start[0]}, Shape{1, count[0]}, out);
+    else
+      ids->read(Shape{begin + start[0]}, Shape{count[0]}, out);
+  };
+  return generated_source({ids->dtype(), {length}}, ids->name(), fill, ArrayAccess(ids->access().order));
+}
 
 // Masks of one AttentionMask, made once each.
 struct Made {
@@ -158,8 +147,8 @@ AttentionMask segments_of(const Setup& setup, const AttentionOptions& options) {
   m.mask = [&setup, q_ids, kv_ids](std::int64_t entry, std::int64_t, std::int64_t q, std::int64_t kv) {
     const auto e = static_cast<std::size_t>(entry);
     const bool packed = setup.packed();
-    return segments_mask(IdsOfEntry(q_ids, entry, packed ? setup.q_offsets[e] : 0, q),
-                         IdsOfEntry(kv_ids, entry, packed ? setup.kv_offsets[e] : 0, kv));
+    return segments_mask(*ids_of_entry(q_ids, entry, packed ? setup.q_offsets[e] : 0, q),
+                         *ids_of_entry(kv_ids, entry, packed ? setup.kv_offsets[e] : 0, kv));
   };
   return m;
 }

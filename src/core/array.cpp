@@ -1,3 +1,6 @@
+// Shapes and strides with checked products, copies between strides, and sources in memory. Arrays are zeroed
+// memory from calloc, or, from 4 MiB on, from mmap with huge pages: zeros that are never touched cost
+// nothing.
 // tests: tests/core/test_array.cpp
 #include "ejk/array.hpp"
 
@@ -216,23 +219,45 @@ Array Array::reshaped(Shape shape) && {
   return std::move(*this);
 }
 
+ArrayAccess::ArrayAccess(Order read_order, std::string stored_as)
+    : order(read_order), prefer(Prefer::copy), storage(std::move(stored_as)) {}
+
+ArrayAccess::ArrayAccess(ArrayView elements, Prefer preferred, std::string stored_as)
+    : view(std::move(elements)), order(Order::any), prefer(preferred), storage(std::move(stored_as)) {}
+
+ArraySource::ArraySource(ArrayType type, std::string name, ArrayAccess access)
+    : type_(std::move(type)), name_(std::move(name)), access_(std::move(access)) {
+  const std::optional<ArrayView>& view = access_.view;
+  const bool sound = (!view || (view->dtype == type_.dtype && view->shape == type_.shape)) &&
+                     (view || access_.prefer == ArrayAccess::Prefer::copy) &&
+                     (access_.uniform.empty() || std::ssize(access_.uniform) == size_of(type_.dtype)) &&
+                     (access_.order == ArrayAccess::Order::any || (!view && access_.uniform.empty()));
+  if (!sound)
+    throw Error(Error::Kind::internal, name_ + ": the description of its access contradicts itself");
+}
+
+ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner)
+    : ArraySource(type_of(*inner), inner->name(), inner->access()), inner_(std::move(inner)) {}
+
+ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type,
+                                   ArrayAccess access, std::optional<std::string> name)
+    : ArraySource(std::move(type), name ? std::move(*name) : inner->name(), std::move(access)),
+      inner_(std::move(inner)) {}
+
 namespace {
 
-// Elements in memory; `owner_` is empty when they are somebody else's.
+// Elements in memory; `owner_` is empty when something else owns them.
 class MemorySource final : public ArraySource {
  public:
-  MemorySource(Array owner, std::string name)
-      : owner_(std::move(owner)), view_(owner_.view()), name_(std::move(name)) {}
-  MemorySource(const ArrayView& view, std::string name) : view_(view), name_(std::move(name)) {}
-
-  DType dtype() const override { return view_.dtype; }
-  const Shape& shape() const override { return view_.shape; }
-  const std::string& name() const override { return name_; }
-  std::optional<ArrayView> mapped() const override { return view_; }
+  MemorySource(Array owner, std::string name) : MemorySource(owner.view(), std::move(name)) {
+    owner_ = std::move(owner);
+  }
+  MemorySource(const ArrayView& view, std::string name)
+      : ArraySource(type_of(view), std::move(name), ArrayAccess(view)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    ArrayView part = view_;
+    ArrayView part = *mapped();
     for (std::size_t d = 0; d < part.shape.size(); ++d) {
       part.data += start[d] * part.strides[d];
       part.shape[d] = count[d];
@@ -242,8 +267,20 @@ class MemorySource final : public ArraySource {
 
  private:
   Array owner_;
-  ArrayView view_;
-  std::string name_;
+};
+
+class GeneratedSource final : public ArraySource {
+ public:
+  GeneratedSource(ArrayType type, std::string name, FillBox fill, ArrayAccess access)
+      : ArraySource(std::move(type), std::move(name), std::move(access)), fill_(std::move(fill)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    fill_(start, count, out);
+  }
+
+ private:
+  FillBox fill_;
 };
 
 }  // namespace
@@ -254,6 +291,12 @@ std::shared_ptr<const ArraySource> make_source(Array array, std::string name) {
 
 std::shared_ptr<const ArraySource> make_source(const ArrayView& view, std::string name) {
   return std::make_shared<MemorySource>(view, std::move(name));
+}
+
+std::shared_ptr<const ArraySource> generated_source(ArrayType type, std::string name, FillBox fill,
+                                                    ArrayAccess access) {
+  return std::make_shared<GeneratedSource>(std::move(type), std::move(name), std::move(fill),
+                                           std::move(access));
 }
 
 Array read_all(const ArraySource& source) {

@@ -1,3 +1,4 @@
+// One table of names and sizes, in the order of the enumeration.
 // tests: tests/core/test_dtype.cpp
 #include "ejk/dtype.hpp"
 

@@ -1,4 +1,4 @@
-// Elements of any dtype and stride as one type to reckon with.
+// Elements of any dtype and stride as one type to compute with.
 #pragma once
 
 #include <bit>

@@ -1,3 +1,5 @@
+// From the last axis on, axes are taken whole while they fit; the next one is cut; those before it go one
+// index at a time. Pieces of a whole array and boxes of any range of elements follow the same rule.
 // tests: tests/core/test_pieces.cpp
 #include "core/pieces.hpp"
 

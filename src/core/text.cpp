@@ -1,3 +1,5 @@
+// Names that are nearly right are found by their edit distance (optimal string alignment), which costs the
+// product of the lengths for each name. Text from files is made printable byte by byte, valid UTF-8 as it is.
 // tests: tests/core/test_text.cpp
 #include "ejk/text.hpp"
 

@@ -1,3 +1,7 @@
+// How a file appears whole: it is written under a temporary name in the target's folder, so that rename(2),
+// which is one step for every other program, puts it in place. Several files go one after the other; where
+// the file system can exchange two names, those already in place are put back if a later one fails. Cost: a
+// few system calls a file.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 
@@ -235,7 +239,7 @@ bool AtomicFile::make(const std::string& path, mode_t mode) {
 }
 
 void AtomicFile::reserve(std::int64_t bytes) {
-  // A small file that is soon gone again need never have a place on the disk.
+  // A small file that is removed soon is perhaps never written to the disk.
   constexpr std::int64_t kWorthwhile = std::int64_t{1} << 20;
   if (temporary_.empty() || bytes < kWorthwhile) return;
   if (fallocate(file_.fd(), 0, 0, bytes) == 0) return;
@@ -341,7 +345,7 @@ ReplaceLock::ReplaceLock(const std::string& path) {
     if (!found_) return;
     file_ = File(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     if (!file_.is_open() && errno == ENOENT) continue;
-    if (!file_.is_open()) return;  // whoever replaces it says why, if that is not possible either
+    if (!file_.is_open()) return;  // replacing it will say why, if that is not possible either
     lock_for_replacing(file_.fd());
     if (fstat(file_.fd(), &held) != 0) throw output_error(core::printable(path), errno);
     if (stat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return;
@@ -378,7 +382,7 @@ void commit_folder(TemporaryPath& folder, const std::string& target, std::vector
 namespace ejk {
 
 void remove_temporary_files() noexcept {
-  // They last microseconds; one that never ends must not hold the signal for ever.
+  // They last microseconds; if one never ends, the signal is handled all the same.
   for (int i = 0; i < 5000 && io::holds_under_way > 0; ++i) {
     const timespec millisecond{0, 1000000};
     nanosleep(&millisecond, nullptr);

@@ -1,3 +1,6 @@
+// The table of containers: for each its suffixes and the functions that open, write and check it. A new
+// format is one row. What a path means is decided by its suffix, and for a folder by its final slash or by
+// looking.
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 

@@ -1,3 +1,5 @@
+// Arrays as NAME.npy in one folder. A new folder is made under a temporary name and appears whole; in an
+// existing one all files are written first and then renamed together.
 // tests: tests/io/test_write.cpp
 #include "io/directory.hpp"
 

@@ -1,3 +1,5 @@
+// System calls that go on after a signal, after a short count and where a descriptor does not block. Mapped
+// files are kept in a list without locks, so that the handler of a SIGBUS can find the name of the file.
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 
@@ -116,7 +118,7 @@ void write_all(int fd, const void* data, std::int64_t n, std::string_view name) 
     if (wrote > 0)
       from += wrote, n -= wrote;
     else if (wrote == 0)
-      cannot_write(from, name, EIO);  // it would be so for ever
+      cannot_write(from, name, EIO);  // the next attempt would end the same way
     else if (!call_again(fd, POLLOUT))
       cannot_write(from, name, errno);
   }

@@ -1,3 +1,6 @@
+// Elements of a mapped file, looked at or copied. Where the file is still open, large boxes in C order are
+// copied by pread, which takes no page fault for every few pages; all other boxes from the mapping. Swapped
+// bytes are turned after copying.
 // tests: tests/io/test_npy.cpp
 #include "io/mapped_source.hpp"
 
@@ -10,38 +13,39 @@ namespace ejk::io {
 
 namespace {
 
+// All elements, as the file has them.
+ArrayView elements_in(const Mapping& mapping, const ArrayLayout& layout) {
+  ArrayView view(mapping.data() + layout.offset, layout.dtype, layout.shape);
+  if (layout.element_order == ElementOrder::fortran) {
+    view.strides = c_strides(Shape(layout.shape.rbegin(), layout.shape.rend()), layout.dtype);
+    std::reverse(view.strides.begin(), view.strides.end());
+  }
+  return view;
+}
+
+ArrayAccess access_to(const ArrayView& elements, const ArrayLayout& layout, const File& file) {
+  const auto address = reinterpret_cast<std::uintptr_t>(elements.data);
+  const bool usable_in_place = layout.byte_order == ByteOrder::native &&
+                               address % static_cast<std::uintptr_t>(size_of(elements.dtype)) == 0;
+  if (!usable_in_place) return ArrayAccess(ArrayAccess::Order::any, storage_of(layout));
+  const bool copy = file.is_open() && elements.is_c_contiguous();
+  return ArrayAccess(elements, copy ? ArrayAccess::Prefer::copy : ArrayAccess::Prefer::look,
+                     storage_of(layout));
+}
+
 class MappedSource final : public ArraySource {
  public:
   MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name, File file)
-      : mapping_(std::move(mapping)),
+      : ArraySource({layout.dtype, layout.shape}, std::move(name),
+                    access_to(elements_in(mapping, layout), layout, file)),
+        elements_(elements_in(mapping, layout)),
+        mapping_(std::move(mapping)),
         file_(std::move(file)),
-        byte_order_(layout.byte_order),
-        storage_(storage_of(layout)),
-        name_(std::move(name)) {
-    view_ = {mapping_.data() + layout.offset, layout.dtype, layout.shape};
-    if (layout.element_order == ElementOrder::fortran) {
-      view_.strides = c_strides(Shape(layout.shape.rbegin(), layout.shape.rend()), layout.dtype);
-      std::reverse(view_.strides.begin(), view_.strides.end());
-    }
-    usable_in_place_ =
-        byte_order_ == ByteOrder::native &&
-        reinterpret_cast<std::uintptr_t>(view_.data) % static_cast<std::uintptr_t>(size_of(layout.dtype)) ==
-            0;
-  }
-
-  DType dtype() const override { return view_.dtype; }
-  const Shape& shape() const override { return view_.shape; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
-  std::string storage() const override { return storage_; }
-
-  std::optional<ArrayView> mapped() const override {
-    return usable_in_place_ ? std::optional(view_) : std::nullopt;
-  }
+        byte_order_(layout.byte_order) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    ArrayView box = view_;
+    ArrayView box = elements_;
     for (std::size_t d = 0; d < box.shape.size(); ++d) {
       box.data += start[d] * box.strides[d];
       box.shape[d] = count[d];
@@ -50,24 +54,19 @@ class MappedSource final : public ArraySource {
     constexpr std::int64_t kWorthACall = std::int64_t{64} << 10;
     const std::int64_t bytes = byte_count(box.shape, box.dtype);
     if (file_.is_open() && bytes >= kWorthACall && box.is_c_contiguous())
-      read_all_at(file_.fd(), out, bytes, box.data - mapping_.data(), name_);
+      read_all_at(file_.fd(), out, bytes, box.data - mapping_.data(), name());
     else
       copy_elements(box, out);
     if (byte_order_ == ByteOrder::swapped) swap_bytes(out, element_count(box.shape), size_of(box.dtype));
   }
 
-  bool prefers_read() const override { return file_.is_open() && view_.is_c_contiguous(); }
-
   void release(const std::byte* data, std::int64_t bytes) const override { mapping_.release(data, bytes); }
 
  private:
+  ArrayView elements_;
   Mapping mapping_;
   File file_;
   ByteOrder byte_order_;
-  std::string storage_;
-  std::string name_;
-  ArrayView view_;
-  bool usable_in_place_ = false;
 };
 
 }  // namespace

@@ -1,3 +1,6 @@
+// The header is parsed as the Python dictionary that it is; what it claims is compared with the file's size
+// before anything is mapped. A stream is read once, into memory that grows with what arrives and not with
+// what the header claims. Large arrays are written by several threads, at known offsets of a new file.
 // tests: tests/io/test_npy.cpp
 #include "io/npy.hpp"
 
@@ -12,6 +15,7 @@
 #include <cstdio>
 
 #include "core/checked.hpp"
+#include "core/named.hpp"
 #include "core/parallel.hpp"
 #include "core/text.hpp"
 
@@ -304,7 +308,8 @@ void write_in_parallel(const ArraySource& source, AtomicFile& file) {
   const auto begin_of = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(i * kPiece - before, 0, total);
   };
-  if (const auto view = source.mapped(); view && view->is_c_contiguous() && !source.prefers_read()) {
+  const auto& view = source.mapped();
+  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
     write_all(file.fd(), header.data(), before, file.name());
     core::parallel_for(pieces, work, [&](std::int64_t i) {
       const std::int64_t begin = begin_of(i), n = begin_of(i + 1) - begin;
@@ -361,22 +366,19 @@ std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, con
   const std::string name = core::printable(reference.path);
   File file = open_for_reading(reference.path, name);
   if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
-  ArrayLayout layout;
   const std::int64_t size = size_of_file(file.fd(), name);
-  try {
-    layout = read_npy_header(
+  const ArrayLayout layout = core::named(name, [&] {
+    const ArrayLayout found = read_npy_header(
         [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });
-    check_size(layout, size - layout.offset);
-  } catch (Error& e) {
-    e.at(name);
-    throw;
-  }
+    check_size(found, size - found.offset);
+    return found;
+  });
   Mapping mapping = Mapping::of_file(file.fd(), size, name);
   return make_mapped_source(std::move(mapping), layout, name, std::move(file));
 }
 
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory) {
-  try {
+  return core::named(name, [&] {
     const auto read = [&](void* to, std::size_t n) { return read_some(fd, to, n, "reading"); };
     ArrayLayout layout = read_npy_header(read);
     layout.offset = 0;
@@ -401,10 +403,7 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
     if (read(&extra, 1) != 0)
       refuse(fmt::format("more follows the {} bytes that the header promises", promised));
     return make_mapped_source(std::move(data), layout, name);
-  } catch (Error& e) {
-    e.at(name);
-    throw;
-  }
+  });
 }
 
 int take_stdin() {

@@ -50,7 +50,7 @@ std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, con
 /// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory);
 
-/// The descriptor of standard input, for the one who reads it. Throws Error{usage} for everybody else.
+/// The descriptor of standard input. Throws Error{usage} from the second call on: it can be read only once.
 int take_stdin();
 
 /// The array that comes from standard input.

@@ -1,3 +1,6 @@
+// libzip finds and decompresses the members; the headers are those of .npy. A member's claimed size is
+// compared with its stored bytes, so that a small archive cannot ask for much memory. Reading forward costs
+// one decompression; going back in a deflated member begins it again.
 // tests: tests/io/test_npz.cpp
 #include "io/npz.hpp"
 
@@ -12,7 +15,9 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <system_error>
 
+#include "core/named.hpp"
 #include "core/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
@@ -43,6 +48,18 @@ Error input_error(std::string_view name, std::string_view why) {
   return Error(Error::Kind::input, fmt::format("{}: {}", name, core::printable(why)));
 }
 
+Error invalid(std::string_view why) { return Error(Error::Kind::input, core::printable(why)); }
+
+// Whether it was the system that failed, and not what is in the archive.
+bool is_of_the_system(const zip_error_t* error) {
+  return zip_error_system_type(error) == ZIP_ET_SYS && zip_error_code_system(error) != 0;
+}
+
+std::string reason(zip_error_t* error) {
+  if (!is_of_the_system(error)) return zip_error_strerror(error);
+  return "cannot be read: " + std::generic_category().message(zip_error_code_system(error));
+}
+
 Zip open_zip(const std::string& path) {
   const std::string name = core::printable(path);
   File file = open_for_reading(path, name);
@@ -54,7 +71,7 @@ Zip open_zip(const std::string& path) {
   if (zip) return zip;
   zip_error_t error;
   zip_error_init_with_code(&error, code);
-  std::string why = zip_error_strerror(&error);
+  std::string why = reason(&error);
   zip_error_fini(&error);
   throw input_error(name,
                     code == ZIP_ER_NOZIP ? "not an .npz (no zip archive, or cut off before its end)" : why);
@@ -129,29 +146,28 @@ struct Archive {
 };
 
 // One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may be
-// thousands, and only a few are open at a time: an inflater takes 50 KB.
+// thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the member.
 class MemberReader {
  public:
-  MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index, std::string name)
-      : archive_(std::move(archive)), index_(index), name_(std::move(name)) {
+  MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index)
+      : archive_(std::move(archive)), index_(index) {
     const std::lock_guard lock(archive_->mutex);
     zip_stat_t status;
     zip_stat_init(&status);
     constexpr zip_uint64_t kNeeded = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
     if (zip_stat_index(archive_->zip.get(), index, 0, &status) != 0 || (status.valid & kNeeded) != kNeeded)
-      throw input_error(name_, "the archive does not say how large the member is");
+      throw invalid("the archive does not say how large the member is");
     if ((status.valid & ZIP_STAT_ENCRYPTION_METHOD) != 0 && status.encryption_method != ZIP_EM_NONE)
-      throw input_error(name_, "the member is encrypted");
+      throw invalid("the member is encrypted");
     if (status.comp_method != ZIP_CM_STORE && status.comp_method != ZIP_CM_DEFLATE)
-      throw input_error(name_, fmt::format("the member is compressed by method {}, not stored or deflated",
-                                           status.comp_method));
+      throw invalid(
+          fmt::format("the member is compressed by method {}, not stored or deflated", status.comp_method));
     stored_ = status.comp_method == ZIP_CM_STORE;
     const bool fits =
         stored_ ? status.size == status.comp_size : status.size / kMaxDeflateRatio <= status.comp_size;
     if (!fits || status.size > INT64_MAX)
-      throw input_error(
-          name_, fmt::format("the member claims {} bytes, which its {} stored bytes cannot hold", status.size,
-                             status.comp_size));
+      throw invalid(fmt::format("the member claims {} bytes, which its {} stored bytes cannot hold",
+                                status.size, status.comp_size));
     size_ = static_cast<std::int64_t>(status.size);
     restart();
   }
@@ -165,7 +181,6 @@ class MemberReader {
 
   std::int64_t size() const { return size_; }
   bool is_stored() const { return stored_; }
-  const std::string& name() const { return name_; }
 
   // Copies [offset, offset + n), which lies within the member.
   void read(std::int64_t offset, std::int64_t n, std::byte* to) {
@@ -188,8 +203,7 @@ class MemberReader {
     if (at_ != size_) return;
     const zip_int64_t more = zip_fread(file_.get(), &extra, 1);
     if (more < 0) fail();
-    if (more > 0)
-      throw input_error(name_, fmt::format("the member holds more than the {} bytes it claims", size_));
+    if (more > 0) throw invalid(fmt::format("the member holds more than the {} bytes it claims", size_));
   }
 
  private:
@@ -199,7 +213,7 @@ class MemberReader {
     if (archive_->open.size() == kMostOpen) archive_->open.front()->close();
     archive_->open.reserve(kMostOpen);
     file_.reset(zip_fopen_index(archive_->zip.get(), index_, 0));
-    if (!file_) throw input_error(name_, zip_strerror(archive_->zip.get()));
+    if (!file_) throw invalid(reason(zip_get_error(archive_->zip.get())));
     archive_->open.push_back(this);
   }
   void close() {
@@ -211,20 +225,20 @@ class MemberReader {
     while (n > 0) {
       const zip_int64_t got = zip_fread(file_.get(), to, static_cast<zip_uint64_t>(n));
       if (got < 0) fail();
-      if (got == 0)
-        throw input_error(name_, fmt::format("the member claims {} bytes and holds {}", size_, at_));
+      if (got == 0) throw invalid(fmt::format("the member claims {} bytes and holds {}", size_, at_));
       to += got, n -= got, at_ += got;
     }
   }
   [[noreturn]] void fail() {
-    const std::string why = zip_file_strerror(file_.get());
+    zip_error_t* error = zip_file_get_error(file_.get());
+    const std::string why =
+        is_of_the_system(error) ? reason(error) : fmt::format("the member is damaged ({})", reason(error));
     restart();  // the next reader begins anew
-    throw input_error(name_, fmt::format("the member is damaged ({})", why));
+    throw invalid(why);
   }
 
   std::shared_ptr<Archive> archive_;
   zip_uint64_t index_;
-  std::string name_;
   ZipFile file_;  // with the archive's mutex held
   bool stored_ = false;
   std::int64_t size_ = 0;
@@ -234,16 +248,20 @@ class MemberReader {
 // An .npy member, read box by box: each run of elements that lie together is one read of the member.
 class MemberSource final : public ArraySource {
  public:
-  MemberSource(std::unique_ptr<MemberReader> reader, ArrayLayout layout)
-      : reader_(std::move(reader)), layout_(std::move(layout)), name_(reader_->name()) {}
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
+  MemberSource(std::unique_ptr<MemberReader> reader, ArrayLayout layout, std::string name)
+      : ArraySource({layout.dtype, layout.shape}, std::move(name),
+                    ArrayAccess(ArrayAccess::Order::sequential, storage_of(layout))),
+        reader_(std::move(reader)),
+        layout_(std::move(layout)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
+    core::named(name(), [&] { read_elements(start, count, out); });
+  }
+
+ private:
+  void read_elements(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                     void* out) const {
     const std::lock_guard lock(mutex_);
     if (layout_.element_order == ElementOrder::c) {
       read_box(layout_.shape, start, count, static_cast<std::byte*>(out));
@@ -259,7 +277,6 @@ class MemberSource final : public ArraySource {
     if (layout_.byte_order == ByteOrder::swapped) swap_bytes(out, element_count(count), size_of(dtype()));
   }
 
- private:
   void read_box(std::span<const std::int64_t> shape, std::span<const std::int64_t> start,
                 std::span<const std::int64_t> count, std::byte* out) const {
     if (element_count(count) == 0) return;
@@ -288,34 +305,27 @@ class MemberSource final : public ArraySource {
 
   std::unique_ptr<MemberReader> reader_;
   ArrayLayout layout_;
-  std::string name_;
   mutable std::mutex mutex_;
 };
 
 std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& archive, const Member& member,
                                                const std::string& name) {
-  auto reader = std::make_unique<MemberReader>(archive, member.index, name);
-  std::int64_t at = 0;
-  const auto read = [&](void* to, std::size_t n) {
-    const std::int64_t got = std::min(static_cast<std::int64_t>(n), reader->size() - at);
-    reader->read(at, got, static_cast<std::byte*>(to));
-    at += got;
-    return static_cast<std::size_t>(got);
-  };
-  ArrayLayout layout;
-  try {
-    layout = read_npy_header(read);
+  return core::named(name, [&] {
+    auto reader = std::make_unique<MemberReader>(archive, member.index);
+    std::int64_t at = 0;
+    ArrayLayout layout = read_npy_header([&](void* to, std::size_t n) {
+      const std::int64_t got = std::min(static_cast<std::int64_t>(n), reader->size() - at);
+      reader->read(at, got, static_cast<std::byte*>(to));
+      at += got;
+      return static_cast<std::size_t>(got);
+    });
     const std::int64_t promised = byte_count(layout.shape, layout.dtype),
                        held = reader->size() - layout.offset;
     if (promised != held)
-      throw Error(Error::Kind::input,
-                  fmt::format("header promises {} bytes of data, the member holds {}", promised, held));
-  } catch (Error& e) {
-    if (!e.message().starts_with(name)) e.at(name);  // errors of the reader have the name already
-    throw;
-  }
-  layout.storage = reader->is_stored() ? "stored" : "deflated";
-  return std::make_shared<MemberSource>(std::move(reader), std::move(layout));
+      throw invalid(fmt::format("header promises {} bytes of data, the member holds {}", promised, held));
+    layout.storage = reader->is_stored() ? "stored" : "deflated";
+    return std::make_shared<MemberSource>(std::move(reader), std::move(layout), name);
+  });
 }
 
 class NpzFile final : public OpenContainer {

@@ -17,6 +17,9 @@ inline constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 using core::for_each_piece;
 using core::Pieces;
 
+/// The bytes of one element, `n` times.
+void repeat_element(std::string_view element, std::int64_t n, std::byte* to);
+
 /// Takes the next bytes of a stream.
 using Sink = std::function<void(const void* data, std::int64_t bytes)>;
 

@@ -1,3 +1,7 @@
+// A slice selects start, start + step, ... of each axis, by Python's rules. A mapped array gives a view with
+// other strides; of any other a box is translated into boxes of the whole. Along the last axis with a step,
+// runs are read with their gaps while these are small. Cost: what is read of the whole array.
+// Source: NumPy, "Basic slicing and indexing" (positive steps).
 // tests: tests/io/test_slice.cpp
 #include "io/slice.hpp"
 
@@ -6,6 +10,7 @@
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/named.hpp"
 
 namespace ejk::io {
 
@@ -57,41 +62,43 @@ std::vector<Axis> resolve(std::span<const SliceItem> slice, std::span<const std:
   return axes;
 }
 
-class SlicedSource final : public ArraySource {
+// The elements of a view that the axes select.
+ArrayView part_of(const ArrayView& whole, const std::vector<Axis>& axes) {
+  const std::byte* data = whole.data;
+  Shape shape, strides;
+  for (std::size_t d = 0; d < axes.size(); ++d) {
+    // Of an empty selection only the shape counts; its start may lie behind the last element.
+    if (axes[d].count > 0) data += axes[d].start * whole.strides[d];
+    if (!axes[d].kept) continue;
+    shape.push_back(axes[d].count);
+    // A step past the end is taken at most 0 times and must not overflow.
+    strides.push_back(axes[d].count > 1 ? axes[d].step * whole.strides[d] : whole.strides[d]);
+  }
+  return {data, whole.dtype, std::move(shape), std::move(strides)};
+}
+
+Shape shape_of(const std::vector<Axis>& axes) {
+  Shape shape;
+  for (const Axis& axis : axes)
+    if (axis.kept) shape.push_back(axis.count);
+  return shape;
+}
+
+ArrayAccess access_to(const ArraySource& whole, const std::vector<Axis>& axes) {
+  ArrayAccess access = whole.access();
+  access.storage = "slice";
+  if (!access.view) return access;
+  access.view = part_of(*access.view, axes);
+  if (!access.view->is_c_contiguous()) access.prefer = ArrayAccess::Prefer::look;
+  return access;
+}
+
+class SlicedSource final : public ForwardingSource {
  public:
   SlicedSource(std::shared_ptr<const ArraySource> source, std::vector<Axis> axes, std::string name)
-      : source_(std::move(source)), axes_(std::move(axes)), name_(std::move(name)) {
-    for (const Axis& axis : axes_)
-      if (axis.kept) shape_.push_back(axis.count);
-  }
-
-  DType dtype() const override { return source_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return source_->random_access(); }
-  std::string storage() const override { return "slice"; }
-  const std::byte* uniform() const override { return source_->uniform(); }
-  bool prefers_read() const override {
-    if (!source_->prefers_read()) return false;
-    const auto view = mapped();  // none where the file has the other byte order: read() is all there is
-    return !view || view->is_c_contiguous();
-  }
-  void release(const std::byte* data, std::int64_t bytes) const override { source_->release(data, bytes); }
-
-  std::optional<ArrayView> mapped() const override {
-    const auto whole = source_->mapped();
-    if (!whole) return std::nullopt;
-    const std::byte* data = whole->data;
-    Shape strides;
-    for (std::size_t d = 0; d < axes_.size(); ++d) {
-      // Of an empty selection only the shape counts; its start may lie behind the last element.
-      if (axes_[d].count > 0) data += axes_[d].start * whole->strides[d];
-      // A step past the end is taken at most 0 times and must not overflow.
-      if (axes_[d].kept)
-        strides.push_back(axes_[d].count > 1 ? axes_[d].step * whole->strides[d] : whole->strides[d]);
-    }
-    return ArrayView{data, whole->dtype, shape_, std::move(strides)};
-  }
+      : ForwardingSource(source, {source->dtype(), shape_of(axes)}, access_to(*source, axes),
+                         std::move(name)),
+        axes_(std::move(axes)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -111,7 +118,7 @@ class SlicedSource final : public ArraySource {
       extent.push_back(box[d].count);
     }
     if (stepped == 0)
-      source_->read(from, extent, out);
+      inner().read(from, extent, out);
     else
       read_stepped(box, stepped - 1, 0, from, extent, static_cast<std::byte*>(out));
   }
@@ -130,43 +137,34 @@ class SlicedSource final : public ArraySource {
       return out;
     }
     constexpr std::int64_t kMost = std::int64_t{1} << 20;
-    std::int64_t inner = size_of(dtype());
-    for (std::size_t e = last + 1; e < box.size(); ++e) inner *= box[e].count;
+    std::int64_t inner_bytes = size_of(dtype());
+    for (std::size_t e = last + 1; e < box.size(); ++e) inner_bytes *= box[e].count;
     const std::int64_t step = box[last].step;
-    const std::int64_t run = std::max<std::int64_t>(1, std::min(box[last].count, kMost / inner / step));
-    Array gapped(DType::uint8, {run > 1 ? run * step * inner : 0});
+    const std::int64_t run = std::max<std::int64_t>(1, std::min(box[last].count, kMost / inner_bytes / step));
+    Array gapped(DType::uint8, {run > 1 ? run * step * inner_bytes : 0});
     for (std::int64_t i = 0; i < box[last].count; i += run) {
       const std::int64_t n = std::min(run, box[last].count - i);
       from[last] = box[last].start + i * step;
       extent[last] = (n - 1) * step + 1;
       if (n == 1) {
-        source_->read(from, extent, out);
+        inner().read(from, extent, out);
       } else {
-        source_->read(from, extent, gapped.data());
-        copy_elements({gapped.data(), DType::uint8, {n, inner}, {step * inner, 1}}, out);
+        inner().read(from, extent, gapped.data());
+        copy_elements({gapped.data(), DType::uint8, {n, inner_bytes}, {step * inner_bytes, 1}}, out);
       }
-      out += n * inner;
+      out += n * inner_bytes;
     }
     return out;
   }
 
-  std::shared_ptr<const ArraySource> source_;
   std::vector<Axis> axes_;
-  std::string name_;
-  Shape shape_;
 };
 
 }  // namespace
 
 std::shared_ptr<const ArraySource> make_sliced_source(std::shared_ptr<const ArraySource> source,
                                                       std::span<const SliceItem> slice, std::string name) {
-  std::vector<Axis> axes;
-  try {
-    axes = resolve(slice, source->shape());
-  } catch (Error& e) {
-    e.at(name);
-    throw;
-  }
+  std::vector<Axis> axes = core::named(name, [&] { return resolve(slice, source->shape()); });
   return std::make_shared<SlicedSource>(std::move(source), std::move(axes), std::move(name));
 }
 

@@ -1,3 +1,6 @@
+// The process: a message is its length and its bytes, sent over a socket; an answer begins with whether it is
+// one or an error. A child that crashes closes the socket; a request without end is stopped by a timer of
+// processor time. Cost: one message each way; a start takes a millisecond or two.
 // tests: tests/io/test_worker.cpp
 #include "io/worker.hpp"
 
@@ -19,14 +22,14 @@
 
 namespace ejk::io {
 
+Error malformed_answer() { return Error(Error::Kind::input, "its reading process gave a malformed answer"); }
+
 namespace {
 
-// An answer longer than this is the babble of a child whose memory is damaged.
+// A longer answer comes from a child whose memory is damaged.
 constexpr std::int64_t kMaxMessage = std::int64_t{64} << 20;
 
-[[noreturn]] void malformed() {
-  throw Error(Error::Kind::input, "its reading process gave a malformed answer");
-}
+[[noreturn]] void malformed() { throw malformed_answer(); }
 
 // What can become of a message: 0 all of it went through; kGone: the other side is gone; else an errno.
 constexpr int kGone = -1;
@@ -135,6 +138,7 @@ Message answer_of(F&& f) {
     reply.put(static_cast<std::int64_t>(Outcome::error))
         .put(static_cast<std::int64_t>(error.kind()))
         .put(static_cast<std::int64_t>(error.code()))
+        .put(error.subject())
         .put(error.message())
         .put(error.hint());
     return reply;
@@ -166,7 +170,7 @@ void serve_requests(const Worker::Serve& serve, const Worker::Setup& setup, std:
   }
 }
 
-// Nothing of the parent's may be unwound here: its files in the making are not this process's to remove.
+// No destructor of the parent's objects may run here: it would remove files that the parent is writing.
 [[noreturn]] void run_child(int socket, const Worker::Serve& serve, const Worker::Setup& setup,
                             std::span<std::byte> buffer) noexcept {
   try {
@@ -250,7 +254,7 @@ Worker::Worker(const Serve& serve, Setup setup)
 Worker::~Worker() { stop(); }
 
 // Ends the child; returns how it ended, if it had before. In a process forked from the one that started the
-// child it is not this one's: there the other side is only let go of.
+// child it is not this one's: there only the socket is closed.
 int Worker::stop() {
   int status = 0;
   if (child_ < 0) return status;
@@ -280,8 +284,9 @@ Message Worker::receive() {
   const std::int64_t kind = reply.integer(), code = reply.integer();
   if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
   if (code < 0 || code > static_cast<std::int64_t>(Error::Code::unsupported)) malformed();
+  const std::string subject = reply.text();
   Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Code>(code));
-  throw Served{std::move(error.hint(reply.text()))};
+  throw Served{std::move(error.about(subject).hint(reply.text()))};
 }
 
 Message Worker::call(const Message& request) {
@@ -323,7 +328,7 @@ Error Worker::death() {
 }
 
 void allow_memory(std::int64_t bytes) {
-  // What was mapped before the fork is the parent's affair, but counts: so the limit is set above it.
+  // What was mapped before the fork counts too: so the limit is set above it.
   long pages = 0;
   if (std::FILE* statm = std::fopen("/proc/self/statm", "r")) {
     if (std::fscanf(statm, "%ld", &pages) != 1) pages = 0;

@@ -26,8 +26,10 @@
 
 namespace ejk::io {
 
-/// Integers, texts and shapes in a row. Taking out what was not put in is Error{input}: the other side may
-/// have gone mad.
+/// What is thrown where an answer is not what was asked for: the child's memory is damaged.
+Error malformed_answer();
+
+/// Integers, texts and shapes in a row. Taking out what was not put in throws malformed_answer().
 class Message {
  public:
   Message() = default;

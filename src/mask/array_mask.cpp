@@ -198,41 +198,35 @@ bool ArrayMask::same_as(const MaskNode& other) const {
 }
 
 // One slice of the first axis of another source.
-class SliceSource final : public ArraySource {
+class SliceSource final : public ForwardingSource {
  public:
-  SliceSource(std::shared_ptr<const ArraySource> base, std::int64_t index)
-      : base_(std::move(base)),
-        index_(index),
-        shape_(base_->shape().begin() + 1, base_->shape().end()),
-        name_(fmt::format("{}[{}]", base_->name(), index)) {}
+  SliceSource(const std::shared_ptr<const ArraySource>& source, std::int64_t index)
+      : ForwardingSource(source, {source->dtype(), Shape(source->shape().begin() + 1, source->shape().end())},
+                         access_to(*source, index), fmt::format("{}[{}]", source->name(), index)),
+        index_(index) {}
 
-  DType dtype() const override { return base_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  std::optional<ArrayView> mapped() const override {
-    auto view = base_->mapped();
-    return view ? std::optional((*view)[index_]) : std::nullopt;
-  }
-  bool random_access() const override { return base_->random_access(); }
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     Shape from{index_}, length{1};
     from.insert(from.end(), start.begin(), start.end());
     length.insert(length.end(), count.begin(), count.end());
-    base_->read(from, length, out);
+    inner().read(from, length, out);
   }
 
  private:
-  std::shared_ptr<const ArraySource> base_;
+  static ArrayAccess access_to(const ArraySource& source, std::int64_t index) {
+    ArrayAccess access = source.access();
+    if (access.view) access.view = (*access.view)[index];
+    return access;
+  }
+
   std::int64_t index_;
-  Shape shape_;
-  std::string name_;
 };
 
 }  // namespace
 
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
-  return std::make_shared<SliceSource>(std::move(array), index);
+  return std::make_shared<SliceSource>(array, index);
 }
 
 Mask array_mask(std::shared_ptr<const ArraySource> array) {

@@ -127,14 +127,10 @@ MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int6
 class EveryBlock final : public ArraySource {
  public:
   EveryBlock(std::vector<Mask> masks, const Layout& layout, BlockShape block, Direction direction)
-      : masks_(std::move(masks)), block_(block), direction_(direction) {
-    const Shape pattern = mask::pattern_shape(block, direction);
-    shape_ = {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]};
-  }
-
-  DType dtype() const override { return DType::boolean; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
+      : ArraySource(type_of(layout, block, direction), "partial_mask_blocks"),
+        masks_(std::move(masks)),
+        block_(block),
+        direction_(direction) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -156,6 +152,11 @@ class EveryBlock final : public ArraySource {
   }
 
  private:
+  static ArrayType type_of(const Layout& layout, BlockShape block, Direction direction) {
+    const Shape pattern = mask::pattern_shape(block, direction);
+    return {DType::boolean, {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]}};
+  }
+
   const mask::BitRows& row_of_blocks(std::int64_t h, std::int64_t i) const {
     if (h == held_head_ && i == held_row_) return held_;
     const MaskNode& node = masks_[static_cast<std::size_t>(h)].node();
@@ -172,8 +173,6 @@ class EveryBlock final : public ArraySource {
   std::vector<Mask> masks_;
   BlockShape block_;
   Direction direction_;
-  Shape shape_;
-  std::string name_ = "partial_mask_blocks";
   mutable std::mutex mutex_;
   mutable mask::BitBuffer buffer_;
   mutable mask::BitRows held_;

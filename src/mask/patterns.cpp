@@ -146,45 +146,22 @@ void expand_part(const Word* bits, std::int64_t row_words, const Box& part, Dire
     }
 }
 
-namespace {
-
-class PatternSource final : public ArraySource {
- public:
-  PatternSource(std::shared_ptr<const PatternTable> table, Direction direction)
-      : table_(std::move(table)), direction_(direction) {
-    const Shape pattern = pattern_shape(table_->block(), direction);
-    shape_ = {table_->size(), pattern[0], pattern[1]};
-  }
-
-  DType dtype() const override { return DType::boolean; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    auto* to = static_cast<std::uint8_t*>(out);
-    const Box part{start[1], count[1], start[2], count[2]};
-    for (std::int64_t p = start[0]; p < start[0] + count[0]; ++p, to += count[1] * count[2])
-      expand_part(table_->bits(p), table_->row_words(), part, direction_, to);
-  }
-
- private:
-  std::shared_ptr<const PatternTable> table_;
-  Direction direction_;
-  Shape shape_;
-  std::string name_ = "partial_mask_blocks";
-};
-
-}  // namespace
-
 Shape pattern_shape(BlockShape block, Direction direction) {
   return direction == Direction::forward ? Shape{block.q, block.kv} : Shape{block.kv, block.q};
 }
 
 std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
                                                   Direction direction) {
-  return std::make_shared<PatternSource>(std::move(table), direction);
+  const Shape pattern = pattern_shape(table->block(), direction);
+  const ArrayType type(DType::boolean, {table->size(), pattern[0], pattern[1]});
+  const auto fill = [table = std::move(table), direction](std::span<const std::int64_t> start,
+                                                          std::span<const std::int64_t> count, void* out) {
+    auto* to = static_cast<std::uint8_t*>(out);
+    const Box part{start[1], count[1], start[2], count[2]};
+    for (std::int64_t p = start[0]; p < start[0] + count[0]; ++p, to += count[1] * count[2])
+      expand_part(table->bits(p), table->row_words(), part, direction, to);
+  };
+  return generated_source(type, "partial_mask_blocks", fill);
 }
 
 }  // namespace ejk::mask

@@ -87,21 +87,16 @@ void expand(const Word* bits, std::int64_t n, DType dtype, std::byte* out) {
 class SegmentMaskSource final : public ArraySource {
  public:
   SegmentMaskSource(Labels q, Labels kv, DType dtype, Convention convention)
-      : q_(std::move(q)), kv_(std::move(kv)), dtype_(dtype) {
-    shape_ = {q_.batch, q_.length, kv_.length};
-    if (convention == Convention::ejkernel) shape_.insert(shape_.begin() + 1, 1);
-    byte_count(shape_, dtype_);
-  }
-
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
+      : ArraySource({dtype, convention == Convention::ejkernel ? Shape{q.batch, 1, q.length, kv.length}
+                                                               : Shape{q.batch, q.length, kv.length}},
+                    "attention_mask", ArrayAccess(ArrayAccess::Order::any)),
+        q_(std::move(q)),
+        kv_(std::move(kv)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    const std::size_t q_axis = shape_.size() - 2, kv_axis = q_axis + 1;
-    const std::int64_t columns = count[kv_axis], row_bytes = columns * size_of(dtype_);
+    const std::size_t q_axis = shape().size() - 2, kv_axis = q_axis + 1;
+    const std::int64_t columns = count[kv_axis], row_bytes = columns * size_of(dtype());
     if (element_count(count) == 0) return;
     auto* to = static_cast<std::byte*>(out);
     std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(columns)));
@@ -117,16 +112,13 @@ class SegmentMaskSource final : public ArraySource {
           std::fill(bits.begin(), bits.end(), Word{0});
         else
           kernels::active().equal_bits_32(keys, columns, queries[i], bits.data());
-        expand(bits.data(), columns, dtype_, to);
+        expand(bits.data(), columns, dtype(), to);
       }
     }
   }
 
  private:
   Labels q_, kv_;
-  DType dtype_;
-  Shape shape_;
-  std::string name_ = "attention_mask";
 };
 
 Array padding_mask(const Labels& labels, DType dtype) {
@@ -284,12 +276,13 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
   Shape shape = source->shape();
   if (shape.size() < 2 || shape.size() > 4)
     throw invalid(
-        fmt::format("a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
-                    to_string(shape)));
+        fmt::format("{}: a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
+                    source->name(), to_string(shape)));
   const bool merge_heads = shape.size() == 4 && !options.per_head;
   if (merge_heads && options.convention == Convention::document)
-    throw invalid(fmt::format("a mask of shape {} has an axis of heads, and no rule says how to merge them",
-                              to_string(shape)))
+    throw invalid(
+        fmt::format("{}: a mask of shape {} has an axis of heads, and no rule says how to merge them",
+                    source->name(), to_string(shape)))
         .hint("--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\"");
   // The leading axes, one after the other; by ejkernel's convention only head 0 of each batch entry counts.
   Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));

@@ -20,7 +20,7 @@ void check_factor(const ArrayType& type, const char* name, std::int64_t rank, co
     throw Error(Error::Kind::input,
                 fmt::format("{} is {}; float16, bfloat16, float32 and float64 are multiplied", name,
                             name_of(type.dtype)),
-                Error::Code::needs_floats)
+                Error::Code::not_floats)
         .about(name);
   if (type.rank() != rank)
     throw invalid(fmt::format("{} is {}, not of shape {}", name, form, to_string(type.shape))).about(name);

@@ -1,3 +1,5 @@
+// A cell stands for a rectangle of blocks: in the state that all of them have, or as mixed. One pass over the
+// blocks.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
 

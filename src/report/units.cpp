@@ -1,3 +1,5 @@
+// One switch over the units for each of the two ways to write them; numbers get three significant digits, and
+// what is counted its plural.
 // tests: tests/report/test_text.cpp
 #include "report/units.hpp"
 

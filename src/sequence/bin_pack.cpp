@@ -43,9 +43,10 @@ void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, cons
     }
     ++packing.long_sequences;
     if (how == LongSequence::error)
-      throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, more than the {} tokens of a row",
-                                                  name, i, lens[i], packing.capacity))
-          .hint("--long truncate cuts such sequences off, --long split cuts them into pieces");
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: lens[{}] is {}, more than the {} tokens of a row", name, i, lens[i],
+                              packing.capacity),
+                  Error::Code::exceeds_row);
     if (how == LongSequence::truncate) {
       add(sequence, 0, packing.capacity);
       packing.truncated_tokens += lens[i] - packing.capacity;

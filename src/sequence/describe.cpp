@@ -1,4 +1,4 @@
-// What cu_seqlens are like: for someone who wonders whether packing pays.
+// What cu_seqlens are like: how lengths are distributed, and what padding would cost.
 // tests: tests/sequence/test_describe.cpp
 #include <fmt/format.h>
 

@@ -1,3 +1,5 @@
+// The run of the first element is found by bisection; then the kernels write arithmetic progressions, run
+// after run. Cost: the memory written.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 
@@ -54,25 +56,16 @@ class IdSource final : public ArraySource {
  public:
   IdSource(std::vector<std::int64_t> offsets, std::vector<std::int64_t> labels, IdKind kind, DType dtype,
            std::string name)
-      : offsets_(std::move(offsets)),
+      : ArraySource({dtype, kind == IdKind::both ? Shape{offsets.back(), 2} : Shape{offsets.back()}},
+                    std::move(name), ArrayAccess(ArrayAccess::Order::any)),
+        offsets_(std::move(offsets)),
         labels_(std::move(labels)),
-        kind_(kind),
-        dtype_(dtype),
-        name_(std::move(name)) {
-    shape_ = {offsets_.back()};
-    if (kind == IdKind::both) shape_.push_back(2);
-    byte_count(shape_, dtype_);
-  }
-
-  DType dtype() const override { return dtype_; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
+        kind_(kind) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    dispatch(dtype_, [&]<class T>(std::type_identity<T>) {
+    dispatch(dtype(), [&]<class T>(std::type_identity<T>) {
       if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
         if (kind_ == IdKind::both && count[1] != 2)
           read_column<T>(start, count[0], static_cast<T*>(out));
@@ -123,9 +116,6 @@ class IdSource final : public ArraySource {
 
   std::vector<std::int64_t> offsets_, labels_;
   IdKind kind_;
-  DType dtype_;
-  Shape shape_;
-  std::string name_;
 };
 
 }  // namespace

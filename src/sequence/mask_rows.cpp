@@ -1,3 +1,5 @@
+// Pieces of 2^19 elements are read, by several threads where the mask can be read in any order, and become
+// bits.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/mask_rows.hpp"
 

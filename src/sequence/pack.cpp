@@ -104,18 +104,24 @@ std::int64_t inner_count(std::span<const std::int64_t> count, std::size_t axes) 
   return n;
 }
 
-class PackedSource final : public ArraySource {
- public:
-  PackedSource(std::shared_ptr<const ArraySource> x, std::shared_ptr<const Layout> layout)
-      : x_(std::move(x)), layout_(std::move(layout)) {
-    shape_ = {layout_->tokens};
-    shape_.insert(shape_.end(), x_->shape().begin() + 2, x_->shape().end());
-  }
+// The shape of an array whose tokens have the axes of x from `axis` on.
+Shape shape_of_tokens(Shape leading, const ArraySource& x, std::ptrdiff_t axis) {
+  leading.insert(leading.end(), x.shape().begin() + axis, x.shape().end());
+  return leading;
+}
 
-  DType dtype() const override { return x_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return x_->name(); }
-  bool random_access() const override { return x_->random_access(); }
+// The run that a packed token belongs to. (Runs of a mask are in the packed order too.)
+std::vector<Run>::const_iterator run_of(std::int64_t token, const std::vector<Run>& runs) {
+  return std::prev(std::upper_bound(runs.begin(), runs.end(), token,
+                                    [](std::int64_t t, const Run& r) { return t < r.packed; }));
+}
+
+class PackedSource final : public ForwardingSource {
+ public:
+  PackedSource(const std::shared_ptr<const ArraySource>& x, std::shared_ptr<const Layout> layout)
+      : ForwardingSource(x, {x->dtype(), shape_of_tokens({layout->tokens}, *x, 2)},
+                         ArrayAccess(x->access().order)),
+        layout_(std::move(layout)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -124,68 +130,45 @@ class PackedSource final : public ArraySource {
     Shape from{0, 0}, extent{1, 0};
     from.insert(from.end(), start.begin() + 1, start.end());
     extent.insert(extent.end(), count.begin() + 1, count.end());
-    const std::vector<Run>& runs = layout_->runs;  // of a mask: in the packed order too
-    auto run = std::prev(std::upper_bound(runs.begin(), runs.end(), start[0],
-                                          [](std::int64_t t, const Run& r) { return t < r.packed; }));
+    auto run = run_of(start[0], layout_->runs);
     auto* to = static_cast<std::byte*>(out);
     for (std::int64_t token = start[0], end = start[0] + count[0]; token < end; ++run) {
       const std::int64_t flat = run->flat + token - run->packed;
       from[0] = flat / layout_->seq;
       from[1] = flat % layout_->seq;
       extent[1] = std::min(run->packed + run->length, end) - token;
-      x_->read(from, extent, to);
+      inner().read(from, extent, to);
       to += extent[1] * token_bytes;
       token += extent[1];
     }
   }
 
  private:
-  std::shared_ptr<const ArraySource> x_;
   std::shared_ptr<const Layout> layout_;
-  Shape shape_;
 };
 
-class IndexSource final : public ArraySource {
- public:
-  explicit IndexSource(std::shared_ptr<const Layout> layout)
-      : layout_(std::move(layout)), shape_{layout_->tokens} {}
-
-  DType dtype() const override { return DType::int64; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
-  bool random_access() const override { return true; }
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
+// Where each packed token is in the flattened batch.
+std::shared_ptr<const ArraySource> indices_of(std::shared_ptr<const Layout> layout) {
+  const ArrayType type(DType::int64, {layout->tokens});
+  const auto fill = [layout = std::move(layout)](std::span<const std::int64_t> start,
+                                                 std::span<const std::int64_t> count, void* out) {
     if (count[0] == 0) return;
-    const std::vector<Run>& runs = layout_->runs;
-    auto run = std::prev(std::upper_bound(runs.begin(), runs.end(), start[0],
-                                          [](std::int64_t t, const Run& r) { return t < r.packed; }));
+    auto run = run_of(start[0], layout->runs);
     auto* to = static_cast<std::int64_t*>(out);
     for (std::int64_t token = start[0], end = start[0] + count[0]; token < end; ++run)
       for (; token < std::min(end, run->packed + run->length); ++token)
         *to++ = run->flat + token - run->packed;
-  }
+  };
+  return generated_source(type, "indices", fill);
+}
 
- private:
-  std::shared_ptr<const Layout> layout_;
-  Shape shape_;
-  std::string name_ = "indices";
-};
-
-class UnpackedSource final : public ArraySource {
+class UnpackedSource final : public ForwardingSource {
  public:
-  UnpackedSource(std::shared_ptr<const ArraySource> packed, Layout layout, Array fill)
-      : packed_(std::move(packed)), layout_(std::move(layout)), fill_(std::move(fill)) {
-    shape_ = {layout_.batch, layout_.seq};
-    shape_.insert(shape_.end(), packed_->shape().begin() + 1, packed_->shape().end());
-    byte_count(shape_, dtype());
-  }
-
-  DType dtype() const override { return packed_->dtype(); }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return packed_->name(); }
-  bool random_access() const override { return packed_->random_access(); }
+  UnpackedSource(const std::shared_ptr<const ArraySource>& packed, Layout layout, Array fill)
+      : ForwardingSource(packed, {packed->dtype(), shape_of_tokens({layout.batch, layout.seq}, *packed, 1)},
+                         ArrayAccess(packed->access().order)),
+        layout_(std::move(layout)),
+        fill_(std::move(fill)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -204,7 +187,7 @@ class UnpackedSource final : public ArraySource {
         const std::int64_t first = std::max(run->flat, begin);
         from[0] = run->packed + first - run->flat;
         extent[0] = std::min(run->flat + run->length, end) - first;
-        packed_->read(from, extent, to + (first - begin) * token_bytes);
+        inner().read(from, extent, to + (first - begin) * token_bytes);
       }
     }
   }
@@ -219,10 +202,8 @@ class UnpackedSource final : public ArraySource {
       std::memcpy(to + i * size, fill_.data(), static_cast<std::size_t>(size));
   }
 
-  std::shared_ptr<const ArraySource> packed_;
   Layout layout_;
   Array fill_;
-  Shape shape_;
 };
 
 // `value` as an element of `dtype`, which must be able to hold it: an integer exactly, a float rounded.
@@ -269,8 +250,8 @@ Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
   }
   result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
   const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
-  result.packed = std::make_shared<PackedSource>(std::move(x), layout);
-  result.indices = std::make_shared<IndexSource>(layout);
+  result.packed = std::make_shared<PackedSource>(x, layout);
+  result.indices = indices_of(layout);
   return result;
 }
 
@@ -294,7 +275,7 @@ std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> pac
     throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
                               where.name(), layout.tokens));
   Array element = element_of(packed->dtype(), fill);
-  return std::make_shared<UnpackedSource>(std::move(packed), std::move(layout), std::move(element));
+  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }
 
 }  // namespace ejk

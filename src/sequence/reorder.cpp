@@ -27,47 +27,43 @@ std::vector<std::int64_t> piece_order(std::int64_t cp, Reorder order) {
 }
 
 // Another source with the pieces of one axis in another order.
-class ReorderedSource final : public ArraySource {
+class ReorderedSource final : public ForwardingSource {
  public:
-  ReorderedSource(std::shared_ptr<const ArraySource> base, std::size_t axis, std::vector<std::int64_t> from)
-      : base_(std::move(base)),
+  ReorderedSource(const std::shared_ptr<const ArraySource>& source, std::size_t axis,
+                  std::vector<std::int64_t> from)
+      : ForwardingSource(source, {source->dtype(), source->shape()}, ArrayAccess(source->access().order)),
         axis_(axis),
         from_(std::move(from)),
-        piece_(base_->shape()[axis] / static_cast<std::int64_t>(from_.size())) {}
-
-  DType dtype() const override { return base_->dtype(); }
-  const Shape& shape() const override { return base_->shape(); }
-  const std::string& name() const override { return base_->name(); }
-  bool random_access() const override { return base_->random_access(); }
+        piece_(source->shape()[axis] / static_cast<std::int64_t>(from_.size())) {}
 
   // A box is put together from the runs of the axis that lie in one piece each.
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    std::int64_t outer = 1, inner = size_of(dtype());
+    std::int64_t outer = 1, inner_bytes = size_of(dtype());
     for (std::size_t d = 0; d < axis_; ++d) outer *= count[d];
-    for (std::size_t d = axis_ + 1; d < count.size(); ++d) inner *= count[d];
+    for (std::size_t d = axis_ + 1; d < count.size(); ++d) inner_bytes *= count[d];
     std::vector<std::byte> run;
     Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
     for (std::int64_t done = 0; done < count[axis_]; done += extent[axis_]) {
       const std::int64_t at = start[axis_] + done;
       from[axis_] = from_[static_cast<std::size_t>(at / piece_)] * piece_ + at % piece_;
       extent[axis_] = std::min(piece_ - at % piece_, count[axis_] - done);
-      auto* to = static_cast<std::byte*>(out) + done * inner;
+      auto* to = static_cast<std::byte*>(out) + done * inner_bytes;
       if (outer == 1) {
-        base_->read(from, extent, to);
+        inner().read(from, extent, to);
         continue;
       }
-      const std::int64_t length = extent[axis_] * inner;
+      const std::int64_t length = extent[axis_] * inner_bytes;
       run.resize(static_cast<std::size_t>(outer * length));
-      base_->read(from, extent, run.data());
+      inner().read(from, extent, run.data());
       for (std::int64_t o = 0; o < outer; ++o)
-        std::memcpy(to + o * count[axis_] * inner, run.data() + o * length, static_cast<std::size_t>(length));
+        std::memcpy(to + o * count[axis_] * inner_bytes, run.data() + o * length,
+                    static_cast<std::size_t>(length));
     }
   }
 
  private:
-  std::shared_ptr<const ArraySource> base_;
   std::size_t axis_;
   std::vector<std::int64_t> from_;
   std::int64_t piece_;
@@ -96,7 +92,7 @@ std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArrayS
     throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",
                                                 x->name(), axis, x->shape()[d], cp_size));
   if (x->shape()[d] == 0) return x;
-  return std::make_shared<ReorderedSource>(std::move(x), d, piece_order(cp_size, order));
+  return std::make_shared<ReorderedSource>(x, d, piece_order(cp_size, order));
 }
 
 Report describe_reorder(std::int64_t length, std::int64_t cp_size) {

@@ -1,5 +1,5 @@
-// The driver's own tool is asked, in a process of its own: neither its absence nor its failure, nor a driver
-// that never answers, is a fault of ours.
+// The driver's own tool is asked, in a process of its own: where it is absent or fails, or the driver never
+// answers, there is no GPU to report.
 //
 // tests: tests/settings/test_gpu.cpp
 #include <fcntl.h>

@@ -140,3 +140,25 @@ TEST_CASE("pieces, boxes and turned arrays are converted alike, and the index is
   const auto same = make_source(x.view());
   CHECK(convert_array(same, DType::int32) == same);
 }
+
+TEST_CASE("what is known to be one element everywhere stays known, unless the new type cannot hold it") {
+  ArrayAccess access(ArrayAccess::Order::any);
+  const std::int16_t element = 300;
+  access.uniform.assign(reinterpret_cast<const std::byte*>(&element),
+                        reinterpret_cast<const std::byte*>(&element + 1));
+  const auto source = generated_source(
+      {DType::int16, {std::int64_t{1} << 40}}, "x",
+      [element](std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) {
+        std::fill_n(static_cast<std::int16_t*>(out), count[0], element);
+      },
+      access);
+  const auto wide = convert_array(source, DType::float64);
+  double value = 0;
+  REQUIRE(wide->access().uniform.size() == sizeof value);
+  std::memcpy(&value, wide->access().uniform.data(), sizeof value);
+  CHECK(value == 300);
+  const auto narrow = convert_array(source, DType::int8);
+  CHECK(narrow->access().uniform.empty());
+  std::int8_t out = 0;
+  CHECK_THROWS_WITH(narrow->read(Shape{5}, Shape{1}, &out), "x: element (5,) is 300, which int8 cannot hold");
+}

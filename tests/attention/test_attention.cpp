@@ -391,10 +391,8 @@ TEST_CASE("expressions are masks of each sequence's own lengths") {
 TEST_CASE("a mask that is read in order by one thread gives the same bits") {
   class InOrder final : public ArraySource {
    public:
-    explicit InOrder(Array array) : array_(std::move(array)) {}
-    DType dtype() const override { return array_.dtype(); }
-    const Shape& shape() const override { return array_.shape(); }
-    const std::string& name() const override { return name_; }
+    explicit InOrder(Array array)
+        : ArraySource({array.dtype(), array.shape()}, "in order"), array_(std::move(array)) {}
     void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
               void* out) const override {
       CHECK(busy_.fetch_add(1) == 0);
@@ -409,7 +407,6 @@ TEST_CASE("a mask that is read in order by one thread gives the same bits") {
 
    private:
     Array array_;
-    std::string name_ = "in order";
     mutable std::atomic<int> busy_{0};
   };
   std::mt19937_64 engine(8);

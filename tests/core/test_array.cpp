@@ -98,3 +98,69 @@ TEST_CASE("an array that was moved from is empty") {
   const Array copy = Array::copy_of(c.view());  // NOLINT(bugprone-use-after-move): what is tested
   CHECK(copy.size() == 0);
 }
+
+TEST_CASE("a source cannot say of its access what is not so") {
+  using Access = ArrayAccess;
+  const std::vector<std::int32_t> values{1, 2, 3};
+  const ArrayView view = view_of(values.data(), {3});
+  const auto fill = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {};
+  const auto make = [&](const Access& access) {
+    return generated_source({DType::int32, {3}}, "x", fill, access);
+  };
+  Access look_at_nothing(Access::Order::any), view_in_order(view), other_type(view), other_shape(view),
+      uniform_in_order(Access::Order::sequential), uniform_of_other_size(Access::Order::any);
+  look_at_nothing.prefer = Access::Prefer::look;
+  view_in_order.order = Access::Order::sequential;
+  other_type.view->dtype = DType::float32;
+  other_shape.view->shape = {2};
+  uniform_in_order.uniform.resize(4);
+  uniform_of_other_size.uniform.resize(8);
+  for (const Access& access :
+       {look_at_nothing, view_in_order, other_type, other_shape, uniform_in_order, uniform_of_other_size}) {
+    try {
+      make(access);
+      FAIL_CHECK("no error was thrown");
+    } catch (const Error& error) {
+      CHECK(error.kind() == Error::Kind::internal);
+    }
+  }
+  CHECK(make(Access(view))->random_access());
+  CHECK(make(Access(view, Access::Prefer::copy))->mapped()->data == view.data);
+  CHECK_FALSE(make(Access(Access::Order::sequential))->random_access());
+}
+
+TEST_CASE("a source made from another one is that one, but for what it says") {
+  class Released final : public ForwardingSource {
+   public:
+    explicit Released(std::shared_ptr<const ArraySource> inner) : ForwardingSource(std::move(inner)) {}
+    void release(const std::byte*, std::int64_t bytes) const override { released += bytes; }
+    mutable std::int64_t released = 0;
+  };
+  class Same final : public ForwardingSource {
+   public:
+    explicit Same(std::shared_ptr<const ArraySource> inner) : ForwardingSource(std::move(inner)) {}
+  };
+  class Flat final : public ForwardingSource {
+   public:
+    explicit Flat(const std::shared_ptr<const ArraySource>& inner)
+        : ForwardingSource(inner, {inner->dtype(), {6}}, ArrayAccess(inner->access().order)) {}
+  };
+  const std::vector<std::int16_t> values{1, 2, 3, 4, 5, 6};
+  const ArrayView view(reinterpret_cast<const std::byte*>(values.data()), DType::int16, {3, 2}, {2, 6});
+  const auto inner = std::make_shared<Released>(make_source(view, "x"));
+  const Same same(inner);
+  CHECK(same.name() == "x");
+  CHECK(same.dtype() == DType::int16);
+  CHECK(same.shape() == Shape{3, 2});
+  CHECK(type_of(same).strides == Shape{2, 6});
+  CHECK(same.mapped()->data == view.data);
+  CHECK(same.access().prefer == ArrayAccess::Prefer::look);
+  CHECK(read_all(same).elements<std::int16_t>()[1] == 4);
+  same.release(view.data, 12);
+  CHECK(inner->released == 12);
+  const Flat flat(inner);
+  CHECK(flat.name() == "x");
+  CHECK(flat.shape() == Shape{6});
+  CHECK_FALSE(flat.mapped().has_value());
+  CHECK(flat.random_access());
+}

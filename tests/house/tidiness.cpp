@@ -4,6 +4,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tree.hpp"
 
@@ -43,6 +44,31 @@ TEST_CASE("no file names a place on somebody's machine or leaves work for later"
         ++number;
         CHECK_MESSAGE(!std::regex_search(line, place), file, ":", number, ": ", line);
         CHECK_MESSAGE(!std::regex_search(line, later), file, ":", number, ": ", line);
+      }
+    }
+}
+
+// Words of the command line in the strings of some code: options, and how a command is run.
+std::vector<std::string> words_of_the_program(const std::string& code) {
+  static const std::regex words("--[a-z]|\\bejk [a-z-]+ .*-o\\b");
+  std::vector<std::string> found;
+  for (const std::string& string : house::parts_of(code).strings)
+    if (std::regex_search(string, words)) found.push_back(string);
+  return found;
+}
+
+TEST_CASE("the library does not speak the words of the command line: its errors have codes") {
+  REQUIRE(words_of_the_program("f(\"--axis is one of {}\");  // \"--by hand\"\n--i;").size() == 1);
+  REQUIRE(words_of_the_program("hint(\"ejk convert IN -o OUT\")").size() == 1);
+  // What the driver of NVIDIA's GPUs is asked with, in the file that runs it.
+  const std::set<std::string> of_nvidia_smi{"--query-gpu=name,driver_version,memory.total",
+                                            "--format=csv,noheader,nounits"};
+  for (const char* folder : {"src", "include"})
+    for (const std::string& file : house::files_below(folder)) {
+      if (!house::is_code(file)) continue;
+      for (const std::string& string : words_of_the_program(house::read_file(house::kRoot / file))) {
+        const bool allowed = file == "src/settings/gpu.cpp" && of_nvidia_smi.contains(string);
+        CHECK_MESSAGE(allowed, file, ": ", string);
       }
     }
 }

@@ -41,8 +41,8 @@ bool is_code(std::string_view path) {
   return path.ends_with(".cpp") || path.ends_with(".hpp") || path.ends_with(".inl");
 }
 
-std::string without_comments_and_strings(std::string_view code) {
-  std::string out;
+Parts parts_of(std::string_view code) {
+  Parts parts;
   for (std::size_t i = 0; i < code.size();) {
     if (code.substr(i, 2) == "//") {
       i = std::min(code.find('\n', i), code.size());
@@ -50,14 +50,16 @@ std::string without_comments_and_strings(std::string_view code) {
       const auto end = code.find("*/", i + 2);
       i = end == std::string_view::npos ? code.size() : end + 2;
     } else if (code[i] == '"') {
-      for (++i; i < code.size() && code[i] != '"' && code[i] != '\n'; ++i) i += code[i] == '\\' ? 1 : 0;
-      out += "\"\"";
+      const std::size_t begin = ++i;
+      for (; i < code.size() && code[i] != '"' && code[i] != '\n'; ++i) i += code[i] == '\\' ? 1 : 0;
+      parts.strings.emplace_back(code.substr(begin, i - begin));
+      parts.code += "\"\"";
       ++i;
     } else {
-      out += code[i++];
+      parts.code += code[i++];
     }
   }
-  return out;
+  return parts;
 }
 
 Printed output_of(const std::string& command) {

@@ -21,8 +21,12 @@ std::vector<std::string> files_below(std::string_view folder);
 /// Has it one of these endings? ".cpp", ".hpp", ".inl"
 bool is_code(std::string_view path);
 
-/// Code without comments and without what stands in quotes ("" stays).
-std::string without_comments_and_strings(std::string_view code);
+/// Code without comments and without what stands in quotes ("" stays), and what stands in quotes.
+struct Parts {
+  std::string code;
+  std::vector<std::string> strings;
+};
+Parts parts_of(std::string_view code);
 
 /// What a program prints on stdout, both streams where `command` says so.
 struct Printed {

@@ -107,21 +107,19 @@ inline Array counting(Shape shape) {
 }
 
 /// A source that is not in memory as far as others can see: everything goes through read().
-class Unmapped final : public ArraySource {
+class Unmapped final : public ForwardingSource {
  public:
-  explicit Unmapped(Array array) : source_(make_source(std::move(array))) {}
-  DType dtype() const override { return source_->dtype(); }
-  const Shape& shape() const override { return source_->shape(); }
-  const std::string& name() const override { return source_->name(); }
+  explicit Unmapped(Array array) : Unmapped(make_source(std::move(array))) {}
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     largest = std::max(largest, element_count(count) * size_of(dtype()));
-    source_->read(start, count, out);
+    inner().read(start, count, out);
   }
   mutable std::int64_t largest = 0;  // bytes of the largest box asked for
 
  private:
-  std::shared_ptr<const ArraySource> source_;
+  explicit Unmapped(const std::shared_ptr<const ArraySource>& source)
+      : ForwardingSource(source, type_of(*source), ArrayAccess(ArrayAccess::Order::sequential)) {}
 };
 
 }  // namespace ejk::test

@@ -5,6 +5,7 @@
 #include <zip.h>
 
 #include "io/npy.hpp"
+#include "io/run.hpp"
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -231,19 +232,12 @@ TEST_CASE("an archive that cannot be written, or whose input fails, leaves the o
   Folder folder;
   const std::string path = folder / "a.npz";
   put(path, "old");
-  class Failing final : public ArraySource {
-   public:
-    DType dtype() const override { return DType::int8; }
-    const Shape& shape() const override { return lengths; }
-    const std::string& name() const override { return called; }
-    void read(std::span<const std::int64_t>, std::span<const std::int64_t>, void*) const override {
-      throw Error(Error::Kind::input, "it: broke");
-    }
-    Shape lengths{5};
-    std::string called = "it";
+  const auto fail = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::input, "it: broke");
   };
+  const auto failing = generated_source({DType::int8, {5}}, "it", fail);
   CHECK(error_of(Error::Kind::input, [&] {
-          write_arrays(parse_reference(path), {{"a", std::make_shared<Failing>()}});
+          write_arrays(parse_reference(path), {{"a", failing}});
         }) == "it: broke");
   CHECK(get(path) == "old");
   CHECK(folder.names() == Names{"a.npz"});
@@ -254,4 +248,24 @@ TEST_CASE("an archive that cannot be written, or whose input fails, leaves the o
                  write_arrays(parse_reference(folder / "full.npz"), {{"a", make_source(counting({50}))}});
                }),
       "full.npz: No space left on device"));
+}
+
+TEST_CASE("a read that fails is told as that, not as damage") {
+  if (!can_inject_faults()) return;
+  Folder folder;
+  const std::string path = folder / "a.npz";
+  write_array(parse_reference(path), {"x", make_source(counting({200000}))});
+  int failed = 0;
+  for (int n = 1; n <= 4; ++n) {
+    CAPTURE(n);
+    const Printed ran = run(fmt::format(
+        "strace -o /dev/null -P {0} -e trace=read -e inject=read:error=EIO:when={1} $EJK cdiv {0} "
+        "--by 2 -o {2} -q",
+        path, n, folder / "b.npy"));
+    if (ran.status == 0) continue;  // libzip reads again, or has all that it needs
+    ++failed;
+    CHECK(ran.status == 3);
+    CHECK(contains(ran.text, "cannot be read: Input/output error"));
+  }
+  CHECK(failed > 0);
 }

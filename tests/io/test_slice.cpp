@@ -124,4 +124,7 @@ TEST_CASE("a slice of a mapped file in the other byte order can be converted") {
   const Array got = read_all(*convert_array(part, DType::float64));
   CHECK(std::vector<double>(got.elements<double>().begin(), got.elements<double>().end()) ==
         std::vector<double>{3, 5, 6, 8});
+  const Array rows = read_all(*convert_array(open_array(path + "[0:2]"), DType::float64));
+  CHECK(std::vector<double>(rows.elements<double>().begin(), rows.elements<double>().end()) ==
+        std::vector<double>{0, 1, 2, 3, 4, 5});
 }

@@ -14,25 +14,22 @@ using namespace ejk;
 namespace {
 
 // A source that can only be read, and notes when it is asked for rows it has already given.
-class StreamSource final : public ArraySource {
+class StreamSource final : public ForwardingSource {
  public:
-  explicit StreamSource(Array array) : inner_(make_source(std::move(array), "stream")) {}
-  DType dtype() const override { return inner_->dtype(); }
-  const Shape& shape() const override { return inner_->shape(); }
-  const std::string& name() const override { return inner_->name(); }
-  bool random_access() const override { return false; }
+  explicit StreamSource(Array array) : StreamSource(make_source(std::move(array), "stream")) {}
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     went_back = went_back || start[0] < next_row;
     next_row = start[0] + count[0];
-    inner_->read(start, count, out);
+    inner().read(start, count, out);
   }
 
   mutable bool went_back = false;
   mutable std::int64_t next_row = 0;
 
  private:
-  std::shared_ptr<const ArraySource> inner_;
+  explicit StreamSource(const std::shared_ptr<const ArraySource>& source)
+      : ForwardingSource(source, type_of(*source), ArrayAccess(ArrayAccess::Order::sequential)) {}
 };
 
 std::vector<std::uint8_t> elements_of(const Mask& m) {

@@ -40,17 +40,10 @@ bool fits(const ArrayType& array, const ArrayType& plan) {
 // A source that must not be read.
 class Unread final : public ArraySource {
  public:
-  explicit Unread(Shape shape) : shape_(std::move(shape)) {}
-  DType dtype() const override { return DType::boolean; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return name_; }
+  explicit Unread(Shape shape) : ArraySource({DType::boolean, std::move(shape)}, "unread") {}
   void read(std::span<const std::int64_t>, std::span<const std::int64_t>, void*) const override {
     FAIL("a plan reads no element");
   }
-
- private:
-  Shape shape_;
-  std::string name_ = "unread";
 };
 
 MaskInfoPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskInfoSettings& settings = {}) {

@@ -75,8 +75,10 @@ class Unreadable {
   void throw_if_any() const {
     if (first_ && table_.rows.size() == 1) throw Error(*first_);
     if (first_)
-      throw Error(first_->kind(), fmt::format("{} inputs cannot be read, the first: {}", table_.rows.size(),
-                                              first_->message()))
+      throw Error(
+          first_->kind(),
+          fmt::format("{} inputs cannot be read, the first: {}", table_.rows.size(), first_->message()),
+          first_->code())
           .hint(first_->hint());
   }
 
@@ -90,7 +92,7 @@ std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySour
   return {printable(reference.text),
           std::string(name_of(source.dtype())),
           source.shape(),
-          source.storage(),
+          source.access().storage,
           byte_count(source.shape(), source.dtype()),
           {},
           {},

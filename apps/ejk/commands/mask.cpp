@@ -17,39 +17,29 @@ namespace ejk::app {
 namespace {
 
 // The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
-class MaskElements : public ArraySource {
- public:
-  explicit MaskElements(Masks masks) : masks_(std::move(masks)) {
-    if (masks_.has_head_axis) shape_.push_back(masks_.head_count());
-    shape_.insert(shape_.end(), {masks_.q_length, masks_.kv_length});
-  }
-
-  DType dtype() const override { return DType::boolean; }
-  const Shape& shape() const override { return shape_; }
-  const std::string& name() const override { return masks_.name; }
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    const std::size_t q = shape_.size() - 2, k = q + 1;
-    const std::int64_t head = q == 1 ? start[0] : 0;
-    const std::int64_t heads = q == 1 ? count[0] : 1;
+std::shared_ptr<const ArraySource> elements_of(Masks masks) {
+  Shape shape{masks.q_length, masks.kv_length};
+  if (masks.has_head_axis) shape.insert(shape.begin(), masks.head_count());
+  const std::string name = masks.name;
+  const auto fill = [masks = std::move(masks)](std::span<const std::int64_t> start,
+                                               std::span<const std::int64_t> count, void* out) {
+    const std::size_t q = count.size() - 2, k = q + 1;
+    const std::int64_t head = q == 1 ? start[0] : 0, heads = q == 1 ? count[0] : 1;
     bool* to = static_cast<bool*>(out);
     for (std::int64_t h = head; h < head + heads; ++h, to += count[q] * count[k])
-      masks_.heads[static_cast<std::size_t>(h)].read(start[q], start[q] + count[q], start[k],
-                                                     start[k] + count[k], to);
-  }
-
- private:
-  Masks masks_;
-  Shape shape_;
-};
+      masks.heads[static_cast<std::size_t>(h)].read(start[q], start[q] + count[q], start[k],
+                                                    start[k] + count[k], to);
+  };
+  return generated_source({DType::boolean, std::move(shape)}, name, fill,
+                          ArrayAccess(ArrayAccess::Order::sequential));
+}
 
 Answer run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
   Report report;
   report.warnings = masks.warnings;
-  const auto elements = std::make_shared<MaskElements>(std::move(masks));
+  const auto elements = elements_of(std::move(masks));
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);

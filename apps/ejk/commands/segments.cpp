@@ -51,15 +51,7 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   how.polarity = options.polarity;
   how.convention = options.convention;
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
-  const SegmentIds ids = job.phase(Phase::compute, [&] {
-    try {
-      return mask_to_segment_ids(mask, how);
-    } catch (Error& error) {
-      if (error.kind() == Error::Kind::input && !error.message().starts_with(mask->name()))
-        error.at(mask->name());
-      throw;
-    }
-  });
+  const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how); });
   const double share =
       ids.elements == 0 ? 0 : static_cast<double>(ids.differing_elements) / static_cast<double>(ids.elements);
   report.add("segments", "segments", ids.segments, Unit::count)

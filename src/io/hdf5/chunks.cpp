@@ -1,3 +1,6 @@
+// A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
+// stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
+// opened, where it is short, and else when a chunk is missing.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 
@@ -45,14 +48,7 @@ void fill_box(std::string_view element, std::byte* to, std::span<const std::int6
       fill_box(element, to + i * strides[0], strides.subspan(1), extent.subspan(1));
     return;
   }
-  const auto all = static_cast<std::size_t>(extent[0]) * element.size();
-  if (all == 0) return;
-  // One element, then as many again as there are already.
-  std::memcpy(to, element.data(), element.size());
-  for (std::size_t done = element.size(), n = 0; done < all; done += n) {
-    n = std::min(done, all - done);
-    std::memcpy(to + done, to, n);
-  }
+  repeat_element(element, extent[0], to);
 }
 
 }  // namespace

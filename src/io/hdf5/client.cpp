@@ -44,38 +44,36 @@ std::int64_t stored_bytes(int fd) {
   return fstat(fd, &status) != 0 ? 0 : std::min<std::int64_t>(status.st_size, status.st_blocks * kBlock);
 }
 
-// The HDF5 side of an open file.
-class Session {
- public:
-  Session(const std::string& path, int fd, bool allow_others)
-      : name_(core::printable(path)),
-        worker_(start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored_bytes(fd))) {}
+std::unique_ptr<Worker> start_process(const std::string& path, int fd, bool allow_others) {
+  return start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored_bytes(fd));
+}
 
-  Message call(const Message& message) {
-    try {
-      return worker_->call(message);
-    } catch (Error& e) {
-      // What the server throws begins with the name; what is thrown when it dies does not.
-      if (!e.message().starts_with(name_)) e.at(name_);
-      throw;
-    }
+// What f returns. An Error from the other process says which object it is about; here it gets the names of
+// the file and of that.
+template <class F>
+decltype(auto) named_in(const std::string& file, F&& f) {
+  try {
+    return f();
+  } catch (Error& error) {
+    const std::string object = core::printable(error.subject());
+    error.about("").at(object.empty() ? file : file + ":" + object);
+    throw;
   }
-  std::byte* buffer() const { return worker_->buffer(); }
-
- private:
-  std::string name_;
-  std::unique_ptr<Worker> worker_;
-};
+}
 
 class Hdf5File;
 
-// A dataset that is open in a session, as that calls it.
+// A dataset that is open in a process, as that calls it.
 struct OpenedDataset {
   std::string path;
   ArrayLayout layout;
   std::string everywhere;            // the one element that all are
-  std::int64_t id = 0, session = 0;  // 0: in none
+  std::int64_t id = 0, process = 0;  // 0: in none
 };
+
+Error invalid_answer(const OpenedDataset& set) {
+  return Error(Error::Kind::input, "the HDF5 library gave an invalid answer").about(set.path);
+}
 
 class Hdf5File final : public OpenContainer, public std::enable_shared_from_this<Hdf5File> {
  public:
@@ -92,17 +90,26 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   void forget(OpenedDataset& set) const noexcept;
 
  private:
-  // With `mutex_` held.
+  // What f does with `mutex_` held; its errors get names.
+  template <class F>
+  decltype(auto) in_turn(F&& f) const {
+    const std::lock_guard lock(mutex_);
+    return named_in(name_, f);
+  }
+  // With `mutex_` held. Errors without names.
   Message call(const Message& message) const;
   OpenedDataset open(const std::string& member) const;
   void close(OpenedDataset& set) const noexcept;
+  // What comes in parts: f takes each item out of its message.
+  template <class F>
+  void for_each_in_parts(Hdf5Call what, const std::string& group, F&& take) const;
 
   std::string path_, name_;
   bool allow_external_;
   File file_;
   mutable std::mutex mutex_;
-  mutable std::unique_ptr<Session> session_;
-  mutable std::int64_t sessions_ = 0;              // so far
+  mutable std::unique_ptr<Worker> process_;
+  mutable std::int64_t processes_ = 0;             // so far
   mutable std::vector<OpenedDataset*> kept_open_;  // the last few: there may be thousands
 };
 
@@ -120,17 +127,14 @@ File open_checked(const std::string& path, const std::string& name) {
 class DatasetSource final : public ArraySource {
  public:
   DatasetSource(std::shared_ptr<const Hdf5File> file, OpenedDataset set, std::string name)
-      : file_(std::move(file)), set_(std::move(set)), layout_(set_.layout), name_(std::move(name)) {
+      : ArraySource({set.layout.dtype, set.layout.shape}, std::move(name),
+                    ArrayAccess(ArrayAccess::Order::sequential, storage_of(set.layout))),
+        file_(std::move(file)),
+        byte_order_(set.layout.byte_order),
+        set_(std::move(set)) {
     file_->keep_open(set_);
   }
   ~DatasetSource() override { file_->forget(set_); }
-  DatasetSource(const DatasetSource&) = delete;
-  DatasetSource& operator=(const DatasetSource&) = delete;
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -140,51 +144,32 @@ class DatasetSource final : public ArraySource {
       for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
       file_->read(set_, from, extent, to);
       const std::int64_t n = element_count(extent);
-      if (layout_.byte_order == ByteOrder::swapped) swap_bytes(to, n, size);
+      if (byte_order_ == ByteOrder::swapped) swap_bytes(to, n, size);
       to += n * size;
     });
   }
 
  private:
   std::shared_ptr<const Hdf5File> file_;
+  ByteOrder byte_order_;
   mutable OpenedDataset set_;  // the file's mutex guards it
-  ArrayLayout layout_;
-  std::string name_;
 };
 
 // A dataset of which nothing was ever written.
-class UnwrittenSource final : public ArraySource {
- public:
-  UnwrittenSource(const ArrayLayout& layout, std::string element, std::string name)
-      : layout_(layout), element_(std::move(element)), name_(std::move(name)) {
-    if (layout_.byte_order == ByteOrder::swapped) swap_bytes(element_.data(), 1, size_of(layout_.dtype));
-  }
-
-  DType dtype() const override { return layout_.dtype; }
-  const Shape& shape() const override { return layout_.shape; }
-  const std::string& name() const override { return name_; }
-  std::string storage() const override { return storage_of(layout_); }
-  bool random_access() const override { return true; }
-  const std::byte* uniform() const override { return reinterpret_cast<const std::byte*>(element_.data()); }
-
-  void read(std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) const override {
-    // One element, then as many again as there are already.
-    const auto size = element_.size();
-    const std::size_t all = static_cast<std::size_t>(element_count(count)) * size;
-    auto* to = static_cast<std::byte*>(out);
-    if (all == 0) return;
-    std::memcpy(to, element_.data(), size);
-    for (std::size_t done = size, n = 0; done < all; done += n) {
-      n = std::min(done, all - done);
-      std::memcpy(to + done, to, n);
-    }
-  }
-
- private:
-  ArrayLayout layout_;
-  std::string element_;
-  std::string name_;
-};
+std::shared_ptr<const ArraySource> unwritten(const OpenedDataset& set, std::string name) {
+  const ArrayLayout& layout = set.layout;
+  std::string element = set.everywhere;
+  if (layout.byte_order == ByteOrder::swapped) swap_bytes(element.data(), 1, size_of(layout.dtype));
+  ArrayAccess access(ArrayAccess::Order::any, storage_of(layout));
+  const auto* bytes = reinterpret_cast<const std::byte*>(element.data());
+  access.uniform.assign(bytes, bytes + element.size());
+  return generated_source(
+      {layout.dtype, layout.shape}, std::move(name),
+      [element](std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) {
+        repeat_element(element, element_count(count), static_cast<std::byte*>(out));
+      },
+      std::move(access));
+}
 
 Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
     : path_(path),
@@ -193,14 +178,14 @@ Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
       file_(open_checked(path, name_)) {}
 
 Message Hdf5File::call(const Message& message) const {
-  if (!session_) {
-    session_ = std::make_unique<Session>(path_, file_.fd(), allow_external_);
-    ++sessions_;
+  if (!process_) {
+    process_ = start_process(path_, file_.fd(), allow_external_);
+    ++processes_;
   }
   try {
-    return session_->call(message);
+    return process_->call(message);
   } catch (...) {
-    session_.reset();
+    process_.reset();
     throw;
   }
 }
@@ -210,44 +195,37 @@ OpenedDataset Hdf5File::open(const std::string& member) const {
   if (kept_open_.size() >= kMostOpen) close(*kept_open_.front());
   Message reply = call(request(Hdf5Call::open).put(member));
   OpenedDataset set;
-  set.session = sessions_;
+  set.process = processes_;
   set.id = reply.integer();
   set.path = reply.text();
   const std::int64_t dtype = reply.integer();
   ArrayLayout& layout = set.layout;
-  const auto malformed = [&] {
-    return Error(Error::Kind::input,
-                 name_ + ":" + core::printable(set.path) + ": the HDF5 library gave an invalid answer");
-  };
-  if (dtype < 0 || dtype > static_cast<std::int64_t>(DType::float64)) throw malformed();
+  if (dtype < 0 || dtype > static_cast<std::int64_t>(DType::float64)) throw invalid_answer(set);
   layout.dtype = static_cast<DType>(dtype);
   layout.byte_order = reply.integer() == 0 ? ByteOrder::native : ByteOrder::swapped;
   layout.shape = reply.shape();
   layout.offset = reply.integer();
   layout.storage = reply.text();
   set.everywhere = reply.text();
-  if (!set.everywhere.empty() && std::ssize(set.everywhere) != size_of(layout.dtype)) throw malformed();
-  const std::int64_t bytes = byte_count(layout.shape, layout.dtype);
-  if (layout.offset >= 0) {
-    const auto end = core::checked_add(layout.offset, bytes);
-    if (!end || *end > size_of_file(file_.fd(), name_)) throw malformed();
-  }
+  if (!set.everywhere.empty() && std::ssize(set.everywhere) != size_of(layout.dtype))
+    throw invalid_answer(set);
+  byte_count(layout.shape, layout.dtype);  // which it can have
   return set;
 }
 
 void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, std::byte* out) const {
-  const std::lock_guard lock(mutex_);
-  if (!session_ || set.session != sessions_) {
-    OpenedDataset again = open(set.path);
-    if (again.layout.dtype != set.layout.dtype || again.layout.shape != set.layout.shape)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}:{}: has changed while it was read", name_, core::printable(set.path)));
-    close(set);
-    set = std::move(again);
-    kept_open_.push_back(&set);
-  }
-  call(request(Hdf5Call::read).put(set.id).put(start).put(count));
-  std::memcpy(out, session_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
+  in_turn([&] {
+    if (!process_ || set.process != processes_) {
+      OpenedDataset again = open(set.path);
+      if (again.layout.dtype != set.layout.dtype || again.layout.shape != set.layout.shape)
+        throw Error(Error::Kind::input, "has changed while it was read").about(set.path);
+      close(set);
+      set = std::move(again);
+      kept_open_.push_back(&set);
+    }
+    call(request(Hdf5Call::read).put(set.id).put(start).put(count));
+    std::memcpy(out, process_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
+  });
 }
 
 void Hdf5File::keep_open(OpenedDataset& set) const {
@@ -262,61 +240,53 @@ void Hdf5File::forget(OpenedDataset& set) const noexcept {
 
 void Hdf5File::close(OpenedDataset& set) const noexcept {
   std::erase(kept_open_, &set);
-  if (!session_ || std::exchange(set.session, 0) != sessions_) return;
+  if (!process_ || std::exchange(set.process, 0) != processes_) return;
   try {
     call(request(Hdf5Call::close).put(set.id));
-  } catch (...) {  // then the session is gone, and the dataset with it
-    session_.reset();
+  } catch (...) {  // then the process is gone, and the dataset with it
+    process_.reset();
   }
 }
 
-// What comes in parts: f takes each item out of its message.
 template <class F>
-void for_each_in_parts(F&& part, const std::function<void(Message&)>& take) {
-  std::int64_t done = 0, all = 0;
-  do {
-    Message reply = part(done);
-    all = reply.integer();
-    const std::int64_t before = done;
-    for (; done < all && !reply.at_end(); ++done) take(reply);
-    if (done == before && done < all)
-      throw Error(Error::Kind::input, "its reading process gave a malformed answer");
-  } while (done < all);
+void Hdf5File::for_each_in_parts(Hdf5Call what, const std::string& group, F&& take) const {
+  in_turn([&] {
+    std::int64_t done = 0, all = 0;
+    do {
+      Message reply = call(request(what).put(group).put(done));
+      all = reply.integer();
+      const std::int64_t before = done;
+      for (; done < all && !reply.at_end(); ++done) take(reply);
+      if (done == before && done < all) throw malformed_answer();
+    } while (done < all);
+  });
 }
 
 std::vector<std::string> Hdf5File::names(const std::string& group) const {
-  const std::lock_guard lock(mutex_);
   std::vector<std::string> names;
-  for_each_in_parts([&](std::int64_t first) { return call(request(Hdf5Call::names).put(group).put(first)); },
-                    [&](Message& reply) { names.push_back(reply.text()); });
+  for_each_in_parts(Hdf5Call::names, group, [&](Message& reply) { names.push_back(reply.text()); });
   return names;
 }
 
 std::vector<ArrayLink> Hdf5File::links(const std::string& group) const {
-  const std::lock_guard lock(mutex_);
   std::vector<ArrayLink> links;
-  for_each_in_parts([&](std::int64_t first) { return call(request(Hdf5Call::links).put(group).put(first)); },
-                    [&](Message& reply) {
-                      std::string name = reply.text(), kind = reply.text();
-                      links.push_back({std::move(name), std::move(kind), reply.text()});
-                    });
+  for_each_in_parts(Hdf5Call::links, group, [&](Message& reply) {
+    std::string name = reply.text(), kind = reply.text();
+    links.push_back({std::move(name), std::move(kind), reply.text()});
+  });
   return links;
 }
 
 std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) const {
-  OpenedDataset set;
-  {
-    const std::lock_guard lock(mutex_);
-    set = open(member);
-  }
+  OpenedDataset set = in_turn([&] { return open(member); });
   std::string name = name_ + ":" + core::printable(set.path);
   if (set.layout.offset < 0 && set.everywhere.empty())
     return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
   forget(set);
-  if (!set.everywhere.empty())
-    return std::make_shared<UnwrittenSource>(set.layout, std::move(set.everywhere), std::move(name));
-  const std::int64_t end = set.layout.offset + byte_count(set.layout.shape, set.layout.dtype);
-  Mapping mapping = Mapping::of_file(file_.fd(), end, name);
+  if (!set.everywhere.empty()) return unwritten(set, std::move(name));
+  const auto end = core::checked_add(set.layout.offset, byte_count(set.layout.shape, set.layout.dtype));
+  if (!end || *end > size_of_file(file_.fd(), name)) throw std::move(invalid_answer(set).about("").at(name));
+  Mapping mapping = Mapping::of_file(file_.fd(), *end, name);
   return make_mapped_source(std::move(mapping), set.layout, std::move(name));
 }
 
@@ -362,7 +332,7 @@ void as_output_error(F&& f) {
     f();
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::input) throw;
-    throw Error(Error::Kind::output, e.message()).hint(e.hint());
+    throw Error(Error::Kind::output, e.message(), e.code()).hint(e.hint());
   }
 }
 
@@ -376,7 +346,8 @@ bool has_contents(const std::string& path) {
 // The least that the arrays take on the disk.
 std::int64_t written_bytes(const WriteJob& job) {
   WriteJob stored = job;
-  std::erase_if(stored.arrays, [](const NamedArray& array) { return array.source->uniform() != nullptr; });
+  std::erase_if(stored.arrays,
+                [](const NamedArray& array) { return !array.source->access().uniform.empty(); });
   return stored.bytes();
 }
 
@@ -394,23 +365,25 @@ bool try_to_write(const WriteJob& job) {
     file.check_room(written_bytes(job));
   else
     as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
-  Session session(job.path, file.fd(), false);
-  const auto call = [&](const Message& message) { as_output_error([&] { session.call(message); }); };
+  const std::string name = core::printable(job.path);
+  const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false); });
+  const auto call = [&](const Message& message) {
+    as_output_error([&] { named_in(name, [&] { process->call(message); }); });
+  };
   call(request(Hdf5Call::begin).put(is_new).put(job.options.overwrite));
   for (const NamedArray& array : job.arrays) {
     const ArraySource& source = *array.source;
     const std::int64_t size = size_of(source.dtype());
-    const std::byte* const everywhere = source.uniform();
+    const std::vector<std::byte>& everywhere = source.access().uniform;
     call(request(Hdf5Call::create)
              .put(array.name)
              .put(static_cast<std::int64_t>(source.dtype()))
              .put(source.shape())
              .put(static_cast<std::int64_t>(job.options.compression))
-             .put(std::string_view(reinterpret_cast<const char*>(everywhere),
-                                   everywhere == nullptr ? 0 : static_cast<std::size_t>(size))));
-    if (everywhere != nullptr) continue;  // the file says it once
+             .put(std::string_view(reinterpret_cast<const char*>(everywhere.data()), everywhere.size())));
+    if (!everywhere.empty()) continue;  // the file says it once
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
-      source.read(start, count, session.buffer());
+      source.read(start, count, process->buffer());
       call(request(Hdf5Call::write).put(start).put(count));
     });
   }
@@ -443,11 +416,10 @@ void check_hdf5(const WriteJob& job) {
   as_output_error([&] {
     if (!has_contents(job.path)) return;
     const File file = open_checked(job.path, name);
-    Session session(job.path, file.fd(), false);
     Message check = request(Hdf5Call::check);
     check.put(job.options.overwrite).put(static_cast<std::int64_t>(job.arrays.size()));
     for (const NamedArray& array : job.arrays) check.put(array.name);
-    session.call(check);
+    named_in(name, [&] { start_process(job.path, file.fd(), false)->call(check); });
   });
 }
 

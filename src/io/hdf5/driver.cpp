@@ -1,3 +1,5 @@
+// A driver is a table of functions that the library calls: each does what its default driver (sec2) does, by
+// pread and pwrite. Source: the HDF5 library's "Virtual File Layer".
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/driver.hpp"
 
@@ -115,7 +117,10 @@ herr_t read_file(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, std::size_t s
     const ssize_t got =
         pread(file_of(file).fd, out, std::min(size, kMostAtOnce), static_cast<off_t>(address));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail("file read failed", errno);
+    if (got < 0) {
+      if (file_of(file).disk->read_error == 0) file_of(file).disk->read_error = errno;
+      return fail("file read failed", errno);
+    }
     if (got == 0) {
       std::memset(out, 0, size);
       break;

@@ -1,3 +1,5 @@
+// The library keeps a stack of errors; its innermost entry is the reason, and there the system's words if it
+// has any.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 
@@ -54,7 +56,7 @@ std::string Hdf5Errors::at(std::string_view path) const {
 }
 
 Error Hdf5Errors::error(std::string_view path, std::string_view why, Error::Code code) const {
-  return Error(kind, fmt::format("{}: {}", at(path), why), code);
+  return Error(kind, std::string(why), code).about(path);
 }
 
 Error Hdf5Errors::library_error(std::string_view path, std::string_view doing) const {

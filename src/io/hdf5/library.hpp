@@ -49,9 +49,10 @@ struct Hdf5FilterEntry {
 
 std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist);
 
-/// Errors: file name, then the object's path in it, then why.
+/// Errors that say why, and which object of the file they are about; the client adds the names.
 class Hdf5Errors {
  public:
+  /// What to call an object, in a hint.
   std::string at(std::string_view path) const;
   Error error(std::string_view path, std::string_view why, Error::Code code = Error::Code::other) const;
   /// With the library's reason.

@@ -1,3 +1,7 @@
+// The process that calls the HDF5 library: one function for each request of `protocol.hpp`. Paths are
+// followed one name at a time, each link looked at before it is followed, so that nothing outside of the file
+// is opened. What a dataset claims is compared with the file's size before it is read. Errors say why and
+// which object they are about; the client adds the names.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/server.hpp"
 
@@ -32,7 +36,7 @@ using Handle = Hdf5Handle;
 
 // What the library may take besides chunks: this, and an eighth of the file's own blocks.
 constexpr std::int64_t kMemory = std::int64_t{512} << 20;
-constexpr std::int64_t kDay = 86400;
+// Of chunks that are written; the library's cache holds four: pieces and chunks end at different places.
 constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
@@ -71,10 +75,10 @@ class Server {
   Message serve(Message& request, std::span<std::byte> buffer) {
     try {
       Message reply = answer(request, buffer);
-      check_written();
+      check_disk("");
       return reply;
-    } catch (const Error&) {
-      check_written();  // whatever follows from a failed write is not the reason
+    } catch (const Error& e) {
+      check_disk(e.subject());  // whatever follows from a failed read or write is not the reason
       throw;
     }
   }
@@ -140,9 +144,11 @@ class Server {
     throw Error(Error::Kind::internal, "an unknown request");
   }
 
-  void check_written() const {
+  void check_disk(const std::string& path) const {
     if (disk_.write_error != 0)
       throw error(written_.path, "cannot be written: " + std::generic_category().message(disk_.write_error));
+    if (disk_.read_error != 0)
+      throw error(path, "cannot be read: " + std::generic_category().message(disk_.read_error));
   }
 
   // --- errors
@@ -171,13 +177,13 @@ class Server {
     file_ = checked(H5Fopen(disk_.name.c_str(), mode, access.id()), H5Fclose, "", "cannot be opened");
   }
 
-  // At the beginning, or behind a block of somebody else's whose length is a power of two.
+  // At the beginning, or behind a block of other data whose length is a power of two.
   bool has_signature() const {
     constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
     char bytes[kSignature.size()];
     for (std::int64_t at = 0; at < file_bytes_; at = at == 0 ? 512 : 2 * at) {
       const ssize_t got = pread(Worker::kFile, bytes, sizeof bytes, at);
-      if (got < 0) throw error("", std::generic_category().message(errno));
+      if (got < 0) throw error("", "cannot be read: " + std::generic_category().message(errno));
       if (std::string_view(bytes, static_cast<std::size_t>(got)) == kSignature) return true;
     }
     return false;
@@ -200,7 +206,7 @@ class Server {
   };
 
   // One group after another, each opened from the one above it: the library's own walk finds everything anew
-  // from the first group, which in a deep file takes for ever.
+  // from the first group, which takes quadratic time in a deep file.
   Listing list(const std::string& group) {
     struct Entry {
       std::string name;
@@ -319,28 +325,32 @@ class Server {
     return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
   }
 
-  enum class Found { nothing, dataset, group, other };
+  // How far a path leads: the last object on it, and the length of the path up to there.
+  struct Reached {
+    Handle object;
+    std::size_t length = 1;
+  };
 
-  // What is at `path`. Each part is looked for in the group before it, and a link looked at before it is
-  // followed.
-  Found find(const std::string& path) {
-    Handle object = checked(H5Oopen(file_.id(), "/", links_.id()), H5Oclose, "", "cannot be opened");
-    for (std::size_t begin = 1, end = 0; end != std::string::npos && begin < path.size(); begin = end + 1) {
-      end = path.find('/', begin);
+  // Each part is looked for in the group before it, and a link looked at before it is followed.
+  Reached reach(const std::string& path) {
+    Reached reached{checked(H5Oopen(file_.id(), "/", links_.id()), H5Oclose, "", "cannot be opened")};
+    Handle& object = reached.object;
+    for (std::size_t begin = 1, end = 0; begin < path.size(); begin = end + 1) {
+      end = std::min(path.find('/', begin), path.size());
       const std::string name = path.substr(begin, end - begin);
       if (name.empty()) continue;  // "//" is as good as "/"
       const auto so_far = [&] { return path.substr(0, end); };
-      if (H5Iget_type(object.id()) != H5I_GROUP) return Found::nothing;
+      if (H5Iget_type(object.id()) != H5I_GROUP) return reached;
       const htri_t exists = H5Lexists(object.id(), name.c_str(), links_.id());
       if (exists < 0) throw library_error(so_far(), "cannot be looked for");
-      if (exists == 0) return Found::nothing;
+      if (exists == 0) return reached;
       H5L_info_t link{};
       if (H5Lget_info(object.id(), name.c_str(), &link, links_.id()) < 0)
         throw library_error(so_far(), "cannot be read");
       if (link.type == H5L_TYPE_EXTERNAL && !disk_.allow_others)
-        throw external(so_far(), "is a link to another file");
+        throw error(so_far(), "is a link to another file", Error::Code::external);
       const htri_t leads = H5Oexists_by_name(object.id(), name.c_str(), links_.id());
-      if (external_seen_) throw external(so_far(), "leads to another file");
+      if (external_seen_) throw error(so_far(), "leads to another file", Error::Code::external);
       if (leads <= 0) {
         H5Eclear2(H5E_DEFAULT);
         if (link.type == H5L_TYPE_HARD) throw error(so_far(), "what it names is damaged or missing");
@@ -348,13 +358,22 @@ class Server {
       }
       object =
           checked(H5Oopen(object.id(), name.c_str(), links_.id()), H5Oclose, so_far(), "cannot be opened");
+      reached.length = end;
     }
+    reached.length = path.size();
+    return reached;
+  }
+
+  enum class Found { nothing, dataset, group, other };
+
+  static Found kind_of(const Handle& object) {
     const H5I_type_t type = H5Iget_type(object.id());
     return type == H5I_DATASET ? Found::dataset : type == H5I_GROUP ? Found::group : Found::other;
   }
 
-  Error external(std::string_view path, std::string_view what) const {
-    return error(path, what).hint("--allow-external follows it, and reads what it names");
+  Found find(const std::string& path) {
+    const Reached reached = reach(path);
+    return reached.length < path.size() ? Found::nothing : kind_of(reached.object);
   }
 
   // --- reading
@@ -494,17 +513,16 @@ class Server {
   // Refuses what would make the library read other files, run foreign code, or go round in circles.
   void check_stays_inside(const std::string& path, hid_t plist) {
     if (H5Pget_layout(plist) == H5D_VIRTUAL && !disk_.allow_others)
-      throw external(path, "is a virtual dataset, made of parts of other datasets");
+      throw error(path, "is a virtual dataset, made of parts of other datasets", Error::Code::external);
     if (H5Pget_external_count(plist) > 0 && !disk_.allow_others)
-      throw external(path, "keeps its data in other files");
+      throw error(path, "keeps its data in other files", Error::Code::external);
     bool deflated = false;
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist)) {
       const std::string what =
           fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
           H5Zfilter_avail(filter.id) <= 0) {
-        if (!disk_.allow_others)
-          throw error(path, what + ", a plug-in").hint("--allow-external loads the HDF5 library's plug-ins");
+        if (!disk_.allow_others) throw error(path, what + ", a plug-in", Error::Code::plugin_filter);
         if (H5Zfilter_avail(filter.id) <= 0) throw error(path, what + ", and there is no plug-in for it");
       }
       const bool again = filter.id == H5Z_FILTER_DEFLATE && std::exchange(deflated, true);
@@ -512,8 +530,8 @@ class Server {
         throw error(path,
                     fmt::format("{}{}, and only the HDF5 library, which reads past the end of a damaged "
                                 "chunk, decompresses that",
-                                what, again ? " twice" : ""))
-            .hint("`h5repack -f GZIP=4 OLD NEW` stores it with gzip; for a file you trust, --allow-external");
+                                what, again ? " twice" : ""),
+                    Error::Code::unchecked_filter);
     }
   }
 
@@ -547,7 +565,7 @@ class Server {
     return layout;
   }
 
-  // Fills in dtype and byte order; returns what the type is when it is none of ours.
+  // Fills in dtype and byte order; returns what the type is when there is no dtype for it.
   static std::string read_type(hid_t type, ArrayLayout& layout) {
     const std::size_t size = H5Tget_size(type);
     const auto order = [&](hid_t t) {
@@ -664,25 +682,23 @@ class Server {
 
   // --- writing
 
+  enum class Prepare { check, make };
+
   // Makes sure that an array can go to `path`; with a file open for writing also makes its groups and, where
   // allowed, takes away what is there.
-  void clear_the_way(const std::string& path, bool overwrite, bool really) {
-    for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
-      const std::string group = path.substr(0, end);
-      if (group.ends_with('/')) continue;
-      const Found found = find(group);
-      if (found == Found::nothing) {
-        if (!really) return;
-        make_group(group);
-      } else if (found != Found::group) {
-        throw error(group, "already exists, and is not a group");
-      }
+  void prepare_path(const std::string& path, bool overwrite, Prepare how) {
+    Reached reached = reach(path);
+    const Found found = kind_of(reached.object);
+    if (reached.length < path.size()) {
+      if (found != Found::group)
+        throw error(path.substr(0, reached.length), "already exists, and is not a group");
+      if (how == Prepare::make) make_groups(std::move(reached), path.substr(0, path.rfind('/')));
+      return;
     }
-    const Found found = find(path);
-    if (found == Found::nothing) return;
     if (found == Found::group) throw error(path, "a group of that name already exists");
-    if (!overwrite) throw error(path, "already exists").hint("--overwrite replaces it");
-    if (really && H5Ldelete(file_.id(), path.c_str(), links_.id()) < 0)
+    if (!overwrite) throw error(path, "already exists", Error::Code::exists);
+    reached.object.close();
+    if (how == Prepare::make && H5Ldelete(file_.id(), path.c_str(), links_.id()) < 0)
       throw library_error(path, "cannot be replaced");
   }
 
@@ -691,19 +707,29 @@ class Server {
       throw library_error(path, "cannot be removed");
   }
 
-  void make_group(const std::string& path) {
+  // Makes the groups of a path that are not reached, each in the one before it.
+  void make_groups(Reached reached, const std::string& path) {
     const Handle plist(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
     H5Pset_obj_track_times(plist.id(), false);
-    Handle group = checked(H5Gcreate2(file_.id(), path.c_str(), H5P_DEFAULT, plist.id(), H5P_DEFAULT),
-                           H5Gclose, path, "cannot be made");
-    close_written(group, path);
+    while (true) {
+      const std::size_t begin = path.find_first_not_of('/', reached.length);
+      if (begin == std::string::npos) return close_written(reached.object, path);
+      reached.length = std::min(path.find('/', begin), path.size());
+      const std::string so_far = path.substr(0, reached.length);
+      Handle group = checked(
+          H5Gcreate2(reached.object.id(), so_far.c_str() + begin, H5P_DEFAULT, plist.id(), H5P_DEFAULT),
+          H5Gclose, so_far, "cannot be made");
+      close_written(reached.object, so_far);
+      reached.object = std::move(group);
+    }
   }
 
   void check(Message& request) {
     errors_.kind = Error::Kind::output;
     open_file(H5F_ACC_RDONLY);
     const bool overwrite = request.integer() != 0;
-    for (std::int64_t n = request.integer(); n > 0; --n) clear_the_way(request.text(), overwrite, false);
+    for (std::int64_t n = request.integer(); n > 0; --n)
+      prepare_path(request.text(), overwrite, Prepare::check);
   }
 
   void begin(Message& request) {
@@ -740,7 +766,7 @@ class Server {
     const Shape& shape = written_.layout.shape;
     if (shape.size() > H5S_MAX_RANK)
       throw error(path, fmt::format("the array has {} axes, HDF5 allows {}", shape.size(), H5S_MAX_RANK));
-    clear_the_way(path, overwrite_, true);
+    prepare_path(path, overwrite_, Prepare::make);
     const std::vector<hsize_t> lengths(shape.begin(), shape.end());
     const Handle space =
         checked(shape.empty() ? H5Screate(H5S_SCALAR)
@@ -759,7 +785,7 @@ class Server {
       H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
       H5Pset_shuffle(plist.id());
       H5Pset_deflate(plist.id(), level);
-      constexpr std::size_t kSlots = 521;
+      constexpr std::size_t kSlots = 521;  // the library's default; a few chunks are held
       H5Pset_chunk_cache(access.id(), kSlots, 4 * kWrittenChunkBytes, H5D_CHUNK_CACHE_W0_DEFAULT);
     }
     H5Pset_obj_track_times(plist.id(), false);
@@ -810,9 +836,8 @@ class Server {
   void finish(Message& request) {
     close_dataset();
     const std::string path = request.text();
-    if (find(path) == Found::nothing) {  // a group without arrays
-      make_group(path);
-    }
+    // A group without arrays is made here.
+    if (Reached reached = reach(path); reached.length < path.size()) make_groups(std::move(reached), path);
     Handle object =
         checked(H5Oopen(file_.id(), path.c_str(), links_.id()), H5Oclose, path, "cannot be opened");
     for (std::int64_t n = request.integer(); n > 0; --n) {
@@ -853,7 +878,9 @@ class Server {
 }  // namespace
 
 std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes) {
-  constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20;
+  // Processor time for a request that goes through the whole file: several times what that takes, at most a
+  // day.
+  constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20, kDay = 86400;
   const int file = disk.fd;
   disk.fd = Worker::kFile;
   const auto server = std::make_shared<Server>(std::move(disk), stored_bytes);
