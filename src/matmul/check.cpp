@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/mixed.hpp"
 #include "core/parallel.hpp"
+#include "core/splitmix64.hpp"
 #include "matmul/reference.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
@@ -28,6 +28,7 @@ namespace ejk::matmul {
 
 namespace {
 
+// Of a task: its sums (64 KiB) stay in a second-level cache, and its rows share the conversion of rhs.
 constexpr std::int64_t kRows = 32, kColumns = 256;
 
 // What the result of a product may differ by.
@@ -220,7 +221,7 @@ class VectorTest {
  public:
   explicit VectorTest(const Judged& problem)
       : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
-    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::mixed(j) & 1u) != 0 ? 1 : -1;
+    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::splitmix64(j) & 1u) != 0 ? 1 : -1;
   }
 
   enum class Verdict { right, failing, open };

@@ -1,5 +1,5 @@
-// Elements are converted a run at a time; the sums of chosen rows and columns stay in a cache, and converting b is
-// shared by the rows.
+// Elements are converted a run at a time; the sums of chosen rows and columns stay in a cache, and
+// converting b is shared by the rows.
 // tests: tests/matmul/test_reference.cpp
 #include "matmul/reference.hpp"
 

@@ -1,5 +1,5 @@
-// The plain evaluation of both grouped products, in higher precision than theirs: what they mean, and what results
-// are checked against.
+// The plain evaluation of both grouped products, in higher precision than theirs: what they mean, and what
+// results are checked against.
 //
 // A product is cut by groups: the rows of the result that belong to one are a matrix times a matrix. In the
 // transposed product a is lhs itself and the group runs along the contraction. Rows of no product are 0 or

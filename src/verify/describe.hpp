@@ -19,8 +19,8 @@ Report describe_check(bool passed, bool every_element, std::int64_t elements, st
 /// result, reference. `name` is the key of the first column, which says what a row is about.
 Table table_of_differences(const char* name, bool with_allowed);
 
-/// Adds what a check may not prove: that nothing was computed, or that nearly all of the elements compared are
-/// 0 on both sides.
+/// Adds what a check may not prove: that nothing was computed, or that nearly all of the elements compared
+/// are 0 on both sides.
 void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
 
 }  // namespace ejk::verify

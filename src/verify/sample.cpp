@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/mixed.hpp"
+#include "core/splitmix64.hpp"
 
 namespace ejk::verify {
 
@@ -24,8 +24,9 @@ std::vector<std::int64_t> sample_rows(std::int64_t rows, std::int64_t more, std:
   std::vector<std::int64_t> chosen{0};
   for (std::int64_t i = 0; i < more; ++i) {
     const std::int64_t begin = part(i), length = std::max<std::int64_t>(part(i + 1) - begin, 1);
-    chosen.push_back(begin + static_cast<std::int64_t>(core::mixed(static_cast<std::uint64_t>(seed + i)) %
-                                                       static_cast<std::uint64_t>(length)));
+    chosen.push_back(begin +
+                     static_cast<std::int64_t>(core::splitmix64(static_cast<std::uint64_t>(seed + i)) %
+                                               static_cast<std::uint64_t>(length)));
   }
   chosen.push_back(rows - 1);
   return chosen;

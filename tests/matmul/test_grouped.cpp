@@ -417,11 +417,11 @@ TEST_CASE("golden cases of grouped products from file to file through the progra
   check_through_program("transposed_grouped_matmul", "transposed-grouped-matmul", "", 3);
 }
 
-TEST_CASE("grouped products of all types, shapes and options are those of plain loops") {
+TEST_CASE("grouped products of all types, shapes and options are those of the plain evaluation") {
   on_every_instruction_set([] { check_random_grouped(1, lengths_of_all_kinds()); });
 }
 
-TEST_CASE("transposed grouped products of all types, shapes and options are those of plain loops") {
+TEST_CASE("transposed grouped products of all types, shapes and options are those of the plain evaluation") {
   on_every_instruction_set([] { check_random_transposed(2, lengths_of_all_kinds()); });
 }
 

@@ -1,5 +1,5 @@
-// Grouped products: plans and checked arguments of what options ask for, random sizes of groups, and the options
-// of golden cases.
+// Grouped products: plans and checked arguments of what options ask for, random sizes of groups, and the
+// options of golden cases.
 #pragma once
 
 #include <random>
