@@ -7,39 +7,27 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <compare>
+#include <initializer_list>
 
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
-#include "core/mixed.hpp"
 #include "core/parallel.hpp"
-#include "matmul/check.hpp"
+#include "verify/describe.hpp"
+#include "verify/error_stats.hpp"
+#include "verify/sample.hpp"
 
 namespace ejk::attn {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 double finer(DType arithmetic) { return arithmetic == DType::float64 ? 0x1p-29 : 1; }
 
-double half_spacing(DType dtype) {
-  return dtype == DType::float16    ? 0x1p-11
-         : dtype == DType::bfloat16 ? 0x1p-8
-         : dtype == DType::float32  ? 0x1p-24
-                                    : 0x1p-53;
-}
+double half_spacing(DType dtype) { return verify::float_type(dtype).epsilon() / 2; }
 
+// Half of the smallest result; bfloat16 and float32 may lose subnormal numbers.
 double half_of_least(DType dtype) {
   return dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
-}
-
-// What rounds to an infinity.
-double overflow(DType dtype) {
-  return dtype == DType::float16    ? 65520
-         : dtype == DType::bfloat16 ? 0x1.FFp127
-         : dtype == DType::float32  ? 0x1.FFFFFFp127
-                                    : std::numeric_limits<double>::infinity();
 }
 
 // Of the finite elements of an array of (B, heads, positions, elements): the largest, and the longest row.
@@ -69,14 +57,15 @@ Extent extent_of(const ArrayView& array) {
 
 // Rows of an array of (B, heads, positions, ·): all of them, or a sample, in order.
 struct Place {
-  std::int64_t entry, head, row;  // row: within the entry
+  std::int64_t entry = 0, head = 0, row = 0;  // row: within the entry
+  auto operator<=>(const Place&) const = default;
 };
 
-class Places {
+class RowSampler {
  public:
   enum class Of { queries, keys };
 
-  Places(const Setup& setup, Of of) : setup_(setup), of_(of) {
+  RowSampler(const Setup& setup, Of of) : setup_(setup), of_(of) {
     for (std::int64_t e = 0; e < setup.shape.entries; ++e)
       first_.push_back(first_.back() + heads() * length(e));
   }
@@ -89,19 +78,8 @@ class Places {
   }
 
   std::vector<Place> choose(std::int64_t wanted) const {
-    std::vector<std::int64_t> chosen;
-    if (wanted >= count()) {
-      for (std::int64_t n = 0; n < count(); ++n) chosen.push_back(n);
-    } else {
-      chosen = {0, count() - 1};
-      for (std::int64_t n = 2; n < wanted; ++n)
-        chosen.push_back(static_cast<std::int64_t>(core::mixed(static_cast<std::uint64_t>(n)) %
-                                                   static_cast<std::uint64_t>(count())));
-      std::sort(chosen.begin(), chosen.end());
-      chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
-    }
     std::vector<Place> places;
-    for (const std::int64_t n : chosen) places.push_back(at(n));
+    for (const std::int64_t n : verify::sample_rows(count(), wanted - 2)) places.push_back(at(n));
     return places;
   }
 
@@ -116,79 +94,74 @@ class Places {
   std::vector<std::int64_t> first_{0};
 };
 
-// One array of results, and what is known of its elements.
-struct Compared {
-  std::string name;
-  ArrayView array;                           // as (B, heads, positions, elements)
-  const std::vector<std::int64_t>* offsets;  // of its positions
-  double relative = 0;                       // of what is allowed
+// Of an element: its row, in the order in which rows are compared, and where that is.
+struct Position {
+  std::int64_t order = 0;
+  Place place;
+  std::int64_t element = 0;
+  auto operator<=>(const Position&) const = default;
 };
 
-class Judge {
- public:
-  Judge(const Setup& setup, AttentionCheck& check) : setup_(setup), check_(check) {}
+// One array of results, compared row by row.
+struct Compared {
+  std::string name;
+  const Setup& setup;
+  ArrayView array;                           // as (B, heads, positions, elements), or lse as it is
+  const std::vector<std::int64_t>& offsets;  // of its positions
+  double relative = 0;                       // of what is allowed
+  verify::ErrorStats<Position> stats{array.dtype};
 
-  void row(const Compared& c, const Place& place, const double* reference, std::int64_t size,
-           double absolute) {
-    const kernels::Block rows = setup_.rows_of(c.array, place.entry, place.head, *c.offsets);
-    std::vector<double> got(static_cast<std::size_t>(size));
-    load_row(rows, place.row, 0, size, got.data());
-    for (std::int64_t d = 0; d < size; ++d)
-      element(c, place, d, got[static_cast<std::size_t>(d)], reference[d], absolute);
+  void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
+    const kernels::Block rows = setup.rows_of(array, place.entry, place.head, offsets);
+    std::vector<double> got(reference.size());
+    load_row(rows, place.row, 0, std::ssize(got), got.data());
+    for (std::size_t d = 0; d < got.size(); ++d) {
+      const double size = std::isfinite(reference[d]) ? std::abs(reference[d]) : 0;
+      stats.see({order, place, static_cast<std::int64_t>(d)}, got[d], reference[d],
+                absolute + relative * size + half_of_least(array.dtype));
+    }
   }
 
-  void lse(const ArrayView& array, const Place& place, double reference, double absolute) {
-    const Shape index =
-        setup_.packed()
-            ? Shape{place.head, setup_.q_offsets[static_cast<std::size_t>(place.entry)] + place.row}
-            : Shape{place.entry, place.head, place.row};
-    const std::byte* at = array.data;
-    for (std::size_t d = 0; d < index.size(); ++d) at += index[d] * array.strides[d];
+  void lse(std::int64_t order, const Place& place, double reference, double absolute) {
+    const Position at{order, place};
+    const Shape index = index_of(at);
+    const std::byte* from = array.data;
+    for (std::size_t d = 0; d < index.size(); ++d) from += index[d] * array.strides[d];
     double value = 0;
-    load(array.dtype, at, 0, 1, &value);
-    note("lse", index, value, reference, absolute);
+    load(array.dtype, from, 0, 1, &value);
+    stats.see(at, value, reference, absolute);
+  }
+
+  AttentionDifference difference(const verify::Largest<Position, verify::Deviation>& found) const {
+    const auto& [value, reference, size, allowed] = found.item;
+    return {name, index_of(found.at), value, reference, size, allowed};
   }
 
  private:
-  void element(const Compared& c, const Place& place, std::int64_t d, double value, double reference,
-               double absolute) {
-    const std::int64_t row =
-        place.row + (setup_.packed() ? (*c.offsets)[static_cast<std::size_t>(place.entry)] : 0);
-    const double size = std::isfinite(reference) ? std::abs(reference) : 0;
-    const double allowed = absolute + c.relative * size + half_of_least(c.array.dtype);
-    // Beyond the result's type.
-    if (std::isinf(value) && size + allowed >= overflow(c.array.dtype) &&
-        std::signbit(value) == std::signbit(reference))
-      value = reference;
-    Shape index = setup_.packed()                          ? Shape{row, place.head, d}
-                  : setup_.layout == AttentionLayout::bshd ? Shape{place.entry, row, place.head, d}
-                                                           : Shape{place.entry, place.head, row, d};
-    note(c.name, std::move(index), value, reference, allowed);
+  Shape index_of(const Position& at) const {
+    const auto& [entry, head, row] = at.place;
+    const bool packed = setup.packed();
+    const std::int64_t position = row + (packed ? offsets[static_cast<std::size_t>(entry)] : 0);
+    if (array.rank() < 4) return packed ? Shape{head, position} : Shape{entry, head, position};
+    if (packed) return {position, head, at.element};
+    if (setup.layout == AttentionLayout::bshd) return {entry, position, head, at.element};
+    return {entry, head, position, at.element};
   }
-
-  void note(const std::string& name, Shape index, double value, double reference, double allowed) {
-    ++check_.compared;
-    check_.nonzero += value != 0 || reference != 0;
-    const bool same = value == reference || (std::isnan(value) && std::isnan(reference));
-    double size = same ? 0 : std::abs(value - reference);
-    if (std::isnan(size)) size = kInfinity;
-    AttentionDifference d{name, std::move(index), value, reference, size, allowed};
-    const bool violates = !(size <= allowed);
-    check_.violating += violates;
-    const auto at = std::find_if(check_.largest.begin(), check_.largest.end(),
-                                 [&](const AttentionDifference& l) { return l.array == name; });
-    if (violates && (!check_.worst || beyond(d) > beyond(*check_.worst))) check_.worst = d;
-    if (at == check_.largest.end())
-      check_.largest.push_back(std::move(d));
-    else if (size > at->size)
-      *at = std::move(d);
-  }
-
-  static double beyond(const AttentionDifference& d) { return d.size / std::max(d.allowed, 0x1p-1074); }
-
-  const Setup& setup_;
-  AttentionCheck& check_;
 };
+
+// What was found in all arrays.
+void conclude(AttentionCheck& check, std::initializer_list<const Compared*> arrays) {
+  const Compared* worst = nullptr;
+  for (const Compared* array : arrays) {
+    const auto& stats = array->stats;
+    check.compared += stats.compared;
+    check.nonzero += stats.nonzero;
+    check.violating += stats.violating;
+    if (stats.largest.found) check.largest.push_back(array->difference(stats.largest));
+    if (stats.worst.found && (worst == nullptr || stats.worst.is_above(worst->stats.worst))) worst = array;
+  }
+  if (worst != nullptr) check.worst = worst->difference(worst->stats.worst);
+}
 
 // How many rows the effort allows, of `count` rows that take so much work in all.
 std::int64_t affordable(std::int64_t count, double work, double effort) {
@@ -225,33 +198,35 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   check_shape(lse, "lse", setup.shape.lse);
   const MaskPlan plan(setup, options);
   const Reference reference(setup, plan);
-  const Places places(setup, Places::Of::queries);
+  const RowSampler queries(setup, RowSampler::Of::queries);
   AttentionCheck result;
   result.elements = element_count(out.shape) + element_count(lse.shape);
   const double work = reference_work(setup);
-  const auto chosen = places.choose(affordable(places.count(), work, effort));
-  if (std::ssize(chosen) < places.count()) result.method = AttentionCheck::Method::sampled_rows;
+  const auto chosen = queries.choose(affordable(queries.count(), work, effort));
+  if (std::ssize(chosen) < queries.count()) result.method = AttentionCheck::Method::sampled_rows;
 
   const double u = finer(setup.shape.arithmetic);
   const double scores = std::abs(setup.scale) * extent_of(setup.q).longest * extent_of(setup.k).longest;
   const double v_most = extent_of(setup.v).most;
-  const Compared c{"out", in_one_form(out, setup.layout), &setup.q_offsets,
-                   2e-5 * u + half_spacing(out.dtype)};
   std::vector<ReferenceRow> rows(chosen.size());
-  core::parallel_for(std::ssize(chosen), share(chosen.size(), places.count(), work), [&](std::int64_t n) {
+  core::parallel_for(std::ssize(chosen), share(chosen.size(), queries.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
     rows[at] = reference.row(setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
     // Let go of what is as long as there are keys.
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
   });
-  Judge judge(setup, result);
+  Compared outs{"out", setup, in_one_form(out, setup.layout), setup.q_offsets,
+                2e-5 * u + half_spacing(out.dtype)};
+  Compared lses{"lse", setup, lse, setup.q_offsets};
   for (std::size_t n = 0; n < chosen.size(); ++n) {
+    const auto order = 2 * static_cast<std::int64_t>(n);
     const double size = std::isfinite(rows[n].lse) ? std::abs(rows[n].lse) : 0;
     const double inexact = u * 0x1p-21 * (scores + size);
-    judge.row(c, chosen[n], rows[n].out.data(), setup.shape.value_size, (2e-6 * u + inexact) * v_most);
-    judge.lse(lse, chosen[n], rows[n].lse, 1e-5 * u * std::max(1.0, size) + inexact);
+    outs.row(order, chosen[n], rows[n].out, (2e-6 * u + inexact) * v_most);
+    lses.lse(order + 1, chosen[n], rows[n].lse, 1e-5 * u * std::max(1.0, size) + inexact);
   }
+  conclude(result, {&outs, &lses});
   return result;
 }
 
@@ -265,7 +240,7 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   check_shape(dv, "dv", v.shape);
   const MaskPlan plan(setup, options);
   const Reference reference(setup, plan);
-  const Places queries(setup, Places::Of::queries), keys(setup, Places::Of::keys);
+  const RowSampler queries(setup, RowSampler::Of::queries), keys(setup, RowSampler::Of::keys);
   AttentionCheck result;
   result.elements = element_count(dq.shape) + element_count(dk.shape) + element_count(dv.shape);
   const double work = reference_work(setup);
@@ -316,20 +291,21 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   for (const auto& row : dq_rows) dq_most = std::max(dq_most, most_finite(row));
   for (const auto& row : key_rows)
     dk_most = std::max(dk_most, most_finite(row.dk)), dv_most = std::max(dv_most, most_finite(row.dv));
-  const Compared dq_array{"dq", in_one_form(dq, setup.layout), &setup.q_offsets, half_spacing(dq.dtype)};
-  const Compared dk_array{"dk", in_one_form(dk, setup.layout), &setup.kv_offsets, half_spacing(dk.dtype)};
-  const Compared dv_array{"dv", in_one_form(dv, setup.layout), &setup.kv_offsets, half_spacing(dv.dtype)};
-  Judge judge(setup, result);
+  const auto compared = [&](const char* name, const ArrayView& array,
+                            const std::vector<std::int64_t>& offsets) {
+    return Compared{name, setup, in_one_form(array, setup.layout), offsets, half_spacing(array.dtype)};
+  };
+  Compared dqs = compared("dq", dq, setup.q_offsets), dks = compared("dk", dk, setup.kv_offsets),
+           dvs = compared("dv", dv, setup.kv_offsets);
+  std::int64_t order = 0;
   for (std::size_t n = 0; n < some_queries.size(); ++n)
-    judge.row(dq_array, some_queries[n], dq_rows[n].data(), setup.shape.head_size,
-              u * (1e-4 * dq_most + ds_floor * of_k.most));
+    dqs.row(order++, some_queries[n], dq_rows[n], u * (1e-4 * dq_most + ds_floor * of_k.most));
   for (std::size_t n = 0; n < some_keys.size(); ++n) {
     const double weight = std::max(1.0, key_rows[n].weight);
-    judge.row(dk_array, some_keys[n], key_rows[n].dk.data(), setup.shape.head_size,
-              u * (1e-4 * dk_most + ds_floor * weight * of_q.most));
-    judge.row(dv_array, some_keys[n], key_rows[n].dv.data(), setup.shape.value_size,
-              u * (1e-4 * dv_most + dv_floor * weight));
+    dks.row(order++, some_keys[n], key_rows[n].dk, u * (1e-4 * dk_most + ds_floor * weight * of_q.most));
+    dvs.row(order++, some_keys[n], key_rows[n].dv, u * (1e-4 * dv_most + dv_floor * weight));
   }
+  conclude(result, {&dqs, &dks, &dvs});
   return result;
 }
 
@@ -350,28 +326,16 @@ AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, cons
 
 Report describe(const AttentionCheck& check) {
   const bool every = check.method == AttentionCheck::Method::every_element;
-  Report report;
-  report.add("passed", "within the tolerance", check.passed())
-      .add("method", "compared with float64", std::string(every ? "every element" : "sampled rows"))
-      .add("elements", "elements", check.elements, Unit::count)
-      .add("compared", "compared", check.compared, Unit::count)
-      .add("violating", "beyond the tolerance", check.violating, Unit::count);
-  Table table{"differences",
-              "largest differences from float64",
-              {{"array", ""},
-               {"difference", "difference"},
-               {"allowed", "allowed"},
-               {"index", "index"},
-               {"value", "result"},
-               {"reference", "float64"}},
-              {}};
+  Report report =
+      verify::describe_check(check.passed(), every, check.elements, check.compared, check.violating);
+  Table table = verify::table_of_differences("array", true);
   const auto row = [&](const std::string& name, const AttentionDifference& d) {
     table.rows.push_back({name, d.size, d.allowed, d.index, d.value, d.reference});
   };
   for (const AttentionDifference& d : check.largest) row(d.array, d);
   if (check.worst) row("worst: " + check.worst->array, *check.worst);
   report.add(std::move(table));
-  matmul::add_doubt(report, check.compared > 0, check.compared, check.nonzero);
+  verify::warn_if_vacuous(report, check.compared > 0, check.compared, check.nonzero);
   return report;
 }
 

@@ -140,7 +140,7 @@ class Right {
         gemm_->tile(left.group(group) + chunk * left.chunk_bytes(),
                     memory_ + chunk * chunk_bytes_ + c / gemm_->nr * panel_bytes_,
                     std::min(gemm_->kc, k_ - k), rows, std::min(gemm_->nr, last - c),
-                    k == 0 ? kernels::Put::set : kernels::Put::add, out + c, out_stride);
+                    k == 0 ? kernels::Store::overwrite : kernels::Store::accumulate, out + c, out_stride);
   }
 
   /// out += left · columns [first, last) over contraction elements [begin, end) of the first kc; begin is a
@@ -152,7 +152,7 @@ class Right {
     for (std::int64_t c = first; c < last; c += gemm_->nr)
       gemm_->tile(static_cast<const std::byte*>(left) + unit,
                   memory_ + c / gemm_->nr * panel_bytes_ + unit * gemm_->nr, end - begin, rows,
-                  std::min(gemm_->nr, last - c), kernels::Put::add, out + c, out_stride);
+                  std::min(gemm_->nr, last - c), kernels::Store::accumulate, out + c, out_stride);
   }
 
  private:

@@ -3,8 +3,8 @@
 // on tiles of 16 rows of 64 bytes; so that the same lines run on plain loops where there is no AMX.
 
 template <class T>
-void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
-              void* out, std::int64_t out_stride) {
+void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+              Store how, void* out, std::int64_t out_stride) {
   constexpr std::int64_t kARow = 1088, kRow = 128, kSteps = 32, kHalf = 16;
   const auto* from_a = static_cast<const char*>(a);
   const auto* from_b = static_cast<const char*>(b);
@@ -15,7 +15,7 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
   const bool whole = rows == 32 && columns == 32, lower = rows > kHalf;
   float* sums = whole ? to : part;
   const std::int64_t stride = 4 * (whole ? out_stride : 32), second = kHalf * stride / 4;
-  if (put == Put::add) {
+  if (how == Store::accumulate) {
     // The tile to the right is next, as a rule, and begins with what is there.
     for (std::int64_t r = 0; r < rows; ++r) {
       __builtin_prefetch(to + r * out_stride + 32);

@@ -29,7 +29,7 @@ struct Block {
 
 /// What becomes of a tile's sums: they are the result, they come on top of it, or they are written past the
 /// caches (for results larger than those; stream_fence() before another thread reads).
-enum class Put { set, add, stream };
+enum class Store { overwrite, accumulate, stream };
 
 struct Gemm {
   const char* name;          // "f32", "f64", "bf16": the arithmetic
@@ -56,8 +56,8 @@ struct Gemm {
 
   /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
   /// out_stride in elements.
-  void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
-               void* out, std::int64_t out_stride);
+  void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+               Store how, void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends

@@ -36,14 +36,14 @@ void with_dtype(DType dtype, F&& f) {
 // --- tiles
 
 template <class U, int R, int NV>
-void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Put put,
+void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how,
              typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kStep = NV * U::kLanes * U::kUnit;
   constexpr std::int64_t kAhead = 16 * kStep;
   typename U::Vec sum[R][NV];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    if (put != Put::stream) {
+    if (how != Store::stream) {
       __builtin_prefetch(out + r * out_stride, 1);
       __builtin_prefetch(out + r * out_stride + NV * U::kLanes - 1, 1);
     }
@@ -64,17 +64,17 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
   }
   if (columns == NV * U::kLanes) {
     const auto address = reinterpret_cast<std::uintptr_t>(out);
-    if (put == Put::stream &&
+    if (how == Store::stream &&
         (address | static_cast<std::uintptr_t>(out_stride) * sizeof(typename U::Sum)) % kLine != 0)
-      put = Put::set;
+      how = Store::overwrite;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) {
         typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-        if (put == Put::add)
+        if (how == Store::accumulate)
           U::store(at, U::load(at) + sum[r][v]);
-        else if (put == Put::stream)
+        else if (how == Store::stream)
           U::stream(at, sum[r][v]);
         else
           U::store(at, sum[r][v]);
@@ -89,24 +89,24 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
       if (left <= 0) continue;
       const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
       typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      U::store_part(at, put == Put::add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+      U::store_part(at, how == Store::accumulate ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
     }
 }
 
 template <class U, int NV, int R>
 struct TileOf {
   static void call(const char* a, const char* b, std::int64_t units, std::int64_t rows, std::int64_t columns,
-                   Put put, typename U::Sum* out, std::int64_t out_stride) {
-    if (rows == R) return tile_of<U, R, NV>(a, b, units, columns, put, out, out_stride);
-    if constexpr (R > 1) TileOf<U, NV, R - 1>::call(a, b, units, rows, columns, put, out, out_stride);
+                   Store how, typename U::Sum* out, std::int64_t out_stride) {
+    if (rows == R) return tile_of<U, R, NV>(a, b, units, columns, how, out, out_stride);
+    if constexpr (R > 1) TileOf<U, NV, R - 1>::call(a, b, units, rows, columns, how, out, out_stride);
   }
 };
 
 template <class U, int MR, int NV>
-void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Put put,
+void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Store how,
           void* out, std::int64_t out_stride) {
   TileOf<U, NV, MR>::call(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
-                          rows, columns, put, static_cast<typename U::Sum*>(out), out_stride);
+                          rows, columns, how, static_cast<typename U::Sum*>(out), out_stride);
 }
 
 // --- tiles of B where it lies
@@ -138,14 +138,14 @@ void load_strip(const char* b, std::int64_t row_stride, bool second_row, typenam
 template <class U>
 constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine ? 64 : 32) * U::kKr;
 
-// Asks for rows of memory from the first byte to the last: in that order the processor's own prefetching
+// Prefetches rows of memory from the first byte to the last: in that order the processor's own prefetching
 // takes it up, which has more requests under way than a program can have.
 struct Cursor {
   const char* at;
   const char* row_end;
   std::int64_t row_bytes, row_stride;
 
-  void ask(std::int64_t bytes) {
+  void prefetch(std::int64_t bytes) {
     if (at == nullptr) return;
     for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
     at += bytes;
@@ -166,7 +166,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& fol
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
   for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
-    for (int row = 0; row < U::kKr; ++row) following.ask(kBytes);
+    for (int row = 0; row < U::kKr; ++row) following.prefetch(kBytes);
     typename U::Pack column[NV];
     load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
 #pragma GCC unroll 16

@@ -8,56 +8,32 @@
 // tests: tests/matmul/test_check.cpp
 #include "matmul/check.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <compare>
 #include <limits>
 #include <mutex>
 #include <numeric>
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/mixed.hpp"
 #include "core/parallel.hpp"
-#include "ejk/text.hpp"
+#include "core/splitmix64.hpp"
 #include "matmul/reference.hpp"
+#include "verify/describe.hpp"
+#include "verify/error_stats.hpp"
+#include "verify/sample.hpp"
 
 namespace ejk::matmul {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of a task: its sums (64 KiB) stay in a second-level cache, and its rows share the conversion of rhs.
 constexpr std::int64_t kRows = 32, kColumns = 256;
-
-struct FloatType {
-  int fraction_bits;
-  int least_exponent;  // of normal numbers
-  double overflow;     // what is at least this rounds to infinity
-};
-
-FloatType float_type(DType dtype) {
-  switch (dtype) {
-    case DType::float16:
-      return {10, -14, 65520};
-    case DType::bfloat16:
-      return {7, -126, 0x1.FFp127};
-    case DType::float32:
-      return {23, -126, 0x1.FFFFFFp127};
-    default:
-      return {52, -1022, std::numeric_limits<double>::max()};
-  }
-}
-
-double spacing_at(double value, const FloatType& type) {
-  const int exponent = value == 0 ? type.least_exponent : std::max(std::ilogb(value), type.least_exponent);
-  return std::ldexp(1.0, exponent - type.fraction_bits);
-}
 
 // What the result of a product may differ by.
 struct Tolerance {
-  FloatType result;
+  verify::FloatType result;
   double unit;             // of rounding, in the arithmetic
   double least;            // what it may lose at the lower end of its range, each time
   double most;             // the upper end
@@ -65,7 +41,7 @@ struct Tolerance {
   double flushed;          // how often subnormal factors count, so that they are given up whole
 
   static Tolerance of(const ArrayView& lhs, const ArrayView& rhs, DType result) {
-    const FloatType type = float_type(result);
+    const verify::FloatType type = verify::float_type(result);
     if (precision_for(lhs, rhs) == Precision::extended)
       return {type,
               0x1p-53,
@@ -78,9 +54,13 @@ struct Tolerance {
     return {type, 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
   }
   double of_sums(std::int64_t depth) const { return std::max<double>(64, static_cast<double>(depth)) * unit; }
-  double of_result() const { return std::ldexp(1.0, -result.fraction_bits); }
   double at_the_end(std::int64_t depth) const {
-    return static_cast<double>(depth + 1) * least + spacing_at(0, result) / 2;
+    return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;
+  }
+  /// Of an element with X = `magnitude`; where nothing is computed (depth 0) none.
+  double of_element(std::int64_t depth, double magnitude, double reference) const {
+    if (depth == 0) return 0;
+    return of_sums(depth) * magnitude + result.epsilon() * std::abs(reference) + at_the_end(depth);
   }
 };
 
@@ -118,82 +98,13 @@ struct Judged {
   bool adds() const { return existing && use == Existing::add; }
 };
 
-// The extreme of a kind that was seen; of equals the one that comes first in the array, whatever the order in
-// which they are seen.
-struct Largest {
-  double rank = -1;
+// Of an element in a result seen as a matrix.
+struct Position {
   std::int64_t row = 0, column = 0;
-  double value = 0, reference = 0, size = 0;
-
-  void see(const Largest& other) {
-    if (other.rank < 0 || other.rank < rank) return;
-    if (other.rank > rank || other.row < row || (other.row == row && other.column < column)) *this = other;
-  }
-  std::optional<MatmulDifference> in(const Matrix& out) const {
-    if (rank < 0) return std::nullopt;
-    return MatmulDifference{out.index_of(row, column), value, reference, size};
-  }
+  auto operator<=>(const Position&) const = default;
 };
 
-class Tally {
- public:
-  explicit Tally(const Tolerance* tolerance = nullptr) : tolerance_(tolerance) {}
-
-  struct Element {
-    std::int64_t row, column;
-    double value, reference;
-    double magnitude;    // X
-    std::int64_t depth;  // K; 0: exact
-  };
-
-  void see(const Element& e) {
-    ++compared;
-    if (e.value != 0 || e.reference != 0) ++nonzero;
-    const double allowed = e.depth == 0 ? 0
-                                        : tolerance_->of_sums(e.depth) * e.magnitude +
-                                              tolerance_->of_result() * std::abs(e.reference) +
-                                              tolerance_->at_the_end(e.depth);
-    if (!std::isfinite(e.value) || !std::isfinite(e.reference)) {
-      if (!same_kind(e, allowed)) violate(e, kInfinity, kInfinity);
-      return;
-    }
-    const double difference = std::abs(e.value - e.reference);
-    const auto seen = [&](double size) { return Largest{size, e.row, e.column, e.value, e.reference, size}; };
-    absolute.see(seen(difference));
-    if (e.reference != 0) relative.see(seen(difference / std::abs(e.reference)));
-    ulps.see(seen(difference / spacing_at(e.reference, tolerance_->result)));
-    if (difference > allowed) violate(e, difference, allowed > 0 ? difference / allowed : kInfinity);
-  }
-
-  void join(const Tally& other) {
-    compared += other.compared;
-    nonzero += other.nonzero;
-    violating += other.violating;
-    absolute.see(other.absolute);
-    relative.see(other.relative);
-    ulps.see(other.ulps);
-    worst.see(other.worst);
-  }
-
-  std::int64_t compared = 0, nonzero = 0, violating = 0;
-  Largest absolute, relative, ulps, worst;
-
- private:
-  bool same_kind(const Element& e, double allowed) const {
-    if (std::isnan(e.reference) || std::isinf(e.reference))
-      return std::isnan(e.reference) ? std::isnan(e.value) : e.value == e.reference;
-    if (e.depth > 0 && e.magnitude > tolerance_->most) return true;  // sums may overflow on the way
-    return std::isinf(e.value) &&
-           std::copysign(1.0, e.value) * e.reference + allowed >= tolerance_->result.overflow;
-  }
-
-  void violate(const Element& e, double size, double rank) {
-    ++violating;
-    worst.see({rank, e.row, e.column, e.value, e.reference, size});
-  }
-
-  const Tolerance* tolerance_;
-};
+using Stats = verify::ErrorStats<Position>;
 
 // Rows to be compared: of a product (counted within it), or without one a run in which nothing is computed.
 struct Task {
@@ -230,7 +141,7 @@ std::vector<Task> other_rows(const Judged& problem) {
 class Comparison {
  public:
   explicit Comparison(const Judged& problem)
-      : problem_(problem), tally_(&problem.tolerance), tiles_(core::ceil_div(problem.columns(), kColumns)) {}
+      : problem_(problem), stats_(problem.out.dtype), tiles_(core::ceil_div(problem.columns(), kColumns)) {}
 
   void run(const std::vector<Task>& tasks) {
     const std::int64_t all = std::ssize(tasks) * tiles_;
@@ -244,57 +155,59 @@ class Comparison {
     }
     work *= static_cast<double>(problem_.columns());
     core::parallel_reduce(
-        all, core::threads_for(all, work), [&] { return Tally(&problem_.tolerance); },
-        [&](Tally& tally, std::int64_t i) {
+        all, core::threads_for(all, work), [&] { return Stats(problem_.out.dtype); },
+        [&](Stats& stats, std::int64_t i) {
           const Task& task = tasks[static_cast<std::size_t>(i / tiles_)];
           const std::int64_t first = i % tiles_ * kColumns;
           const std::int64_t columns = std::min(kColumns, problem_.columns() - first);
           if (task.product)
-            compare_products(task, first, columns, tally);
+            compare_products(task, first, columns, stats);
           else
-            compare_others(task, first, columns, tally);
+            compare_others(task, first, columns, stats);
           if (!problem_.progress) return;
           const std::scoped_lock lock(one_at_a_time);
           problem_.progress(++done, all);
         },
-        [&](const Tally& tally) { tally_.join(tally); });
+        [&](const Stats& stats) { stats_.join(stats); });
   }
 
-  const Tally& tally() const { return tally_; }
+  const Stats& stats() const { return stats_; }
 
  private:
-  void compare_products(const Task& task, std::int64_t first, std::int64_t columns, Tally& tally) const {
+  void compare_products(const Task& task, std::int64_t first, std::int64_t columns, Stats& stats) const {
+    const Tolerance& tolerance = problem_.tolerance;
     const std::int64_t depth = task.product->a.shape[1], rows = std::ssize(task.rows);
     std::vector<double> sums(static_cast<std::size_t>(rows * columns)), magnitudes(sums.size());
     std::vector<double> values(static_cast<std::size_t>(columns)), there(values.size());
     multiply_rows(*task.product, task.rows, first, columns, sums.data(), magnitudes.data(),
-                  problem_.tolerance.flushed);
+                  tolerance.flushed);
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t row = task.product->row + task.rows[static_cast<std::size_t>(r)];
       Matrix{problem_.out}.load_row(row, first, columns, values.data());
       if (problem_.adds()) Matrix{*problem_.existing}.load_row(row, first, columns, there.data());
       for (std::int64_t j = 0; j < columns; ++j) {
         const auto at = static_cast<std::size_t>(r * columns + j), c = static_cast<std::size_t>(j);
-        tally.see(
-            {row, first + j, values[c], sums[at] + there[c], magnitudes[at] + std::abs(there[c]), depth});
+        const double reference = sums[at] + there[c], magnitude = magnitudes[at] + std::abs(there[c]);
+        stats.see({row, first + j}, values[c], reference, tolerance.of_element(depth, magnitude, reference),
+                  depth > 0 && magnitude > tolerance.most);
       }
     }
   }
 
-  void compare_others(const Task& task, std::int64_t first, std::int64_t columns, Tally& tally) const {
+  void compare_others(const Task& task, std::int64_t first, std::int64_t columns, Stats& stats) const {
     std::vector<double> values(static_cast<std::size_t>(columns)), there(values.size());
     for (std::int64_t row = task.first_row; row < task.first_row + task.count; ++row) {
       Matrix{problem_.out}.load_row(row, first, columns, values.data());
       if (problem_.existing) Matrix{*problem_.existing}.load_row(row, first, columns, there.data());
       for (std::int64_t j = 0; j < columns; ++j) {
         const auto c = static_cast<std::size_t>(j);
-        tally.see({row, first + j, values[c], there[c], 0, 0});
+        stats.see({row, first + j}, values[c], there[c], 0);
       }
     }
   }
 
   const Judged& problem_;
-  Tally tally_;
+  Stats stats_;
   std::int64_t tiles_;
 };
 
@@ -308,7 +221,7 @@ class VectorTest {
  public:
   explicit VectorTest(const Judged& problem)
       : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
-    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::mixed(j) & 1u) != 0 ? 1 : -1;
+    for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::splitmix64(j) & 1u) != 0 ? 1 : -1;
   }
 
   enum class Verdict { right, failing, open };
@@ -411,8 +324,8 @@ class VectorTest {
     }
     const double length = std::sqrt(out.squares), n = static_cast<double>(problem_.columns());
     const double sure = std::sqrt(n);
-    const double rounding =
-        tolerance.of_sums(depth) * size + tolerance.of_result() * length + tolerance.at_the_end(depth) * sure;
+    const double rounding = tolerance.of_sums(depth) * size + tolerance.result.epsilon() * length +
+                            tolerance.at_the_end(depth) * sure;
     const double evaluation =
         (n + static_cast<double>(depth)) * tolerance.evaluation_unit * sure * (size + length);
     // The result's length stands for that of the reference; a hundredth is more than they differ by.
@@ -432,25 +345,6 @@ double multiply_adds(const Judged& problem) {
     all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
            static_cast<double>(problem.columns());
   return all;
-}
-
-// Rows of a product: the first, the last, and `more` between them, one at random from each of as many equal
-// parts.
-std::vector<std::int64_t> sample(std::int64_t rows, std::int64_t more, std::int64_t seed) {
-  std::vector<std::int64_t> chosen{0};
-  const std::int64_t between = std::max<std::int64_t>(rows - 2, 0);
-  more = std::min(more, between);
-  for (std::int64_t i = 0; i < more; ++i) {
-    const auto place = [&](std::int64_t n) {
-      return 1 + static_cast<std::int64_t>(static_cast<double>(between) * static_cast<double>(n) /
-                                           static_cast<double>(more));
-    };
-    const std::int64_t begin = place(i), length = std::max<std::int64_t>(place(i + 1) - begin, 1);
-    chosen.push_back(begin + static_cast<std::int64_t>(core::mixed(static_cast<std::uint64_t>(seed + i)) %
-                                                       static_cast<std::uint64_t>(length)));
-  }
-  chosen.push_back(rows - 1);
-  return chosen;
 }
 
 MatmulCheck check_problem(const Judged& problem, const CheckEffort& effort) {
@@ -479,7 +373,7 @@ MatmulCheck check_problem(const Judged& problem, const CheckEffort& effort) {
       const std::int64_t rows = product.a.shape[0];
       if (rows == 0) continue;
       const auto more = static_cast<std::int64_t>(share * static_cast<double>(rows)) - 2;
-      chosen[i] = sample(rows, std::max<std::int64_t>(more, 0), product.row);
+      chosen[i] = verify::sample_rows(rows, std::max<std::int64_t>(more, 0), product.row);
       result.rows_by_vector += rows;
     }
     // Those that fail before those of which it says nothing: a few in any case, more while there is time.
@@ -509,15 +403,19 @@ MatmulCheck check_problem(const Judged& problem, const CheckEffort& effort) {
 
   Comparison comparison(problem);
   comparison.run(tasks);
-  const Tally& tally = comparison.tally();
-  result.compared = tally.compared;
-  result.nonzero = tally.nonzero;
-  result.violating = tally.violating;
-  const Matrix out{problem.out};
-  result.largest_absolute = tally.absolute.in(out);
-  result.largest_relative = tally.relative.in(out);
-  result.largest_ulps = tally.ulps.in(out);
-  result.worst = tally.worst.in(out);
+  const Stats& stats = comparison.stats();
+  result.compared = stats.compared;
+  result.nonzero = stats.nonzero;
+  result.violating = stats.violating;
+  const auto found = [&](const auto& largest, double size) -> std::optional<MatmulDifference> {
+    if (!largest.found) return std::nullopt;
+    return MatmulDifference{Matrix{problem.out}.index_of(largest.at.row, largest.at.column),
+                            largest.item.value, largest.item.reference, size};
+  };
+  result.largest_absolute = found(stats.absolute, stats.absolute.measure);
+  result.largest_relative = found(stats.relative, stats.relative.measure);
+  result.largest_ulps = found(stats.ulps, stats.ulps.measure);
+  result.worst = found(stats.worst, stats.worst.item.size);
   return result;
 }
 
@@ -538,43 +436,22 @@ std::int64_t check_bytes(const Problem& problem) {
   return kBytesOfARow * (problem.cut == Problem::Cut::rows ? problem.groups * problem.k : problem.m);
 }
 
-void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero) {
-  if (!computed)
-    report.add(Remark{"Nothing was computed, so there was nothing to check."});
-  else if (nonzero * 100 < compared)
-    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
-                                  format_count(compared), format_count(nonzero))});
-}
-
 }  // namespace ejk::matmul
 
 namespace ejk {
 
 Report describe(const MatmulCheck& check) {
-  const auto share = [](std::int64_t part, std::int64_t whole) {
-    return whole > 0 ? ReportValue(static_cast<double>(part) / static_cast<double>(whole)) : ReportValue();
-  };
   const bool every = check.method == MatmulCheck::Method::every_element;
-  Report report;
-  report.add("passed", "within the tolerance", check.passed())
-      .add("method", "compared with float64", std::string(every ? "every element" : "sampled rows"))
-      .add("elements", "elements", check.elements, Unit::count)
-      .add("compared", "compared", check.compared, Unit::count)
-      .add("violating", "beyond the tolerance", check.violating, Unit::count)
-      .add("violating_share", "share of those", share(check.violating, check.compared), Unit::share);
+  Report report =
+      verify::describe_check(check.passed(), every, check.elements, check.compared, check.violating);
+  report.add("violating_share", "share of those", verify::share_of(check.violating, check.compared),
+             Unit::share);
   if (!every) {
     report.add("rows_by_vector", "all rows by a random vector", check.rows_by_vector, Unit::rows)
         .add("rows_refuted", "that it refutes, not compared", check.rows_refuted, Unit::rows);
     if (check.rows_open > 0) report.add("rows_open", "of which it says nothing", check.rows_open, Unit::rows);
   }
-  Table table{"differences",
-              "largest differences from float64",
-              {{"kind", ""},
-               {"difference", "difference"},
-               {"index", "index"},
-               {"value", "result"},
-               {"reference", "float64"}},
-              {}};
+  Table table = verify::table_of_differences("kind", false);
   const auto row = [&](const char* kind, const std::optional<MatmulDifference>& d) {
     if (d) table.rows.push_back({std::string(kind), d->size, d->index, d->value, d->reference});
   };
@@ -583,7 +460,7 @@ Report describe(const MatmulCheck& check) {
   row("ulps", check.largest_ulps);
   row("worst", check.worst);
   report.add(std::move(table));
-  matmul::add_doubt(report, check.compared != check.compared_other, check.compared, check.nonzero);
+  verify::warn_if_vacuous(report, check.compared != check.compared_other, check.compared, check.nonzero);
   return report;
 }
 

@@ -21,8 +21,4 @@ MatmulCheck check(const Problem& problem, const Operands& operands, const ArrayV
 /// Memory that this takes beside the arrays.
 std::int64_t check_bytes(const Problem& problem);
 
-/// Adds to a report of a check what it may not prove: that nothing was computed, or that nearly all of the
-/// elements compared are 0 on both sides.
-void add_doubt(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
-
 }  // namespace ejk::matmul

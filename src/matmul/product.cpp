@@ -1,3 +1,6 @@
+// The loops of one product around the micro-kernels. The next block of B is packed slice by slice between
+// the tiles of this one, and lines that are packed soon are prefetched, so that memory is read while sums
+// are made. Cost: rows · columns · k multiply-adds; packing A and B once.
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
@@ -29,12 +32,12 @@ kernels::Block part(const kernels::Block& block, std::int64_t row, std::int64_t 
   return moved;
 }
 
-// Asks for the cache lines of a block some at a time, between tiles: what is packed next has come from memory
-// by then. Where neither rows nor columns lie together there is nothing to ask for.
-class Ahead {
+// Prefetches the cache lines of a block some at a time, between tiles: what is packed next has come from
+// memory by then. Where neither rows nor columns are contiguous it does nothing.
+class Prefetcher {
  public:
-  Ahead() = default;
-  Ahead(const kernels::Block& block, std::int64_t rows, std::int64_t columns) {
+  Prefetcher() = default;
+  Prefetcher(const kernels::Block& block, std::int64_t rows, std::int64_t columns) {
     const std::int64_t size = size_of(block.dtype);
     const bool by_row = block.column_stride == size;
     if (!by_row && block.row_stride != size) return;
@@ -46,7 +49,7 @@ class Ahead {
 
   std::int64_t lines() const { return runs_ * core::ceil_div(run_bytes_, kLine); }
 
-  void ask(std::int64_t lines) {
+  void prefetch(std::int64_t lines) {
     while (lines > 0 && run_ < runs_) {
       const std::byte* line = from_ + run_ * stride_ + at_;
       const std::int64_t count = std::min(lines, core::ceil_div(run_bytes_ - at_, kLine));
@@ -78,7 +81,8 @@ void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
   });
 }
 
-// For so many tiles of rows packing B would cost more than it gives.
+// Up to so many tiles of rows B is read in place: packing it reads and writes it once more, which few uses do
+// not pay back.
 constexpr std::int64_t kDirectTiles = 3;
 
 template <class Sum>
@@ -88,8 +92,8 @@ class Multiplication {
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
     direct_ = p_.few_rows && p_.b.column_stride == size_of(p_.b.dtype);
-    lying_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
-    packed_ = p_.columns - lying_;
+    unpacked_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
+    packed_ = p_.columns - unpacked_;
     tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
     panels_ = core::ceil_div(packed_, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
@@ -119,9 +123,9 @@ class Multiplication {
       for (std::int64_t r = 0; r < p_.rows; ++r) std::fill_n(sums_ + r * stride_, p_.columns, Sum{0});
     for (std::int64_t k0 = 0; k0 < p_.k; k0 += kc_, adds_ = true) {
       const std::int64_t k = std::min(kc_, p_.k - k0);
-      if (lying_ > 0) multiply_lying(k0, k);
+      if (unpacked_ > 0) multiply_unpacked(k0, k);
       if (packed_ > 0) multiply_packed(k0, k);
-      if (lying_ > 0 && k0 + k == p_.k) finish(0, p_.rows);
+      if (unpacked_ > 0 && k0 + k == p_.k) finish(0, p_.rows);
     }
     if (p_.k == 0) finish(0, p_.rows);
   }
@@ -136,8 +140,8 @@ class Multiplication {
     return static_cast<const std::byte*>(p_.added) + row * p_.added_stride;
   }
 
-  // B where it lies: a few rows of it at a time go through all of A.
-  void multiply_lying(std::int64_t k0, std::int64_t k) {
+  // B unpacked: a few rows of it at a time go through all of A.
+  void multiply_unpacked(std::int64_t k0, std::int64_t k) {
     for (std::int64_t t = 0; t < tiles_; ++t)
       gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
     for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k) {
@@ -145,7 +149,7 @@ class Multiplication {
       const void* next = after < p_.k ? part(p_.b, after, 0).data : p_.next;
       for (std::int64_t t = 0; t < tiles_; ++t)
         gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length,
-                     rows_of(t), lying_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,
+                     rows_of(t), unpacked_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,
                      t == 0 ? next : nullptr);
     }
   }
@@ -153,33 +157,35 @@ class Multiplication {
   // B packed: A goes through it a tile of rows at a time, and with each of them a slice of what B is next is
   // packed beside it: memory is read while sums are made. Finished rows are converted while they are near.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
-    using kernels::Put;
+    using kernels::Store;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
-    const Put put = adds_ ? Put::add : in_place_ && p_.stream && next_k == 0 ? Put::stream : Put::set;
+    const Store how = adds_                                   ? Store::accumulate
+                      : in_place_ && p_.stream && next_k == 0 ? Store::stream
+                                                              : Store::overwrite;
     if (k0 == 0) pack_b(0, 0, k, k, b_);
     std::byte* next = b_ == packed_b_[0] ? packed_b_[1] : packed_b_[0];
     const std::int64_t slice =
         round_up(std::max<std::int64_t>(core::ceil_div(next_k, tiles_), 1), slice_step_);
     for (std::int64_t t = 0; t < tiles_; ++t) {
       std::byte* a = a_;
-      if (lying_ > 0)
+      if (unpacked_ > 0)
         a += t * a_bytes();  // packed already
       else
         gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a);
       pack_b(k0 + k, t * slice, slice, next_k, next);
-      Ahead next_a = t + 1 < tiles_ ? Ahead(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
-                                    : Ahead(part(p_.a, 0, k0 + k), rows_of(0), next_k);
-      Ahead next_b(part(p_.b, k0 + k + (t + 1) * slice, lying_),
-                   std::clamp<std::int64_t>(next_k - (t + 1) * slice, 0, slice), packed_);
+      Prefetcher next_a = t + 1 < tiles_ ? Prefetcher(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
+                                         : Prefetcher(part(p_.a, 0, k0 + k), rows_of(0), next_k);
+      Prefetcher next_b(part(p_.b, k0 + k + (t + 1) * slice, unpacked_),
+                        std::clamp<std::int64_t>(next_k - (t + 1) * slice, 0, slice), packed_);
       const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_);
       const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_);
       for (std::int64_t j = 0; j < panels_; ++j) {
-        next_a.ask(a_lines);
-        next_b.ask(b_lines);
-        gemm_.tile(a, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), put,
-                   sums_ + first_row(t) * stride_ + lying_ + j * gemm_.nr, stride_);
+        next_a.prefetch(a_lines);
+        next_b.prefetch(b_lines);
+        gemm_.tile(a, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), how,
+                   sums_ + first_row(t) * stride_ + unpacked_ + j * gemm_.nr, stride_);
       }
-      if (next_k == 0 && lying_ == 0) finish(first_row(t), rows_of(t));
+      if (next_k == 0 && unpacked_ == 0) finish(first_row(t), rows_of(t));
     }
     b_ = next;
   }
@@ -188,7 +194,7 @@ class Multiplication {
   void pack_b(std::int64_t k0, std::int64_t first, std::int64_t count, std::int64_t k, std::byte* out) const {
     count = std::min(count, k - first);
     if (count > 0)
-      gemm_.pack_b(part(p_.b, k0 + first, lying_), count, packed_,
+      gemm_.pack_b(part(p_.b, k0 + first, unpacked_), count, packed_,
                    out + first / gemm_.kr * gemm_.nr * gemm_.unit, panel_);
   }
 
@@ -207,7 +213,7 @@ class Multiplication {
   std::int64_t kc_;
   bool direct_, in_place_;
   bool adds_ = false;
-  std::int64_t lying_, packed_;  // columns of B that are read where they lie, and those packed behind them
+  std::int64_t unpacked_, packed_;  // columns of B that are read in place, and those packed behind them
   std::int64_t tiles_, panels_, panel_, stride_;
   std::int64_t slice_step_;
   std::int64_t a_size_, b_size_, bytes_;

@@ -1,22 +1,14 @@
+// Elements are converted a run at a time; the sums of chosen rows and columns stay in a cache, and
+// converting b is shared by the rows.
 // tests: tests/matmul/test_reference.cpp
 #include "matmul/reference.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
-#include <mutex>
-#include <numeric>
-
-#include "core/checked.hpp"
-#include "core/parallel.hpp"
 
 namespace ejk::matmul {
 
 namespace {
-
-// Rows and columns of a task: the sums of one stay in a cache, and converting b is shared by its rows.
-constexpr std::int64_t kRows = 32, kColumns = 256;
 
 ArrayView rows_from(const ArrayView& matrix, std::int64_t begin, std::int64_t end) {
   return {
@@ -70,58 +62,6 @@ void multiply(const GroupProduct& product, std::span<const std::int64_t> rows, s
 
 }  // namespace
 
-void reference_product(const Problem& problem, const Operands& operands, std::byte* to,
-                       const WorkProgress& progress) {
-  const auto& existing = operands.existing_out;
-  const DType dtype = problem.out.dtype;
-  const std::int64_t columns = problem.n, item = size_of(dtype);
-  const bool add = existing && problem.existing == Existing::add;
-  if (!existing)
-    std::memset(to, 0, static_cast<std::size_t>(problem.out.bytes()));
-  else if (existing->data != to)
-    copy_elements(*existing, to);
-
-  const std::vector<GroupProduct> products = products_of(problem, operands.lhs, operands.rhs);
-  struct Task {
-    const GroupProduct* product;
-    std::int64_t first_row, rows;
-  };
-  std::vector<Task> tasks;
-  for (const GroupProduct& product : products)
-    for (std::int64_t row = 0; row < product.a.shape[0]; row += kRows)
-      // Nothing to add leaves what there is, to the bit.
-      if (!add || product.a.shape[1] > 0)
-        tasks.push_back({&product, row, std::min(kRows, product.a.shape[0] - row)});
-  const std::int64_t tiles = core::ceil_div(columns, kColumns), all = std::ssize(tasks) * tiles;
-  std::int64_t done = 0;
-  std::mutex one_at_a_time;
-  double work = 0;
-  for (const GroupProduct& product : products)
-    work += static_cast<double>(product.a.shape[0]) * static_cast<double>((product.a.shape[1] + 1) * columns);
-  core::parallel_for(all, work, [&](std::int64_t i) {
-    const Task& task = tasks[static_cast<std::size_t>(i / tiles)];
-    const std::int64_t first = i % tiles * kColumns, count = std::min(kColumns, columns - first);
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(task.rows));
-    std::iota(rows.begin(), rows.end(), task.first_row);
-    std::vector<double> sums(static_cast<std::size_t>(task.rows * count)), there;
-    multiply_rows(*task.product, rows, first, count, sums.data());
-    for (std::int64_t r = 0; r < task.rows; ++r) {
-      std::byte* const row = to + ((task.product->row + task.first_row + r) * columns + first) * item;
-      double* const sum = sums.data() + r * count;
-      if (add) {
-        there.resize(static_cast<std::size_t>(count));
-        load(dtype, row, item, count, there.data());
-        for (std::int64_t j = 0; j < count; ++j) sum[j] += there[static_cast<std::size_t>(j)];
-      }
-      store(sum, count, dtype, row);
-    }
-    if (progress) {
-      const std::scoped_lock lock(one_at_a_time);
-      progress(++done, all);
-    }
-  });
-}
-
 std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs) {
   std::vector<GroupProduct> products;
   for (std::int64_t g = 0; g < problem.groups; ++g) {
@@ -137,19 +77,6 @@ std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& l
 
 Precision precision_for(const ArrayView& a, const ArrayView& b) {
   return a.dtype == DType::float64 || b.dtype == DType::float64 ? Precision::extended : Precision::float64;
-}
-
-void store(const double* from, std::int64_t count, DType dtype, std::byte* out) {
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      T value;
-      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-        value = T(core::rounded_to_odd(from[i]));
-      else
-        value = static_cast<T>(from[i]);
-      std::memcpy(out + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof value);
-    }
-  });
 }
 
 void multiply_rows(const GroupProduct& product, std::span<const std::int64_t> rows, std::int64_t first,

@@ -1,7 +1,7 @@
 // identity_dtype_convert: golden cases.
 #include "ejk/attention.hpp"
+#include "support/arrays.hpp"
 #include "support/golden.hpp"
-#include "support/plain_matmul.hpp"
 
 using namespace ejk;
 

@@ -24,8 +24,9 @@ const std::map<std::string, Names> kArrows{
     {"arrays", {"core", "kernels"}},
     {"settings", {"core", "kernels"}},
     {"mask", {"core", "kernels"}},
-    {"matmul", {"core", "kernels"}},
-    {"attention", {"core", "kernels", "mask", "matmul"}},
+    {"verify", {"arrays", "core", "kernels"}},
+    {"matmul", {"core", "kernels", "verify"}},
+    {"attention", {"core", "kernels", "mask", "matmul", "verify"}},
 };
 
 // A public header and the room that it speaks for; one a line, so that two who add one do not meet.
@@ -51,7 +52,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention", "attention"},
     {"attention_check", "attention"},
     {"array_math", "arrays"},
-    {"compare", "arrays"},
+    {"compare", "verify"},
     {"generate", "arrays"},
     {"statistics", "arrays"},
     {"params", "settings"},

@@ -101,9 +101,9 @@ void check(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t k, std
   if (gemm.enter != nullptr) gemm.enter();
   for (std::int64_t j = 0; j < panels; ++j)
     gemm.tile(packed_a, packed_b + j * panel, k, rows, std::min(gemm.nr, columns - j * gemm.nr),
-              add             ? Put::add
-              : rows % 3 == 0 ? Put::stream
-                              : Put::set,
+              add             ? Store::accumulate
+              : rows % 3 == 0 ? Store::stream
+                              : Store::overwrite,
               out + j * gemm.nr, stride);
   if (gemm.leave != nullptr) gemm.leave();
   bool right = true;
@@ -288,10 +288,10 @@ TEST_CASE("a row has the same bits in AMX's whole tiles and in its ragged ones")
   alignas(64) static std::byte packed_a[32 * 1088], packed_b[512 * 64];
   plain_pack_a({a.data(), DType::bfloat16, kLength * 2, 2}, kWhole, kLength, packed_a);
   plain_pack_b({b.data(), DType::bfloat16, 64, 2}, kLength, 32, packed_b, sizeof packed_b);
-  for (const Put put : {Put::set, Put::add}) {
+  for (const Store how : {Store::overwrite, Store::accumulate}) {
     std::vector<float> whole(32 * 32, 0.37f), ragged = whole;
-    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kWhole, 32, put, whole.data(), 32);
-    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kRagged, 32, put, ragged.data(), 32);
+    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kWhole, 32, how, whole.data(), 32);
+    amx_tile<PlainTiles>(packed_a, packed_b, kLength, kRagged, 32, how, ragged.data(), 32);
     CHECK(std::equal(whole.begin(), whole.begin() + kRagged * 32, ragged.begin()));
     CHECK(ragged.back() == 0.37f);
   }

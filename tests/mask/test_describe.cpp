@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ejk/mask_info.hpp"
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 
 using namespace ejk;
 

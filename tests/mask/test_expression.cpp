@@ -4,7 +4,7 @@
 #include <map>
 
 #include "ejk/mask.hpp"
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 
 using namespace ejk;
 

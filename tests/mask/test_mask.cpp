@@ -6,7 +6,7 @@
 
 #include "ejk/mask_info.hpp"
 #include "mask/node.hpp"
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 
 using namespace ejk;
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ejk/mask_info.hpp"
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 
 using namespace ejk;
 

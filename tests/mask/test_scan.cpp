@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "support/golden.hpp"
-#include "support/plain_mask.hpp"
+#include "support/random_mask.hpp"
 
 using namespace ejk;
 

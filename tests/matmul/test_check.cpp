@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "support/plain_matmul.hpp"
+#include "support/matmul.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;

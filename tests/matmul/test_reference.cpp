@@ -1,23 +1,125 @@
-// The plain evaluation against loops of the test's own, and its pieces.
+// The plain evaluation of grouped products, with which results are checked: golden cases, loops written out
+// here, and its pieces.
 #include "matmul/reference.hpp"
 
 #include <doctest/doctest.h>
 
-#include "support/plain_matmul.hpp"
+#include "matmul/check.hpp"
+#include "support/matmul.hpp"
 
 using namespace ejk;
 using plain::Sizes;
 
 namespace {
 
+// A result as loops over all elements give it, in C order.
+std::vector<double> by_loops(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
+                             const GroupedMatmulOptions& options) {
+  const auto a = plain::doubles(lhs), b = plain::doubles(rhs);
+  const std::int64_t m = lhs.shape[0], k = lhs.shape[1], n = rhs.shape[options.transpose_rhs ? 1 : 2];
+  std::vector<double> out(static_cast<std::size_t>(m * n));
+  if (options.existing_out) out = plain::doubles(*options.existing_out);
+  std::int64_t row = 0;
+  for (std::int64_t g = 0; g < std::ssize(sizes); ++g)
+    for (std::int64_t i = 0; i < sizes[static_cast<std::size_t>(g)]; ++i, ++row) {
+      const std::int64_t r = g - options.group_offset;
+      if (r < 0 || r >= rhs.shape[0]) continue;
+      for (std::int64_t j = 0; j < n; ++j) {
+        double& element = out[static_cast<std::size_t>(row * n + j)];
+        long double sum = options.existing_out && options.existing == Existing::add ? element : 0;
+        for (std::int64_t p = 0; p < k; ++p) {
+          const std::int64_t at = options.transpose_rhs ? (r * n + j) * k + p : (r * k + p) * n + j;
+          sum += static_cast<long double>(a[static_cast<std::size_t>(row * k + p)]) *
+                 b[static_cast<std::size_t>(at)];
+        }
+        element = static_cast<double>(sum);
+      }
+    }
+  return out;
+}
+
+std::vector<double> by_loops(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes,
+                             const TransposedGroupedMatmulOptions& options) {
+  const auto a = plain::doubles(lhs), b = plain::doubles(rhs);
+  const std::int64_t k = lhs.shape[0], m = lhs.shape[1], n = rhs.shape[1];
+  const std::int64_t groups = options.num_actual_groups.value_or(std::ssize(sizes) - options.group_offset);
+  std::vector<double> out(static_cast<std::size_t>(groups * k * n));
+  if (options.existing_out) out = plain::doubles(*options.existing_out);
+  std::int64_t begin = 0;
+  for (std::int64_t g = 0; g < options.group_offset + groups; ++g) {
+    const std::int64_t end = begin + sizes[static_cast<std::size_t>(g)];
+    for (std::int64_t p = 0; g >= options.group_offset && p < k; ++p)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double& element = out[static_cast<std::size_t>(((g - options.group_offset) * k + p) * n + j)];
+        long double sum = element;
+        for (std::int64_t i = begin; i < end; ++i)
+          sum += static_cast<long double>(a[static_cast<std::size_t>(p * m + i)]) *
+                 b[static_cast<std::size_t>(i * n + j)];
+        element = static_cast<double>(sum);
+      }
+    begin = end;
+  }
+  return out;
+}
+
+// Compares every element of `out` with the plain evaluation.
 template <class Options>
-void evaluate(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes, const Options& options,
-              Array& out) {
-  matmul::reference_product(plain::problem_of(lhs, rhs, *plain::source(sizes), options),
-                            {lhs, rhs, options.existing_out}, out.data());
+MatmulCheck compare(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
+                    const Options& options, const ArrayView& out) {
+  const MatmulCheck c =
+      matmul::check(plain::problem_of(lhs, rhs, sizes, options), {lhs, rhs, options.existing_out}, out, {});
+  CHECK(c.method == MatmulCheck::Method::every_element);
+  CHECK(c.compared == element_count(out.shape));
+  CHECK(c.violating == 0);
+  return c;
+}
+
+// That the plain evaluation has the same numbers as loops, but for the rounding of the result.
+template <class Options>
+void check_loops(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes, const Options& options,
+                 const Shape& shape) {
+  const Array out = plain::array_of(options.dtype, shape, by_loops(lhs, rhs, sizes, options));
+  const MatmulCheck c = compare(lhs, rhs, *plain::source(sizes), options, out.view());
+  if (options.dtype == DType::float64)
+    CHECK(c.largest_absolute->size < 1e-12);
+  else
+    CHECK(c.largest_ulps->size < 0.51);
+}
+
+template <class Options>
+int check_golden(const char* family, Existing existing = Existing::keep) {
+  int cases = 0;
+  for (const golden::Case& c : golden::load(family)) {
+    if (c.is_error) continue;
+    CAPTURE(c.name);
+    auto options = golden::options_of<Options>(c);
+    if constexpr (std::is_same_v<Options, GroupedMatmulOptions>) options.existing = existing;
+    const Array& expected = c.out.at("out_float64");
+    Array old;
+    if (options.existing_out)
+      old = plain::array_of(DType::float64, expected.shape(), plain::doubles(*options.existing_out));
+    if (options.existing_out) options.existing_out = old.view();
+    options.dtype = DType::float64;
+    const auto sizes = make_source(c.in.at("group_sizes").view(), "group_sizes");
+    const MatmulCheck check =
+        compare(c.in.at("lhs").view(), c.in.at("rhs").view(), *sizes, options, expected.view());
+    const auto magnitudes = plain::doubles(c.out.at("abs_dot").view());
+    double most = 1;
+    for (const double magnitude : magnitudes)
+      if (std::isfinite(magnitude)) most = std::max(most, magnitude);
+    if (check.largest_absolute) CHECK(check.largest_absolute->size <= 1e-14 * most);
+    ++cases;
+  }
+  return cases;
 }
 
 }  // namespace
+
+TEST_CASE("the plain evaluation of grouped products gives the golden results") {
+  CHECK(check_golden<GroupedMatmulOptions>("grouped_matmul") > 20);
+  CHECK(check_golden<GroupedMatmulOptions>("grouped_matmul_ejkernel_xla", Existing::add) > 0);
+  CHECK(check_golden<TransposedGroupedMatmulOptions>("transposed_grouped_matmul") > 20);
+}
 
 TEST_CASE("the plain evaluation of both products is that of loops over all elements") {
   std::mt19937_64 engine(1);
@@ -38,9 +140,7 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
           for (const Existing use : {Existing::keep, Existing::add}) {
             if (existing) options.existing_out = old.view();
             options.existing = use;
-            Array out = plain::filled(result, {50, 9}, std::nan(""));
-            evaluate(lhs.view(), rhs.view(), sizes, options, out);
-            CHECK(plain::difference(out, plain::grouped(lhs.view(), rhs.view(), sizes, options)) == "");
+            check_loops(lhs.view(), rhs.view(), sizes, options, {50, 9});
           }
         const Array a = plain::random(left, {9, 50}, engine), b = plain::random(right, {50, 300}, engine);
         TransposedGroupedMatmulOptions how;
@@ -50,54 +150,24 @@ TEST_CASE("the plain evaluation of both products is that of loops over all eleme
         const Array before = plain::random(result, {2, 9, 300}, engine);
         for (const bool existing : {false, true}) {
           if (existing) how.existing_out = before.view();
-          Array out = plain::filled(result, {2, 9, 300}, std::nan(""));
-          evaluate(a.view(), b.view(), sizes, how, out);
-          CHECK(plain::difference(out, plain::transposed(a.view(), b.view(), sizes, how)) == "");
+          check_loops(a.view(), b.view(), sizes, how, {2, 9, 300});
         }
       }
 }
 
-TEST_CASE("the plain evaluation rounds a float64 sum to 16 bits once") {
-  // Just above and below the middle between 1 and the next number: float32 would make it the middle.
-  for (const double sign : {1.0, -1.0}) {
-    for (const auto& type : {std::pair{DType::float16, 0x1p-11}, {DType::bfloat16, 0x1p-8}}) {
-      const DType dtype = type.first;
-      const double half = type.second;
-      for (const double beside : {0x1p-40, 0.0, -0x1p-40}) {
-        CAPTURE(name_of(dtype));
-        CAPTURE(beside);
-        Array lhs(DType::float64, {1, 2}), rhs(DType::float64, {1, 2, 1});
-        lhs.elements<double>()[0] = lhs.elements<double>()[1] = sign;
-        rhs.elements<double>()[0] = 1 + half, rhs.elements<double>()[1] = beside;
-        GroupedMatmulOptions options;
-        options.dtype = dtype;
-        Array out(dtype, {1, 1});
-        evaluate(lhs.view(), rhs.view(), {1}, options, out);
-        double value = 0;
-        core::load(dtype, out.data(), 2, 1, &value);
-        CHECK(value == sign * (beside > 0 ? 1 + 2 * half : 1));
-      }
-    }
-  }
-}
-
-TEST_CASE("the plain evaluation takes any strides and a result that is existing_out's own memory") {
+TEST_CASE("the plain evaluation takes any strides") {
   std::mt19937_64 engine(2);
   const Sizes sizes{3, 0, 4};
   const Array lhs = plain::random(DType::float32, {8, 5}, engine);
   const Array rhs = plain::random(DType::bfloat16, {3, 6, 5}, engine);
+  const Array old = plain::random(DType::float32, {8, 6}, engine);
   for (int how = 0; how < 4; ++how) {
-    const plain::Laid a(lhs, how), b(rhs, how);
+    const plain::Laid a(lhs, how), b(rhs, how), there(old, how);
     GroupedMatmulOptions options;
     options.transpose_rhs = true;
     options.existing = Existing::add;
-    Array out = plain::random(DType::float32, {8, 6}, engine);
-    const Array old = Array::copy_of(out.view());
-    options.existing_out = old.view();
-    const auto expected = plain::grouped(lhs.view(), rhs.view(), sizes, options);
-    options.existing_out = out.view();
-    evaluate(a.view(), b.view(), sizes, options, out);
-    CHECK(plain::difference(out, expected) == "");
+    options.existing_out = there.view();
+    check_loops(a.view(), b.view(), sizes, options, {8, 6});
   }
 }
 

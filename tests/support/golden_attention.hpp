@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ejk/attention.hpp"
+#include "support/attention_tolerance.hpp"
 #include "support/golden.hpp"
-#include "support/plain_attention.hpp"
 
 namespace golden {
 

@@ -1,19 +1,25 @@
-// Random attention: inputs of odd lengths under random masks, as the library takes them and as plain tables.
+// Random attention: inputs of odd lengths under random masks, as the library takes them and by definition.
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
-#include "support/plain_attention.hpp"
-#include "support/plain_mask.hpp"
+#include "ejk/attention.hpp"
+#include "support/attention_tolerance.hpp"
+#include "support/random_mask.hpp"
 
 namespace plain {
 
 struct RandomAttention {
   Array q, k, v, dout, bias;
   ejk::AttentionOptions options;
-  AttentionCase plain;
   DType arithmetic = DType::float32;
+  std::int64_t batch = 1, heads = 1, q_length = 0, kv_length = 0;  // packed tokens are one batch entry
+  double scale = 1, softcap = 0;
+  /// Whether query i sees key j, and the bias there: batch entry, query head, positions in the array.
+  std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> allowed;
+  std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> bias_at;
 
   std::vector<double> values(const Array& array) const { return doubles(array.view()); }
 };
@@ -70,17 +76,15 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
   r->dout = make(q_length, heads, value_size);
   r->arithmetic = type == DType::float64 ? DType::float64 : DType::float32;
 
-  AttentionCase& c = r->plain;
-  c.layout = layout;
-  c.q = heads_of(r->q.view(), layout);
-  c.k = heads_of(r->k.view(), layout);
-  c.v = heads_of(r->v.view(), layout);
-  c.dout = heads_of(r->dout.view(), layout);
+  r->batch = batch;
+  r->heads = heads;
+  r->q_length = q_length;
+  r->kv_length = kv_length;
   ejk::AttentionOptions& o = r->options;
   o.layout = layout;
-  c.scale = 1 / std::sqrt(static_cast<double>(size));
-  if (between(random, 0, 2) == 0) o.scale = c.scale = static_cast<double>(between(random, -4, 4)) / 4;
-  if (between(random, 0, 2) == 0) o.softcap = c.softcap = 1.5;
+  r->scale = 1 / std::sqrt(static_cast<double>(size));
+  if (between(random, 0, 2) == 0) o.scale = r->scale = static_cast<double>(between(random, -4, 4)) / 4;
+  if (between(random, 0, 2) == 0) o.softcap = r->softcap = 1.5;
   if (between(random, 0, 3) > 0) o.block = ejk::BlockShape{between(random, 1, 20), between(random, 1, 70)};
 
   std::vector<std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>> rules;
@@ -151,29 +155,17 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
       if (between(random, 0, 5) == 0) value = -kInfinity;
     r->bias = array_of(r->bias.dtype(), shape, values);
     o.bias = r->bias.view();
-    c.bias = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    r->bias_at = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
       const std::int64_t index[] = {b, h, i, j};
       std::int64_t at = 0;
       for (std::size_t d = 0; d < 4; ++d) at = at * shape[d] + (shape[d] == 1 ? 0 : index[d]);
       return values[static_cast<std::size_t>(at)];
     };
   }
-  c.allowed = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  r->allowed = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
     return std::all_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule(b, h, i, j); });
   };
   return r;
-}
-
-/// Plain results in the order of the layout's arrays.
-inline std::vector<double> in_layout(const Heads& heads, ejk::AttentionLayout layout) {
-  if (layout == ejk::AttentionLayout::bhsd) return heads.values;
-  std::vector<double> out;
-  const Shape& s = heads.shape;
-  for (std::int64_t b = 0; b < s[0]; ++b)
-    for (std::int64_t i = 0; i < s[2]; ++i)
-      for (std::int64_t h = 0; h < s[1]; ++h)
-        for (std::int64_t d = 0; d < s[3]; ++d) out.push_back(heads.at(b, h, i, d));
-  return out;
 }
 
 }  // namespace plain

@@ -2,7 +2,7 @@
 // first tested as a whole, by plain loops that the compiler makes vectors of: all finite and all within the
 // tolerance. Only a block that fails is gone through element by element. Boxes are joined in order, so the
 // result does not depend on the threads. Cost: reading both arrays.
-// tests: tests/arrays/test_compare.cpp
+// tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
 #include <fmt/format.h>
@@ -21,6 +21,8 @@
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
+#include "verify/describe.hpp"
+#include "verify/error_stats.hpp"
 
 namespace ejk {
 
@@ -29,17 +31,11 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kBlock = 2048;  // elements
 
-// The worst element so far of those that do not agree.
-struct Worst {
-  std::int64_t at = -1;
-  double amount = 0;
+// Of the elements that do not agree.
+struct Pair {
   Extreme actual, expected;
-
-  // NaN is more than anything; of equals the first stays.
-  bool yields_to(double other) const {
-    return at < 0 || (std::isnan(other) ? !std::isnan(amount) : other > amount);
-  }
 };
+using Worst = verify::Largest<std::int64_t, Pair>;
 
 struct Part {
   std::int64_t differing = 0, both_zero = 0;
@@ -88,10 +84,6 @@ Extreme extreme(V value) {
   if constexpr (std::is_integral_v<V>)
     if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
   return static_cast<double>(value);
-}
-
-void take(Worst& worst, double amount, std::int64_t at, const Extreme& actual, const Extreme& expected) {
-  if (worst.yields_to(amount)) worst = {at, amount, actual, expected};
 }
 
 // --- floats
@@ -147,13 +139,13 @@ class Floats {
       const bool finite = std::isfinite(x) && std::isfinite(y);
       if (x == y || (finite && within(x, y, rtol_, atol_)) || (nan_equal_ && x != x && y != y)) continue;
       ++part.differing;
+      const Pair pair{extreme(x), extreme(y)};
       const double amount = std::abs(static_cast<double>(x) - static_cast<double>(y));
-      take(part.absolute, amount, at + i, extreme(x), extreme(y));
-      if (finite && y != 0)
-        take(part.relative, amount / std::abs(static_cast<double>(y)), at + i, extreme(x), extreme(y));
+      part.absolute.see(amount, at + i, pair);
+      if (finite && y != 0) part.relative.see(amount / std::abs(static_cast<double>(y)), at + i, pair);
       if (x == x && y == y) {
         const double ulps = difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y));
-        take(part.ulps, ulps, at + i, extreme(x), extreme(y));
+        part.ulps.see(ulps, at + i, pair);
       }
     }
   }
@@ -188,8 +180,9 @@ struct Integers {
       const double amount = difference(x, y), size = std::abs(static_cast<double>(y));
       if (static_cast<float>(amount) <= atol + rtol * static_cast<float>(size)) continue;
       ++part.differing;
-      take(part.absolute, amount, at + i, extreme(x), extreme(y));
-      if (y != 0) take(part.relative, amount / size, at + i, extreme(x), extreme(y));
+      const Pair pair{extreme(x), extreme(y)};
+      part.absolute.see(amount, at + i, pair);
+      if (y != 0) part.relative.see(amount / size, at + i, pair);
     }
   }
 };
@@ -314,8 +307,9 @@ void join(Part& sum, const Part& part) {
   sum.actual_infinities += part.actual_infinities;
   sum.expected_nans += part.expected_nans;
   sum.expected_infinities += part.expected_infinities;
-  for (Worst Part::*worst : {&Part::absolute, &Part::relative, &Part::ulps})
-    if (const Worst& w = part.*worst; w.at >= 0) take(sum.*worst, w.amount, w.at, w.actual, w.expected);
+  sum.absolute.join(part.absolute);
+  sum.relative.join(part.relative);
+  sum.ulps.join(part.ulps);
 }
 
 std::int64_t elements_of_a_piece(const ArraySource& actual, const ArraySource& expected) {
@@ -377,8 +371,9 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   Part sum;
   for (const Part& part : parts) join(sum, part);
   const auto found = [&](const Worst& worst) -> std::optional<Difference> {
-    if (worst.at < 0) return std::nullopt;
-    return Difference{core::index_of(actual.shape(), worst.at), worst.actual, worst.expected, worst.amount};
+    if (!worst.found) return std::nullopt;
+    return Difference{core::index_of(actual.shape(), worst.at), worst.item.actual, worst.item.expected,
+                      worst.measure};
   };
   result.close = sum.differing == 0;
   result.differing = sum.differing;
@@ -439,10 +434,7 @@ Report describe(const Comparison& comparison) {
   }
   report.add("elements", "elements", c.elements, Unit::count)
       .add("differing", "that differ", c.differing, Unit::count)
-      .add("differing_share", "share of those",
-           c.elements > 0 ? ReportValue(static_cast<double>(c.differing) / static_cast<double>(c.elements))
-                          : ReportValue(),
-           Unit::share)
+      .add("differing_share", "share of those", verify::share_of(c.differing, c.elements), Unit::share)
       .add("both_zero", "0 on both sides", c.both_zero, Unit::count);
   report
       .add("max_difference", "largest difference",

@@ -1,0 +1,42 @@
+// An arithmetic of matmul.inl on vectors of so many bytes, without instructions of its own: the compiler
+// maps them to what there is. Included by matmul_portable.cpp, and by the tests for tiles of odd sizes.
+
+template <class T, int Bytes, std::int64_t LongestContraction>
+struct Plain {
+  using Sum = T;
+  using Vec __attribute__((vector_size(Bytes))) = T;
+  using Pack = Vec;
+  static constexpr int kLanes = Bytes / sizeof(T);
+  static constexpr std::int64_t kUnit = sizeof(T), kKr = 1, kKc = LongestContraction;
+
+  static Vec zero() { return Vec{}; }
+  static Vec load(const T* p) { return load_part(p, kLanes); }
+  static void store(T* p, Vec v) { store_part(p, v, kLanes); }
+  static void stream(T* p, Vec v) { store(p, v); }
+  static Vec load_part(const T* p, int n) {
+    Vec v{};
+    std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(T));
+    return v;
+  }
+  static void store_part(T* p, Vec v, int n) { std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(T)); }
+  static Pack load_b(const char* p) { return load(reinterpret_cast<const T*>(p)); }
+  static Pack spread_a(const char* p) { return Vec{} + *reinterpret_cast<const T*>(p); }
+  static Vec mac(Vec sum, Pack a, Pack b) { return sum + a * b; }
+  template <DType D>
+  static Vec widen(const char* p) {
+    using From =
+        std::conditional_t<D == DType::float16, float16,
+                           std::conditional_t<D == DType::bfloat16, bfloat16,
+                                              std::conditional_t<D == DType::float32, float, double>>>;
+    Vec v{};
+    for (int i = 0; i < kLanes; ++i) {
+      From element;
+      std::memcpy(&element, p + i * static_cast<int>(sizeof(From)), sizeof(From));
+      if constexpr (sizeof(From) == 2)
+        v[i] = static_cast<T>(static_cast<float>(element));
+      else
+        v[i] = static_cast<T>(element);
+    }
+    return v;
+  }
+};

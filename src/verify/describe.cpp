@@ -1,0 +1,43 @@
+// One wording for all checks, so that a reader of two reports looks for the same keys.
+// tests: tests/verify/test_describe.cpp
+#include "verify/describe.hpp"
+
+#include <fmt/format.h>
+
+#include "ejk/text.hpp"
+
+namespace ejk::verify {
+
+ReportValue share_of(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? ReportValue(static_cast<double>(part) / static_cast<double>(whole)) : ReportValue();
+}
+
+Report describe_check(bool passed, bool every_element, std::int64_t elements, std::int64_t compared,
+                      std::int64_t violating) {
+  Report report;
+  report.add("passed", "within the tolerance", passed)
+      .add("method", "compared with float64", std::string(every_element ? "every element" : "sampled rows"))
+      .add("elements", "elements", elements, Unit::count)
+      .add("compared", "compared", compared, Unit::count)
+      .add("violating", "beyond the tolerance", violating, Unit::count);
+  return report;
+}
+
+Table table_of_differences(const char* name, bool with_allowed) {
+  Table table{
+      "differences", "largest differences from float64", {{name, ""}, {"difference", "difference"}}, {}};
+  if (with_allowed) table.columns.push_back({"allowed", "allowed"});
+  table.columns.insert(table.columns.end(),
+                       {{"index", "index"}, {"value", "result"}, {"reference", "float64"}});
+  return table;
+}
+
+void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero) {
+  if (!computed)
+    report.add(Remark{"Nothing was computed, so there was nothing to check."});
+  else if (nonzero * 100 < compared)
+    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
+                                  format_count(compared), format_count(nonzero))});
+}
+
+}  // namespace ejk::verify

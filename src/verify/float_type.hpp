@@ -1,0 +1,40 @@
+// The limits of the float types that results are judged by.
+// tests: tests/verify/test_float_type.cpp
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ejk/dtype.hpp"
+
+namespace ejk::verify {
+
+struct FloatType {
+  int fraction_bits;
+  int least_exponent;  // of normal numbers
+  double overflow;     // what is at least this rounds to infinity; float64: its largest number
+
+  /// From one number to the next at `value`, which is finite; at 0 the smallest positive number.
+  double spacing_at(double value) const {
+    const int exponent = value == 0 ? least_exponent : std::max(std::ilogb(value), least_exponent);
+    return std::ldexp(1.0, exponent - fraction_bits);
+  }
+  /// The spacing above 1. Half of it is what rounding may change a result by, relative to it.
+  double epsilon() const { return std::ldexp(1.0, -fraction_bits); }
+};
+
+inline FloatType float_type(DType dtype) {
+  switch (dtype) {
+    case DType::float16:
+      return {10, -14, 65520};
+    case DType::bfloat16:
+      return {7, -126, 0x1.FFp127};
+    case DType::float32:
+      return {23, -126, 0x1.FFFFFFp127};
+    default:
+      return {52, -1022, std::numeric_limits<double>::max()};
+  }
+}
+
+}  // namespace ejk::verify

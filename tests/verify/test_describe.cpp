@@ -1,0 +1,36 @@
+// What all reports of checks say.
+#include "verify/describe.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace ejk;
+
+TEST_CASE("a check that proves little says so") {
+  const auto text = [](bool computed, std::int64_t compared, std::int64_t nonzero) {
+    Report report;
+    verify::warn_if_vacuous(report, computed, compared, nonzero);
+    return to_text(report);
+  };
+  CHECK(text(false, 100, 0).find("Nothing was computed") != std::string::npos);
+  CHECK(text(true, 1000, 9).find("proves little: of 1,000 elements compared, 9 are not 0") !=
+        std::string::npos);
+  CHECK(text(true, 1000, 10).empty());
+}
+
+TEST_CASE("a check's report and table have the same keys whatever was checked") {
+  Report report = verify::describe_check(false, true, 12, 10, 3);
+  Table table = verify::table_of_differences("array", true);
+  table.rows.push_back({std::string("out"), 0.5, 0.25, std::vector<std::int64_t>{1, 2}, 1.5, 1.0});
+  report.add(std::move(table));
+  const std::string json = to_json(report, {"c", {}});
+  for (const char* part : {R"("passed":false)", R"("method":"every element")", R"("elements":12)",
+                           R"("compared":10)", R"("violating":3)", R"("array":"out")", R"("difference":0.5)",
+                           R"("allowed":0.25)", R"("index")", R"("value":1.5)", R"("reference":1.0)"})
+    CHECK_MESSAGE(json.find(part) != std::string::npos, part, " in ", json);
+  CHECK(verify::table_of_differences("kind", false).columns.size() == 5);
+  CHECK(std::get<double>(verify::share_of(1, 4)) == 0.25);
+  CHECK(std::holds_alternative<std::monostate>(verify::share_of(0, 0)));
+}
