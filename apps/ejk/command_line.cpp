@@ -17,6 +17,7 @@
 #include "ejk/text.hpp"
 #include "exit_status.hpp"
 #include "help.hpp"
+#include "hints.hpp"
 #include "job.hpp"
 #include "options.hpp"
 #include "parser.hpp"
@@ -217,7 +218,8 @@ int run(const std::vector<std::string>& words) {
   const auto guarded = [&](auto&& work) -> int {
     try {
       return work();
-    } catch (const Error& error) {
+    } catch (Error& error) {
+      add_hint(error);
       say_error(voice, error);
       return exit_status(error.kind());
     } catch (const std::bad_alloc&) {

@@ -26,6 +26,18 @@ class Error : public std::exception {
   enum class Code {
     other,
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it out
+    // Masks
+    masks_of_heads,     // a list of masks is not as long as there are heads
+    padding_mask,       // (batch, keys) where queries × keys belong; the subject is the mask
+    float_mask,         // numbers of a mask that is not said to be additive
+    integer_mask,       // whole numbers of a mask that is said to be additive
+    ones_in_mask,       // a 1 in an additive mask: zeros and ones were meant as bools
+    indivisible_mask,   // blocks do not divide its lengths; padding would do
+    too_many_blocks,    // in a shard of a mask
+    too_many_patterns,  // different partial blocks of a mask
+    heads_of_mask,      // that segment ids would have to merge
+    // Arrays
+    needs_integers,  // of another dtype that holds whole numbers
   };
 
   Error(Kind kind, std::string message, Code code = Code::other)

@@ -36,7 +36,8 @@ MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks, const M
   } catch (Error& error) {
     error.at(masks.name);
     // Lengths that were typed, and no input's.
-    if (!options.masks.shape.empty()) throw Error(Error::Kind::usage, error.message()).hint(error.hint());
+    if (!options.masks.shape.empty())
+      throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
     throw;
   }
 }
