@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -20,40 +21,6 @@ Polarity read_polarity(const std::string& word) {
   return values[read_choice(word, {"keep", "drop", "additive"})];
 }
 
-// "causal & file(a/b.npy)" → "causal & file(...)": what a written file may say of an expression.
-std::string without_references(const std::string& text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    out += text[i++];
-    const bool opens = out.ends_with("file(") || out.ends_with("segments(") || out.ends_with("documents(");
-    if (!opens) continue;
-    bool quoted = false;
-    for (int depth = 1; i < text.size(); ++i) {
-      if (text[i] == '"') quoted = !quoted;
-      if (quoted) continue;
-      if (text[i] == '(') ++depth;
-      if (text[i] == ')' && --depth == 0) break;
-    }
-    out += "...";
-  }
-  return out;
-}
-
-// One source of lengths: --shape, MASK or an expression. Heads 0: it says nothing of them.
-struct Claim {
-  std::string who;
-  std::int64_t heads;
-  std::int64_t q;
-  std::int64_t kv;
-  bool is_broadcast;  // one head may serve all
-};
-
-std::string text_of(const Claim& claim) {
-  const std::string lengths = fmt::format("{} x {}", claim.q, claim.kv);
-  return claim.heads > 0 ? fmt::format("{} head{} of {}", claim.heads, claim.heads == 1 ? "" : "s", lengths)
-                         : lengths;
-}
-
 bool is_expression(const std::string& text) {
   try {
     return MaskExpression::parse(text), true;
@@ -62,37 +29,21 @@ bool is_expression(const std::string& text) {
   }
 }
 
-std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, Job& job) {
-  std::shared_ptr<const ArraySource> array;
+// MASK, by `open`.
+std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, const OpenArray& open) {
   try {
-    array = job.open("mask", reference);
+    return open(reference);
   } catch (Error& error) {
     if (is_expression(reference))
       error.hint(fmt::format("an expression follows --mask: --mask '{}'", reference));
     throw;
   }
-  const Shape& shape = array->shape();
-  const auto rank = shape.size();
-  if (rank == 2 || rank == 3) {
-    const char* const axes[] = {"heads", "queries", "keys"};
-    for (std::size_t d = 0; d < rank; ++d)
-      if (shape[d] == 0)
-        throw Error(Error::Kind::input, fmt::format("{}: shape {} has no {}", printable(reference),
-                                                    to_string(shape), axes[d + 3 - rank]));
-    return array;
-  }
-  Error error(Error::Kind::input, fmt::format("{}: shape {} is neither (Q, K) nor (H, Q, K)",
-                                              printable(reference), to_string(shape)));
-  if (rank == 4) error.hint(fmt::format("a slice picks one batch entry: '{}[0]'", printable(reference)));
-  throw error;
 }
 
-// Files are named inside of file(...): a word that names one is not an expression.
+// Files are named inside of file(...): a word with a suffix, which no kind of mask has, is not an expression.
 bool names_file(const std::string& word) {
-  const std::string path = word.substr(0, word.find_first_of(":["));
-  for (const char* suffix : {".npy", ".npz", ".h5", ".hdf5", ".hdf", ".he5"})
-    if (path.ends_with(suffix) && path.find_first_of("&|~(") == std::string::npos) return true;
-  return false;
+  const std::filesystem::path path = word.substr(0, word.find_first_of(":["));
+  return path.has_extension() && word.find_first_of("&|~(") == std::string::npos;
 }
 
 MaskExpression parsed(const std::string& word) {
@@ -111,13 +62,38 @@ void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help)
       .group("Masks");
 }
 
-// What written files say of the masks.
+// What reports and written files say of the masks.
 void note_masks(const MaskOptions& options, Job& job) {
   std::string rules;
-  for (const MaskExpression& expression : options.expressions)
-    rules += (rules.empty() ? "" : "; ") + without_references(expression.text());
+  for (const MaskExpression& expression : options.expressions) {
+    job.provenance.input("mask_expression", expression.text());
+    rules += (rules.empty() ? "" : "; ") + expression.text(References::hidden);
+  }
   if (!rules.empty()) job.provenance.record("mask", rules);
   job.provenance.record("mask_kind", name_of(options.polarity));
+}
+
+// The parts of a set of masks: MASK first, then the expressions.
+AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const OpenArray& open_array,
+                          const OpenArray& open_in_expression, Job& job) {
+  AttentionMasks masks;
+  if (!options.array.empty()) {
+    const auto array = open_mask_array(options.array, open_array);
+    masks.parts.push_back(head_masks(array, options.polarity, leading));
+    masks.titles.push_back(
+        fmt::format("{} of shape {}", printable(options.array), to_string(array->shape())));
+  }
+  note_masks(options, job);
+  if (options.expressions.empty()) return masks;
+  const std::size_t count = options.expressions.size();
+  const std::string title = fmt::format("--mask '{}'", printable(options.expressions.front().text()));
+  HeadMasks part = head_masks(options.expressions, options.polarity, open_in_expression);
+  if (leading == LeadingAxis::heads)
+    part.name = count == 1 ? title : fmt::format("{} expressions (--mask)", count);
+  masks.unaligned = part.unaligned;
+  masks.parts.push_back(std::move(part));
+  masks.titles.push_back(title);
+  return masks;
 }
 
 }  // namespace
@@ -151,111 +127,41 @@ void declare_masks(OptionSet& set, MaskOptions& into) {
   add_mask_kind(set, into.polarity).group("Masks");
 }
 
-std::vector<std::string> alignment_warnings(const MaskOptions& options) {
-  std::vector<std::string> warnings;
-  for (const MaskExpression& expression : options.expressions) {
-    if (!expression.leaves_alignment_open()) continue;
-    warnings.push_back(
-        fmt::format("--mask '{}': queries and keys differ in number, and query 0 is aligned with key 0; "
-                    "align=bottom-right aligns the last ones, align=top-left confirms this",
-                    printable(expression.text(), 60)));
-  }
-  return warnings;
+std::string alignment_warning(const std::string& expression) {
+  return fmt::format(
+      "--mask '{}': queries and keys differ in number, and query 0 is aligned with key 0; "
+      "align=bottom-right aligns the last ones, align=top-left confirms this",
+      printable(expression, 60));
 }
 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
-
-  const OpenArray open = [&job](const std::string& reference) { return job.open("mask_array", reference); };
-  Masks masks;
-  std::vector<Claim> claims;
-
-  if (!options.shape.empty()) {
-    const bool three = options.shape.size() == 3;
-    claims.push_back({"--shape", three ? options.shape[0] : 1, options.shape[three ? 1 : 0],
-                      options.shape[three ? 2 : 1], false});
-    masks.has_head_axis = three;
-  }
-  std::shared_ptr<const ArraySource> array;
-  if (!options.array.empty()) {
-    array = open_mask_array(options.array, job);
-    const Shape& shape = array->shape();
-    const bool three = shape.size() == 3;
-    claims.push_back({printable(options.array), three ? shape[0] : 0, shape[three ? 1 : 0],
-                      shape[three ? 2 : 1], three && shape[0] == 1});
-    if (options.shape.empty()) masks.has_head_axis = three;
-  }
-  bool heads_in_expressions = false;  // a file() in one has a mask for each head
-  for (const MaskExpression& expression : options.expressions) {
-    job.provenance.input("mask_expression", expression.text());
-    const auto shape = expression.shape(open);
-    if (!shape) continue;
-    claims.push_back({fmt::format("--mask '{}'", printable(expression.text())),
-                      (*shape)[0] == 1 ? 0 : (*shape)[0], (*shape)[1], (*shape)[2], false});
-    heads_in_expressions = heads_in_expressions || (*shape)[0] > 1;
-  }
-  if (claims.empty())
+  const auto opener = [&job](const char* role) -> OpenArray {
+    return [&job, role](const std::string& reference) { return job.open(role, reference); };
+  };
+  const AttentionMasks masks =
+      open_masks(options, LeadingAxis::heads, opener("mask"), opener("mask_array"), job);
+  std::optional<MaskSet::Given> given;
+  if (!options.shape.empty()) given = {options.shape, "--shape"};
+  const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };
+  if (!given && std::none_of(masks.parts.begin(), masks.parts.end(), has_lengths))
     throw usage("--shape is required: no array says how many queries and keys there are")
         .hint("for example --shape 8x4096x4096 for 8 heads");
+  const MaskSet set(masks.parts, given);
+  job.require_memory(set.bytes());
+  const JoinedMasks joined = set.join();
 
-  // All must agree; a count of 1 that is not --shape's serves all heads.
-  const auto expressions = static_cast<std::int64_t>(options.expressions.size());
-  const Claim* heads_by = nullptr;
-  for (const Claim& claim : claims) {
-    const Claim& first = claims.front();
-    if (claim.q != first.q || claim.kv != first.kv)
-      throw Error(Error::Kind::input, fmt::format("{} has {} queries x {} keys, {} has {} x {}", claim.who,
-                                                  claim.q, claim.kv, first.who, first.q, first.kv));
-    if (claim.heads == 0 || claim.is_broadcast) continue;
-    if (heads_by && heads_by->heads != claim.heads)
-      throw Error(Error::Kind::input, fmt::format("{} has {}, {} has {}", claim.who, text_of(claim),
-                                                  heads_by->who, text_of(*heads_by)));
-    if (!heads_by) heads_by = &claim;
-  }
-  masks.q_length = claims.front().q;
-  masks.kv_length = claims.front().kv;
-  if (masks.q_length != masks.kv_length) masks.warnings = alignment_warnings(options);
-  const std::int64_t heads = heads_by ? heads_by->heads : std::max<std::int64_t>(expressions, 1);
-  if (expressions > 1 && expressions != heads)
-    throw Error(heads_by && heads_by->who == "--shape" ? Error::Kind::usage : Error::Kind::input,
-                fmt::format("{} expressions (--mask) for {} head{} ({})", expressions, heads,
-                            heads == 1 ? "" : "s", heads_by ? heads_by->who : "no array has more"))
-        .hint("one --mask serves all heads, else each head has its own");
-  if (heads > 1) masks.has_head_axis = true;
-
-  const std::int64_t array_heads = array && array->shape().size() == 3 ? array->shape()[0] : 1;
-  if (array && heads > 1 && array_heads == 1)
-    masks.remarks.push_back(fmt::format("{} of shape {} serves all {} heads.", printable(options.array),
-                                        to_string(array->shape()), heads));
-  if (expressions == 1 && heads > 1)
-    masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
-                                        printable(options.expressions.front().text()), heads));
-  masks.name = array ? printable(options.array)
-                     : fmt::format("--mask '{}'", printable(options.expressions.front().text()));
-
-  const Shape shape{heads, masks.q_length, masks.kv_length};
-  const auto mask_of = [&](std::int64_t head) {
-    std::optional<Mask> mask;
-    if (array)
-      mask = array_mask(array->shape().size() == 2 ? array : slice_of(array, array_heads == 1 ? 0 : head),
-                        options.polarity);
-    if (expressions > 0) {
-      const auto which = static_cast<std::size_t>(expressions == 1 ? 0 : head);
-      const Mask rule = options.expressions[which].resolve(shape, head, options.polarity, open);
-      mask = mask ? *mask & rule : rule;
-    }
-    return *mask;
-  };
-  const bool one_for_all = array_heads == 1 && expressions <= 1 && !heads_in_expressions;
-  constexpr std::int64_t bytes_of_a_head = 64, bytes_of_a_mask = 512;  // about; ids and files come on top
-  job.require_memory(heads * (one_for_all ? bytes_of_a_head : bytes_of_a_mask));
-  masks.heads.reserve(static_cast<std::size_t>(heads));
-  for (std::int64_t head = 0; head < heads; ++head)
-    masks.heads.push_back(head > 0 && one_for_all ? masks.heads.front() : mask_of(head));
-
-  note_masks(options, job);
-  return masks;
+  Masks result;
+  result.q_length = set.lengths().q;
+  result.kv_length = set.lengths().kv;
+  result.has_head_axis = set.has_head_axis();
+  result.name = masks.parts.front().name;
+  result.remarks = broadcast_remarks(set, masks);
+  if (result.q_length != result.kv_length)
+    for (const std::string& text : set.unaligned()) result.warnings.push_back(alignment_warning(text));
+  for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
+  return result;
 }
 
 void declare_attention_masks(OptionSet& set, MaskOptions& into) {
@@ -271,8 +177,7 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_mask_kind(set, into.polarity).group("Masks");
 }
 
-AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job) {
-  AttentionMasks masks;
+AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
   using Source = std::shared_ptr<const ArraySource>;
   const auto held = std::make_shared<std::map<std::string, Source>>();
   const auto held_bytes = std::make_shared<std::int64_t>(0);
@@ -287,36 +192,17 @@ AttentionMasks resolve_attention_masks(const MaskOptions& options, const Attenti
     }
     return source = opened;
   };
-  if (!options.array.empty()) {
-    Source array;
-    try {
-      array = open(options.array);
-    } catch (Error& error) {
-      if (is_expression(options.array))
-        error.hint(fmt::format("an expression follows --mask: --mask '{}'", options.array));
-      throw;
-    }
-    masks.masks.push_back(attention_mask(array, options.polarity));
-    const AttentionMask& mask = masks.masks.back();
-    const std::string what =
-        fmt::format("{} of shape {}", printable(options.array), to_string(array->shape()));
-    if (mask.batch == 1 && shape.entries > 1)
-      masks.remarks.push_back(fmt::format("{} serves all {} batch entries.", what, shape.entries));
-    if (mask.heads == 1 && shape.heads > 1)
-      masks.remarks.push_back(fmt::format("{} serves all {} heads.", what, shape.heads));
-  }
-  for (const MaskExpression& expression : options.expressions)
-    job.provenance.input("mask_expression", expression.text());
-  if (!options.expressions.empty()) {
-    masks.masks.push_back(attention_mask(options.expressions, options.polarity, open));
-    if (options.expressions.size() == 1 && masks.masks.back().heads == 1 && shape.heads > 1)
-      masks.remarks.push_back(fmt::format("--mask '{}' serves all {} heads.",
-                                          printable(options.expressions.front().text()), shape.heads));
-  }
-  masks.alignment_warnings = alignment_warnings(options);
+  AttentionMasks masks = open_masks(options, LeadingAxis::batch, open, open, job);
   masks.held_bytes = *held_bytes;
-  note_masks(options, job);
   return masks;
+}
+
+std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks) {
+  std::vector<std::string> remarks;
+  for (const MaskBroadcast& b : set.broadcasts())
+    remarks.push_back(fmt::format("{} serves all {} {}.", masks.titles[b.part], b.count,
+                                  b.axis == MaskBroadcast::Axis::batch ? "batch entries" : "heads"));
+  return remarks;
 }
 
 const char* const kMaskHelp = R"(Mask expressions (--mask)

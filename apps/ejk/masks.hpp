@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ejk/attention.hpp"
 #include "ejk/mask.hpp"
+#include "ejk/mask_set.hpp"
 #include "ejk/report.hpp"
 #include "job.hpp"
 
@@ -26,9 +26,9 @@ const char* name_of(Polarity polarity);
 
 void declare_masks(OptionSet& set, MaskOptions& into);
 
-/// A warning for each expression that aligns query 0 with key 0 without having been told to; for masks whose
-/// queries and keys differ in number.
-std::vector<std::string> alignment_warnings(const MaskOptions& options);
+/// Of a mask expression that aligns query 0 with key 0 without having been told to, where queries and keys
+/// differ in number.
+std::string alignment_warning(const std::string& expression);
 
 /// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).
 struct Masks {
@@ -51,16 +51,17 @@ Masks resolve_masks(const MaskOptions& options, Job& job);
 void declare_attention_masks(OptionSet& set, MaskOptions& into);
 
 struct AttentionMasks {
-  std::vector<AttentionMask> masks;  // ANDed
-  std::vector<std::string> remarks;  // broadcasts
-  /// Warnings that hold where queries and keys of a sequence differ in number.
-  std::vector<std::string> alignment_warnings;
+  std::vector<HeadMasks> parts;     // ANDed
+  std::vector<std::string> titles;  // what remarks call each part
+  std::vector<std::string> unaligned;
   std::int64_t held_bytes = 0;  // of arrays in memory
 };
 
-/// Opens what the options name, for inputs of this shape. Arrays that can only be read in order are held in
-/// memory.
-AttentionMasks resolve_attention_masks(const MaskOptions& options, const AttentionShape& shape, Job& job);
+/// Opens what the options name. Arrays that can only be read in order are held in memory.
+AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
+
+/// What serves several entries or heads, in words.
+std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks);
 
 /// The last paragraphs of the help of a command that takes masks.
 extern const char* const kMaskHelp;

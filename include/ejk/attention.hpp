@@ -33,6 +33,7 @@
 #include "ejk/array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/mask_set.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
@@ -48,49 +49,52 @@ enum class AttentionLayout {
 /// "bshd", "bhsd", "thd".
 std::string_view name_of(AttentionLayout layout);
 
-/// A mask for every batch entry (of packed inputs: sequence) and query head.
-struct AttentionMask {
-  std::int64_t batch = 1;  // 1: the same for all entries, else as many as there are
-  std::int64_t heads = 1;  // 1: the same for all heads, else as many as there are
-  /// The mask of one entry and head: of q_length queries × kv_length keys, which are at least 1. Packed
-  /// sequences have lengths of their own, so there it is asked for each.
-  std::function<Mask(std::int64_t entry, std::int64_t head, std::int64_t q_length, std::int64_t kv_length)>
-      mask;
-  bool any_length = true;       // there is one for sequences of any lengths: packed inputs take no other
-  std::string name = "a mask";  // in messages
-};
-
-/// One mask for all heads, or as many as there are heads; (Q, K) each. Not for packed inputs.
-AttentionMask attention_mask(std::vector<Mask> heads);
-
-/// One expression for all heads, or as many as there are heads. In packed inputs positions are those within
-/// the sequence. Errors (Error{input}) of MaskExpression::resolve come when masks are made.
-AttentionMask attention_mask(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open);
-
-/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), where B, too, may be 1 for all: bool or
-/// integer, float where it is additive. Not for packed inputs. Errors: other ranks and dtypes.
-AttentionMask attention_mask(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep);
-
-struct AttentionOptions {
+/// What attention is to be.
+struct AttentionSettings {
   AttentionLayout layout = AttentionLayout::bshd;
-  std::optional<double> scale;       // finite
-  std::optional<double> softcap;     // c > 0
-  std::optional<ArrayView> bias;     // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
-  std::vector<AttentionMask> masks;  // a pair attends where all of them say so
+  std::optional<double> scale;                        // finite
+  std::optional<double> softcap;                      // c > 0
+  std::vector<HeadMasks> masks;                       // a pair attends where all of them say so
   std::shared_ptr<const ArraySource> q_segment_ids;   // (B, Q), packed (Tq,): ids ≤ 0 are padding
   std::shared_ptr<const ArraySource> kv_segment_ids;  // (B, K), packed (Tk,); absent: those of the queries
   /// Packed inputs: sequence i is queries cu_seqlens_q[i] … and keys cu_seqlens_kv[i] …; 0 first, never
   /// decreasing, the tokens last. Absent for keys: those of the queries.
   std::shared_ptr<const ArraySource> cu_seqlens_q;
   std::shared_ptr<const ArraySource> cu_seqlens_kv;
-  std::optional<BlockShape> block;  // queries × keys that are looked at together; absent: chosen
-  std::function<void(std::int64_t done, std::int64_t all)> progress;  // pairs; any thread, one at a time
+  std::optional<BlockShape> block;  // queries × keys of a tile; absent: chosen
+  std::optional<DType> dtype;       // of out; of the gradients. Absent: of q; each of its input
+  /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded
+  /// once, to this.
+  std::optional<DType> grad_dtype;
 };
 
-/// What was to be done, over all entries and query heads.
+/// Told of the pairs done and of all of them; from any thread, one call at a time.
+using PairProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+struct AttentionOptions : AttentionSettings {
+  std::optional<ArrayView> bias;  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
+  PairProgress progress;
+};
+
+/// The arrays that attention takes, or their types. q, k, v, dout, out: float16, bfloat16, float32 or
+/// float64, any strides.
+template <class T>
+struct AttentionOperands {
+  T q, k, v;
+  std::optional<T> bias;  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
+  std::optional<T> dout;  // shaped as out: gradients are wanted
+  /// For gradients: out and lse of a forward pass. Both or neither; without them it is run again.
+  std::optional<T> out, lse;
+};
+using AttentionArrays = AttentionOperands<ArrayView>;
+using AttentionTypes = AttentionOperands<ArrayType>;
+
+AttentionTypes types_of(const AttentionArrays& arrays);
+
+/// What there is to do, or was done, over all entries and query heads.
 struct AttentionWork {
   std::int64_t problems = 0;        // pairs of an entry and a query head
-  std::int64_t distinct_masks = 0;  // that were looked at
+  std::int64_t distinct_masks = 0;  // that were read
   BlockShape block;
   std::int64_t dense_pairs = 0;     // of a query and a key of its entry
   std::int64_t allowed_pairs = 0;   // that the masks let attend
@@ -106,12 +110,67 @@ struct AttentionWork {
   Shape first_row_not_finite;
   /// How positions of queries and keys meet, where a mask of positions lies over unequal numbers of them.
   std::set<std::string> alignment;
-  double forward_flop = 0;   // 2 (D + Dv) an allowed pair
-  double backward_flop = 0;  // 2 (3 D + 2 Dv) an allowed pair: without a forward pass for out and lse
-  double mask_seconds = 0;   // reading masks and sorting blocks
+  double forward_flop = 0;              // 2 (D + Dv) an allowed pair
+  std::optional<double> backward_flop;  // 2 (3 D + 2 Dv) an allowed pair, of gradients alone
+  double mask_seconds = 0;              // reading masks and sorting blocks
   double forward_seconds = 0;
   double backward_seconds = 0;
 };
+
+struct AttentionCheck;  // attention_check.hpp
+
+namespace attn {
+struct Plan;
+}
+
+/// Attention, or with dout its gradients, before the elements are there: made once from types, settings and
+/// cu_seqlens. It knows what the results will be and what they cost, and how to make and check them. Copies
+/// share what was read of the masks.
+///
+/// Throws Error{input}, with the numbers and a hint where there is a way out: ranks, lengths that do not
+/// match, H no multiple of G, dtypes, masks of another shape, cu_seqlens that begin above 0, decrease or do
+/// not end at the tokens. The subject of an error in one of the arrays is its name in AttentionOperands.
+class AttentionPlan {
+ public:
+  AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings);
+
+  /// In C order. Forward: out, as q with v's last axis, and lse, (B, H, Q) or (H, Tq), in the arithmetic's
+  /// dtype. Gradients: dq, dk, dv, shaped as q, k, v.
+  const std::vector<PlannedArray>& results() const;
+  std::int64_t result_bytes() const;
+
+  /// Memory that run() takes beside the arrays, on as many threads as there are now, and check().
+  std::int64_t work_bytes() const;
+  std::int64_t check_bytes() const;
+
+  /// What there is to do. The masks are read by the first call of this, run() or check(), and by no other.
+  const AttentionWork& work() const;
+
+  /// Of the forward pass, or of the backward pass alone; reads the masks as work() does.
+  double flop() const;
+
+  /// The masks of the settings, and after them those of segment ids.
+  const MaskSet& masks() const;
+
+  /// Writes the results, in their order. All arrays have the types that were planned for; strides may be
+  /// others. Throws Error{input} where they have not. Masks are read before anything is written.
+  AttentionWork run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
+                    const PairProgress& progress = {}) const;
+
+  /// `results` are what run() gave, or another implementation's, of any float dtype; out and lse of `arrays`
+  /// are not looked at. attention_check.hpp says what is compared.
+  AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
+
+ private:
+  friend Report describe(const AttentionPlan& plan);
+  std::shared_ptr<const attn::Plan> plan_;
+};
+
+/// Layout, shapes, dtypes, heads and results.
+Report describe(const AttentionPlan& plan);
+
+/// Pairs, blocks and operations.
+Report describe(const AttentionWork& work);
 
 struct Attention {
   Array out;  // shaped as q, with v's last axis
@@ -124,57 +183,24 @@ struct AttentionGradients {
   AttentionWork work;
 };
 
-/// What is decided by shapes and dtypes.
-struct AttentionShape {
-  Shape out, lse;
-  DType arithmetic = DType::float32;  // or float64
-  std::int64_t entries = 0, heads = 0, kv_heads = 0;
-  std::int64_t head_size = 0, value_size = 0;
-  std::int64_t plan_bytes = 0;  // what the states of blocks take at the most
-  std::int64_t work_bytes = 0;  // and what all threads work in, both ways
-};
-
-/// q, k, v: float16, bfloat16, float32 or float64, any strides. out is of `dtype`, absent: of q's. Throws
-/// Error{input}, with the numbers and a hint where there is a way out: ranks, lengths that do not match, H no
-/// multiple of G, dtypes, masks of another shape, cu_seqlens that begin above 0, decrease or do not end at
-/// the tokens.
+/// A plan for these arrays, run. Errors are the plan's.
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                    const AttentionOptions& options = {}, std::optional<DType> dtype = std::nullopt);
+                    const AttentionOptions& options = {});
 
-/// The same into memory: out and lse of attention_shape(), C order. Masks are made before any of it is
-/// written.
-AttentionWork attention_into(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                             const AttentionOptions& options, std::optional<DType> dtype, void* out,
-                             void* lse);
-
-/// Gradients for `dout` (shaped as out), of `dtype`, absent: each of its input's. out and lse may be given
-/// where a forward pass has left them (lse of float32 or float64); else it is run again.
 struct AttentionSaved {
   ArrayView out;
   ArrayView lse;
 };
+
+/// The same for gradients. `saved` is what a forward pass has left; without it that is run again.
 AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                   const ArrayView& dout, const AttentionOptions& options = {},
-                                  std::optional<DType> dtype = std::nullopt,
                                   const std::optional<AttentionSaved>& saved = std::nullopt);
-
-/// The checks that need no element of q, k, v (cu_seqlens are read), and what follows from them.
-AttentionShape attention_shape(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const AttentionOptions& options = {});
-void check_attention_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const ArrayView& dout, const AttentionOptions& options = {},
-                               const std::optional<AttentionSaved>& saved = std::nullopt);
-
-/// All checks, and what there is to do: masks are read, q, k and v are not.
-AttentionWork attention_work(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                             const AttentionOptions& options = {});
 
 /// The identity whose gradient has another dtype. Forward: the input, bit for bit, whatever `dtype` is.
 ArrayView identity_dtype_convert(const ArrayView& x, DType dtype);
 /// Backward: the gradient that comes in, converted to `dtype`, to nearest, ties to even, overflow to
 /// infinities. Both dtypes are floats; Error{input} otherwise.
 Array identity_dtype_convert_backward(const ArrayView& gradient, DType dtype);
-
-Report describe(const AttentionWork& work);
 
 }  // namespace ejk

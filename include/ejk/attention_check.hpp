@@ -47,12 +47,14 @@ struct AttentionCheck {
   bool passed() const { return violating == 0; }
 };
 
-/// `out` and `lse` are what attention with the other arguments gave. Throws its errors, and Error{input} for
-/// results of another shape. The same answer for any number of threads.
+/// AttentionPlan::check for a plan of these arrays: `out` and `lse` are what attention with the other
+/// arguments gave. Throws its errors, and Error{input} for results of another shape. The same answer for any
+/// number of threads.
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
 
-/// dq, dk, dv are what attention_grad gave. Sampled keys take lse and out from a forward pass of the library.
+/// The same for gradients: dq, dk, dv are what attention_grad gave. Sampled keys take lse and out from a
+/// forward pass of the library.
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv);

@@ -4,6 +4,7 @@
 // the name puts it in front with `at`, and only the program turns the kind into an exit status.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -25,18 +26,28 @@ class Error : public std::exception {
   /// caller's own words.
   enum class Code {
     other,
-    no_such_axis,      // the hint says which there are: "axis is one of -2 to 1"
-    not_integers,      // numbers of a float type where integers are needed
-    not_floats,        // numbers of another dtype where floats are needed
-    not_offsets,       // cu_seqlens that do not begin with 0: perhaps they are lengths
-    exceeds_dtype,     // a value that the dtype asked for cannot hold
-    exceeds_row,       // a sequence that is longer than the rows it is to be packed into
-    exists,            // what is to be written exists, and WriteOptions::overwrite is not set
-    external,          // it is in another file, which OpenOptions::allow_external would read
-    plugin_filter,     // its filter is a plug-in, which OpenOptions::allow_external would load
-    unchecked_filter,  // only the HDF5 library has its filter, without checks; allow_external would use it
-    unsupported,       // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
-                       // out. The last one: other processes' codes are compared with it
+    no_such_axis,       // the hint says which there are: "axis is one of -2 to 1"
+    not_integers,       // numbers of a float type where integers are needed
+    needs_integers,     // of another dtype that holds whole numbers
+    not_floats,         // numbers of another dtype where floats are needed
+    not_offsets,        // cu_seqlens that do not begin with 0: perhaps they are lengths
+    exceeds_dtype,      // a value that the dtype asked for cannot hold
+    exceeds_row,        // a sequence that is longer than the rows it is to be packed into
+    exists,             // what is to be written exists, and WriteOptions::overwrite is not set
+    external,           // it is in another file, which OpenOptions::allow_external would read
+    plugin_filter,      // its filter is a plug-in, which OpenOptions::allow_external would load
+    unchecked_filter,   // only the HDF5 library has its filter, without checks; allow_external would use it
+    masks_of_heads,     // a list of masks is not as long as there are heads
+    padding_mask,       // (batch, keys) where queries × keys belong; the subject is the mask
+    float_mask,         // numbers of a mask that is not said to be additive
+    integer_mask,       // whole numbers of a mask that is said to be additive
+    ones_in_mask,       // a 1 in an additive mask: zeros and ones were meant as bools
+    indivisible_mask,   // blocks do not divide its lengths; padding would do
+    too_many_blocks,    // in a shard of a mask
+    too_many_patterns,  // different partial blocks of a mask
+    heads_of_mask,      // that segment ids would have to merge
+    unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
+                  // out. The last one: other processes' codes are compared with it
   };
 
   Error(Kind kind, std::string message, Code code = Code::other)
@@ -66,6 +77,7 @@ class Error : public std::exception {
   /// Puts "name: " in front of the message.
   Error& at(std::string_view name) {
     message_.insert(0, std::string(name) + ": ");
+    names_length_ += name.size() + 2;
     return *this;
   }
 
@@ -74,6 +86,8 @@ class Error : public std::exception {
   const std::string& subject() const noexcept { return subject_; }
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }
+  /// The message without the names that `at` put in front of it.
+  std::string_view why() const noexcept { return std::string_view(message_).substr(names_length_); }
   const std::string& hint() const noexcept { return hint_; }
 
  private:
@@ -81,6 +95,7 @@ class Error : public std::exception {
   Code code_;
   std::string subject_;
   std::string message_;
+  std::size_t names_length_ = 0;
   std::string hint_;
 };
 

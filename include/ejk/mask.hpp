@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -96,6 +97,9 @@ std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> a
 /// Opens the array that a reference inside a mask expression names.
 using OpenArray = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
 
+/// Whether a text names the arrays that it refers to.
+enum class References { shown, hidden };
+
 /// A mask expression taken apart by its words alone:
 ///
 ///   union  := inter ('|' inter)*
@@ -121,6 +125,9 @@ class MaskExpression {
 
   const std::string& text() const { return text_; }
 
+  /// The same, with "..." for arguments that name arrays: "causal & file(...)".
+  std::string text(References references) const;
+
   /// Whether a causal or local mask in it says neither align nor offset: query 0 is aligned with key 0 then,
   /// which is seldom meant where queries and keys differ in number.
   bool leaves_alignment_open() const;
@@ -129,6 +136,8 @@ class MaskExpression {
 
  private:
   std::string text_;
+  std::vector<std::pair<std::size_t, std::size_t>>
+      references_;  // where arguments that name arrays begin and end
   std::shared_ptr<const Node> root_;
 };
 

@@ -1,4 +1,4 @@
-// Attention and its gradient: arguments are checked, masks cut into blocks, and the passes run.
+// Attention and its gradient: the passes that a plan runs, and the functions that make a plan and run it.
 // tests: tests/attention/test_attention.cpp
 #include "ejk/attention.hpp"
 
@@ -10,18 +10,12 @@
 
 #include "attention/backward.hpp"
 #include "attention/forward.hpp"
-#include "attention/problem.hpp"
+#include "attention/plan.hpp"
+#include "ejk/attention_check.hpp"
 
 namespace ejk {
 
 namespace {
-
-void check_result(std::optional<DType> dtype) {
-  if (dtype && !is_float(*dtype))
-    throw Error(
-        Error::Kind::input,
-        fmt::format("a result must be float16, bfloat16, float32 or float64, not {}", name_of(*dtype)));
-}
 
 template <class F>
 double timed(F&& f) {
@@ -64,68 +58,116 @@ Array as(const ArrayView& view, DType dtype) {
   return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
 }
 
-AttentionWork compute(const attn::Setup& setup, const AttentionOptions& options, DType dtype, void* out,
-                      void* lse) {
-  const attn::MaskPlan plan(setup, options);
-  AttentionWork work = plan.work();
-  const attn::Target target(setup, dtype, setup.shape.out, out);
-  work.forward_seconds = timed([&] { attn::forward(setup, plan, target, lse, options.progress); });
-  count_rows_without_key(setup, lse, work);
+void check_results(const std::vector<PlannedArray>& planned, const std::vector<MutableArrayView>& results) {
+  const auto invalid = [](std::string why) { return Error(Error::Kind::input, std::move(why)); };
+  if (results.size() != planned.size())
+    throw invalid(fmt::format("{} results are given; {} were planned", results.size(), planned.size()));
+  for (std::size_t r = 0; r < results.size(); ++r)
+    if (results[r].dtype != planned[r].type.dtype || results[r].shape != planned[r].type.shape)
+      throw invalid(fmt::format("{} is {} {}; it was planned as {}", planned[r].name,
+                                name_of(results[r].dtype), to_string(results[r].shape),
+                                to_string(planned[r].type)))
+          .about(planned[r].name);
+}
+
+AttentionWork run_forward(const attn::Plan& plan, const AttentionArrays& arrays,
+                          const std::vector<MutableArrayView>& results, const PairProgress& progress) {
+  const attn::Setup setup = attn::bound(plan.setup, plan.types, arrays);
+  AttentionWork work = plan.blocks().work();
+  const attn::Target out(setup, results[0]);
+  work.forward_seconds = timed([&] { attn::forward(setup, plan.blocks(), out, results[1].data, progress); });
+  count_rows_without_key(setup, results[1].data, work);
   return work;
+}
+
+AttentionWork run_backward(const attn::Plan& plan, const AttentionArrays& arrays,
+                           const std::vector<MutableArrayView>& results, const PairProgress& progress) {
+  const attn::Setup setup = attn::bound(plan.setup, plan.types, arrays);
+  AttentionWork work = plan.blocks().work();
+  // Three parts of a whole, as far as there are three: scores, and both ways through them.
+  const std::int64_t pairs = work.dense_pairs, before = arrays.out ? 0 : pairs;
+  const auto part = [&](std::int64_t from) -> PairProgress {
+    if (!progress) return {};
+    return [&progress, from, all = before + 2 * pairs](std::int64_t done, std::int64_t) {
+      progress(from + done, all);
+    };
+  };
+  Array out, lse;
+  if (arrays.out) {
+    lse = as(*arrays.lse, setup.shape.arithmetic);
+  } else {
+    out = Array(setup.shape.arithmetic, setup.shape.out);
+    lse = Array(setup.shape.arithmetic, setup.shape.lse);
+    const attn::Target target(setup, out.mutable_view());
+    work.forward_seconds = timed([&] { attn::forward(setup, plan.blocks(), target, lse.data(), part(0)); });
+  }
+  count_rows_without_key(setup, lse.data(), work);
+  const attn::Saved saved{attn::in_one_form(*arrays.dout, setup.layout),
+                          attn::in_one_form(arrays.out ? *arrays.out : out.view(), setup.layout), lse.data()};
+  const attn::Target dq(setup, results[0], plan.rounded_first), dk(setup, results[1], plan.rounded_first),
+      dv(setup, results[2], plan.rounded_first);
+  work.backward_seconds =
+      timed([&] { attn::backward(setup, plan.blocks(), saved, dq, dk, dv, part(before)); });
+  return work;
+}
+
+// The results of a plan, and what was done for them.
+std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arrays,
+                                                      const AttentionOptions& options) {
+  const AttentionPlan plan(types_of(arrays), options);
+  std::vector<Array> results;
+  std::vector<MutableArrayView> views;
+  for (const PlannedArray& result : plan.results()) {
+    results.emplace_back(result.type.dtype, result.type.shape);
+    views.push_back(results.back().mutable_view());
+  }
+  AttentionWork work = plan.run(arrays, views, options.progress);
+  return {std::move(results), std::move(work)};
 }
 
 }  // namespace
 
-Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                    const AttentionOptions& options, std::optional<DType> dtype) {
-  check_result(dtype);
-  const attn::Setup setup = attn::check_arguments(q, k, v, options);
-  Attention result{
-      Array(dtype.value_or(q.dtype), setup.shape.out), Array(setup.shape.arithmetic, setup.shape.lse), {}};
-  result.work = compute(setup, options, result.out.dtype(), result.out.data(), result.lse.data());
-  return result;
+AttentionTypes types_of(const AttentionArrays& arrays) {
+  const auto type = [](const std::optional<ArrayView>& array) {
+    return array ? std::optional(type_of(*array)) : std::nullopt;
+  };
+  return {type_of(arrays.q), type_of(arrays.k), type_of(arrays.v), type(arrays.bias),
+          type(arrays.dout), type(arrays.out),  type(arrays.lse)};
 }
 
-AttentionWork attention_into(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                             const AttentionOptions& options, std::optional<DType> dtype, void* out,
-                             void* lse) {
-  check_result(dtype);
-  return compute(attn::check_arguments(q, k, v, options), options, dtype.value_or(q.dtype), out, lse);
+AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
+                                 const PairProgress& progress) const {
+  check_results(plan_->results, results);
+  return plan_->setup.gradients ? run_backward(*plan_, arrays, results, progress)
+                                : run_forward(*plan_, arrays, results, progress);
+}
+
+Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                    const AttentionOptions& options) {
+  auto [results, work] = computed({q, k, v, options.bias, {}, {}, {}}, options);
+  return {std::move(results[0]), std::move(results[1]), std::move(work)};
 }
 
 AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                   const ArrayView& dout, const AttentionOptions& options,
-                                  std::optional<DType> dtype, const std::optional<AttentionSaved>& saved) {
-  check_result(dtype);
-  attn::Setup setup = attn::check_arguments(q, k, v, options);
-  attn::check_gradient(setup, dout, saved);
-  if (dout.dtype == DType::float64) setup.shape.arithmetic = DType::float64;
-  const attn::MaskPlan plan(setup, options);
-  AttentionGradients result{Array(dtype.value_or(q.dtype), q.shape), Array(dtype.value_or(k.dtype), k.shape),
-                            Array(dtype.value_or(v.dtype), v.shape), plan.work()};
-  // Three parts of a whole, as far as there are three: scores, and both ways through them.
-  const std::int64_t pairs = plan.work().dense_pairs, before = saved ? 0 : pairs;
-  const auto part = [&](std::int64_t from) -> std::function<void(std::int64_t, std::int64_t)> {
-    if (!options.progress) return {};
-    return [&options, from, all = before + 2 * pairs](std::int64_t done, std::int64_t) {
-      options.progress(from + done, all);
-    };
-  };
-  Array out, lse;
-  if (saved) {
-    lse = as(saved->lse, setup.shape.arithmetic);
-  } else {
-    out = Array(setup.shape.arithmetic, setup.shape.out);
-    lse = Array(setup.shape.arithmetic, setup.shape.lse);
-    const attn::Target target(setup, out.dtype(), out.shape(), out.data());
-    result.work.forward_seconds = timed([&] { attn::forward(setup, plan, target, lse.data(), part(0)); });
-  }
-  count_rows_without_key(setup, lse.data(), result.work);
-  const attn::Saved begin{attn::in_one_form(dout, options.layout),
-                          attn::in_one_form(saved ? saved->out : out.view(), options.layout), lse.data()};
-  result.work.backward_seconds =
-      timed([&] { attn::backward(setup, plan, begin, result.dq, result.dk, result.dv, part(before)); });
-  return result;
+                                  const std::optional<AttentionSaved>& saved) {
+  AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
+  if (saved) arrays.out = saved->out, arrays.lse = saved->lse;
+  auto [results, work] = computed(arrays, options);
+  return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(work)};
+}
+
+AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                               const AttentionOptions& options, const ArrayView& out, const ArrayView& lse) {
+  const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
+  return AttentionPlan(types_of(arrays), options).check(arrays, {out, lse});
+}
+
+AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                                    const ArrayView& dout, const AttentionOptions& options,
+                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv) {
+  const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
+  return AttentionPlan(types_of(arrays), options).check(arrays, {dq, dk, dv});
 }
 
 }  // namespace ejk

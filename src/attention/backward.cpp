@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "attention/factors.hpp"
-#include "attention/target.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
@@ -51,14 +50,15 @@ class Turns {
 template <class Real>
 class Backward {
  public:
-  Backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq, Array& dk, Array& dv)
+  Backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq, const Target& dk,
+           const Target& dv)
       : setup_(setup),
         plan_(plan),
         saved_(saved),
         lse_(static_cast<const Real*>(saved.lse)),
-        dq_(setup, dq.dtype(), dq.shape(), dq.data()),
-        dk_(setup, dk.dtype(), dk.shape(), dk.data()),
-        dv_(setup, dv.dtype(), dv.shape(), dv.data()),
+        dq_(dq),
+        dk_(dk),
+        dv_(dv),
         score_gemm_(gemm_of<Real>(setup.k.dtype, setup.q.dtype)),
         value_gemm_(gemm_of<Real>(setup.v.dtype, saved.dout.dtype)),
         gemm_(gemm_of<Real>()),
@@ -323,7 +323,7 @@ class Backward {
   const MaskPlan& plan_;
   const Saved& saved_;
   const Real* lse_;
-  Target dq_, dk_, dv_;
+  const Target &dq_, &dk_, &dv_;
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_, query_block_;
@@ -333,8 +333,8 @@ class Backward {
 };
 
 template <class Real>
-void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq, Array& dk, Array& dv,
-         const std::function<void(std::int64_t, std::int64_t)>& tell) {
+void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq, const Target& dk,
+         const Target& dv, const PairProgress& tell) {
   Backward<Real> pass(setup, plan, saved, dq, dk, dv);
   Progress progress(tell, 2 * plan.work().dense_pairs);
   for_each_piece(
@@ -348,8 +348,8 @@ void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq
 
 }  // namespace
 
-void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq, Array& dk, Array& dv,
-              const std::function<void(std::int64_t, std::int64_t)>& progress) {
+void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq,
+              const Target& dk, const Target& dv, const PairProgress& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, saved, dq, dk, dv, progress);
   else

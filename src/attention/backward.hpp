@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/problem.hpp"
+#include "attention/target.hpp"
 
 namespace ejk::attn {
 
@@ -12,8 +13,8 @@ struct Saved {
   const void* lse;
 };
 
-/// Writes dq, dk, dv: C order, of any float dtype, shaped as q, k, v.
-void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, Array& dq, Array& dk, Array& dv,
-              const std::function<void(std::int64_t done, std::int64_t all)>& progress);
+/// Writes dq, dk, dv, shaped as q, k, v.
+void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq,
+              const Target& dk, const Target& dv, const PairProgress& progress);
 
 }  // namespace ejk::attn

@@ -10,6 +10,7 @@
 #include <compare>
 #include <initializer_list>
 
+#include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
 #include "core/parallel.hpp"
@@ -188,15 +189,8 @@ double most_finite(const std::vector<double>& values) {
   return all;
 }
 
-}  // namespace
-
-AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                     const AttentionOptions& options, const ArrayView& out, const ArrayView& lse,
-                     double effort) {
-  const Setup setup = check_arguments(q, k, v, options);
-  check_shape(out, "out", setup.shape.out);
-  check_shape(lse, "lse", setup.shape.lse);
-  const MaskPlan plan(setup, options);
+AttentionCheck check_forward(const Setup& setup, const MaskPlan& plan, const ArrayView& out,
+                             const ArrayView& lse, double effort) {
   const Reference reference(setup, plan);
   const RowSampler queries(setup, RowSampler::Of::queries);
   AttentionCheck result;
@@ -230,15 +224,8 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   return result;
 }
 
-AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v, const ArrayView& dout,
-                     const AttentionOptions& options, const ArrayView& dq, const ArrayView& dk,
-                     const ArrayView& dv, double effort) {
-  const Setup setup = check_arguments(q, k, v, options);
-  check_gradient(setup, dout, {});
-  check_shape(dq, "dq", q.shape);
-  check_shape(dk, "dk", k.shape);
-  check_shape(dv, "dv", v.shape);
-  const MaskPlan plan(setup, options);
+AttentionCheck check_gradients(const Setup& setup, const MaskPlan& plan, const ArrayView& dout,
+                               const ArrayView& dq, const ArrayView& dk, const ArrayView& dv, double effort) {
   const Reference reference(setup, plan);
   const RowSampler queries(setup, RowSampler::Of::queries), keys(setup, RowSampler::Of::keys);
   AttentionCheck result;
@@ -254,13 +241,11 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   if (whole) {
     saved = reference.saved(dout);
   } else {
-    AttentionOptions quiet = options;
-    quiet.progress = nullptr;
-    const Attention forward = attention(q, k, v, quiet, setup.shape.arithmetic);
-    saved.lse.resize(static_cast<std::size_t>(forward.lse.size()));
-    load(forward.lse.dtype(), forward.lse.data(), size_of(forward.lse.dtype()), forward.lse.size(),
-         saved.lse.data());
-    saved.delta = reference.deltas(dout, forward.out.view());
+    Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
+    forward(setup, plan, Target(setup, out.mutable_view()), lse.data(), {});
+    saved.lse.resize(static_cast<std::size_t>(lse.size()));
+    load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
+    saved.delta = reference.deltas(dout, out.view());
   }
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
@@ -278,9 +263,7 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
-  // Gradients of a float64 dout are float64; what sampled keys are compared with is no finer than the inputs.
-  const bool wide = whole && dout.dtype == DType::float64;
-  const double u = finer(wide ? DType::float64 : setup.shape.arithmetic);
+  const double u = finer(setup.shape.arithmetic);
   const Extent of_q = extent_of(setup.q), of_k = extent_of(setup.k);
   const double v_most = extent_of(setup.v).most, g_most = extent_of(g).most;
   const double scores = std::abs(setup.scale) * of_q.longest * of_k.longest + most_finite(saved.lse);
@@ -309,20 +292,23 @@ AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
   return result;
 }
 
+}  // namespace
+
+AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
+                     double effort) {
+  const Setup setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
+  if (results.size() != plan.results.size())
+    throw Error(Error::Kind::input,
+                fmt::format("{} results are to be checked, not {}", plan.results.size(), results.size()));
+  for (std::size_t r = 0; r < results.size(); ++r)
+    check_shape(results[r], plan.results[r].name.c_str(), plan.results[r].type.shape);
+  if (!setup.gradients) return check_forward(setup, plan.blocks(), results[0], results[1], effort);
+  return check_gradients(setup, plan.blocks(), *arrays.dout, results[0], results[1], results[2], effort);
+}
+
 }  // namespace ejk::attn
 
 namespace ejk {
-
-AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const AttentionOptions& options, const ArrayView& out, const ArrayView& lse) {
-  return attn::check(q, k, v, options, out, lse, attn::kCheckEffort);
-}
-
-AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                                    const ArrayView& dout, const AttentionOptions& options,
-                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv) {
-  return attn::check(q, k, v, dout, options, dq, dk, dv, attn::kCheckEffort);
-}
 
 Report describe(const AttentionCheck& check) {
   const bool every = check.method == AttentionCheck::Method::every_element;

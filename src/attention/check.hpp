@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include <vector>
+
+#include "attention/plan.hpp"
 #include "ejk/attention_check.hpp"
 
 namespace ejk::attn {
@@ -10,11 +13,8 @@ namespace ejk::attn {
 /// Multiply-adds of the plain form: up to that all rows are evaluated, else as many as it takes.
 inline constexpr double kCheckEffort = 0x1p30;
 
-AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                     const AttentionOptions& options, const ArrayView& out, const ArrayView& lse,
+/// `results` are out and lse, or dq, dk and dv of a plan of gradients.
+AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
                      double effort);
-AttentionCheck check(const ArrayView& q, const ArrayView& k, const ArrayView& v, const ArrayView& dout,
-                     const AttentionOptions& options, const ArrayView& dq, const ArrayView& dk,
-                     const ArrayView& dv, double effort);
 
 }  // namespace ejk::attn

@@ -1,18 +1,13 @@
-// The report of attention: what was computed of what could have been.
+// The reports of attention: what a plan is of, and what is computed of what could be.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
-#include "ejk/attention.hpp"
+#include "attention/plan.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk {
 
 namespace {
-
-// A whole number while a double can tell it from its neighbours.
-ReportValue count_of(double value) {
-  return value < 0x1p53 ? ReportValue(static_cast<std::int64_t>(value)) : ReportValue(value);
-}
 
 ReportValue share_of(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? ReportValue(static_cast<double>(part) / static_cast<double>(whole)) : ReportValue();
@@ -48,7 +43,35 @@ Report describe(const AttentionWork& w) {
         "(entry, "
         "head, query) {}",
         format_count(w.rows_not_finite), format_count(w.rows), to_string(w.first_row_not_finite)));
-  report.add("forward", "forward, exact for the mask", count_of(w.forward_flop), Unit::flop);
+  report.add("forward", "forward, exact for the mask", whole_number(w.forward_flop), Unit::flop);
+  if (w.backward_flop)
+    report.add("backward", "backward, the same", whole_number(*w.backward_flop), Unit::flop);
+  return report;
+}
+
+Report describe(const AttentionPlan& plan) {
+  const attn::Plan& p = *plan.plan_;
+  const attn::Sizes& s = p.setup.shape;
+  const AttentionTypes& types = p.types;
+  Report report;
+  report.add("layout", "layout", std::string(name_of(p.setup.layout)))
+      .add("q", "q", types.q.shape)
+      .add("k", "k", types.k.shape)
+      .add("v", "v", types.v.shape)
+      .add("dtypes", "dtypes",
+           fmt::format("{}, {}, {}", name_of(types.q.dtype), name_of(types.k.dtype), name_of(types.v.dtype)))
+      .add("arithmetic", "arithmetic", std::string(name_of(s.arithmetic)))
+      .add("entries", p.setup.packed() ? "sequences" : "batch entries", s.entries, Unit::count)
+      .add("heads", "query heads", s.heads, Unit::count)
+      .add("kv_heads", "key/value heads", s.kv_heads, Unit::count)
+      .add("head_size", "size of a head", s.head_size, Unit::count)
+      .add("value_size", "size of a value", s.value_size, Unit::count)
+      .add("scale", "scale", p.setup.scale);
+  if (p.setup.softcap > 0) report.add("softcap", "soft cap", p.setup.softcap);
+  if (p.setup.gradients) report.add("saved", "out and lse", std::string(types.out ? "given" : "computed"));
+  for (const auto& [name, type] : p.results)
+    report.add(name, name, type.shape).add(name + "_dtype", "of dtype", std::string(name_of(type.dtype)));
+  report.add("size", "size", plan.result_bytes(), Unit::bytes);
   return report;
 }
 

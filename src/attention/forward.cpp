@@ -197,8 +197,7 @@ class Forward {
 };
 
 template <class Real>
-void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
-         const std::function<void(std::int64_t, std::int64_t)>& tell) {
+void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse, const PairProgress& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, plan.work().dense_pairs);
   for_each_piece(
@@ -212,7 +211,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
 }  // namespace
 
 void forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
-             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+             const PairProgress& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, out, lse, progress);
   else

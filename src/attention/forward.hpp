@@ -8,6 +8,6 @@ namespace ejk::attn {
 
 /// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype).
 void forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
-             const std::function<void(std::int64_t done, std::int64_t all)>& progress);
+             const PairProgress& progress);
 
 }  // namespace ejk::attn

@@ -25,16 +25,25 @@ struct Problem {
   std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
 };
 
-/// Checked arguments.
+/// What shapes and dtypes decide.
+struct Sizes {
+  Shape out, lse;
+  DType arithmetic = DType::float32;  // or float64
+  std::int64_t entries = 0, heads = 0, kv_heads = 0;
+  std::int64_t head_size = 0, value_size = 0;
+};
+
+/// Checked arguments; without elements, or bound to arrays.
 struct Setup {
-  AttentionLayout layout;
+  AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
   std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
   double scale = 1;
   double softcap = 0;  // 0: none
   BlockShape block;
-  AttentionShape shape;
+  Sizes shape;
+  bool gradients = false;  // are wanted
 
   bool packed() const { return layout == AttentionLayout::thd; }
   std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
@@ -63,15 +72,16 @@ struct Setup {
   }
 };
 
-/// All checks that need no mask. Throws Error{input}.
-Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                      const AttentionOptions& options);
+/// All checks but those of masks; reads cu_seqlens. Throws Error{input}.
+Setup check_arguments(const AttentionTypes& types, const AttentionSettings& options);
+
+/// The same arguments with the elements of `arrays`. Throws Error{input} for arrays of other types.
+enum class SavedResults { taken, ignored };
+Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionArrays& arrays,
+            SavedResults saved = SavedResults::taken);
 
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
-
-/// The shape of `dout`, of saved results; and that they are floats.
-void check_gradient(const Setup& setup, const ArrayView& dout, const std::optional<AttentionSaved>& saved);
 
 /// A mask cut into blocks.
 struct MaskTiles {
@@ -86,11 +96,15 @@ struct MaskTiles {
   }
 };
 
-/// The masks of all problems, joined.
+/// The masks of the settings, then those of segment ids; refers to `setup`. Throws Error{input} for masks of
+/// other entries or heads.
+MaskSet masks_of(const Setup& setup, const AttentionSettings& settings);
+
+/// The blocks of the masks of all problems.
 class MaskPlan {
  public:
-  /// Reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  MaskPlan(const Setup& setup, const AttentionOptions& options);
+  /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
+  MaskPlan(const Setup& setup, const MaskSet& masks);
 
   /// Null: all pairs attend.
   const MaskTiles* of(const Problem& problem) const {
@@ -102,7 +116,7 @@ class MaskPlan {
   /// The bits of a rectangle of a mask: one thread at a time where the mask wants that.
   static void fill(const MaskTiles& tiles, const mask::Rectangle& where, const mask::BitRows& out);
 
-  AttentionWork work() const { return work_; }
+  const AttentionWork& work() const { return work_; }
 
   /// What the forward pass takes one thread, about.
   double nanoseconds(const Setup& setup) const {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "attention/numbers.hpp"
+#include "attention/plan.hpp"
 #include "core/parallel.hpp"
 
 namespace ejk::attn {
@@ -182,11 +183,12 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
 
 Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                               const AttentionOptions& options) {
-  const Setup setup = check_arguments(q, k, v, options);
-  const MaskPlan plan(setup, options);
-  const Reference reference(setup, plan);
+  const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
+  const Plan plan(types_of(arrays), options);
+  const Setup setup = bound(plan.setup, plan.types, arrays);
+  const Reference reference(setup, plan.blocks());
   Attention result{Array(DType::float64, setup.shape.out), Array(DType::float64, setup.shape.lse),
-                   plan.work()};
+                   plan.blocks().work()};
   const ArrayView out = in_one_form(result.out.view(), setup.layout);
   const auto lse = result.lse.elements<double>();
   core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
@@ -204,12 +206,12 @@ Attention reference_attention(const ArrayView& q, const ArrayView& k, const Arra
 
 AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                             const ArrayView& dout, const AttentionOptions& options) {
-  const Setup setup = check_arguments(q, k, v, options);
-  check_gradient(setup, dout, {});
-  const MaskPlan plan(setup, options);
-  const Reference reference(setup, plan);
+  const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
+  const Plan plan(types_of(arrays), options);
+  const Setup setup = bound(plan.setup, plan.types, arrays);
+  const Reference reference(setup, plan.blocks());
   AttentionGradients result{Array(DType::float64, q.shape), Array(DType::float64, k.shape),
-                            Array(DType::float64, v.shape), plan.work()};
+                            Array(DType::float64, v.shape), plan.blocks().work()};
   const ArrayView g = in_one_form(dout, setup.layout);
   const auto place = [&](const Array& array, std::int64_t entry, std::int64_t head,
                          const std::vector<std::int64_t>& offsets, std::int64_t row) {

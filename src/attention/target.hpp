@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/numbers.hpp"
@@ -13,25 +14,40 @@ namespace ejk::attn {
 /// An array of the layout's axes, C order.
 class Target {
  public:
-  Target(const Setup& setup, DType dtype, const Shape& shape, void* data)
+  /// `rounded_first`: values are rounded to that dtype before they are rounded to the array's.
+  Target(const Setup& setup, const MutableArrayView& array, std::optional<DType> rounded_first = std::nullopt)
       : setup_(setup),
-        view_(in_one_form({static_cast<const std::byte*>(data), dtype, shape, c_strides(shape, dtype)},
-                          setup.layout)),
-        data_(static_cast<std::byte*>(data)) {}
+        view_(in_one_form({array.data, array.dtype, array.shape}, setup.layout)),
+        data_(array.data),
+        rounded_first_(rounded_first) {}
 
-  /// Elements of one position of an entry and head, side by side, rounded once.
+  /// Elements of one position of an entry and head, side by side.
   template <class Real>
   void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
              std::int64_t position, const Real* values, std::int64_t count) const {
     const kernels::Block to = setup_.rows_of(view_, entry, head, offsets);
     std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
-    attn::store(values, count, to.dtype, first + position * to.row_stride);
+    attn::store(rounded_first_ ? rounded(values, count) : values, count, to.dtype,
+                first + position * to.row_stride);
   }
 
  private:
+  template <class Real>
+  const Real* rounded(const Real* values, std::int64_t count) const {
+    thread_local std::vector<std::byte> narrow;
+    thread_local std::vector<Real> wide;
+    const std::int64_t size = size_of(*rounded_first_);
+    narrow.resize(static_cast<std::size_t>(count * size));
+    wide.resize(static_cast<std::size_t>(count));
+    attn::store(values, count, *rounded_first_, narrow.data());
+    load(*rounded_first_, narrow.data(), size, count, wide.data());
+    return wide.data();
+  }
+
   const Setup& setup_;
   ArrayView view_;
   std::byte* data_;
+  std::optional<DType> rounded_first_;
 };
 
 }  // namespace ejk::attn

@@ -17,8 +17,7 @@ namespace ejk::attn {
 /// Tells what was done, from any thread, one at a time.
 class Progress {
  public:
-  Progress(const std::function<void(std::int64_t, std::int64_t)>& tell, std::int64_t all)
-      : tell_(tell), all_(all) {}
+  Progress(const PairProgress& tell, std::int64_t all) : tell_(tell), all_(all) {}
   void add(std::int64_t done) {
     if (!tell_) return;
     const std::scoped_lock lock(mutex_);
@@ -26,7 +25,7 @@ class Progress {
   }
 
  private:
-  const std::function<void(std::int64_t, std::int64_t)>& tell_;
+  const PairProgress& tell_;
   std::int64_t all_, done_ = 0;
   std::mutex mutex_;
 };

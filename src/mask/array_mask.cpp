@@ -43,8 +43,9 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
-                      name, q, k + i, v))
-          .hint(v == 1 ? "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool" : "");
+                      name, q, k + i, v),
+          v == 1 ? Error::Code::ones_in_mask : Error::Code::other)
+          .hint(v == 1 ? "a mask of numbers 0 and 1 is to be converted to bool" : "");
   }
 }
 
@@ -237,21 +238,23 @@ Mask array_mask(std::shared_ptr<const ArraySource> array) {
 }
 
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
-  const auto fail = [&](const std::string& why) {
-    return Error(Error::Kind::input, array->name() + ": " + why);
+  const auto fail = [&](const std::string& why, Error::Code code = Error::Code::other) {
+    return Error(Error::Kind::input, array->name() + ": " + why, code);
   };
   if (array->shape().size() != 2)
     throw fail(
         fmt::format("a mask has two axes, queries and keys, not the shape {}", to_string(array->shape())));
   const DType dtype = array->dtype();
   if (is_float(dtype) && polarity != Polarity::additive)
-    throw fail(fmt::format("a mask of dtype {} does not say what its numbers mean", name_of(dtype)))
+    throw fail(fmt::format("a mask of dtype {} does not say what its numbers mean", name_of(dtype)),
+               Error::Code::float_mask)
         .hint(
-            "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: "
-            "--mask-kind additive (0 attends, -1e4 and less hides)");
+            "numbers 0 and 1 are to be converted to bool; numbers that are added to scores are "
+            "Polarity::additive (0 attends, -1e4 and less hides)");
   if (!is_float(dtype) && polarity == Polarity::additive)
-    throw fail(fmt::format("an additive mask must have a float dtype, not {}", name_of(dtype)))
-        .hint("--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides");
+    throw fail(fmt::format("an additive mask must have a float dtype, not {}", name_of(dtype)),
+               Error::Code::integer_mask)
+        .hint("Polarity::keep: non-zero attends; Polarity::drop: non-zero hides");
   return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
 }
 

@@ -62,6 +62,7 @@ namespace {
 
 using Node = MaskExpression::Node;
 using NodePtr = std::shared_ptr<const Node>;
+using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
 
 // What a mask is made for.
 struct Wanted {
@@ -93,6 +94,9 @@ const std::vector<Kind>& kinds();
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
+
+  /// Where the arguments that name arrays stand in what was parsed.
+  Spans references() const { return references_; }
 
   NodePtr parse() {
     NodePtr tree = parse_union();
@@ -182,7 +186,11 @@ class Parser {
     auto node = std::make_shared<Node>();
     node->kind = &*kind;
     skip_spaces();
-    if (at_ < text_.size() && text_[at_] == '(') parse_arguments(*kind, *node);
+    if (at_ < text_.size() && text_[at_] == '(') {
+      const std::size_t open = at_;
+      parse_arguments(*kind, *node);
+      if (kind->takes(Value::reference)) references_.emplace_back(open + 1, text_.rfind(')', at_ - 1));
+    }
     const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
@@ -312,6 +320,7 @@ class Parser {
   }
 
   std::string_view text_;
+  Spans references_;
   std::size_t at_ = 0;
   int depth_ = 0;
   int joins_ = 0;
@@ -515,7 +524,9 @@ Mask make(const Node& node, const Wanted& wanted) {
 MaskExpression MaskExpression::parse(std::string_view text) {
   MaskExpression expression;
   expression.text_ = text;
-  expression.root_ = Parser(text).parse();
+  Parser parser(text);
+  expression.root_ = parser.parse();
+  expression.references_ = parser.references();
   return expression;
 }
 
@@ -524,6 +535,17 @@ std::optional<Shape> MaskExpression::shape(const OpenArray& open) const {
   find_shape(*root_, open, known);
   if (known[1] == 0 || known[2] == 0) return std::nullopt;
   return known;
+}
+
+std::string MaskExpression::text(References references) const {
+  if (references == References::shown) return text_;
+  std::string text;
+  std::size_t at = 0;
+  for (const auto& [begin, end] : references_) {
+    text.append(text_, at, begin - at).append("...");
+    at = end;
+  }
+  return text.append(text_, at);
 }
 
 bool MaskExpression::leaves_alignment_open() const { return ejk::leaves_alignment_open(*root_); }

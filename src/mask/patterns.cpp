@@ -51,9 +51,11 @@ Word* PatternTable::room_for_pattern() {
   const std::int64_t bytes = pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping;
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (max_bytes_ > 0 && used > max_bytes_)
-    throw Error(Error::Kind::budget, fmt::format("the different partial blocks need more than {} of memory",
-                                                 core::format_bytes(max_bytes_)))
-        .hint("larger blocks have fewer partial ones; --max-memory sets the limit");
+    throw Error(Error::Kind::budget,
+                fmt::format("the different partial blocks need more than {} of memory",
+                            core::format_bytes(max_bytes_)),
+                Error::Code::too_many_patterns)
+        .hint("larger blocks have fewer partial ones");
   if (free_words_ < pattern_words()) {
     const std::int64_t next =
         chunks_.empty() ? kFirstChunk : std::min(kLargestChunk, 8 * chunks_.back().size());

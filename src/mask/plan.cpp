@@ -38,11 +38,14 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
                                     std::pair{"number of head shards", settings.head_shards},
                                     std::pair{"number of query shards", settings.q_seq_shards}})
     if (value < 1) throw invalid(fmt::format("the {} is {}; it must be at least 1", name, value));
-  const char* pad_hint = "--pad fills the mask up with False";
+  const auto indivisible = [](std::string why) {
+    return Error(Error::Kind::input, std::move(why), Error::Code::indivisible_mask)
+        .hint("padding fills the mask up with False");
+  };
   if (!settings.pad && q % block.q != 0)
-    throw invalid(fmt::format("{} query rows do not divide into blocks of {}", q, block.q)).hint(pad_hint);
+    throw indivisible(fmt::format("{} query rows do not divide into blocks of {}", q, block.q));
   if (!settings.pad && kv % block.kv != 0)
-    throw invalid(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv)).hint(pad_hint);
+    throw indivisible(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv));
   // With padding a block may be longer than the mask, but not longer than any mask.
   if (std::max(block.q, block.kv) > kLongestMask)
     throw invalid(
@@ -116,8 +119,9 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
   plan.heads = std::move(heads);
   if (plan.is_dynamic()) {
     if (plan.bounds(plan.known).mask_next > INT32_MAX)
-      throw invalid("a shard has more blocks than 32-bit indices can name")
-          .hint("use more --head-shards or --q-seq-shards");
+      throw Error(Error::Kind::input, "a shard has more blocks than 32-bit indices can name",
+                  Error::Code::too_many_blocks)
+          .hint("use more shards of heads or queries");
     element_count(Shape{plan.head_count(), plan.layout.q_blocks, plan.layout.kv_blocks, block.q, block.kv});
     plan.known = distinct_by(plan.heads, [](const Mask&, const Mask&) { return false; });
   } else {

@@ -280,10 +280,11 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
                     source->name(), to_string(shape)));
   const bool merge_heads = shape.size() == 4 && !options.per_head;
   if (merge_heads && options.convention == Convention::document)
-    throw invalid(
-        fmt::format("{}: a mask of shape {} has an axis of heads, and no rule says how to merge them",
-                    source->name(), to_string(shape)))
-        .hint("--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\"");
+    throw Error(Error::Kind::input,
+                fmt::format("{}: a mask of shape {} has an axis of heads, and no rule says how to merge them",
+                            source->name(), to_string(shape)),
+                Error::Code::heads_of_mask)
+        .hint("make ids for each head, or take one head");
   // The leading axes, one after the other; by ejkernel's convention only head 0 of each batch entry counts.
   Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));
   const std::int64_t q = shape[shape.size() - 2], kv = shape.back(), slices = element_count(leading);

@@ -28,15 +28,17 @@ TEST_CASE("attention_grad gives the golden results") {
       const AttentionGradients got = attention_grad(q, k, v, dout, options);
       CHECK(golden::gradient_difference(c, got.dq, got.dk, got.dv) == "");
       // What a forward pass has left gives the same bits.
-      const Attention forward = attention(q, k, v, options, golden::arithmetic_of(c));
-      const AttentionGradients again = attention_grad(q, k, v, dout, options, std::nullopt,
-                                                      AttentionSaved{forward.out.view(), forward.lse.view()});
+      AttentionOptions exactly = options;
+      exactly.dtype = golden::arithmetic_of(c);
+      const Attention forward = attention(q, k, v, exactly);
+      const AttentionGradients again =
+          attention_grad(q, k, v, dout, options, AttentionSaved{forward.out.view(), forward.lse.view()});
       CHECK(plain::same_bytes(again.dq, got.dq));
       CHECK(plain::same_bytes(again.dk, got.dk));
       CHECK(plain::same_bytes(again.dv, got.dv));
       if (c.name == "large_logits") continue;  // an lse that did not round as the scores do is no match
       const AttentionSaved saved{c.out.at("out").view(), c.out.at("lse").view()};
-      const AttentionGradients exact = attention_grad(q, k, v, dout, options, std::nullopt, saved);
+      const AttentionGradients exact = attention_grad(q, k, v, dout, options, saved);
       CHECK(golden::gradient_difference(c, exact.dq, exact.dk, exact.dv) == "");
     }
   }
@@ -139,11 +141,24 @@ TEST_CASE("gradients are of their input's dtype or the one asked for, rounded on
   CHECK(own.dq.dtype() == DType::bfloat16);
   CHECK(own.dk.dtype() == DType::float16);
   CHECK(own.dv.dtype() == DType::float32);
-  const AttentionGradients wide = attention_grad(q.view(), k.view(), v.view(), v.view(), {}, DType::float32);
+  AttentionOptions options;
+  options.dtype = DType::float32;
+  const AttentionGradients wide = attention_grad(q.view(), k.view(), v.view(), v.view(), options);
   CHECK(plain::same_bytes(own.dq, identity_dtype_convert_backward(wide.dq.view(), DType::bfloat16)));
   CHECK(plain::same_bytes(own.dk, identity_dtype_convert_backward(wide.dk.view(), DType::float16)));
-  CHECK_THROWS_AS(attention_grad(q.view(), k.view(), v.view(), v.view(), {}, DType::int32), Error);
-  CHECK_THROWS_AS(attention(q.view(), k.view(), v.view(), {}, DType::boolean), Error);
+  options.dtype = DType::int32;
+  CHECK_THROWS_AS(attention_grad(q.view(), k.view(), v.view(), v.view(), options), Error);
+  CHECK_THROWS_AS(attention(q.view(), k.view(), v.view(), options), Error);
+
+  // With both they are rounded twice.
+  options.dtype = DType::float16;
+  options.grad_dtype = DType::float32;
+  const AttentionGradients narrow = attention_grad(q.view(), k.view(), v.view(), v.view(), options);
+  const Array once = identity_dtype_convert_backward(wide.dv.view(), DType::float16);
+  CHECK(narrow.dv.dtype() == DType::float32);
+  CHECK(plain::same_bytes(narrow.dv, identity_dtype_convert_backward(once.view(), DType::float32)));
+  options.dtype.reset();
+  CHECK(plain::same_bytes(attention_grad(q.view(), k.view(), v.view(), v.view(), options).dq, wide.dq));
 }
 
 TEST_CASE("dout and saved results are of their shapes") {
@@ -151,8 +166,7 @@ TEST_CASE("dout and saved results are of their shapes") {
   const Array q = f32({1, 3, 2, 4}), v = f32({1, 3, 2, 5}), lse = f32({1, 2, 3});
   const auto said = [&](const Array& dout, const Array& out, const Array& l) -> std::string {
     try {
-      attention_grad(q.view(), q.view(), v.view(), dout.view(), {}, std::nullopt,
-                     AttentionSaved{out.view(), l.view()});
+      attention_grad(q.view(), q.view(), v.view(), dout.view(), {}, AttentionSaved{out.view(), l.view()});
     } catch (const Error& e) {
       return e.message();
     }

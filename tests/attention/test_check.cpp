@@ -13,12 +13,17 @@ TEST_CASE("right results of attention pass the check") {
     const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
     const Attention a = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    const AttentionArrays forward_arrays{q, k, v, r->options.bias, {}, {}, {}},
+        backward_arrays{q, k, v, r->options.bias, dout, {}, {}};
+    const attn::Plan forward_plan(types_of(forward_arrays), r->options),
+        backward_plan(types_of(backward_arrays), r->options);
     for (const double effort : {attn::kCheckEffort, 1.0}) {
-      const AttentionCheck forward = attn::check(q, k, v, r->options, a.out.view(), a.lse.view(), effort);
+      const AttentionCheck forward =
+          attn::check(forward_plan, forward_arrays, {a.out.view(), a.lse.view()}, effort);
       CHECK(forward.passed());
       CHECK(forward.elements == a.out.size() + a.lse.size());
       const AttentionCheck backward =
-          attn::check(q, k, v, dout, r->options, g.dq.view(), g.dk.view(), g.dv.view(), effort);
+          attn::check(backward_plan, backward_arrays, {g.dq.view(), g.dk.view(), g.dv.view()}, effort);
       CHECK(backward.passed());
       if (effort > 1) {
         CHECK(forward.method == AttentionCheck::Method::every_element);

@@ -27,7 +27,7 @@ struct AttentionInputs {
     const ejk::Shape shape{c.batch, c.heads, c.length, c.size};
     for (ejk::Array* array : {&q, &k, &v, &dout}) *array = normal(c.dtype, shape);
     options.layout = ejk::AttentionLayout::bhsd;
-    if (c.mask != "none") options.masks.push_back(ejk::attention_mask({mask_of(c)}));
+    if (c.mask != "none") options.masks.push_back(ejk::head_masks({mask_of(c)}));
   }
 
  private:

@@ -1,6 +1,6 @@
 // Attention as a share of the roofline measured just before: operations count for the pairs alone that the
-// mask allows, but all pairs of a mask of random elements, of which no block can be left out. Forward results
-// go into memory that is there already.
+// mask allows, but all pairs of a mask of random elements, of which no block can be left out. Results go into
+// memory that is there already.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -12,8 +12,8 @@ using namespace ejk;
 
 namespace {
 
-double operations(const AttentionWork& work, const std::string& mask, bool backward) {
-  const double one = work.forward_flop + (backward ? work.backward_flop : 0);
+double operations(const AttentionWork& work, const std::string& mask) {
+  const double one = work.forward_flop + work.backward_flop.value_or(0);
   return mask == "dense" && work.allowed_pairs > 0
              ? one * static_cast<double>(work.dense_pairs) / static_cast<double>(work.allowed_pairs)
              : one;
@@ -21,15 +21,18 @@ double operations(const AttentionWork& work, const std::string& mask, bool backw
 
 void run(benchmark::State& state, const work::AttentionCase& c, bool backward) {
   const work::AttentionInputs in(c);
-  const AttentionWork work = attention_work(in.q.view(), in.k.view(), in.v.view(), in.options);
-  const AttentionShape shape = attention_shape(in.q.view(), in.k.view(), in.v.view(), in.options);
-  Array out(c.dtype, shape.out), lse(shape.arithmetic, shape.lse);
-  measure::against_roofline(state, c.dtype, operations(work, c.mask, backward), 0, [&] {
-    if (backward)
-      attention_grad(in.q.view(), in.k.view(), in.v.view(), in.dout.view(), in.options);
-    else
-      attention_into(in.q.view(), in.k.view(), in.v.view(), in.options, c.dtype, out.data(), lse.data());
-  });
+  AttentionArrays arrays{in.q.view(), in.k.view(), in.v.view(), {}, {}, {}, {}};
+  if (backward) arrays.dout = in.dout.view();
+  const AttentionPlan counted(types_of(arrays), in.options);
+  std::vector<Array> results;
+  std::vector<MutableArrayView> into;
+  for (const PlannedArray& result : counted.results()) {
+    results.emplace_back(result.type.dtype, result.type.shape);
+    into.push_back(results.back().mutable_view());
+  }
+  // A plan of its own each time: reading the masks is part of the work.
+  measure::against_roofline(state, c.dtype, operations(counted.work(), c.mask), 0,
+                            [&] { AttentionPlan(types_of(arrays), in.options).run(arrays, into); });
 }
 
 void add(std::int64_t length, std::int64_t size, const char* mask, bool backward) {

@@ -45,6 +45,7 @@ const std::map<std::string, std::string> kPublic{
     {"segments", "mask"},
     {"mask", "mask"},
     {"mask_info", "mask"},
+    {"mask_set", "mask"},
     {"groups", "matmul"},
     {"grouped_matmul", "matmul"},
     {"matmul_check", "matmul"},

@@ -191,3 +191,14 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure(chain).find("more than 1000 operators") != std::string::npos);
   CHECK(failure("\x1b[2Jcausal").find('\x1b') == std::string::npos);
 }
+
+TEST_CASE("an expression says what it is without naming its arrays") {
+  const auto hidden = [](const char* text) { return MaskExpression::parse(text).text(References::hidden); };
+  CHECK(hidden("causal(offset=3) & ~full") == "causal(offset=3) & ~full");
+  CHECK(hidden("causal & file(secret/b.npy)") == "causal & file(...)");
+  CHECK(hidden("file (secret.npy)|(segments(q=secret.npy, kv=secret.h5:/x[0,:]))") ==
+        "file (...)|(segments(...))");
+  CHECK(hidden("documents(\"secret ) (.npy\" ) & local(3,0)") == "documents(...) & local(3,0)");
+  CHECK(hidden("(file(secret(1).npy))") == "(file(...))");
+  CHECK(MaskExpression::parse("file( a.npy )").text(References::shown) == "file( a.npy )");
+}

@@ -53,10 +53,10 @@ inline ejk::AttentionOptions attention_options(const Case& c) {
   o.q_segment_ids = source("q_segment_ids");
   o.kv_segment_ids = source("kv_segment_ids");
   if (c.in.contains("bias")) o.bias = c.in.at("bias").view();
-  if (c.in.contains("mask")) o.masks.push_back(ejk::attention_mask(source("mask")));
+  if (c.in.contains("mask")) o.masks.push_back(ejk::head_masks(source("mask")));
   const auto& masks = c.params.at("masks");
   if (!masks.empty()) {
-    ejk::AttentionMask m;
+    ejk::HeadMasks m;
     m.heads = static_cast<std::int64_t>(masks.size());
     m.mask = [masks](std::int64_t, std::int64_t head, std::int64_t q, std::int64_t kv) {
       return mask_of(masks[static_cast<std::size_t>(head)], q, kv);

@@ -99,7 +99,7 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
   }
   // Masks of entries and heads, each shared or not.
   for (std::int64_t n = between(random, 0, 2); n > 0; --n) {
-    ejk::AttentionMask m;
+    ejk::HeadMasks m;
     m.batch = between(random, 0, 1) == 0 ? 1 : entries;
     m.heads = between(random, 0, 1) == 0 ? 1 : heads;
     if (packed) m.batch = 1;

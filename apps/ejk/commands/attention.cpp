@@ -31,44 +31,26 @@ struct TwoReferences {
 
 struct AttentionWords {
   std::string q, k, v;
+  std::string dout, out, lse;  // of gradients
   MaskOptions masks;
   TwoReferences cu_seqlens, segment_ids;
-  std::optional<double> scale, softcap;
   std::string bias;
   std::optional<AttentionLayout> layout;
-  std::optional<BlockShape> block;
-  std::optional<DType> dtype;
+  AttentionSettings settings;  // without what is opened
   bool check = false;
 };
 
-struct GradientWords : AttentionWords {
-  std::string dout, out, lse;
-  std::optional<DType> grad_dtype;
-};
-
-std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
-
-// An array as its header describes it.
-ArrayView header_of(const ArraySource& source) {
-  return {nullptr, source.dtype(), source.shape(), c_strides(source.shape(), source.dtype())};
-}
-
 // An input, and its elements once they are needed: where they lie, or read.
 struct Input {
-  std::string role;
-  Source source;
+  std::string role;  // as AttentionOperands calls it
+  Source source;     // null: not given
   Array held;
-  ArrayView view;  // of the header, until read() was called
 
-  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : bytes_of(*source); }
-  void read() {
-    if (!source) return;
-    if (const auto mapped = source->mapped()) {
-      view = *mapped;
-      return;
-    }
+  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
+  ArrayView view() {
+    if (const auto mapped = source->mapped()) return *mapped;
     held = read_all(*source);
-    view = held.view();
+    return held.view();
   }
 };
 
@@ -77,6 +59,12 @@ struct Inputs {
 
   std::vector<Input*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
 
+  template <class T, class F>
+  AttentionOperands<T> each(F&& f) {
+    const auto maybe = [&](Input& input) { return input.source ? std::optional<T>(f(input)) : std::nullopt; };
+    return {f(q), f(k), f(v), maybe(bias), maybe(dout), maybe(out), maybe(lse)};
+  }
+
   // The library speaks of q, k and v; people know them by their files.
   template <class F>
   auto naming(F&& f) {
@@ -84,100 +72,56 @@ struct Inputs {
       return f();
     } catch (Error& error) {
       for (const Input* input : all())
-        if (input->source && error.message().starts_with(input->role + " ")) {
-          error.at(input->source->name());
-          break;
-        }
+        if (input->source && error.subject() == input->role) error.at(input->source->name());
       throw;
     }
   }
 };
 
 Input open_input(const char* role, const std::string& reference, Job& job) {
-  Input input;
-  input.role = role;
-  if (reference.empty()) return input;
-  input.source = job.open(role, reference);
-  input.view = header_of(*input.source);
-  return input;
+  if (reference.empty()) return {role, nullptr, {}};
+  return {role, job.open(role, reference), {}};
 }
 
 Source open_or_null(const char* role, const std::string& reference, Job& job) {
   return reference.empty() ? nullptr : job.open(role, reference);
 }
 
-// All that headers, cu_seqlens and the words tell.
+// Everything that is opened, and what the words say of it.
 struct Request {
   Inputs inputs;
-  AttentionOptions options;
-  AttentionShape shape;
-  std::vector<std::string> remarks, alignment_warnings;
-  std::int64_t mask_bytes = 0;  // of masks held in memory
+  AttentionSettings settings;
+  AttentionMasks masks;
 };
 
 Request open_request(const AttentionWords& words, Job& job) {
-  Request r;
-  AttentionOptions& o = r.options;
+  Request r{{}, words.settings, {}};
+  AttentionSettings& s = r.settings;
   const bool packed = !words.cu_seqlens.q.empty();
-  o.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
-  if (packed && o.layout != AttentionLayout::thd)
+  s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
+  if (packed && s.layout != AttentionLayout::thd)
     throw Error(Error::Kind::usage,
-                fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(o.layout)))
+                fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout)))
         .hint("the layout thd takes (tokens, heads, size)");
-  if (!packed && o.layout == AttentionLayout::thd)
+  if (!packed && s.layout == AttentionLayout::thd)
     throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
-  job.provenance.record("layout", std::string(name_of(o.layout)));
-  o.scale = words.scale;
-  o.softcap = words.softcap;
-  o.block = words.block;
+  job.provenance.record("layout", std::string(name_of(s.layout)));
   Inputs& in = r.inputs;
   in.q = open_input("q", words.q, job);
   in.k = open_input("k", words.k, job);
   in.v = open_input("v", words.v, job);
   in.bias = open_input("bias", words.bias, job);
-  if (in.bias.source) o.bias = in.bias.view;
-  o.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
-  o.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
-  o.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
-  o.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
-  r.shape = in.naming([&] { return attention_shape(in.q.view, in.k.view, in.v.view, o); });
-  AttentionMasks masks = resolve_attention_masks(words.masks, r.shape, job);
-  o.masks = std::move(masks.masks);
-  r.remarks = std::move(masks.remarks);
-  r.alignment_warnings = std::move(masks.alignment_warnings);
-  r.mask_bytes = masks.held_bytes;
-  r.shape = in.naming([&] { return attention_shape(in.q.view, in.k.view, in.v.view, o); });
+  in.dout = open_input("dout", words.dout, job);
+  in.out = open_input("out", words.out, job);
+  in.lse = open_input("lse", words.lse, job);
+  s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
+  s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
+  s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
+  s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
+  r.masks = open_attention_masks(words.masks, job);
+  s.masks = r.masks.parts;
   return r;
-}
-
-Report describe_inputs(const Request& r) {
-  const AttentionShape& s = r.shape;
-  const Inputs& in = r.inputs;
-  Report report;
-  for (const std::string& remark : r.remarks) report.add(Remark{remark});
-  const bool packed = r.options.layout == AttentionLayout::thd;
-  report.add("layout", "layout", std::string(name_of(r.options.layout)))
-      .add("q", "q", in.q.view.shape)
-      .add("k", "k", in.k.view.shape)
-      .add("v", "v", in.v.view.shape)
-      .add("dtypes", "dtypes",
-           fmt::format("{}, {}, {}", name_of(in.q.view.dtype), name_of(in.k.view.dtype),
-                       name_of(in.v.view.dtype)))
-      .add("arithmetic", "arithmetic", std::string(name_of(s.arithmetic)))
-      .add("entries", packed ? "sequences" : "batch entries", s.entries, Unit::count)
-      .add("heads", "query heads", s.heads, Unit::count)
-      .add("kv_heads", "key/value heads", s.kv_heads, Unit::count)
-      .add("head_size", "size of a head", s.head_size, Unit::count)
-      .add("value_size", "size of a value", s.value_size, Unit::count)
-      .add("scale", "scale", r.options.scale.value_or(1 / std::sqrt(static_cast<double>(s.head_size))));
-  if (r.options.softcap) report.add("softcap", "soft cap", *r.options.softcap);
-  return report;
-}
-
-// A whole number while a double can tell it from its neighbours.
-ReportValue whole(double value) {
-  return value < 0x1p53 ? ReportValue(static_cast<std::int64_t>(value)) : ReportValue(value);
 }
 
 void append(Report& report, Report more) {
@@ -185,170 +129,72 @@ void append(Report& report, Report more) {
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
 }
 
-void add_work(Report& report, const Request& r, const AttentionWork& work) {
+void add_work(Report& report, const AttentionWork& work, const AttentionMasks& masks) {
   append(report, describe(work));
   if (!work.alignment.empty())
-    report.warnings.insert(report.warnings.end(), r.alignment_warnings.begin(), r.alignment_warnings.end());
+    for (const std::string& text : masks.unaligned) report.warnings.push_back(alignment_warning(text));
 }
 
-void add_backward(Report& report, const AttentionWork& work) {
-  report.add("backward", "backward, the same", whole(work.backward_flop), Unit::flop);
-}
-
-ReportValue rate(double work, double seconds) {
-  return seconds > 0 ? ReportValue(work / seconds) : ReportValue();
-}
-
-struct Result {
-  const char* name;
-  Shape shape;
-  DType dtype;
-};
-
-enum class Direction { forward, backward };
-
-// What results are like and what there is to do; true: that is all that was asked for.
-bool plan(Request& r, const Report& inputs, const std::vector<Result>& results, std::int64_t extra,
-          Direction direction, Job& job) {
-  std::int64_t bytes = 0, held = 0;
-  for (const Result& result : results) bytes += byte_count(result.shape, result.dtype);
-  for (const Input* input : r.inputs.all()) held += input->bytes_to_hold();
-  const std::int64_t peak =
-      2 * kPieceBytes + r.shape.plan_bytes + r.shape.work_bytes + r.mask_bytes + held + bytes + extra;
-  if (!job.is_dry_run()) return job.plan({}, peak);
-  job.require_memory(peak);
-  Report report = inputs;
-  const AttentionWork work = r.inputs.naming(
-      [&] { return attention_work(r.inputs.q.view, r.inputs.k.view, r.inputs.v.view, r.options); });
-  add_work(report, r, work);
-  if (direction == Direction::backward) add_backward(report, work);
-  return job.plan(std::move(report), peak);
-}
-
-std::int64_t elements_of(const std::vector<Result>& results) {
-  std::int64_t all = 0;
-  for (const Result& result : results) all += element_count(result.shape);
-  return all;
-}
-
-void add_results(Report& report, const std::vector<Result>& results) {
-  std::int64_t bytes = 0;
-  for (const Result& result : results) {
-    report.add(result.name, result.name, result.shape)
-        .add(std::string(result.name) + "_dtype", "of dtype", std::string(name_of(result.dtype)));
-    bytes += byte_count(result.shape, result.dtype);
-  }
-  report.add("size", "size", bytes, Unit::bytes);
-}
-
-void add_check(Report& report, const AttentionCheck& check) {
-  report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-  if (!check.passed())
-    report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
-}
-
-void read_inputs(Request& r, Job& job) {
-  job.phase(Phase::read, [&] {
-    for (Input* input : r.inputs.all()) input->read();
-    if (r.inputs.bias.source) r.options.bias = r.inputs.bias.view;
-  });
-}
-
-Answer run_forward(const AttentionWords& words, Job& job) {
-  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  const std::vector<Result> results{{"out", r.shape.out, words.dtype.value_or(r.inputs.q.view.dtype)},
-                                    {"lse", r.shape.lse, r.shape.arithmetic}};
-  Report report = describe_inputs(r);
-  add_results(report, results);
-  if (plan(r, report, results, words.check ? 8 * elements_of(results) : 0, Direction::forward, job))
-    return Answer::yes;
-  read_inputs(r, job);
-  const Inputs& in = r.inputs;
-  r.options.progress = job.progress();
-  const Attention done = job.phase(Phase::compute, [&] {
-    return r.inputs.naming(
-        [&] { return attention(in.q.view, in.k.view, in.v.view, r.options, results[0].dtype); });
-  });
-  add_work(report, r, done.work);
-  report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
-      .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
-      .add("rate", "computed at", rate(done.work.forward_flop, done.work.forward_seconds),
+void add_times(Report& report, const AttentionWork& work, double flop) {
+  report.add("masks_time", "masks", work.mask_seconds, Unit::seconds)
+      .add("forward_time", "forward pass", work.forward_seconds, Unit::seconds);
+  if (work.backward_flop) report.add("backward_time", "backward pass", work.backward_seconds, Unit::seconds);
+  const double seconds = work.backward_flop ? work.backward_seconds : work.forward_seconds;
+  report
+      .add("rate", "computed at", seconds > 0 ? ReportValue(flop / seconds) : ReportValue(),
            Unit::flop_per_second)
       .add("instruction_set", "instruction set", instruction_set());
-  bool passed = true;
-  if (words.check) {
-    r.options.progress = nullptr;
-    const AttentionCheck check = job.phase(Phase::compute, [&] {
-      return check_attention(in.q.view, in.k.view, in.v.view, r.options, done.out.view(), done.lse.view());
-    });
-    passed = check.passed();
-    add_check(report, check);
-  }
-  job.deliver(std::move(report),
-              {{"out", make_source(done.out.view()), {}}, {"lse", make_source(done.lse.view()), {}}});
-  return passed ? Answer::yes : Answer::no;
 }
 
-Answer run_backward(const GradientWords& words, Job& job) {
+Answer run(const AttentionWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
     throw Error(Error::Kind::usage,
                 "--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
   Inputs& in = r.inputs;
-  in.dout = open_input("dout", words.dout, job);
-  in.out = open_input("out", words.out, job);
-  in.lse = open_input("lse", words.lse, job);
-  const auto saved = [&]() -> std::optional<AttentionSaved> {
-    return in.out.source ? std::optional(AttentionSaved{in.out.view, in.lse.view}) : std::nullopt;
-  };
-  in.naming(
-      [&] { check_attention_arguments(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, saved()); });
-  if (in.dout.view.dtype == DType::float64) r.shape.arithmetic = DType::float64;
-  // With both, gradients are of --dtype first and are then cast; with one of them they are rounded once.
-  const std::optional<DType> computed = words.dtype ? words.dtype : words.grad_dtype;
-  const std::optional<DType> written = words.grad_dtype ? words.grad_dtype : words.dtype;
-  const std::vector<Result> results{{"dq", in.q.view.shape, written.value_or(in.q.view.dtype)},
-                                    {"dk", in.k.view.shape, written.value_or(in.k.view.dtype)},
-                                    {"dv", in.v.view.shape, written.value_or(in.v.view.dtype)}};
-  Report report = describe_inputs(r);
-  report.add("saved", "out and lse", std::string(in.out.source ? "given" : "computed"));
-  add_results(report, results);
-  // out, lse, what goes with lse, and dq's sums, in the arithmetic's dtype.
-  std::int64_t extra = byte_count(r.shape.out, DType::float64) + 2 * byte_count(r.shape.lse, DType::float64) +
-                       byte_count(in.q.view.shape, r.shape.arithmetic);
-  if (words.check) extra += 8 * elements_of(results) + 16 * element_count(r.shape.lse);
-  if (plan(r, report, results, extra, Direction::backward, job)) return Answer::yes;
-  read_inputs(r, job);
-  r.options.progress = job.progress();
-  AttentionGradients done = job.phase(Phase::compute, [&] {
-    return in.naming([&] {
-      return attention_grad(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, computed, saved());
-    });
-  });
-  if (words.dtype && words.grad_dtype)
-    for (Array* gradient : {&done.dq, &done.dk, &done.dv})
-      *gradient = identity_dtype_convert_backward(gradient->view(), *words.grad_dtype);
-  add_work(report, r, done.work);
-  add_backward(report, done.work);
-  report.add("masks_time", "masks", done.work.mask_seconds, Unit::seconds)
-      .add("forward_time", "forward pass", done.work.forward_seconds, Unit::seconds)
-      .add("backward_time", "backward pass", done.work.backward_seconds, Unit::seconds)
-      .add("rate", "computed at", rate(done.work.backward_flop, done.work.backward_seconds),
-           Unit::flop_per_second)
-      .add("instruction_set", "instruction set", instruction_set());
+  const auto type = [](const Input& input) { return type_of(*input.source); };
+  const AttentionPlan plan = in.naming([&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
+  Report report;
+  for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
+  append(report, describe(plan));
+
+  std::int64_t held = r.masks.held_bytes;
+  for (const Input* input : in.all()) held += input->bytes_to_hold();
+  const std::int64_t peak = 2 * kPieceBytes + held + plan.result_bytes() + plan.work_bytes() +
+                            (words.check ? plan.check_bytes() : 0);
+  if (job.is_dry_run()) {
+    job.require_memory(peak);
+    add_work(report, plan.work(), r.masks);
+  }
+  if (job.plan(report, peak)) return Answer::yes;
+
+  const AttentionArrays arrays =
+      job.phase(Phase::read, [&] { return in.each<ArrayView>([](Input& input) { return input.view(); }); });
+  std::vector<Array> results;
+  std::vector<MutableArrayView> into;
+  for (const PlannedArray& result : plan.results()) {
+    results.emplace_back(result.type.dtype, result.type.shape);
+    into.push_back(results.back().mutable_view());
+  }
+  const auto progress = job.progress();
+  const AttentionWork work = job.phase(Phase::compute, [&] { return plan.run(arrays, into, progress); });
+  add_work(report, work, r.masks);
+  add_times(report, work, plan.flop());
+
+  std::vector<ArrayView> views;
+  std::vector<Output> outputs;
+  for (std::size_t n = 0; n < results.size(); ++n) {
+    views.push_back(results[n].view());
+    outputs.push_back({plan.results()[n].name, make_source(views.back()), {}});
+  }
   bool passed = true;
   if (words.check) {
-    r.options.progress = nullptr;
-    const AttentionCheck check = job.phase(Phase::compute, [&] {
-      return check_attention_grad(in.q.view, in.k.view, in.v.view, in.dout.view, r.options, done.dq.view(),
-                                  done.dk.view(), done.dv.view());
-    });
+    const AttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, views); });
     passed = check.passed();
-    add_check(report, check);
+    report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
+    if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
   }
-  job.deliver(std::move(report), {{"dq", make_source(done.dq.view()), {}},
-                                  {"dk", make_source(done.dk.view()), {}},
-                                  {"dv", make_source(done.dv.view()), {}}});
+  job.deliver(std::move(report), outputs);
   return passed ? Answer::yes : Answer::no;
 }
 
@@ -410,10 +256,10 @@ void add_options(OptionSet& set, AttentionWords& words) {
            "ids (batch, sequence): only equal ones above 0 attend\n"
            "Of keys the same unless a second array gives them. In packed inputs (tokens,).")
       .group("Masks");
-  add_word(set, "--scale", words.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default")
+  add_word(set, "--scale", words.settings.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()
       .otherwise("1/sqrt(D)");
-  add_word(set, "--softcap", words.softcap, read_cap, "C",
+  add_word(set, "--softcap", words.settings.softcap, read_cap, "C",
            "scores s become C tanh(s / C)\nBefore the bias is added.")
       .recorded();
   add_reference(set, "--bias", words.bias,
@@ -422,7 +268,7 @@ void add_options(OptionSet& set, AttentionWords& words) {
   add_word(set, "--layout", words.layout, read_layout, "LAYOUT",
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
-  add_word(set, "--block", words.block, read_block, "QxK",
+  add_word(set, "--block", words.settings.block, read_block, "QxK",
            "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.")
       .recorded();
   add_flag(set, "--check", words.check,
@@ -437,31 +283,31 @@ Run attention(OptionSet& set) {
   const auto words = std::make_shared<AttentionWords>();
   add_inputs(set, *words);
   add_options(set, *words);
-  add_word(set, "--dtype", words->dtype, read_float_dtype, "TYPE",
+  add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
            "of out: float16, bfloat16, float32, float64; that of Q by default\n"
            "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.")
       .recorded();
   set_footer(set, kMaskHelp);
-  return [words](Job& job) { return run_forward(*words, job); };
+  return [words](Job& job) { return run(*words, job); };
 }
 
 Run attention_grad(OptionSet& set) {
-  const auto words = std::make_shared<GradientWords>();
+  const auto words = std::make_shared<AttentionWords>();
   add_inputs(set, *words);
   add_reference(set, "DOUT", words->dout, "gradient of the output, shaped as it").required();
   add_options(set, *words);
   add_reference(set, "--out", words->out,
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
   add_reference(set, "--lse", words->lse, "and its lse (batch, heads, queries), packed (heads, tokens)");
-  add_word(set, "--dtype", words->dtype, read_float_dtype, "TYPE",
+  add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
            "of the gradients; each that of its input by default")
       .recorded();
-  add_word(set, "--grad-dtype", words->grad_dtype, read_float_dtype, "TYPE",
+  add_word(set, "--grad-dtype", words->settings.grad_dtype, read_float_dtype, "TYPE",
            "cast the gradients, as identity_dtype_convert does\n"
            "Without --dtype they are rounded once, to this type.")
       .recorded();
   set_footer(set, kMaskHelp);
-  return [words](Job& job) { return run_backward(*words, job); };
+  return [words](Job& job) { return run(*words, job); };
 }
 
 }  // namespace ejk::app

@@ -61,10 +61,7 @@ class Unreadable {
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::input) throw;
       if (!first_) first_ = error;
-      std::string why = error.message();
-      if (const std::string named = printable(name) + ": "; why.starts_with(named))
-        why.erase(0, named.size());
-      table_.rows.push_back({printable(name), printable(why)});
+      table_.rows.push_back({printable(name), printable(error.why())});
       return false;
     }
   }

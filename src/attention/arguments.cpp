@@ -1,4 +1,5 @@
-// The door: what attention's arguments must be, once for forward, backward, their checks and plans.
+// What attention's arguments must be: ranks, dtypes and lengths that must agree, then cu_seqlens, then what
+// depends on both. Forward, backward and their checks all go by what is found here. Cost: cu_seqlens are read.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
@@ -8,11 +9,8 @@
 #include <limits>
 #include <utility>
 
-#include "attention/problem.hpp"
-#include "core/checked.hpp"
+#include "attention/plan.hpp"
 #include "core/offsets.hpp"
-#include "ejk/threads.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
@@ -42,7 +40,13 @@ const char* axes_of(Layout layout) {
                                   : "(tokens, heads, size)";
 }
 
-void check_array(const ArrayView& array, const char* name, Layout layout) {
+void require_float(DType dtype, const char* name) {
+  if (is_float(dtype)) return;
+  throw invalid(fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(dtype)))
+      .about(name);
+}
+
+void check_array(const ArrayType& array, const char* name, Layout layout) {
   const std::int64_t rank = layout == Layout::thd ? 3 : 4;
   if (array.rank() != rank) {
     Error error = invalid(fmt::format("{} is {} in the layout {}, not of shape {}", name, axes_of(layout),
@@ -50,11 +54,9 @@ void check_array(const ArrayView& array, const char* name, Layout layout) {
     if (array.rank() == 3 && rank == 4)
       error.hint("packed tokens are of the layout thd and come with cu_seqlens");
     if (array.rank() == 4 && rank == 3) error.hint("a padded batch is of the layout bshd or bhsd");
-    throw std::move(error);
+    throw std::move(error.about(name));
   }
-  if (!is_float(array.dtype))
-    throw invalid(
-        fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(array.dtype)));
+  require_float(array.dtype, name);
 }
 
 // Factors of scores are of the arithmetic's dtype.
@@ -67,30 +69,14 @@ void check_range(double value, const char* name, DType arithmetic) {
       .hint("float64 inputs are computed in float64");
 }
 
-// What a thread works in: some queries and keys in the forms of both passes' products, and a tile between
-// them.
-std::int64_t work_bytes(const Setup& s) {
-  constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
-  const std::int64_t queries = std::min(s.longest_queries(), kQueries);
-  const std::int64_t keys = std::min(s.longest_keys(), kKeys);
-  const auto in_chunks = [](std::int64_t size) {
-    return static_cast<double>(core::ceil_div(size, kChunk)) *
-           static_cast<double>(kChunk + 16);  // its stride
-  };
-  const double elements = (in_chunks(s.shape.head_size) + in_chunks(s.shape.value_size)) *
-                              static_cast<double>(2 * queries + 4 * keys) +
-                          static_cast<double>(keys * kQueries);
-  return static_cast<std::int64_t>(
-      std::min(elements * static_cast<double>(size_of(s.shape.arithmetic) * threads()), 0x1p60));
-}
-
 // Axes of (B, heads, positions, elements).
 constexpr std::size_t kBatch = 0, kHeads = 1, kPositions = 2, kElements = 3;
 
 void check_equal(const ArrayView& a, const char* a_name, const ArrayView& b, const char* b_name,
                  std::size_t axis, const char* what) {
   if (a.shape[axis] != b.shape[axis])
-    throw invalid(fmt::format("{} has {} {}, {} has {}", b_name, b.shape[axis], what, a_name, a.shape[axis]));
+    throw invalid(fmt::format("{} has {} {}, {} has {}", b_name, b.shape[axis], what, a_name, a.shape[axis]))
+        .about(b_name);
 }
 
 std::vector<std::int64_t> sequences(const ArraySource& cu_seqlens, std::int64_t tokens, const char* name) {
@@ -101,7 +87,7 @@ std::vector<std::int64_t> sequences(const ArraySource& cu_seqlens, std::int64_t 
   return offsets;
 }
 
-void read_sequences(Setup& setup, const AttentionOptions& options) {
+void read_sequences(Setup& setup, const AttentionSettings& options) {
   if (!setup.packed()) {
     if (options.cu_seqlens_q || options.cu_seqlens_kv)
       throw invalid(
@@ -123,9 +109,7 @@ void read_sequences(Setup& setup, const AttentionOptions& options) {
 // A bias as (B, H, Q, K): axes that it lacks, or has with length 1, have stride 0.
 ArrayView broadcast_bias(const ArrayView& bias, const Setup& setup) {
   if (setup.packed()) throw invalid("a bias needs a padded batch; packed sequences take none");
-  if (!is_float(bias.dtype))
-    throw invalid(
-        fmt::format("bias must be float16, bfloat16, float32 or float64, not {}", name_of(bias.dtype)));
+  require_float(bias.dtype, "bias");
   const Shape whole{setup.shape.entries, setup.shape.heads, setup.q.shape[kPositions],
                     setup.k.shape[kPositions]};
   ArrayView out{bias.data, bias.dtype, whole, Shape(4, 0)};
@@ -140,7 +124,8 @@ ArrayView broadcast_bias(const ArrayView& bias, const Setup& setup) {
   }
   if (!fits)
     throw invalid(fmt::format("bias {} does not broadcast to (batch, heads, queries, keys) = {}",
-                              to_string(bias.shape), to_string(whole)));
+                              to_string(bias.shape), to_string(whole)))
+        .about("bias");
   return out;
 }
 
@@ -151,22 +136,35 @@ void check_segment_ids(const ArraySource* ids, const char* name, const Setup& se
     throw invalid(fmt::format("{}: {} are {}, not of shape {}", ids->name(), name, to_string(expected),
                               to_string(ids->shape())));
   if (!is_integer(ids->dtype()))
-    throw invalid(fmt::format("{}: {} must be integers, not {}", ids->name(), name, name_of(ids->dtype())))
-        .hint("ejk convert IN -o OUT --dtype int32");
+    throw Error(Error::Kind::input,
+                fmt::format("{}: {} must be integers, not {}", ids->name(), name, name_of(ids->dtype())),
+                Error::Code::needs_integers)
+        .hint("they are to be converted to an integer dtype");
 }
 
-void check_masks(const Setup& setup, const AttentionOptions& options) {
-  for (const AttentionMask& m : options.masks) {
-    if (setup.packed() && !m.any_length)
-      throw invalid(fmt::format("{} has one length; packed sequences differ in length", m.name))
-          .hint("masks of positions fit every length: causal, local, chunked");
-    if (m.batch != 1 && m.batch != setup.shape.entries)
-      throw invalid(fmt::format("{} has {} batch entries, q has {}", m.name, m.batch, setup.shape.entries));
-    if (m.heads != 1 && m.heads != setup.shape.heads)
-      throw invalid(fmt::format("{} has {} heads, q has {}", m.name, m.heads, setup.shape.heads))
-          .hint("one mask serves all heads, else each query head has its own");
-  }
+void check_shape(const ArrayType& array, const char* name, const Shape& shape) {
+  if (array.shape != shape)
+    throw invalid(fmt::format("{} has the shape {}, not {}", name, to_string(array.shape), to_string(shape)))
+        .about(name);
+  require_float(array.dtype, name);
 }
+
+// What gradients take besides.
+void check_gradients(const AttentionTypes& types, const Sizes& shape) {
+  if (types.out.has_value() != types.lse.has_value())
+    throw invalid("out and lse come from one forward pass: both are given or neither");
+  if (!types.dout) {
+    if (types.out) throw invalid("out and lse are taken for gradients, and dout is not given");
+    return;
+  }
+  check_shape(*types.dout, "dout", shape.out);
+  if (!types.out) return;
+  check_shape(*types.out, "out", shape.out);
+  check_shape(*types.lse, "lse", shape.lse);
+}
+
+// A type as an array whose elements are not there yet.
+ArrayView planned(const ArrayType& type) { return {nullptr, type.dtype, type.shape, type.strides}; }
 
 }  // namespace
 
@@ -183,22 +181,15 @@ ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
   return out;
 }
 
-Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                      const AttentionOptions& options) {
-  check_array(q, "q", options.layout);
-  check_array(k, "k", options.layout);
-  check_array(v, "v", options.layout);
-  Setup s{options.layout,
-          in_one_form(q, options.layout),
-          in_one_form(k, options.layout),
-          in_one_form(v, options.layout),
-          {},
-          {},
-          {},
-          1,
-          0,
-          {},
-          {}};
+Setup check_arguments(const AttentionTypes& types, const AttentionSettings& options) {
+  check_array(types.q, "q", options.layout);
+  check_array(types.k, "k", options.layout);
+  check_array(types.v, "v", options.layout);
+  Setup s;
+  s.layout = options.layout;
+  s.q = in_one_form(planned(types.q), options.layout);
+  s.k = in_one_form(planned(types.k), options.layout);
+  s.v = in_one_form(planned(types.v), options.layout);
   if (!s.packed()) {
     check_equal(s.q, "q", s.k, "k", kBatch, "batch entries");
     check_equal(s.q, "q", s.v, "v", kBatch, "batch entries");
@@ -206,7 +197,7 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
   check_equal(s.q, "q", s.k, "k", kElements, "elements a head");
   check_equal(s.k, "k", s.v, "v", kHeads, "heads");
   check_equal(s.k, "k", s.v, "v", kPositions, s.packed() ? "tokens" : "positions");
-  AttentionShape& shape = s.shape;
+  Sizes& shape = s.shape;
   shape.heads = s.q.shape[kHeads];
   shape.kv_heads = s.k.shape[kHeads];
   shape.head_size = s.q.shape[kElements];
@@ -214,12 +205,14 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
   if (shape.heads > 0 && (shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0))
     throw invalid(
         fmt::format("{} query heads are not a multiple of {} key/value heads", shape.heads, shape.kv_heads));
-  if (shape.head_size == 0) throw invalid("q and k have heads of size 0: there is nothing to multiply");
+  if (shape.head_size == 0)
+    throw invalid("q and k have heads of size 0: there is nothing to multiply").about("q");
   read_sequences(s, options);
   shape.entries = s.packed() ? std::ssize(s.q_offsets) - 1 : s.q.shape[kBatch];
-  const auto wide = [](const ArrayView& a) { return a.dtype == DType::float64; };
-  shape.arithmetic = wide(q) || wide(k) || wide(v) ? DType::float64 : DType::float32;
-  shape.out = q.shape;
+  const auto wide = [](const ArrayType& a) { return a.dtype == DType::float64; };
+  const bool any_wide = wide(types.q) || wide(types.k) || wide(types.v) || (types.dout && wide(*types.dout));
+  shape.arithmetic = any_wide ? DType::float64 : DType::float32;
+  shape.out = types.q.shape;
   shape.out.back() = shape.value_size;
   const std::int64_t queries = s.q.shape[kPositions], keys = s.k.shape[kPositions];
   shape.lse = s.packed() ? Shape{shape.heads, queries} : Shape{shape.entries, shape.heads, queries};
@@ -240,48 +233,48 @@ Setup check_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v
   if (std::max(s.block.q, s.block.kv) > kLongestMask)
     throw invalid(
         fmt::format("a block of {} x {} is longer than any mask, {}", s.block.q, s.block.kv, kLongestMask));
-  if (options.bias) s.bias = broadcast_bias(*options.bias, s);
+  if (types.bias) s.bias = broadcast_bias(planned(*types.bias), s);
   check_segment_ids(options.q_segment_ids.get(), "segment ids of queries", s, queries);
   if (options.kv_segment_ids && !options.q_segment_ids)
     throw invalid("segment ids of keys come with those of queries, which are not given");
   check_segment_ids((options.kv_segment_ids ? options.kv_segment_ids : options.q_segment_ids).get(),
                     "segment ids of keys", s, keys);
-  check_masks(s, options);
-
-  // A byte a block of every mask that is kept apart.
-  bool by_entry = s.packed() || (options.q_segment_ids && shape.entries > 1), by_head = false;
-  for (const AttentionMask& m : options.masks) by_entry |= m.batch > 1, by_head |= m.heads > 1;
-  const bool masked = !options.masks.empty() || options.q_segment_ids;
-  double bytes = 0;
-  for (std::int64_t e = 0;
-       masked && e < (by_entry ? shape.entries : std::min<std::int64_t>(1, shape.entries)); ++e)
-    bytes += static_cast<double>(core::ceil_div(s.q_length(e), s.block.q)) *
-                 static_cast<double>(core::ceil_div(s.kv_length(e), s.block.kv)) +
-             static_cast<double>(sizeof(MaskTiles));
-  shape.plan_bytes =
-      static_cast<std::int64_t>(std::min(bytes * static_cast<double>(by_head ? shape.heads : 1), 0x1p60));
-  shape.work_bytes = work_bytes(s);
-  if (masked) {
-    const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block,
-                                       mask::Patterns::dropped, mask::Reading::in_order);
-    shape.work_bytes += scan.value_or(std::int64_t{1} << 60);
-  }
+  check_gradients(types, shape);
+  s.gradients = types.dout.has_value();
   return s;
 }
 
-void check_gradient(const Setup& setup, const ArrayView& dout, const std::optional<AttentionSaved>& saved) {
-  const auto check = [](const ArrayView& array, const char* name, const Shape& shape) {
-    if (array.shape != shape)
+Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionArrays& arrays,
+            SavedResults saved) {
+  const auto require = [](const char* name, const ArrayType& type, const ArrayView& array) {
+    if (array.dtype != type.dtype || array.shape != type.shape)
       throw invalid(
-          fmt::format("{} has the shape {}, not {}", name, to_string(array.shape), to_string(shape)));
-    if (!is_float(array.dtype))
-      throw invalid(fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name,
-                                name_of(array.dtype)));
+          fmt::format("{} is {}; it was planned as {}", name, to_string(type_of(array)), to_string(type)))
+          .about(name);
   };
-  check(dout, "dout", setup.shape.out);
-  if (!saved) return;
-  check(saved->out, "out", setup.shape.out);
-  check(saved->lse, "lse", setup.shape.lse);
+  const auto require_any = [&](const char* name, const std::optional<ArrayType>& type,
+                               const std::optional<ArrayView>& array) {
+    if (type.has_value() != array.has_value())
+      throw invalid(fmt::format("{} is {}, and the plan was made {} it", name, array ? "given" : "not given",
+                                array ? "without" : "for"))
+          .about(name);
+    if (type) require(name, *type, *array);
+  };
+  require("q", types.q, arrays.q);
+  require("k", types.k, arrays.k);
+  require("v", types.v, arrays.v);
+  require_any("bias", types.bias, arrays.bias);
+  require_any("dout", types.dout, arrays.dout);
+  if (saved == SavedResults::taken) {
+    require_any("out", types.out, arrays.out);
+    require_any("lse", types.lse, arrays.lse);
+  }
+  Setup s = planned;
+  s.q = in_one_form(arrays.q, s.layout);
+  s.k = in_one_form(arrays.k, s.layout);
+  s.v = in_one_form(arrays.v, s.layout);
+  if (arrays.bias) s.bias = broadcast_bias(*arrays.bias, s);
+  return s;
 }
 
 kernels::Block Setup::rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
@@ -311,16 +304,5 @@ Problem Setup::problem(std::int64_t entry, std::int64_t head) const {
 }
 
 }  // namespace attn
-
-AttentionShape attention_shape(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const AttentionOptions& options) {
-  return attn::check_arguments(q, k, v, options).shape;
-}
-
-void check_attention_arguments(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const ArrayView& dout, const AttentionOptions& options,
-                               const std::optional<AttentionSaved>& saved) {
-  attn::check_gradient(attn::check_arguments(q, k, v, options), dout, saved);
-}
 
 }  // namespace ejk

@@ -1,0 +1,126 @@
+// Sets of masks: a mask for every batch entry and query head, from arrays, expressions and masks that are
+// joined by "and". One that several entries or heads share is made once.
+//
+// A part of a set has a mask for all entries or one each, and for all heads or one each; an axis of 1 is
+// broadcast.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/mask.hpp"
+
+namespace ejk {
+
+/// A part of a set: a mask for every batch entry (of packed inputs: sequence) and query head.
+struct HeadMasks {
+  std::string name = "a mask";  // in messages
+  std::int64_t batch = 1;       // 1: the same for all entries, else as many as there are
+  std::int64_t heads = 1;       // 1: the same for all heads, else as many as there are
+  /// Queries and keys that it is for; 0: any. Packed sequences have lengths of their own and take no other.
+  std::int64_t q_length = 0, kv_length = 0;
+  /// The mask of one entry and head: of q_length queries × kv_length keys, which are at least 1.
+  std::function<Mask(std::int64_t entry, std::int64_t head, std::int64_t q_length, std::int64_t kv_length)>
+      mask;
+  bool is_array = false;        // stored; broadcasts() tells when it serves several entries, too
+  bool has_head_axis = false;   // stored with one
+  bool is_list = false;         // a mask was given for each head
+  bool same_for_heads = false;  // heads can never differ, which broadcasts() passes over
+  /// The expressions in it that do not say how unequal numbers of queries and keys are aligned
+  /// (MaskExpression::leaves_alignment_open).
+  std::vector<std::string> unaligned;
+};
+
+/// One mask for all heads, or as many as there are heads; (Q, K) each. Errors: none, unequal lengths.
+HeadMasks head_masks(std::vector<Mask> heads);
+
+/// One expression for all heads, or as many as there are heads. In packed inputs positions are those within
+/// the sequence. Errors: none; arrays that disagree. Those of MaskExpression::resolve come when masks are
+/// made.
+HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open);
+
+/// What the first of three axes of a stored mask is.
+enum class LeadingAxis { batch, heads };
+
+/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or
+/// (H, Q, K), none of them 0: bool or integer, float where it is additive. B may be 1 for all. Errors: other
+/// ranks; dtypes when the masks are made.
+HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep,
+                     LeadingAxis leading = LeadingAxis::batch);
+
+/// A part that serves several entries or heads with one mask.
+struct MaskBroadcast {
+  enum class Axis { batch, heads };
+  std::size_t part = 0;
+  Axis axis = Axis::heads;
+  std::int64_t count = 0;  // how many it serves
+};
+
+/// The masks of a set, joined; entries and heads are 1 where all share.
+struct JoinedMasks {
+  std::int64_t entries = 1, heads = 1;
+  std::vector<std::optional<Mask>> masks;  // (entries, heads); nothing: an entry without queries or keys
+
+  const std::optional<Mask>& of(std::int64_t entry, std::int64_t head) const {
+    return masks[static_cast<std::size_t>((entries == 1 ? 0 : entry) * heads + (heads == 1 ? 0 : head))];
+  }
+};
+
+class MaskSet {
+ public:
+  /// Lengths that a caller fixes: (Q, K), which is one head, or (H, Q, K).
+  struct Given {
+    Shape shape;
+    std::string name = "the shape";  // in messages
+  };
+  struct Lengths {
+    std::int64_t q = 0, kv = 0;
+  };
+
+  /// One entry. Heads, queries and keys are those on which `given` and the parts agree; a part with one mask
+  /// serves any number of heads. Throws Error{input} where they disagree, or where none of them fixes the
+  /// lengths; Error{usage} where masks of a list are not as many as the heads that were given.
+  explicit MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given = std::nullopt);
+
+  /// Of attention's inputs: so many entries, of so many queries and keys each, and heads. Packed entries may
+  /// differ in length. Throws Error{input} for parts of other entries or heads.
+  enum class Entries { padded, packed };
+  MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_t heads,
+          std::function<Lengths(std::int64_t entry)> lengths, Entries kind);
+
+  std::int64_t entries() const { return entries_; }
+  std::int64_t heads() const { return heads_; }
+  Lengths lengths(std::int64_t entry = 0) const { return lengths_(entry); }
+  bool empty() const { return parts_.empty(); }
+  /// One of the arrays, or the shape given, has an axis of heads, or there are several.
+  bool has_head_axis() const { return has_head_axis_; }
+
+  /// Entries and heads whose masks are made and kept apart; 1: all share.
+  std::int64_t distinct_entries() const;
+  std::int64_t distinct_heads() const;
+  /// Memory that the masks take, about; ids and arrays that they read come on top.
+  std::int64_t bytes() const;
+
+  std::vector<MaskBroadcast> broadcasts() const;
+  /// Of all parts.
+  std::vector<std::string> unaligned() const;
+
+  /// Makes the masks. Throws what their parts throw, and Error{input} for a mask of other lengths.
+  JoinedMasks join() const;
+
+ private:
+  JoinedMasks make(const HeadMasks& part) const;
+
+  std::vector<HeadMasks> parts_;
+  std::int64_t entries_ = 1, heads_ = 1;
+  std::function<Lengths(std::int64_t entry)> lengths_;
+  bool packed_ = false;
+  bool has_head_axis_ = false;
+};
+
+}  // namespace ejk

@@ -1,0 +1,151 @@
+// AttentionPlan: what attention's results will be, and what they cost, before its elements are there.
+//
+// Arguments are checked when a plan is made; masks are read when the first of work(), run() and check() needs
+// their blocks, and then kept.
+// tests: tests/attention/test_plan.cpp
+#include "attention/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "attention/check.hpp"
+#include "core/checked.hpp"
+#include "ejk/attention_check.hpp"
+#include "ejk/threads.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk {
+
+namespace attn {
+
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
+
+std::int64_t in_all(std::initializer_list<std::int64_t> bytes) {
+  std::int64_t all = 0;
+  for (const std::int64_t some : bytes) all = std::min(kMost, all + std::min(kMost, some));
+  return all;
+}
+
+std::int64_t bounded(double bytes) { return static_cast<std::int64_t>(std::min(bytes, 0x1p60)); }
+
+// What all threads work in: some queries and keys in the forms of both passes' products, and a tile between
+// them.
+std::int64_t thread_bytes(const Setup& s) {
+  constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
+  const std::int64_t queries = std::min(s.longest_queries(), kQueries);
+  const std::int64_t keys = std::min(s.longest_keys(), kKeys);
+  const auto in_chunks = [](std::int64_t size) {
+    return static_cast<double>(core::ceil_div(size, kChunk)) *
+           static_cast<double>(kChunk + 16);  // its stride
+  };
+  const double elements = (in_chunks(s.shape.head_size) + in_chunks(s.shape.value_size)) *
+                              static_cast<double>(2 * queries + 4 * keys) +
+                          static_cast<double>(keys * kQueries);
+  return bounded(elements * static_cast<double>(size_of(s.shape.arithmetic) * threads()));
+}
+
+// Masks, a byte a block of every mask that is kept apart, and what reading them takes.
+std::int64_t mask_bytes(const Setup& s, const MaskSet& masks) {
+  if (masks.empty()) return 0;
+  double states = 0;
+  for (std::int64_t e = 0; e < masks.distinct_entries(); ++e)
+    states += static_cast<double>(core::ceil_div(s.q_length(e), s.block.q)) *
+                  static_cast<double>(core::ceil_div(s.kv_length(e), s.block.kv)) +
+              static_cast<double>(sizeof(MaskTiles));
+  const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block, mask::Patterns::dropped,
+                                     mask::Reading::in_order);
+  return in_all(
+      {masks.bytes(), bounded(states * static_cast<double>(masks.distinct_heads())), scan.value_or(kMost)});
+}
+
+// lse and what goes with it, the sums of dq, and out, where a forward pass has to be run for it.
+std::int64_t gradient_bytes(const Plan& plan) {
+  const Sizes& s = plan.setup.shape;
+  if (!plan.setup.gradients) return 0;
+  const std::int64_t lse = byte_count(s.lse, s.arithmetic);
+  return in_all({lse, lse, byte_count(plan.types.q.shape, s.arithmetic),
+                 plan.types.out ? 0 : byte_count(s.out, s.arithmetic)});
+}
+
+DType checked_result(DType dtype) {
+  if (is_float(dtype)) return dtype;
+  throw Error(Error::Kind::input,
+              fmt::format("a result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+}
+
+std::vector<PlannedArray> results_of(const AttentionTypes& types, const AttentionSettings& settings,
+                                     const Setup& setup) {
+  const auto result = [](const char* name, const Shape& shape, DType dtype) {
+    return PlannedArray{name, ArrayType(checked_result(dtype), shape)};
+  };
+  if (!types.dout)
+    return {result("out", setup.shape.out, settings.dtype.value_or(types.q.dtype)),
+            result("lse", setup.shape.lse, setup.shape.arithmetic)};
+  const auto gradient = [&](const char* name, const ArrayType& of) {
+    const DType computed = checked_result(settings.dtype.value_or(of.dtype));
+    return result(name, of.shape, settings.grad_dtype.value_or(computed));
+  };
+  return {gradient("dq", types.q), gradient("dk", types.k), gradient("dv", types.v)};
+}
+
+}  // namespace
+
+Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& settings)
+    : types(arguments),
+      setup(check_arguments(types, settings)),
+      masks(masks_of(setup, settings)),
+      results(results_of(types, settings, setup)) {
+  if (settings.grad_dtype) rounded_first = settings.dtype;
+}
+
+const MaskPlan& Plan::blocks() const {
+  std::call_once(read_, [&] { blocks_.emplace(setup, masks); });
+  return *blocks_;
+}
+
+}  // namespace attn
+
+AttentionPlan::AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings)
+    : plan_(std::make_shared<const attn::Plan>(types, settings)) {}
+
+const std::vector<PlannedArray>& AttentionPlan::results() const { return plan_->results; }
+
+std::int64_t AttentionPlan::result_bytes() const {
+  std::int64_t all = 0;
+  for (const PlannedArray& result : plan_->results) all = attn::in_all({all, result.type.bytes()});
+  return all;
+}
+
+std::int64_t AttentionPlan::work_bytes() const {
+  const attn::Plan& p = *plan_;
+  return attn::in_all(
+      {attn::thread_bytes(p.setup), attn::mask_bytes(p.setup, p.masks), attn::gradient_bytes(p)});
+}
+
+// Rows of the reference, and for gradients lse, δ and a forward pass.
+std::int64_t AttentionPlan::check_bytes() const {
+  const attn::Sizes& s = plan_->setup.shape;
+  std::int64_t all = 0;
+  for (const PlannedArray& result : plan_->results)
+    all = attn::in_all({all, byte_count(result.type.shape, DType::float64)});
+  if (!plan_->setup.gradients) return all;
+  return attn::in_all({all, byte_count(s.lse, DType::float64), byte_count(s.lse, DType::float64),
+                       byte_count(s.out, s.arithmetic), byte_count(s.lse, s.arithmetic)});
+}
+
+const AttentionWork& AttentionPlan::work() const { return plan_->blocks().work(); }
+
+double AttentionPlan::flop() const { return work().backward_flop.value_or(work().forward_flop); }
+
+const MaskSet& AttentionPlan::masks() const { return plan_->masks; }
+
+AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
+                                    const std::vector<ArrayView>& results) const {
+  return attn::check(*plan_, arrays, results, attn::kCheckEffort);
+}
+
+}  // namespace ejk

@@ -1,0 +1,101 @@
+// Sets of masks: what their parts agree on, what is broadcast, and what is made once.
+#include "ejk/mask_set.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace ejk;
+
+namespace {
+
+HeadMasks stored(Shape shape, LeadingAxis leading = LeadingAxis::heads, const char* name = "m.npy") {
+  return head_masks(make_source(Array(DType::boolean, std::move(shape)), name), Polarity::keep, leading);
+}
+
+HeadMasks rules(std::vector<std::string> texts) {
+  std::vector<MaskExpression> expressions;
+  for (const std::string& text : texts) expressions.push_back(MaskExpression::parse(text));
+  return head_masks(std::move(expressions), Polarity::keep, [](const std::string& reference) {
+    return make_source(Array(DType::boolean, reference == "heads" ? Shape{3, 4, 6} : Shape{4, 6}), reference);
+  });
+}
+
+std::string said(std::vector<HeadMasks> parts, const std::optional<MaskSet::Given>& given = std::nullopt) {
+  try {
+    const MaskSet set(std::move(parts), given);
+    return to_string(Shape{set.heads(), set.lengths().q, set.lengths().kv});
+  } catch (const Error& e) {
+    return (e.kind() == Error::Kind::usage ? "usage: " : "") + e.message();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("parts of a set agree on heads and lengths") {
+  const MaskSet::Given three{{3, 4, 6}, "the shape"}, one{{4, 6}, "the shape"};
+  CHECK(said({rules({"causal"})}, three) == "(3, 4, 6)");
+  CHECK(said({rules({"causal"})}, one) == "(1, 4, 6)");
+  CHECK(said({rules({"causal"})}) == "nothing says how many queries and keys the masks have");
+  CHECK(said({stored({4, 6}), rules({"causal"})}) == "(1, 4, 6)");
+  CHECK(said({stored({1, 4, 6}), rules({"file(heads)"})}) == "(3, 4, 6)");
+  CHECK(said({stored({4, 6}), rules({"causal", "full", "file(heads)"})}) == "(3, 4, 6)");
+  CHECK(said({stored({4, 5})}, one) == "m.npy has 4 queries x 5 keys, the shape has 4 x 6");
+  CHECK(said({stored({3, 4, 6})}, one) == "m.npy has 3 heads of 4 x 6, the shape has 1 head of 4 x 6");
+  CHECK(said({stored({2, 4, 6}), rules({"file(heads)"})}) ==
+        "file(heads) has 3 heads of 4 x 6, m.npy has 2 heads of 4 x 6");
+  CHECK(said({rules({"causal", "full"})}, three) == "usage: the list of masks for 3 heads (the shape)");
+  CHECK(said({stored({3, 4, 6}), rules({"causal", "full"})}) == "the list of masks for 3 heads (m.npy)");
+  CHECK_THROWS_AS(rules({"causal", "file(heads)"}), Error);
+  CHECK_THROWS_AS(stored({1, 2, 4, 6}), Error);
+  CHECK_THROWS_AS(stored({0, 4, 6}), Error);
+}
+
+TEST_CASE("what all heads share is made once, and the set says what is broadcast") {
+  int made = 0;
+  HeadMasks counted;
+  counted.mask = [&](std::int64_t, std::int64_t, std::int64_t q, std::int64_t kv) {
+    ++made;
+    return full_mask(q, kv);
+  };
+  const MaskSet shared({counted}, MaskSet::Given{{1000, 4, 6}, "the shape"});
+  CHECK(shared.join().masks.size() == 1);
+  CHECK(made == 1);
+  const MaskSet set({stored({1, 4, 6}), counted, rules({"file(heads)"})});
+  const JoinedMasks joined = set.join();
+  CHECK(joined.masks.size() == 3);
+  CHECK(made == 2);
+  CHECK(joined.of(0, 2)->text().find("heads") != std::string::npos);
+  CHECK(set.has_head_axis());
+  CHECK(set.bytes() > 0);
+  REQUIRE(set.broadcasts().size() == 2);
+  CHECK(set.broadcasts()[1].part == 1);
+  CHECK(set.broadcasts()[1].axis == MaskBroadcast::Axis::heads);
+  CHECK(set.broadcasts()[1].count == 3);
+}
+
+TEST_CASE("a set for attention's inputs is of their entries, heads and lengths") {
+  const auto attends = [](std::vector<HeadMasks> parts, MaskSet::Entries kind = MaskSet::Entries::padded) {
+    const auto lengths = [](std::int64_t) { return MaskSet::Lengths{4, 6}; };
+    return MaskSet(std::move(parts), 2, 3, lengths, kind);
+  };
+  const MaskSet set =
+      attends({stored({1, 1, 4, 6}, LeadingAxis::batch), stored({2, 4, 6}, LeadingAxis::batch),
+               rules({"causal(align=bottom-right)", "local(1,0)", "full"})});
+  CHECK(set.distinct_entries() == 2);
+  CHECK(set.distinct_heads() == 3);
+  CHECK(set.join().masks.size() == 6);
+  CHECK(set.unaligned() == std::vector<std::string>{"local(1,0)"});
+  REQUIRE(set.broadcasts().size() == 3);
+  CHECK(set.broadcasts()[0].axis == MaskBroadcast::Axis::batch);
+  CHECK(set.broadcasts()[2].part == 1);
+  CHECK_THROWS_AS(attends({stored({3, 4, 6}, LeadingAxis::batch)}), Error);
+  CHECK_THROWS_AS(attends({stored({1, 2, 4, 6}, LeadingAxis::batch)}), Error);
+  CHECK_THROWS_AS(attends({stored({6, 4}, LeadingAxis::batch)}).join(), Error);
+  CHECK_THROWS_AS(attends({stored({4, 6}, LeadingAxis::batch)}, MaskSet::Entries::packed), Error);
+  try {
+    attends({stored({2, 6}, LeadingAxis::batch)}).join();
+    FAIL("a padding mask was taken");
+  } catch (const Error& e) {
+    CHECK(e.code() == Error::Code::padding_mask);
+    CHECK(e.subject() == "m.npy");
+  }
+}
