@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/mask_set.hpp"
@@ -59,8 +60,8 @@ struct AttentionSettings {
   std::shared_ptr<const ArraySource> kv_segment_ids;  // (B, K), packed (Tk,); absent: those of the queries
   /// Packed inputs: sequence i is queries cu_seqlens_q[i] … and keys cu_seqlens_kv[i] …; 0 first, never
   /// decreasing, the tokens last. Absent for keys: those of the queries.
-  std::shared_ptr<const ArraySource> cu_seqlens_q;
-  std::shared_ptr<const ArraySource> cu_seqlens_kv;
+  IntegerArray cu_seqlens_q;
+  IntegerArray cu_seqlens_kv;
   std::optional<BlockShape> block;  // queries × keys of a tile; absent: chosen
   std::optional<DType> dtype;       // of out; of the gradients. Absent: of q; each of its input
   /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded

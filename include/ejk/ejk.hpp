@@ -13,6 +13,7 @@
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/hash.hpp"
+#include "ejk/integer_array.hpp"
 #include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/mask.hpp"

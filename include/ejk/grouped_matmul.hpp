@@ -17,6 +17,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/dtype.hpp"
+#include "ejk/integer_array.hpp"
 
 namespace ejk {
 
@@ -77,13 +78,13 @@ struct TransposedGroupedMatmulOptions : TransposedGroupedMatmulSettings {
 /// Factors: float16, bfloat16, float32, float64, any strides. Throws Error{input}, with the numbers: ranks,
 /// dtypes, k, R outside of the groups, group sizes (groups.hpp), existing_out's shape and dtype;
 /// Error{usage}: a group_offset beyond the groups.
-Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                      const GroupedMatmulOptions& options = {});
 
 /// lhs (k, m), rhs (m, n), group_sizes (G,) → (A, k, n): out[a] = lhs[:, s_g:e_g] · rhs[s_g:e_g, :], where
 /// g = group_offset + a. An empty group gives zeros. Errors as above, and a num_actual_groups beyond the
 /// groups.
-Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                                 const TransposedGroupedMatmulOptions& options = {});
 
 namespace matmul {
@@ -94,11 +95,11 @@ struct Problem;
 /// of the functions above. It knows what the result will be, what it costs, and how to make and check it.
 class GroupedMatmulPlan {
  public:
-  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                     const GroupedMatmulSettings& settings,
                     const std::optional<ArrayType>& existing_out = std::nullopt);
   /// The transposed product.
-  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+  GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                     const TransposedGroupedMatmulSettings& settings,
                     const std::optional<ArrayType>& existing_out = std::nullopt);
 

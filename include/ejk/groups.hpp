@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
 
 /// 0, e_0, …, e_{G−1} of group_sizes (G,), any integer dtype, over m rows. Throws Error{input} that names the
 /// index: another rank or dtype, a negative size, a sum above m; with `strict` also a sum below m.
-std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int64_t m, bool strict = false);
+std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::int64_t m, bool strict = false);
 
 /// Whether a group without rows gets a tile of its own. A transposed product visits it, to write its zeros; a
 /// product of rows has nothing to do there.
@@ -52,11 +53,11 @@ struct GroupMetadata {
 /// arrays. Throws Error{input}, with the numbers: what group_offsets throws; tm, start_group or
 /// num_nonzero_groups below their least; an offset or L beyond int32; with `strict` a tm that does not divide
 /// m. Error{usage}: start_group above G.
-GroupMetadata make_group_metadata(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
+GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                   const GroupMetadataOptions& options = {});
 
 /// L, before any array is made. Makes all checks that make_group_metadata makes.
-std::int64_t group_metadata_length(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
+std::int64_t group_metadata_length(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                    const GroupMetadataOptions& options = {});
 
 /// What the walk costs: tiles visited against those of groups that begin at tiles, rows computed and thrown

@@ -15,6 +15,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
@@ -24,7 +25,7 @@ namespace ejk {
 Array cdiv(const ArraySource& a, std::int64_t b);
 
 /// Lengths: (n,) of cu's dtype.
-Array prepare_lens(const ArraySource& cu_seqlens);
+Array prepare_lens(const IntegerArray& cu_seqlens);
 
 /// The number of True (non-zero) in each row of a bool or integer mask (batch, seq), holes and padding on
 /// either side allowed: (batch,) int32. Errors: another rank, a float dtype.
@@ -34,9 +35,9 @@ Array prepare_lens_from_mask(const ArraySource& mask);
 /// cannot hold exactly.
 Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype = DType::int32);
 /// The same from lengths (n,). Errors: a negative length.
-Array prepare_cu_seqlens_from_lens(const ArraySource& lens, DType out_dtype = DType::int32);
+Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype = DType::int32);
 /// The same from packed segment ids (tokens,): every run of equal ids is a sequence.
-Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtype = DType::int32);
+Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
 
 /// The rows of such a mask: how many True each has, and how many rows are not simply padded on the right. A
 /// row can be both left-padded and have holes.
@@ -54,32 +55,32 @@ struct SequenceCounts {
   std::int64_t empty = 0;  // sequences without a token
   std::int64_t longest = 0;
 };
-SequenceCounts count_sequences(const ArraySource& cu_seqlens);
+SequenceCounts count_sequences(const IntegerArray& cu_seqlens);
 
 /// All about the lengths: counts, percentiles (interpolated as NumPy does), a histogram in powers of two, and
 /// what packing saves against padding to the longest: tokens, and attention work as the sum of squared
 /// lengths.
-Report describe_sequences(const ArraySource& cu_seqlens);
+Report describe_sequences(const IntegerArray& cu_seqlens);
 
 /// 0 … len - 1 for the tokens of each sequence: (tokens,) of cu's dtype.
-std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu_seqlens);
+std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu_seqlens);
 
 /// The number of each token's sequence: (tokens,) int32, int64 if cu has 64 bits.
-std::shared_ptr<const ArraySource> prepare_sequence_ids(const ArraySource& cu_seqlens,
+std::shared_ptr<const ArraySource> prepare_sequence_ids(const IntegerArray& cu_seqlens,
                                                         Convention convention = Convention::document);
 
 /// [sequence id, position id] of each token: (tokens, 2) of cu's dtype.
-std::shared_ptr<const ArraySource> prepare_token_indices(const ArraySource& cu_seqlens,
+std::shared_ptr<const ArraySource> prepare_token_indices(const IntegerArray& cu_seqlens,
                                                          Convention convention = Convention::document);
 
 /// [sequence id, chunk number] of each chunk of C tokens, the last of a sequence cut short: (chunks, 2) of
 /// cu's dtype.
-std::shared_ptr<const ArraySource> prepare_chunk_indices(const ArraySource& cu_seqlens,
+std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu_seqlens,
                                                          std::int64_t chunk_size,
                                                          Convention convention = Convention::document);
 
 /// 0 and the running sum of the numbers of chunks: (n + 1,) of cu's dtype.
-Array prepare_chunk_offsets(const ArraySource& cu_seqlens, std::int64_t chunk_size);
+Array prepare_chunk_offsets(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
 
 enum class Reorder {
   to_ring,        // pieces r and 2·cp - 1 - r go to rank r: causal work is balanced

@@ -127,7 +127,7 @@ std::optional<ArrayType> type_of_any(const std::optional<ArrayView>& view) {
 }
 
 template <class Options>
-Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+Array multiply(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                const Options& options) {
   const GroupedMatmulPlan plan(type_of(lhs), type_of(rhs), group_sizes, options,
                                type_of_any(options.existing_out));
@@ -139,13 +139,13 @@ Array multiply(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& gr
 }  // namespace
 
 GroupedMatmulPlan::GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs,
-                                     const ArraySource& group_sizes, const GroupedMatmulSettings& settings,
+                                     const IntegerArray& group_sizes, const GroupedMatmulSettings& settings,
                                      const std::optional<ArrayType>& existing_out)
     : problem_(
           std::make_shared<const Problem>(matmul::checked(lhs, rhs, group_sizes, settings, existing_out))) {}
 
 GroupedMatmulPlan::GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs,
-                                     const ArraySource& group_sizes,
+                                     const IntegerArray& group_sizes,
                                      const TransposedGroupedMatmulSettings& settings,
                                      const std::optional<ArrayType>& existing_out)
     : problem_(
@@ -188,12 +188,12 @@ MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
   return matmul::check(*problem_, operands, out, progress);
 }
 
-Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                      const GroupedMatmulOptions& options) {
   return multiply(lhs, rhs, group_sizes, options);
 }
 
-Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& group_sizes,
+Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                                 const TransposedGroupedMatmulOptions& options) {
   return multiply(lhs, rhs, group_sizes, options);
 }

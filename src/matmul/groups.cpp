@@ -35,7 +35,7 @@ struct Layout {
   std::int64_t length = 0;  // L
 };
 
-Layout checked_layout(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
+Layout checked_layout(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                       const GroupMetadataOptions& options) {
   const auto require = [](const char* what, std::int64_t value, std::int64_t least) {
     if (value < least)
@@ -58,7 +58,7 @@ Layout checked_layout(const ArraySource& group_sizes, std::int64_t m, std::int64
                           fmt::format("start_group is {}, but there {}", options.start_group,
                                       layout.groups == 1 ? "is only 1 group"
                                                          : fmt::format("are only {} groups", layout.groups)))
-                        .at(group_sizes.name()));
+                        .at(group_sizes->name()));
   if (layout.offsets.back() > kMost) {
     const auto& offsets = layout.offsets;
     const auto g = std::upper_bound(offsets.begin(), offsets.end(), kMost) - offsets.begin();
@@ -111,7 +111,7 @@ void fill_tile_ids(const Layout& layout, std::int64_t tm, EmptyGroups empty, std
 
 }  // namespace
 
-std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int64_t m, bool strict) {
+std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::int64_t m, bool strict) {
   if (m < 0) throw Error(Error::Kind::input, fmt::format("m is {}; it must be at least 0", m));
   const std::vector<std::int64_t> sizes = core::read_integers(group_sizes, "group_sizes");
   std::vector<std::int64_t> offsets{0};
@@ -136,12 +136,12 @@ std::vector<std::int64_t> group_offsets(const ArraySource& group_sizes, std::int
   return offsets;
 }
 
-std::int64_t group_metadata_length(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
+std::int64_t group_metadata_length(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                    const GroupMetadataOptions& options) {
   return checked_layout(group_sizes, m, tm, options).length;
 }
 
-GroupMetadata make_group_metadata(const ArraySource& group_sizes, std::int64_t m, std::int64_t tm,
+GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                   const GroupMetadataOptions& options) {
   const Layout layout = checked_layout(group_sizes, m, tm, options);
   const std::int64_t begin = options.start_group;

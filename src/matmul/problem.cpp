@@ -44,7 +44,7 @@ void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTabl
     throw invalid(fmt::format("m = {} is not a multiple of tm = {}", p.m, tiling.tm));
 }
 
-void set_groups(Problem& p, const ArraySource& group_sizes, std::int64_t group_offset, bool strict) {
+void set_groups(Problem& p, const IntegerArray& group_sizes, std::int64_t group_offset, bool strict) {
   p.offsets = group_offsets(group_sizes, p.m, strict);
   p.first_group = group_offset;
   const std::int64_t groups = p.groups_in_all();
@@ -52,7 +52,7 @@ void set_groups(Problem& p, const ArraySource& group_sizes, std::int64_t group_o
     throw std::move(Error(Error::Kind::usage,
                           fmt::format("group_offset is {}, beyond the {} that there are", group_offset,
                                       groups == 1 ? "1 group" : fmt::format("{} groups", groups)))
-                        .at(group_sizes.name()));
+                        .at(group_sizes->name()));
 }
 
 void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
@@ -74,7 +74,7 @@ void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType
 
 }  // namespace
 
-Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const GroupedMatmulSettings& settings, const std::optional<ArrayType>& existing_out) {
   check_factor(lhs, "lhs", 2, "(m, k)");
   check_factor(rhs, "rhs", 3, settings.transpose_rhs ? "(groups, n, k)" : "(groups, k, n)");
@@ -103,7 +103,7 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& g
   return p;
 }
 
-Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const TransposedGroupedMatmulSettings& settings,
                 const std::optional<ArrayType>& existing_out) {
   check_factor(lhs, "lhs", 2, "(k, m)");

@@ -39,9 +39,9 @@ struct Problem {
 };
 
 /// Throws what the constructors of GroupedMatmulPlan throw.
-Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const GroupedMatmulSettings& settings, const std::optional<ArrayType>& existing_out);
-Problem checked(const ArrayType& lhs, const ArrayType& rhs, const ArraySource& group_sizes,
+Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const TransposedGroupedMatmulSettings& settings,
                 const std::optional<ArrayType>& existing_out);
 

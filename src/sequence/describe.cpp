@@ -44,7 +44,7 @@ Table histogram(const std::vector<std::int64_t>& sorted) {
 
 }  // namespace
 
-Report describe_sequences(const ArraySource& cu_seqlens) {
+Report describe_sequences(const IntegerArray& cu_seqlens) {
   const std::vector<std::int64_t> cu = core::read_offsets(cu_seqlens);
   std::vector<std::int64_t> sorted(cu.size() - 1);
   double packed_work = 0;

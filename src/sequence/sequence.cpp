@@ -116,8 +116,8 @@ Array cdiv(const ArraySource& a, std::int64_t b) {
   return quotients;
 }
 
-Array prepare_lens(const ArraySource& cu) {
-  return core::to_array(lengths_of(core::read_offsets(cu)), cu.dtype(), "lens");
+Array prepare_lens(const IntegerArray& cu) {
+  return core::to_array(lengths_of(core::read_offsets(cu)), cu->dtype(), "lens");
 }
 
 Array prepare_lens_from_mask(const ArraySource& mask) {
@@ -135,7 +135,7 @@ RowPadding inspect_padding(const ArraySource& mask) {
   return padding;
 }
 
-SequenceCounts count_sequences(const ArraySource& cu) {
+SequenceCounts count_sequences(const IntegerArray& cu) {
   const std::vector<std::int64_t> offsets = core::read_offsets(cu);
   SequenceCounts counts{static_cast<std::int64_t>(offsets.size()) - 1, offsets.back(), 0, 0};
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
@@ -150,16 +150,16 @@ Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype) {
   return core::to_array(running_sum(row_counts(mask)), out_dtype, "cu_seqlens");
 }
 
-Array prepare_cu_seqlens_from_lens(const ArraySource& lens, DType out_dtype) {
+Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype) {
   const std::vector<std::int64_t> lengths = core::read_integers(lens, "lens");
   for (std::size_t i = 0; i < lengths.size(); ++i)
     if (lengths[i] < 0)
       throw Error(Error::Kind::input,
-                  fmt::format("{}: lens[{}] is {}, negative", lens.name(), i, lengths[i]));
+                  fmt::format("{}: lens[{}] is {}, negative", lens->name(), i, lengths[i]));
   return core::to_array(running_sum(lengths), out_dtype, "cu_seqlens");
 }
 
-Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtype) {
+Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype) {
   const std::vector<std::int64_t> values = core::read_integers(ids, "segment ids");
   std::vector<std::int64_t> cu{0};
   for (std::size_t i = 1; i <= values.size(); ++i)
@@ -167,33 +167,33 @@ Array prepare_cu_seqlens_from_segment_ids(const ArraySource& ids, DType out_dtyp
   return core::to_array(cu, out_dtype, "cu_seqlens");
 }
 
-std::shared_ptr<const ArraySource> prepare_position_ids(const ArraySource& cu) {
+std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu);
-  return sequence::make_ids(std::move(offsets), {}, IdKind::position, cu.dtype(), "position_ids");
+  return sequence::make_ids(std::move(offsets), {}, IdKind::position, cu->dtype(), "position_ids");
 }
 
-std::shared_ptr<const ArraySource> prepare_sequence_ids(const ArraySource& cu, Convention convention) {
+std::shared_ptr<const ArraySource> prepare_sequence_ids(const IntegerArray& cu, Convention convention) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
-  const DType dtype = size_of(cu.dtype()) == 8 ? DType::int64 : DType::int32;
+  const DType dtype = size_of(cu->dtype()) == 8 ? DType::int64 : DType::int32;
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::label, dtype, "sequence_ids");
 }
 
-std::shared_ptr<const ArraySource> prepare_token_indices(const ArraySource& cu, Convention convention) {
+std::shared_ptr<const ArraySource> prepare_token_indices(const IntegerArray& cu, Convention convention) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
-  return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu.dtype(),
+  return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu->dtype(),
                             "token_indices");
 }
 
-std::shared_ptr<const ArraySource> prepare_chunk_indices(const ArraySource& cu, std::int64_t chunk_size,
+std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu, std::int64_t chunk_size,
                                                          Convention convention) {
   std::vector<std::int64_t> offsets = chunk_offsets_of(cu, chunk_size),
                             numbers = numbers_of(offsets, convention);
-  return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu.dtype(),
+  return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu->dtype(),
                             "chunk_indices");
 }
 
-Array prepare_chunk_offsets(const ArraySource& cu, std::int64_t chunk_size) {
-  return core::to_array(chunk_offsets_of(cu, chunk_size), cu.dtype(), "chunk_offsets");
+Array prepare_chunk_offsets(const IntegerArray& cu, std::int64_t chunk_size) {
+  return core::to_array(chunk_offsets_of(cu, chunk_size), cu->dtype(), "chunk_offsets");
 }
 
 }  // namespace ejk

@@ -33,6 +33,7 @@ const std::map<std::string, Names> kArrows{
 // clang-format off
 const std::map<std::string, std::string> kPublic{
     {"array", "core"},
+    {"integer_array", "core"},
     {"convention", "core"},
     {"dtype", "core"},
     {"error", "core"},

@@ -1,0 +1,47 @@
+// Small integers as an argument: group sizes, cu_seqlens, lengths.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace ejk {
+
+/// An array of integers, made of what a caller has them in: a std::vector or std::span of int32 or int64, or an
+/// ArraySource of any integer dtype. Elements of spans, of vectors that are not moved in and of sources that
+/// are not shared must outlive it. It is used as a pointer is, and empty unless it was made of something.
+class IntegerArray {
+ public:
+  IntegerArray() = default;
+  IntegerArray(std::shared_ptr<const ArraySource> source) : source_(std::move(source)) {}
+  IntegerArray(const ArraySource& source) : source_(std::shared_ptr<const ArraySource>(), &source) {}
+
+  template <class T, std::size_t N>
+  requires(std::same_as<std::remove_const_t<T>, std::int32_t> ||
+           std::same_as<std::remove_const_t<T>, std::int64_t>) IntegerArray(std::span<T, N> values)
+      : source_(make_source(view_of<std::remove_const_t<T>>(values.data(), {std::ssize(values)}))) {}
+  template <class T>
+  requires(std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t>)
+      IntegerArray(const std::vector<T>& values)
+      : IntegerArray(std::span(values)) {}
+  template <class T>
+  requires(std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t>)
+      IntegerArray(std::vector<T>&& values)
+      : source_(make_source(Array::from<T>({std::ssize(values)}, values))) {}
+
+  explicit operator bool() const { return source_ != nullptr; }
+  operator const ArraySource&() const { return *source_; }
+  const ArraySource& operator*() const { return *source_; }
+  const ArraySource* operator->() const { return source_.get(); }
+
+ private:
+  std::shared_ptr<const ArraySource> source_;
+};
+
+}  // namespace ejk
