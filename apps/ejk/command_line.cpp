@@ -158,7 +158,7 @@ void refuse_two_readers(const CLI::App& app) {
 
 int run_command(const Command& command, std::vector<std::string> words, Voice& voice) {
   Parser parser(command);
-  // Whoever asks for help gets it, whatever else is wrong.
+  // A request for help is answered, whatever else is wrong.
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
     if (*word == "--help") return print(command_help(command, parser.app, HelpLength::all)), kExitDone;

@@ -32,7 +32,7 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
 enum class Keepdims { no, yes };
 
 /// ln Σ exp(x) along an axis, or over all elements when none is given: in x's dtype, float32 for integers and
-/// bool, reckoned in double precision around the maximum m. m = -inf (and no element) gives -inf, m = +inf
+/// bool, computed in double precision around the maximum m. m = -inf (and no element) gives -inf, m = +inf
 /// gives +inf, any NaN gives NaN. With Keepdims::yes the axes stay, of length 1. One pass over the elements,
 /// the same bits for any number of threads.
 Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis = std::nullopt,

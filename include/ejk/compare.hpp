@@ -2,7 +2,7 @@
 //
 // Shapes must be identical; dtypes may differ. An element of `actual` agrees with the one of `expected`,
 // which is the reference, if both are equal (infinities of one sign too), both are NaN (with NanEqual::yes),
-// or both are finite and |a - e| <= atol + rtol·|e|. That is reckoned in the arrays' common float type:
+// or both are finite and |a - e| <= atol + rtol·|e|. That is computed in the arrays' common float type:
 // float16, bfloat16, float32 or float64; two different 16-bit types meet in float32, integers are taken as
 // float32, but the difference of two integers is taken exactly first. Source: ejkernel's assert_allclose as
 // documented.

@@ -118,7 +118,7 @@ class GroupedMatmulPlan {
   void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
            const MutableArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// `out` is what run() gave, or anybody else's result for the same arguments; existing_out is what it was
+  /// `out` is what run() gave, or another program's result for the same arguments; existing_out is what it was
   /// before. matmul_check.hpp says what is compared.
   MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                     const ArrayView& out, const WorkProgress& progress = {}) const;

@@ -1,4 +1,4 @@
-// A table of tilings, kept in a text file and looked up by the shape of a product: what somebody measured to
+// A table of tilings, kept in a text file and looked up by the shape of a product: measured to
 // be the fastest on his machine.
 //
 // A line is "m k n tm tk tn", six whole numbers between blanks; of the first three * stands for any. The

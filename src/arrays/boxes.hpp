@@ -46,7 +46,7 @@ class BoxReader {
   }
 
   /// The elements of a box, which stay until the buffer is used again.
-  const std::byte* look(const Boxes& boxes, std::int64_t box, std::vector<std::byte>& buffer) const {
+  const std::byte* acquire(const Boxes& boxes, std::int64_t box, std::vector<std::byte>& buffer) const {
     const auto b = static_cast<std::size_t>(box);
     const std::int64_t size = size_of(source_.dtype());
     if (view_) return view_->data + boxes.before[b] * size;
@@ -56,7 +56,7 @@ class BoxReader {
   }
 
   /// Says that a box will not be looked at again.
-  void leave(const Boxes& boxes, std::int64_t box) const {
+  void release(const Boxes& boxes, std::int64_t box) const {
     const std::int64_t size = size_of(source_.dtype());
     if (view_)
       source_.release(view_->data + boxes.before[static_cast<std::size_t>(box)] * size,

@@ -16,7 +16,7 @@ namespace ejk::arrays {
 template <class T>
 inline constexpr bool is_half = std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>;
 
-/// What an element is reckoned with as: 16-bit floats as float, bool (any byte may stand in a file) as 0
+/// What an element is computed as: 16-bit floats as float, bool (any byte may stand in a file) as 0
 /// or 1.
 template <class T>
 using Wide =

@@ -149,9 +149,9 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
         end - begin, team, buffer,
         [&](std::vector<std::byte>& mine, std::int64_t i) {
           const std::int64_t box = begin + i;
-          f(reader.look(boxes, box, mine), i, boxes.elements(box),
+          f(reader.acquire(boxes, box, mine), i, boxes.elements(box),
             boxes.before[static_cast<std::size_t>(box)]);
-          reader.leave(boxes, box);
+          reader.release(boxes, box);
         },
         [&](std::vector<std::byte>& mine) { spare.push_back(std::move(mine)); });
   };

@@ -167,8 +167,8 @@ Statistics statistics_as(const ArraySource& source,
       boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
-        parts[static_cast<std::size_t>(box)] = look_at<T>(reader.look(boxes, box, buffer), n);
-        reader.leave(boxes, box);
+        parts[static_cast<std::size_t>(box)] = look_at<T>(reader.acquire(boxes, box, buffer), n);
+        reader.release(boxes, box);
         if (!progress) return;
         const std::lock_guard lock(mutex);
         progress(done += n, all.elements);
@@ -253,14 +253,14 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
           return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
         },
         [&](Part& part, std::int64_t box) {
-          const auto* x = reinterpret_cast<const arrays::Stored<T>*>(reader.look(boxes, box, part.buffer));
+          const auto* x = reinterpret_cast<const arrays::Stored<T>*>(reader.acquire(boxes, box, part.buffer));
           const std::int64_t n = boxes.elements(box);
           for (std::int64_t i = 0; i < n; ++i) {
             const auto value = static_cast<double>(arrays::widen<T>(x[i]));
             if (!std::isfinite(value)) continue;
             ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
           }
-          reader.leave(boxes, box);
+          reader.release(boxes, box);
           if (!progress) return;
           const std::lock_guard lock(mutex);
           progress(done += n, statistics.elements);

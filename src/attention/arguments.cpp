@@ -87,7 +87,7 @@ std::vector<std::int64_t> sequences(const ArraySource& cu_seqlens, std::int64_t 
   return offsets;
 }
 
-void read_sequences(Setup& setup, const AttentionSettings& options) {
+void read_sequences(CheckedArguments& setup, const AttentionSettings& options) {
   if (!setup.packed()) {
     if (options.cu_seqlens_q || options.cu_seqlens_kv)
       throw invalid(
@@ -107,7 +107,7 @@ void read_sequences(Setup& setup, const AttentionSettings& options) {
 }
 
 // A bias as (B, H, Q, K): axes that it lacks, or has with length 1, have stride 0.
-ArrayView broadcast_bias(const ArrayView& bias, const Setup& setup) {
+ArrayView broadcast_bias(const ArrayView& bias, const CheckedArguments& setup) {
   if (setup.packed()) throw invalid("a bias needs a padded batch; packed sequences take none");
   require_float(bias.dtype, "bias");
   const Shape whole{setup.shape.entries, setup.shape.heads, setup.q.shape[kPositions],
@@ -129,7 +129,8 @@ ArrayView broadcast_bias(const ArrayView& bias, const Setup& setup) {
   return out;
 }
 
-void check_segment_ids(const ArraySource* ids, const char* name, const Setup& setup, std::int64_t length) {
+void check_segment_ids(const ArraySource* ids, const char* name, const CheckedArguments& setup,
+                       std::int64_t length) {
   if (!ids) return;
   const Shape expected = setup.packed() ? Shape{length} : Shape{setup.shape.entries, length};
   if (ids->shape() != expected)
@@ -181,11 +182,11 @@ ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
   return out;
 }
 
-Setup check_arguments(const AttentionTypes& types, const AttentionSettings& options) {
+CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSettings& options) {
   check_array(types.q, "q", options.layout);
   check_array(types.k, "k", options.layout);
   check_array(types.v, "v", options.layout);
-  Setup s;
+  CheckedArguments s;
   s.layout = options.layout;
   s.q = in_one_form(planned(types.q), options.layout);
   s.k = in_one_form(planned(types.k), options.layout);
@@ -244,8 +245,8 @@ Setup check_arguments(const AttentionTypes& types, const AttentionSettings& opti
   return s;
 }
 
-Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionArrays& arrays,
-            SavedResults saved) {
+CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
+                       const AttentionArrays& arrays, SavedResults saved) {
   const auto require = [](const char* name, const ArrayType& type, const ArrayView& array) {
     if (array.dtype != type.dtype || array.shape != type.shape)
       throw invalid(
@@ -269,7 +270,7 @@ Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionAr
     require_any("out", types.out, arrays.out);
     require_any("lse", types.lse, arrays.lse);
   }
-  Setup s = planned;
+  CheckedArguments s = planned;
   s.q = in_one_form(arrays.q, s.layout);
   s.k = in_one_form(arrays.k, s.layout);
   s.v = in_one_form(arrays.v, s.layout);
@@ -277,15 +278,16 @@ Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionAr
   return s;
 }
 
-kernels::Block Setup::rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
-                              const std::vector<std::int64_t>& offsets) const {
+kernels::StridedMatrix CheckedArguments::rows_of(const ArrayView& array, std::int64_t entry,
+                                                 std::int64_t head,
+                                                 const std::vector<std::int64_t>& offsets) const {
   const std::int64_t at = packed() ? offsets[static_cast<std::size_t>(entry)] * array.strides[kPositions]
                                    : entry * array.strides[kBatch];
   return {array.data + at + head * array.strides[kHeads], array.dtype, array.strides[kPositions],
           array.strides[kElements]};
 }
 
-Problem Setup::problem(std::int64_t entry, std::int64_t head) const {
+Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   Problem p;
   p.entry = entry;
   p.head = head;

@@ -26,7 +26,7 @@ double timed(F&& f) {
 
 // Rows may lose all their keys to a bias of −∞, too; lse knows.
 template <class Real>
-void count_rows(const attn::Setup& setup, const Real* lse, AttentionWork& work) {
+void count_rows(const attn::CheckedArguments& setup, const Real* lse, AttentionWork& work) {
   work.rows_without_key = 0;
   work.first_row_without_key.clear();
   work.rows_not_finite = 0;
@@ -46,7 +46,7 @@ void count_rows(const attn::Setup& setup, const Real* lse, AttentionWork& work) 
     }
 }
 
-void count_rows_without_key(const attn::Setup& setup, const void* lse, AttentionWork& work) {
+void count_rows_without_key(const attn::CheckedArguments& setup, const void* lse, AttentionWork& work) {
   if (setup.shape.arithmetic == DType::float64)
     count_rows(setup, static_cast<const double*>(lse), work);
   else
@@ -72,9 +72,9 @@ void check_results(const std::vector<PlannedArray>& planned, const std::vector<M
 
 AttentionWork run_forward(const attn::Plan& plan, const AttentionArrays& arrays,
                           const std::vector<MutableArrayView>& results, const PairProgress& progress) {
-  const attn::Setup setup = attn::bound(plan.setup, plan.types, arrays);
+  const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
   AttentionWork work = plan.blocks().work();
-  const attn::Target out(setup, results[0]);
+  const attn::RowWriter out(setup, results[0]);
   work.forward_seconds = timed([&] { attn::forward(setup, plan.blocks(), out, results[1].data, progress); });
   count_rows_without_key(setup, results[1].data, work);
   return work;
@@ -82,7 +82,7 @@ AttentionWork run_forward(const attn::Plan& plan, const AttentionArrays& arrays,
 
 AttentionWork run_backward(const attn::Plan& plan, const AttentionArrays& arrays,
                            const std::vector<MutableArrayView>& results, const PairProgress& progress) {
-  const attn::Setup setup = attn::bound(plan.setup, plan.types, arrays);
+  const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
   AttentionWork work = plan.blocks().work();
   // Three parts of a whole, as far as there are three: scores, and both ways through them.
   const std::int64_t pairs = work.dense_pairs, before = arrays.out ? 0 : pairs;
@@ -98,13 +98,13 @@ AttentionWork run_backward(const attn::Plan& plan, const AttentionArrays& arrays
   } else {
     out = Array(setup.shape.arithmetic, setup.shape.out);
     lse = Array(setup.shape.arithmetic, setup.shape.lse);
-    const attn::Target target(setup, out.mutable_view());
+    const attn::RowWriter target(setup, out.mutable_view());
     work.forward_seconds = timed([&] { attn::forward(setup, plan.blocks(), target, lse.data(), part(0)); });
   }
   count_rows_without_key(setup, lse.data(), work);
   const attn::Saved saved{attn::in_one_form(*arrays.dout, setup.layout),
                           attn::in_one_form(arrays.out ? *arrays.out : out.view(), setup.layout), lse.data()};
-  const attn::Target dq(setup, results[0], plan.rounded_first), dk(setup, results[1], plan.rounded_first),
+  const attn::RowWriter dq(setup, results[0], plan.rounded_first), dk(setup, results[1], plan.rounded_first),
       dv(setup, results[2], plan.rounded_first);
   work.backward_seconds =
       timed([&] { attn::backward(setup, plan.blocks(), saved, dq, dk, dv, part(before)); });

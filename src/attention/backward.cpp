@@ -13,7 +13,7 @@
 #include <limits>
 #include <thread>
 
-#include "attention/factors.hpp"
+#include "attention/packing.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
@@ -22,9 +22,9 @@ namespace ejk::attn {
 namespace {
 
 // Whose turn it is to add to a block of queries: a number of a block of keys.
-class Turns {
+class OrderedAccumulation {
  public:
-  explicit Turns(std::int64_t blocks) : next_(static_cast<std::size_t>(blocks)) {}
+  explicit OrderedAccumulation(std::int64_t blocks) : next_(static_cast<std::size_t>(blocks)) {}
 
   void begin(std::int64_t block, std::int64_t first) { at(block).store(first, std::memory_order_relaxed); }
   /// False when another task failed, which may be the one that is waited for.
@@ -50,8 +50,8 @@ class Turns {
 template <class Real>
 class Backward {
  public:
-  Backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq, const Target& dk,
-           const Target& dv)
+  Backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
+           const RowWriter& dk, const RowWriter& dv)
       : setup_(setup),
         plan_(plan),
         saved_(saved),
@@ -126,8 +126,8 @@ class Backward {
   // δ = Σ_d dout · out.
   void find_deltas(const Problem& p, Positions queries) {
     const std::int64_t size = setup_.shape.value_size;
-    const kernels::Block dout = dout_of(p),
-                         out = setup_.rows_of(saved_.out, p.entry, p.head, setup_.q_offsets);
+    const kernels::StridedMatrix dout = dout_of(p),
+                                 out = setup_.rows_of(saved_.out, p.entry, p.head, setup_.q_offsets);
     thread_local std::vector<Real> left, right;
     left.resize(static_cast<std::size_t>(size));
     right.resize(left.size());
@@ -140,7 +140,7 @@ class Backward {
     }
   }
 
-  kernels::Block dout_of(const Problem& p) const {
+  kernels::StridedMatrix dout_of(const Problem& p) const {
     return setup_.rows_of(saved_.dout, p.entry, p.head, setup_.q_offsets);
   }
 
@@ -189,14 +189,14 @@ class Backward {
                          dk_at = memory.add(keys * dk_stride * kSize),
                          dv_at = memory.add(keys * dv_stride * kSize);
       memory.take();
-      k.lies_at(memory.at(k_at));
-      v.lies_at(memory.at(v_at));
-      k_transposed.lies_at(memory.at(kt_at));
-      q_transposed.lies_at(memory.at(qt_at));
-      dout_transposed.lies_at(memory.at(dot_at));
-      q.lies_at(memory.at(q_at));
-      dout.lies_at(memory.at(do_at));
-      ds.lies_at(memory.at(ds_at));
+      k.bind(memory.at(k_at));
+      v.bind(memory.at(v_at));
+      k_transposed.bind(memory.at(kt_at));
+      q_transposed.bind(memory.at(qt_at));
+      dout_transposed.bind(memory.at(dot_at));
+      q.bind(memory.at(q_at));
+      dout.bind(memory.at(do_at));
+      ds.bind(memory.at(ds_at));
       weights = memory.at<Real>(weights_at);
       gradients = memory.at<Real>(gradients_at);
       lse = memory.at<Real>(lse_at);
@@ -207,19 +207,19 @@ class Backward {
       dv = memory.at<Real>(dv_at);
     }
 
-    Left k, v, k_transposed;
-    Right q_transposed, dout_transposed, q, dout, ds;
+    PackedA k, v, k_transposed;
+    PackedB q_transposed, dout_transposed, q, dout, ds;
     std::int64_t dk_stride, dv_stride;
     Real *weights, *gradients;          // of a group of keys; rows as the left factor wants them
     Real *lse, *delta, *bias, *slopes;  // of a block of queries
     Real *dk, *dv;
-    Memory memory;
+    ScratchLayout memory;
   };
 
   std::int64_t add_keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
     const std::int64_t heads = setup_.group();
-    thread_local FiniteRows<Real> finite_k;
+    thread_local NonFiniteRows<Real> finite_k;
     Task t(*this, keys.count());
     std::fill_n(t.dk, keys.count() * t.dk_stride, Real{0});
     std::fill_n(t.dv, keys.count() * t.dv_stride, Real{0});
@@ -241,15 +241,15 @@ class Backward {
     return keys.count() * setup_.q_length(entry) * heads;
   }
 
-  void add_block(const Problem& p, Positions queries, Positions keys, const FiniteRows<Real>& finite_k,
+  void add_block(const Problem& p, Positions queries, Positions keys, const NonFiniteRows<Real>& finite_k,
                  Task& t) {
     thread_local TileMask mask;
-    thread_local FiniteRows<Real> finite_q, finite_dout;
+    thread_local NonFiniteRows<Real> finite_q, finite_dout;
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
     mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
     if (!mask.keys(keys)) return;
-    const kernels::Block q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
+    const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
     t.q_transposed.pack(transposed(q), size, count);
     t.dout_transposed.pack(transposed(dout), value_size, count);
     t.q.pack(finite_q.of(p.q, queries, size), count, size);
@@ -258,7 +258,7 @@ class Backward {
     std::copy_n(delta_.data() + p.first_row + queries.begin, count, t.delta);
 
     const auto attends = [&](std::int64_t key, std::int64_t query) {
-      return mask.has(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
+      return mask.allowed(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
              !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
     };
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
@@ -284,9 +284,9 @@ class Backward {
         }
         for (std::int64_t j = rows.begin; j < rows.end; ++j) {
           const std::int64_t at = (j - rows.begin) * stride;
-          for (const std::int64_t i : finite_dout.others())
+          for (const std::int64_t i : finite_dout.rows())
             if (attends(j, i)) finite_dout.add(i, t.weights[at + i], t.dv + j * t.dv_stride);
-          for (const std::int64_t i : finite_q.others())
+          for (const std::int64_t i : finite_q.rows())
             if (attends(j, i)) finite_q.add(i, t.gradients[at + i], t.dk + j * t.dk_stride);
         }
       }
@@ -300,7 +300,7 @@ class Backward {
     for (std::int64_t d = 0; d < size; d += gemm_.mr)
       t.ds.add_range(t.k_transposed.group(d / gemm_.mr), 0, keys.count(), std::min(gemm_.mr, size - d), 0,
                      count, dq + d * p.q_length, p.q_length);
-    for (const std::int64_t j : finite_k.others())
+    for (const std::int64_t j : finite_k.rows())
       for (std::int64_t i = 0; i < count; ++i)
         if (attends(j, i)) finite_k.add(j, t.ds.template element<Real>(j, i), dq + i, p.q_length);
     turns_.pass(turn, next_keys(p, queries, mine + 1));
@@ -319,22 +319,22 @@ class Backward {
                        how.scale, products, dp);
   }
 
-  const Setup& setup_;
+  const CheckedArguments& setup_;
   const MaskPlan& plan_;
   const Saved& saved_;
   const Real* lse_;
-  const Target &dq_, &dk_, &dv_;
+  const RowWriter &dq_, &dk_, &dv_;
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> delta_, dq_transposed_;
-  Turns turns_;
+  OrderedAccumulation turns_;
 };
 
 template <class Real>
-void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq, const Target& dk,
-         const Target& dv, const PairProgress& tell) {
+void run(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
+         const RowWriter& dk, const RowWriter& dv, const PairProgress& tell) {
   Backward<Real> pass(setup, plan, saved, dq, dk, dv);
   Progress progress(tell, 2 * plan.work().dense_pairs);
   for_each_piece(
@@ -348,8 +348,8 @@ void run(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Tar
 
 }  // namespace
 
-void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq,
-              const Target& dk, const Target& dv, const PairProgress& progress) {
+void backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
+              const RowWriter& dk, const RowWriter& dv, const PairProgress& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, saved, dq, dk, dv, progress);
   else

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/problem.hpp"
-#include "attention/target.hpp"
+#include "attention/row_writer.hpp"
 
 namespace ejk::attn {
 
@@ -14,7 +14,7 @@ struct Saved {
 };
 
 /// Writes dq, dk, dv, shaped as q, k, v.
-void backward(const Setup& setup, const MaskPlan& plan, const Saved& saved, const Target& dq,
-              const Target& dk, const Target& dv, const PairProgress& progress);
+void backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
+              const RowWriter& dk, const RowWriter& dv, const PairProgress& progress);
 
 }  // namespace ejk::attn

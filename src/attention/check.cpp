@@ -66,7 +66,7 @@ class RowSampler {
  public:
   enum class Of { queries, keys };
 
-  RowSampler(const Setup& setup, Of of) : setup_(setup), of_(of) {
+  RowSampler(const CheckedArguments& setup, Of of) : setup_(setup), of_(of) {
     for (std::int64_t e = 0; e < setup.shape.entries; ++e)
       first_.push_back(first_.back() + heads() * length(e));
   }
@@ -90,7 +90,7 @@ class RowSampler {
     return of_ == Of::queries ? setup_.q_length(e) : setup_.kv_length(e);
   }
 
-  const Setup& setup_;
+  const CheckedArguments& setup_;
   Of of_;
   std::vector<std::int64_t> first_{0};
 };
@@ -106,14 +106,14 @@ struct Position {
 // One array of results, compared row by row.
 struct Compared {
   std::string name;
-  const Setup& setup;
+  const CheckedArguments& setup;
   ArrayView array;                           // as (B, heads, positions, elements), or lse as it is
   const std::vector<std::int64_t>& offsets;  // of its positions
   double relative = 0;                       // of what is allowed
   verify::ErrorStats<Position> stats{array.dtype};
 
   void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
-    const kernels::Block rows = setup.rows_of(array, place.entry, place.head, offsets);
+    const kernels::StridedMatrix rows = setup.rows_of(array, place.entry, place.head, offsets);
     std::vector<double> got(reference.size());
     load_row(rows, place.row, 0, std::ssize(got), got.data());
     for (std::size_t d = 0; d < got.size(); ++d) {
@@ -189,7 +189,7 @@ double most_finite(const std::vector<double>& values) {
   return all;
 }
 
-AttentionCheck check_forward(const Setup& setup, const MaskPlan& plan, const ArrayView& out,
+AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& out,
                              const ArrayView& lse, double effort) {
   const Reference reference(setup, plan);
   const RowSampler queries(setup, RowSampler::Of::queries);
@@ -224,7 +224,7 @@ AttentionCheck check_forward(const Setup& setup, const MaskPlan& plan, const Arr
   return result;
 }
 
-AttentionCheck check_gradients(const Setup& setup, const MaskPlan& plan, const ArrayView& dout,
+AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& dout,
                                const ArrayView& dq, const ArrayView& dk, const ArrayView& dv, double effort) {
   const Reference reference(setup, plan);
   const RowSampler queries(setup, RowSampler::Of::queries), keys(setup, RowSampler::Of::keys);
@@ -242,7 +242,7 @@ AttentionCheck check_gradients(const Setup& setup, const MaskPlan& plan, const A
     saved = reference.saved(dout);
   } else {
     Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-    forward(setup, plan, Target(setup, out.mutable_view()), lse.data(), {});
+    forward(setup, plan, RowWriter(setup, out.mutable_view()), lse.data(), {});
     saved.lse.resize(static_cast<std::size_t>(lse.size()));
     load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
     saved.delta = reference.deltas(dout, out.view());
@@ -296,7 +296,7 @@ AttentionCheck check_gradients(const Setup& setup, const MaskPlan& plan, const A
 
 AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
                      double effort) {
-  const Setup setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
+  const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (results.size() != plan.results.size())
     throw Error(Error::Kind::input,
                 fmt::format("{} results are to be checked, not {}", plan.results.size(), results.size()));

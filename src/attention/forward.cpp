@@ -14,8 +14,8 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/factors.hpp"
-#include "attention/target.hpp"
+#include "attention/packing.hpp"
+#include "attention/row_writer.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
@@ -26,7 +26,7 @@ namespace {
 template <class Real>
 class Forward {
  public:
-  Forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse)
+  Forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse)
       : setup_(setup),
         plan_(plan),
         out_(out),
@@ -47,11 +47,11 @@ class Forward {
     const std::int64_t count = queries.count(), size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(key_block_, p.kv_length);
     thread_local TileMask mask;
-    thread_local FiniteRows<Real> values;
-    Left q(score_gemm_, group_, setup_.shape.head_size);
-    Right k(score_gemm_, setup_.shape.head_size, most_keys), v(gemm_, most_keys, size);
+    thread_local NonFiniteRows<Real> values;
+    PackedA q(score_gemm_, group_, setup_.shape.head_size);
+    PackedB k(score_gemm_, setup_.shape.head_size, most_keys), v(gemm_, most_keys, size);
     Sums sums;
-    Memory memory;
+    ScratchLayout memory;
     const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
                        v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * stride_ * kSize),
                        parts_at = memory.add(split_ ? (kParts * group_ + gemm_.mr) * gemm_.a_stride : 0),
@@ -60,9 +60,9 @@ class Forward {
     const std::int64_t sums_at = memory.add(count * sums.stride * kSize), most_at = memory.add(count * kSize),
                        total_at = memory.add(count * kSize);
     memory.take();
-    q.lies_at(memory.at(q_at));
-    k.lies_at(memory.at(k_at));
-    v.lies_at(memory.at(v_at));
+    q.bind(memory.at(q_at));
+    k.bind(memory.at(k_at));
+    v.bind(memory.at(v_at));
     sums.value = memory.at<Real>(sums_at);
     sums.most = memory.at<Real>(most_at);
     sums.total = memory.at<Real>(total_at);
@@ -98,9 +98,9 @@ class Forward {
           add_values(v, sums, rows, split(rows, columns, weights, memory.at(parts_at)), memory.at(parts_at));
         else
           add_values(v, sums, rows, pairs, weights);
-        for (const std::int64_t j : values.others())
+        for (const std::int64_t j : values.rows())
           for (std::int64_t r = rows.begin; r < rows.end; ++r)
-            if (pairs.begin <= j && j < pairs.end && mask.has(r, j) &&
+            if (pairs.begin <= j && j < pairs.end && mask.allowed(r, j) &&
                 !without_weight<Real>(setup_, p, queries.begin + r, keys.begin + j))
               values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }
@@ -123,7 +123,7 @@ class Forward {
   // Where products of bfloat16 are so much faster than those of float32 that three take less time than one,
   // weights, which must keep their bits, go as three bfloat16 each.
   static constexpr std::int64_t kParts = 3;
-  static bool weights_in_parts(const Setup& setup) {
+  static bool weights_in_parts(const CheckedArguments& setup) {
     return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 &&
            kernels::active_for_bf16().products.bf16_rate > 2 * kParts;
   }
@@ -164,7 +164,8 @@ class Forward {
   }
 
   // sums += left · v; split: left is the first of so many parts.
-  void add_values(const Right& v, const Sums& sums, Positions rows, Positions pairs, const void* left) const {
+  void add_values(const PackedB& v, const Sums& sums, Positions rows, Positions pairs,
+                  const void* left) const {
     for (std::int64_t part = 0; part < (split_ ? kParts : 1); ++part)
       for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
         v.add_range(static_cast<const std::byte*>(left) + (part * group_ + r - rows.begin) * gemm_.a_stride,
@@ -184,9 +185,9 @@ class Forward {
     }
   }
 
-  const Setup& setup_;
+  const CheckedArguments& setup_;
   const MaskPlan& plan_;
-  const Target& out_;
+  const RowWriter& out_;
   Real* lse_;
   const kernels::Gemm& score_gemm_;
   bool split_;
@@ -197,7 +198,8 @@ class Forward {
 };
 
 template <class Real>
-void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse, const PairProgress& tell) {
+void run(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
+         const PairProgress& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, plan.work().dense_pairs);
   for_each_piece(
@@ -210,7 +212,7 @@ void run(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
 
 }  // namespace
 
-void forward(const Setup& setup, const MaskPlan& plan, const Target& out, void* lse,
+void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
              const PairProgress& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, out, lse, progress);

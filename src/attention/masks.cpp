@@ -47,7 +47,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-HeadMasks segments_of(const Setup& setup, const AttentionSettings& options) {
+HeadMasks segments_of(const CheckedArguments& setup, const AttentionSettings& options) {
   const auto q_ids = options.q_segment_ids;
   const auto kv_ids = options.kv_segment_ids ? options.kv_segment_ids : q_ids;
   HeadMasks part;
@@ -65,7 +65,7 @@ HeadMasks segments_of(const Setup& setup, const AttentionSettings& options) {
 
 }  // namespace
 
-MaskSet masks_of(const Setup& setup, const AttentionSettings& options) {
+MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& options) {
   std::vector<HeadMasks> parts = options.masks;
   if (options.q_segment_ids) parts.push_back(segments_of(setup, options));
   const auto lengths = [&setup](std::int64_t entry) {
@@ -75,7 +75,7 @@ MaskSet masks_of(const Setup& setup, const AttentionSettings& options) {
           setup.packed() ? MaskSet::Entries::packed : MaskSet::Entries::padded};
 }
 
-MaskPlan::MaskPlan(const Setup& setup, const MaskSet& masks) {
+MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks) {
   const auto begin = std::chrono::steady_clock::now();
   entries_ = masks.distinct_entries();
   heads_ = masks.distinct_heads();
@@ -107,7 +107,7 @@ MaskPlan::MaskPlan(const Setup& setup, const MaskSet& masks) {
   work_.mask_seconds = seconds_since(begin);
 }
 
-void MaskPlan::count(const Setup& setup) {
+void MaskPlan::count(const CheckedArguments& setup) {
   AttentionWork& w = work_;
   w.problems = setup.problems();
   w.distinct_masks = std::ssize(tiles_);

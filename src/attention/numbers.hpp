@@ -13,7 +13,7 @@ using core::load;
 
 /// Row `row` of a matrix, `count` elements from column `first` on.
 template <class Real>
-void load_row(const kernels::Block& matrix, std::int64_t row, std::int64_t first, std::int64_t count,
+void load_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t first, std::int64_t count,
               Real* out) {
   const auto* data = static_cast<const std::byte*>(matrix.data);
   load(matrix.dtype, data + row * matrix.row_stride + first * matrix.column_stride, matrix.column_stride,

@@ -34,7 +34,7 @@ std::int64_t bounded(double bytes) { return static_cast<std::int64_t>(std::min(b
 
 // What all threads work in: some queries and keys in the forms of both passes' products, and a tile between
 // them.
-std::int64_t thread_bytes(const Setup& s) {
+std::int64_t thread_bytes(const CheckedArguments& s) {
   constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
   const std::int64_t queries = std::min(s.longest_queries(), kQueries);
   const std::int64_t keys = std::min(s.longest_keys(), kKeys);
@@ -49,7 +49,7 @@ std::int64_t thread_bytes(const Setup& s) {
 }
 
 // Masks, a byte a block of every mask that is kept apart, and what reading them takes.
-std::int64_t mask_bytes(const Setup& s, const MaskSet& masks) {
+std::int64_t mask_bytes(const CheckedArguments& s, const MaskSet& masks) {
   if (masks.empty()) return 0;
   double states = 0;
   for (std::int64_t e = 0; e < masks.distinct_entries(); ++e)
@@ -78,7 +78,7 @@ DType checked_result(DType dtype) {
 }
 
 std::vector<PlannedArray> results_of(const AttentionTypes& types, const AttentionSettings& settings,
-                                     const Setup& setup) {
+                                     const CheckedArguments& setup) {
   const auto result = [](const char* name, const Shape& shape, DType dtype) {
     return PlannedArray{name, ArrayType(checked_result(dtype), shape)};
   };

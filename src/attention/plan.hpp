@@ -20,7 +20,7 @@ struct Plan {
   const MaskPlan& blocks() const;
 
   AttentionTypes types;
-  Setup setup;
+  CheckedArguments setup;
   MaskSet masks;  // refers to setup
   std::vector<PlannedArray> results;
   std::optional<DType> rounded_first;  // gradients, before they are rounded to their own dtype

@@ -20,9 +20,9 @@ namespace ejk::attn {
 struct Problem {
   std::int64_t entry = 0, head = 0, kv_head = 0;
   std::int64_t q_length = 0, kv_length = 0;
-  kernels::Block q, k, v;      // (positions, elements)
-  kernels::Block bias = {};    // (queries, keys); data null: none
-  std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
+  kernels::StridedMatrix q, k, v;    // (positions, elements)
+  kernels::StridedMatrix bias = {};  // (queries, keys); data null: none
+  std::int64_t first_row = 0;        // of its queries in lse, which has them one after the other
 };
 
 /// What shapes and dtypes decide.
@@ -34,7 +34,7 @@ struct Sizes {
 };
 
 /// Checked arguments; without elements, or bound to arrays.
-struct Setup {
+struct CheckedArguments {
   AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
   std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences
@@ -48,19 +48,20 @@ struct Setup {
   bool packed() const { return layout == AttentionLayout::thd; }
   std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
   std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, entry); }
-  std::int64_t longest_queries() const { return longest(shape.entries, &Setup::q_length); }
-  std::int64_t longest_keys() const { return longest(shape.entries, &Setup::kv_length); }
+  std::int64_t longest_queries() const { return longest(shape.entries, &CheckedArguments::q_length); }
+  std::int64_t longest_keys() const { return longest(shape.entries, &CheckedArguments::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
   std::int64_t problems() const { return shape.entries * shape.heads; }
 
   Problem problem(std::int64_t entry, std::int64_t head) const;
 
   /// The rows of one entry and head in an array of (B, heads, positions, elements), which `array` is seen as.
-  kernels::Block rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
-                         const std::vector<std::int64_t>& offsets) const;
+  kernels::StridedMatrix rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
+                                 const std::vector<std::int64_t>& offsets) const;
 
  private:
-  std::int64_t longest(std::int64_t entries, std::int64_t (Setup::*length_of)(std::int64_t) const) const {
+  std::int64_t longest(std::int64_t entries,
+                       std::int64_t (CheckedArguments::*length_of)(std::int64_t) const) const {
     std::int64_t most = 0;
     for (std::int64_t e = 0; e < entries; ++e) most = std::max(most, (this->*length_of)(e));
     return most;
@@ -73,12 +74,12 @@ struct Setup {
 };
 
 /// All checks but those of masks; reads cu_seqlens. Throws Error{input}.
-Setup check_arguments(const AttentionTypes& types, const AttentionSettings& options);
+CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSettings& options);
 
 /// The same arguments with the elements of `arrays`. Throws Error{input} for arrays of other types.
 enum class SavedResults { taken, ignored };
-Setup bound(const Setup& planned, const AttentionTypes& types, const AttentionArrays& arrays,
-            SavedResults saved = SavedResults::taken);
+CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
+                       const AttentionArrays& arrays, SavedResults saved = SavedResults::taken);
 
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
@@ -98,13 +99,13 @@ struct MaskTiles {
 
 /// The masks of the settings, then those of segment ids; refers to `setup`. Throws Error{input} for masks of
 /// other entries or heads.
-MaskSet masks_of(const Setup& setup, const AttentionSettings& settings);
+MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& settings);
 
 /// The blocks of the masks of all problems.
 class MaskPlan {
  public:
   /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  MaskPlan(const Setup& setup, const MaskSet& masks);
+  MaskPlan(const CheckedArguments& setup, const MaskSet& masks);
 
   /// Null: all pairs attend.
   const MaskTiles* of(const Problem& problem) const {
@@ -119,14 +120,14 @@ class MaskPlan {
   const AttentionWork& work() const { return work_; }
 
   /// What the forward pass takes one thread, about.
-  double nanoseconds(const Setup& setup) const {
+  double nanoseconds(const CheckedArguments& setup) const {
     return static_cast<double>(work_.computed_pairs) *
                (2 + static_cast<double>(setup.shape.head_size + setup.shape.value_size) / 20) +
            static_cast<double>(work_.rows) * static_cast<double>(setup.shape.value_size);
   }
 
  private:
-  void count(const Setup& setup);
+  void count(const CheckedArguments& setup);
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share
   std::vector<MaskTiles> tiles_;          // (entries, heads); empty: there is no mask

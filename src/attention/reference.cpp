@@ -18,7 +18,7 @@ constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 using Row = std::vector<double>;
 
-Row row_of(const kernels::Block& matrix, std::int64_t row, std::int64_t columns) {
+Row row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns) {
   Row out(static_cast<std::size_t>(columns));
   load_row(matrix, row, 0, columns, out.data());
   return out;
@@ -49,7 +49,7 @@ struct Score {
   double value, slope;
 };
 
-Score score(const Setup& setup, const Problem& p, const Row& q, const Row& k, std::int64_t i,
+Score score(const CheckedArguments& setup, const Problem& p, const Row& q, const Row& k, std::int64_t i,
             std::int64_t j) {
   Score s{setup.scale * dot(q, k), 1};
   if (setup.softcap > 0) {
@@ -96,7 +96,7 @@ ReferenceRow Reference::row(const Problem& p, std::int64_t query) const {
   return r;
 }
 
-std::vector<double> Reference::dq(const Problem& p, const ReferenceRow& r, const kernels::Block& dout,
+std::vector<double> Reference::dq(const Problem& p, const ReferenceRow& r, const kernels::StridedMatrix& dout,
                                   std::int64_t query) const {
   Row gradient(static_cast<std::size_t>(setup_.shape.head_size));
   if (r.lse == kNothing) return gradient;
@@ -112,7 +112,7 @@ std::vector<double> Reference::dq(const Problem& p, const ReferenceRow& r, const
   return gradient;
 }
 
-double reference_work(const Setup& setup) {
+double reference_work(const CheckedArguments& setup) {
   double pairs = 0;
   for (std::int64_t e = 0; e < setup.shape.entries; ++e)
     pairs += static_cast<double>(setup.q_length(e)) * static_cast<double>(setup.kv_length(e));
@@ -128,7 +128,7 @@ Reference::Saved Reference::saved(const ArrayView& dout) const {
   saved.delta.resize(rows);
   core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    const kernels::Block rows_of_dout = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets);
+    const kernels::StridedMatrix rows_of_dout = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const ReferenceRow r = row(p, i);
       const auto at = static_cast<std::size_t>(p.first_row + i);
@@ -144,8 +144,8 @@ std::vector<double> Reference::deltas(const ArrayView& dout, const ArrayView& ou
   std::vector<double> delta(static_cast<std::size_t>(element_count(setup_.shape.lse)));
   core::parallel_for(setup_.problems(), static_cast<double>(element_count(dout.shape)), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    const kernels::Block a = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets),
-                         b = setup_.rows_of(o, p.entry, p.head, setup_.q_offsets);
+    const kernels::StridedMatrix a = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets),
+                                 b = setup_.rows_of(o, p.entry, p.head, setup_.q_offsets);
     for (std::int64_t i = 0; i < p.q_length; ++i)
       delta[static_cast<std::size_t>(p.first_row + i)] =
           dot(row_of(a, i, setup_.shape.value_size), row_of(b, i, setup_.shape.value_size));
@@ -161,7 +161,7 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
   for (std::int64_t h = kv_head * setup_.group(); h < (kv_head + 1) * setup_.group(); ++h) {
     const Problem p = setup_.problem(entry, h);
     if (p.q_length == 0) continue;
-    const kernels::Block g = setup_.rows_of(gradients, entry, h, setup_.q_offsets);
+    const kernels::StridedMatrix g = setup_.rows_of(gradients, entry, h, setup_.q_offsets);
     const auto attends = allowed(plan_.of(p), {0, p.q_length, key, key + 1});
     const Row k = row_of(p.k, key, setup_.shape.head_size), v = row_of(p.v, key, setup_.shape.value_size);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
@@ -185,7 +185,7 @@ Attention reference_attention(const ArrayView& q, const ArrayView& k, const Arra
                               const AttentionOptions& options) {
   const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
   const Plan plan(types_of(arrays), options);
-  const Setup setup = bound(plan.setup, plan.types, arrays);
+  const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
   const Reference reference(setup, plan.blocks());
   Attention result{Array(DType::float64, setup.shape.out), Array(DType::float64, setup.shape.lse),
                    plan.blocks().work()};
@@ -193,7 +193,7 @@ Attention reference_attention(const ArrayView& q, const ArrayView& k, const Arra
   const auto lse = result.lse.elements<double>();
   core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
     const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
-    const kernels::Block rows = setup.rows_of(out, p.entry, p.head, setup.q_offsets);
+    const kernels::StridedMatrix rows = setup.rows_of(out, p.entry, p.head, setup.q_offsets);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const ReferenceRow r = reference.row(p, i);
       lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
@@ -208,14 +208,15 @@ AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView&
                                             const ArrayView& dout, const AttentionOptions& options) {
   const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
   const Plan plan(types_of(arrays), options);
-  const Setup setup = bound(plan.setup, plan.types, arrays);
+  const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
   const Reference reference(setup, plan.blocks());
   AttentionGradients result{Array(DType::float64, q.shape), Array(DType::float64, k.shape),
                             Array(DType::float64, v.shape), plan.blocks().work()};
   const ArrayView g = in_one_form(dout, setup.layout);
   const auto place = [&](const Array& array, std::int64_t entry, std::int64_t head,
                          const std::vector<std::int64_t>& offsets, std::int64_t row) {
-    const kernels::Block rows = setup.rows_of(in_one_form(array.view(), setup.layout), entry, head, offsets);
+    const kernels::StridedMatrix rows =
+        setup.rows_of(in_one_form(array.view(), setup.layout), entry, head, offsets);
     return reinterpret_cast<double*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
                                      row * rows.row_stride);
   };

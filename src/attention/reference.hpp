@@ -21,12 +21,12 @@ struct ReferenceRow {
 
 class Reference {
  public:
-  Reference(const Setup& setup, const MaskPlan& plan) : setup_(setup), plan_(plan) {}
+  Reference(const CheckedArguments& setup, const MaskPlan& plan) : setup_(setup), plan_(plan) {}
 
   ReferenceRow row(const Problem& problem, std::int64_t query) const;
 
   /// The gradient of one query; `dout` is that of its problem. `row` is its row.
-  std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::Block& dout,
+  std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
                          std::int64_t query) const;
 
   /// lse and δ of every query, in the order of lse; what dk and dv are made of.
@@ -46,12 +46,12 @@ class Reference {
                    const Saved& saved) const;
 
  private:
-  const Setup& setup_;
+  const CheckedArguments& setup_;
   const MaskPlan& plan_;
 };
 
 /// What all rows, or all keys, take one thread: about so many nanoseconds.
-double reference_work(const Setup& setup);
+double reference_work(const CheckedArguments& setup);
 
 /// All of it; the results are float64.
 Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,

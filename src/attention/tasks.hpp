@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "attention/factors.hpp"
+#include "attention/packing.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -43,7 +43,7 @@ std::vector<std::int64_t> first_pieces(std::int64_t entries, std::int64_t heads,
 
 /// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
 /// that they stay in a core's cache and all threads have several tasks. No result depends on it.
-inline std::int64_t rows_of_task(const Setup& setup, std::int64_t group) {
+inline std::int64_t rows_of_task(const CheckedArguments& setup, std::int64_t group) {
   constexpr std::int64_t kRows = 512, kFewRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
   const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
   std::int64_t rows = std::clamp(kBytes / row_bytes, kFewRows, kRows);

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "attention/factors.hpp"
+#include "attention/packing.hpp"
 #include "attention/problem.hpp"
 
 namespace ejk::attn {
@@ -15,7 +15,7 @@ class TileMask {
   enum class Rows { queries, keys };
 
   /// `tiles` null: all pairs attend. What rows() and columns are: of queries × keys, or of keys × queries.
-  void begin(const Setup& setup, const MaskTiles* tiles, Positions queries, Rows rows) {
+  void begin(const CheckedArguments& setup, const MaskTiles* tiles, Positions queries, Rows rows) {
     tiles_ = tiles;
     queries_ = queries;
     block_ = setup.block;
@@ -33,12 +33,12 @@ class TileMask {
     some.words = bits_.row(unsure.begin - queries_.begin);
     some.rows = unsure.count();
     MaskPlan::fill(*tiles_, {unsure.begin, unsure.end, keys.begin, keys.end}, some);
-    if (by_keys_) turn();
+    if (by_keys_) transpose();
     return true;
   }
 
   /// The columns from the first to the last pair of some rows (at most 64 of queries), which count from the
-  /// first that there is. They are then looked at by row() and has().
+  /// first that there is. They are then looked at by row() and allowed().
   Positions columns(Positions rows) {
     masked_ = state_ == mask::BlockState::partial;
     if (masked_ && !by_keys_) {
@@ -63,7 +63,7 @@ class TileMask {
   /// The bits of a row that the last columns() was asked about; null: it has all pairs. By keys all rows are
   /// alike, so any row will do.
   const mask::Word* row(std::int64_t r) const { return masked_ ? bits_.row(r) : nullptr; }
-  bool has(std::int64_t r, std::int64_t column) const {
+  bool allowed(std::int64_t r, std::int64_t column) const {
     return !masked_ || (bits_.row(r)[column / 64] >> (column % 64) & 1u) != 0;
   }
 
@@ -99,9 +99,9 @@ class TileMask {
   }
 
   // From rows of queries to rows of keys.
-  void turn() {
+  void transpose() {
     const mask::BitRows from = bits_;
-    bits_ = turned_.rows(core::round_up(keys_.count(), 64), queries_.count());
+    bits_ = transposed_.rows(core::round_up(keys_.count(), 64), queries_.count());
     for (std::int64_t q = 0; q < queries_.count(); q += 64)
       for (std::int64_t w = 0; w < from.row_words; ++w) {
         mask::Word square[64] = {};
@@ -120,7 +120,7 @@ class TileMask {
   bool by_keys_ = false, masked_ = false;
   mask::BlockState state_ = mask::BlockState::full;
   mask::BitRows bits_;
-  mask::BitBuffer buffer_, turned_;
+  mask::BitBuffer buffer_, transposed_;
 };
 
 }  // namespace ejk::attn

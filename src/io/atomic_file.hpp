@@ -35,13 +35,13 @@ class TemporaryPath {
   Slot* slot_ = nullptr;
 };
 
-/// The file at `target` in the making. A symbolic link is followed; the mode of an existing file is kept.
+/// The file at `target` while it is written. A symbolic link is followed; the mode of an existing file is kept.
 /// What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and begin
 /// with the target's name.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& target);
-  /// A new file of a folder that is in the making, under its name in there: see commit_folder.
+  /// A new file of a folder that is not complete yet, under its name in there: see commit_folder.
   AtomicFile(const std::string& target, const TemporaryPath& folder);
   AtomicFile(AtomicFile&&) noexcept = default;
   AtomicFile& operator=(AtomicFile&&) noexcept = default;

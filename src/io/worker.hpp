@@ -7,7 +7,7 @@
 //
 // It is made by fork alone. A helper program, started by posix_spawn, would begin without the parent's
 // memory, but a library would have to find it wherever it is linked into. The price: a lock that another
-// thread holds at the moment of the fork stays locked in the child for ever (but malloc's and stdio's, which
+// thread holds at the moment of the fork stays locked in the child (but malloc's and stdio's, which
 // the C library sees to). So the child calls nothing that changes the environment, `start` does what takes a
 // library's own locks, and the parent waits for the end of `start` for a limited time.
 // tests: tests/io/test_worker.cpp

@@ -16,7 +16,7 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
   float* sums = whole ? to : part;
   const std::int64_t stride = 4 * (whole ? out_stride : 32), second = kHalf * stride / 4;
   if (how == Store::accumulate) {
-    // The tile to the right is next, as a rule, and begins with what is there.
+    // The tile to the right is mostly next, and begins with what is there.
     for (std::int64_t r = 0; r < rows; ++r) {
       __builtin_prefetch(to + r * out_stride + 32);
       __builtin_prefetch(to + r * out_stride + 48);

@@ -56,7 +56,7 @@ struct Kernels {
 
   /// Whether all of n pairs are close: finite, and |a - e| <= atol + rtol · |e|. An allowance may be rounded
   /// otherwise on each instruction set, so leave room for that. zeros: how many are 0 on both sides, said
-  /// only where all are close. 16-bit floats are reckoned in float32.
+  /// only where all are close. 16-bit floats are computed in float32.
   bool (*all_close_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol,
                        std::int64_t* zeros);
   bool (*all_close_64)(const double* a, const double* e, std::int64_t n, double rtol, double atol,

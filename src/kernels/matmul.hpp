@@ -20,14 +20,14 @@
 namespace ejk::kernels {
 
 /// A rows × columns array of `dtype` in memory; strides in bytes.
-struct Block {
+struct StridedMatrix {
   const void* data;
   DType dtype;
   std::int64_t row_stride;
   std::int64_t column_stride;
 };
 
-/// What becomes of a tile's sums: they are the result, they come on top of it, or they are written past the
+/// Where a tile's sums go: they are the result, they come on top of it, or they are written past the
 /// caches (for results larger than those; stream_fence() before another thread reads).
 enum class Store { overwrite, accumulate, stream };
 
@@ -49,10 +49,11 @@ struct Gemm {
 
   /// rows (≤ mr) × k (≤ kc) to A's form. float16, bfloat16, float32 to f32; those and float64 to f64;
   /// bfloat16 to bf16. So does pack_b.
-  void (*pack_a)(const Block& in, std::int64_t rows, std::int64_t k, void* out);
+  void (*pack_a)(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out);
 
   /// k (≤ kc) × columns to B's form, panel_stride bytes from panel to panel.
-  void (*pack_b)(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride);
+  void (*pack_b)(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void* out,
+                 std::int64_t panel_stride);
 
   /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
   /// out_stride in elements.
@@ -63,8 +64,8 @@ struct Gemm {
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
   /// the contraction. While it works it asks for as much of what is read next, rows that lie as B's do from
   /// `next` on; null: nothing. B's dtypes as for pack_b.
-  void (*direct)(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
-                 bool add, void* out, std::int64_t out_stride, const void* next);
+  void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
+                 std::int64_t columns, bool add, void* out, std::int64_t out_stride, const void* next);
 };
 
 /// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.

@@ -210,8 +210,8 @@ void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Curso
 }
 
 template <class U, int MR, int Registers>
-void direct(const void* a, const Block& b, std::int64_t k, std::int64_t rows, std::int64_t columns, bool add,
-            void* out, std::int64_t out_stride, const void* next) {
+void direct(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+            bool add, void* out, std::int64_t out_stride, const void* next) {
   const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
     const std::int64_t row_bytes = columns * bytes_of(D);
     const auto* first = static_cast<const char*>(next);
@@ -281,7 +281,7 @@ void put_unit(const char* p, std::int64_t stride, std::int64_t n, char* out) {
 constexpr std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
 template <class U, DType D, std::int64_t KStep>
-void pack_rows(const Block& in, std::int64_t rows, std::int64_t k, char* out) {
+void pack_rows(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out) {
   const std::int64_t units = padded(k, KStep) / U::kKr;
   for (std::int64_t r = 0; r < rows; ++r) {
     const char* from = static_cast<const char*>(in.data) + r * in.row_stride;
@@ -362,7 +362,7 @@ void pack_transposed(const char* in, std::int64_t column_stride, std::int64_t k,
 }
 
 template <class U, DType D, std::int64_t KStep, int NV>
-void pack_panels(const Block& in, std::int64_t k, std::int64_t columns, char* out,
+void pack_panels(const StridedMatrix& in, std::int64_t k, std::int64_t columns, char* out,
                  std::int64_t panel_stride) {
   const auto* from = static_cast<const char*>(in.data);
   const std::int64_t units = padded(k, KStep) / U::kKr;
@@ -379,14 +379,15 @@ void pack_panels(const Block& in, std::int64_t k, std::int64_t columns, char* ou
 }
 
 template <class U, std::int64_t KStep>
-void pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
+void pack_a(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out) {
   with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
     pack_rows<U, D, KStep>(in, rows, k, static_cast<char*>(out));
   });
 }
 
 template <class U, std::int64_t KStep, int NV>
-void pack_b(const Block& in, std::int64_t k, std::int64_t columns, void* out, std::int64_t panel_stride) {
+void pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void* out,
+            std::int64_t panel_stride) {
   with_dtype<U>(in.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
     pack_panels<U, D, KStep, NV>(in, k, columns, static_cast<char*>(out), panel_stride);
   });

@@ -53,7 +53,7 @@ inline void transpose_64(Word* rows) {
     }
 }
 
-/// Rows of bits that belong to somebody else.
+/// Rows of bits in memory of the caller.
 struct BitRows {
   Word* words = nullptr;
   std::int64_t row_words = 0;

@@ -1,7 +1,7 @@
 // Group sizes as offsets, and the metadata by which a tiled kernel walks them.
 //
 // Both lists are runs in ascending order: a group's id once for each of its tiles, a tile's id once for each
-// group that works in it. Groups begin in ascending order too, so one walk over tiles with a finger on the
+// group that works in it. Groups begin in ascending order too, so one walk over tiles that keeps the index of the
 // next group finds the latter without a count for every tile. Counts and sums are 64-bit integers (a
 // histogram of float32, as JAX and ejkernel have, goes wrong from about four thousand tiles on). Time is
 // O(L + G), memory that of the result. Source: include/ejk/groups.hpp.

@@ -25,8 +25,8 @@ std::int64_t panel_bytes(const kernels::Gemm& gemm, std::int64_t k) {
   return round_up(k, gemm.k_step) / gemm.kr * gemm.nr * gemm.unit + 2 * kLine;
 }
 
-kernels::Block part(const kernels::Block& block, std::int64_t row, std::int64_t column) {
-  kernels::Block moved = block;
+kernels::StridedMatrix part(const kernels::StridedMatrix& block, std::int64_t row, std::int64_t column) {
+  kernels::StridedMatrix moved = block;
   moved.data =
       static_cast<const std::byte*>(block.data) + row * block.row_stride + column * block.column_stride;
   return moved;
@@ -37,7 +37,7 @@ kernels::Block part(const kernels::Block& block, std::int64_t row, std::int64_t 
 class Prefetcher {
  public:
   Prefetcher() = default;
-  Prefetcher(const kernels::Block& block, std::int64_t rows, std::int64_t columns) {
+  Prefetcher(const kernels::StridedMatrix& block, std::int64_t rows, std::int64_t columns) {
     const std::int64_t size = size_of(block.dtype);
     const bool by_row = block.column_stride == size;
     if (!by_row && block.row_stride != size) return;

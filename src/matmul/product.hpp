@@ -42,8 +42,8 @@ class Tiles {
 /// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added are in
 /// bytes, their columns side by side.
 struct Product {
-  kernels::Block a;
-  kernels::Block b;
+  kernels::StridedMatrix a;
+  kernels::StridedMatrix b;
   std::int64_t rows = 0;
   std::int64_t k = 0;
   std::int64_t columns = 0;

@@ -43,7 +43,7 @@ struct Part {
   Worst absolute, relative, ulps;
 };
 
-// How a float type is reckoned in: `Value` holds one, `round` brings a result back into the type.
+// How a float type is computed in: `Value` holds one, `round` brings a result back into the type.
 template <class T>
 struct Arithmetic {
   using Value = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -358,10 +358,10 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
       [&](Buffers& buffers, std::int64_t box) {
         const auto b = static_cast<std::size_t>(box);
         const std::int64_t n = boxes.elements(box);
-        comparer.compare(a.look(boxes, box, buffers.actual), e.look(boxes, box, buffers.expected), n,
+        comparer.compare(a.acquire(boxes, box, buffers.actual), e.acquire(boxes, box, buffers.expected), n,
                          boxes.before[b], parts[b]);
-        a.leave(boxes, box);
-        e.leave(boxes, box);
+        a.release(boxes, box);
+        e.release(boxes, box);
         if (!progress) return;
         const std::lock_guard lock(mutex);
         progress(done += n, result.elements);

@@ -61,7 +61,7 @@ enum class Layout { rows, columns, neither };
 // A rows × columns block of numbers, laid out so, and its strides.
 struct Matrix {
   Array elements;
-  Block block;
+  StridedMatrix block;
   double at(std::int64_t r, std::int64_t c) const {
     return value(elements, (r * block.row_stride + c * block.column_stride) / size_of(block.dtype));
   }
@@ -218,7 +218,7 @@ struct PlainTiles {
 #include "kernels/amx.inl"
 
 // Its packing, one element after the other.
-void plain_pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out) {
+void plain_pack_a(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t p = 0; p < (k + 31) / 32 * 32; ++p) {
       bfloat16 x;
@@ -227,7 +227,7 @@ void plain_pack_a(const Block& in, std::int64_t rows, std::int64_t k, void* out)
       std::memcpy(static_cast<char*>(out) + r * 1088 + p * 2, &x, 2);
     }
 }
-void plain_pack_b(const Block& in, std::int64_t k, std::int64_t columns, void* out,
+void plain_pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void* out,
                   std::int64_t panel_stride) {
   for (std::int64_t j = 0; j < (columns + 31) / 32 * 32; ++j)
     for (std::int64_t p = 0; p < (k + 31) / 32 * 32; ++p) {

@@ -28,10 +28,11 @@ std::vector<T> numbers(std::int64_t n, std::mt19937& random) {
 
 enum class Layout { rows, columns };
 
-kernels::Block block(const void* data, DType dtype, std::int64_t rows, std::int64_t columns, Layout layout) {
+kernels::StridedMatrix block(const void* data, DType dtype, std::int64_t rows, std::int64_t columns,
+                             Layout layout) {
   const std::int64_t size = size_of(dtype);
-  return layout == Layout::rows ? kernels::Block{data, dtype, columns * size, size}
-                                : kernels::Block{data, dtype, size, rows * size};
+  return layout == Layout::rows ? kernels::StridedMatrix{data, dtype, columns * size, size}
+                                : kernels::StridedMatrix{data, dtype, size, rows * size};
 }
 
 // T factors, Out results; `added` is what the result begins with, if anything.

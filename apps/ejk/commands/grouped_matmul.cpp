@@ -73,7 +73,7 @@ Inputs open_inputs(const ProductOptions<Settings>& options, Job& job) {
 }
 
 TilingTable read_tiling_table(const std::string& path) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // far more than anybody measures
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // far more than a table of measurements holds
   const std::optional<std::string> text = read_file(path, kMost);
   try {
     if (!text) throw Error(Error::Kind::input, "too long for a table of tilings");

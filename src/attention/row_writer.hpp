@@ -12,10 +12,11 @@
 namespace ejk::attn {
 
 /// An array of the layout's axes, C order.
-class Target {
+class RowWriter {
  public:
   /// `rounded_first`: values are rounded to that dtype before they are rounded to the array's.
-  Target(const Setup& setup, const MutableArrayView& array, std::optional<DType> rounded_first = std::nullopt)
+  RowWriter(const CheckedArguments& setup, const MutableArrayView& array,
+            std::optional<DType> rounded_first = std::nullopt)
       : setup_(setup),
         view_(in_one_form({array.data, array.dtype, array.shape}, setup.layout)),
         data_(array.data),
@@ -25,7 +26,7 @@ class Target {
   template <class Real>
   void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
              std::int64_t position, const Real* values, std::int64_t count) const {
-    const kernels::Block to = setup_.rows_of(view_, entry, head, offsets);
+    const kernels::StridedMatrix to = setup_.rows_of(view_, entry, head, offsets);
     std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
     attn::store(rounded_first_ ? rounded(values, count) : values, count, to.dtype,
                 first + position * to.row_stride);
@@ -44,7 +45,7 @@ class Target {
     return wide.data();
   }
 
-  const Setup& setup_;
+  const CheckedArguments& setup_;
   ArrayView view_;
   std::byte* data_;
   std::optional<DType> rounded_first_;

@@ -32,19 +32,20 @@ inline Positions block_of(std::int64_t block, std::int64_t size, std::int64_t le
 }
 
 /// A matrix from an element on.
-inline kernels::Block part_of(kernels::Block matrix, std::int64_t row, std::int64_t column = 0) {
+inline kernels::StridedMatrix part_of(kernels::StridedMatrix matrix, std::int64_t row,
+                                      std::int64_t column = 0) {
   matrix.data =
       static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride + column * matrix.column_stride;
   return matrix;
 }
 
-inline kernels::Block transposed(kernels::Block matrix) {
+inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   std::swap(matrix.row_stride, matrix.column_stride);
   return matrix;
 }
 
 /// Pieces of a thread's own memory, each at a cache line: first they are asked for, then there.
-class Memory {
+class ScratchLayout {
  public:
   /// A place for `bytes` bytes.
   std::int64_t add(std::int64_t bytes) {
@@ -64,10 +65,10 @@ class Memory {
   std::byte* memory_ = nullptr;
 };
 
-/// A left factor, rows × k: groups of rows, each of them cut along k. Its memory belongs to somebody else.
-class Left {
+/// A left factor, rows × k: groups of rows, each of them cut along k. Its memory is the caller's.
+class PackedA {
  public:
-  Left(const kernels::Gemm& gemm, std::int64_t group, std::int64_t k)
+  PackedA(const kernels::Gemm& gemm, std::int64_t group, std::int64_t k)
       : gemm_(&gemm),
         group_(group),
         k_(k),
@@ -76,9 +77,9 @@ class Left {
 
   std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
 
-  void lies_at(std::byte* memory) { memory_ = memory; }
+  void bind(std::byte* memory) { memory_ = memory; }
 
-  void pack(const kernels::Block& from, std::int64_t rows) {
+  void pack(const kernels::StridedMatrix& from, std::int64_t rows) {
     for (std::int64_t r = 0; r < rows; r += group_)
       for (std::int64_t k = 0, chunk = 0; k < k_; k += gemm_->kc, ++chunk)
         gemm_->pack_a(part_of(from, r, k), std::min(group_, rows - r), std::min(gemm_->kc, k_ - k),
@@ -95,9 +96,9 @@ class Left {
 };
 
 /// A right factor, k × columns: panels of columns, cut along k as the left one is.
-class Right {
+class PackedB {
  public:
-  Right(const kernels::Gemm& gemm, std::int64_t k, std::int64_t columns)
+  PackedB(const kernels::Gemm& gemm, std::int64_t k, std::int64_t columns)
       : gemm_(&gemm),
         k_(k),
         panel_bytes_(core::round_up(std::min(k, gemm.kc), gemm.k_step) / gemm.kr * gemm.unit * gemm.nr),
@@ -105,10 +106,10 @@ class Right {
 
   std::int64_t bytes() const { return chunk_bytes_ * core::ceil_div(k_, gemm_->kc); }
 
-  void lies_at(std::byte* memory) { memory_ = memory; }
+  void bind(std::byte* memory) { memory_ = memory; }
 
   /// k may be shorter than it was asked for, but for the first kc of them.
-  void pack(const kernels::Block& from, std::int64_t k, std::int64_t columns) {
+  void pack(const kernels::StridedMatrix& from, std::int64_t k, std::int64_t columns) {
     k_ = k;
     for (std::int64_t at = 0, chunk = 0; at < k; at += gemm_->kc, ++chunk)
       gemm_->pack_b(part_of(from, at), std::min(gemm_->kc, k - at), columns, memory_ + chunk * chunk_bytes_,
@@ -133,8 +134,8 @@ class Right {
 
   /// out = left · columns [first, last), first a multiple of nr; out is that of column 0.
   template <class Real>
-  void times(const Left& left, std::int64_t group, std::int64_t rows, std::int64_t first, std::int64_t last,
-             Real* out, std::int64_t out_stride) const {
+  void times(const PackedA& left, std::int64_t group, std::int64_t rows, std::int64_t first,
+             std::int64_t last, Real* out, std::int64_t out_stride) const {
     for (std::int64_t c = first; c < last; c += gemm_->nr)
       for (std::int64_t k = 0, chunk = 0; k == 0 || k < k_; k += gemm_->kc, ++chunk)
         gemm_->tile(left.group(group) + chunk * left.chunk_bytes(),
@@ -194,7 +195,7 @@ inline std::int64_t group_rows(const kernels::Gemm& first, const kernels::Gemm& 
 
 /// The score of a pair that the mask allows is −∞, by its bias or by what q and k hold: it counts as masked.
 template <class Real>
-bool without_weight(const Setup& setup, const Problem& p, std::int64_t query, std::int64_t key) {
+bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_t query, std::int64_t key) {
   thread_local std::vector<Real> q, k;
   q.resize(static_cast<std::size_t>(setup.shape.head_size));
   k.resize(q.size());
@@ -210,20 +211,20 @@ bool without_weight(const Setup& setup, const Problem& p, std::int64_t query, st
 }
 
 template <class Real>
-kernels::Scoring<Real> scoring_of(const Setup& setup) {
+kernels::Scoring<Real> scoring_of(const CheckedArguments& setup) {
   return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
 }
 
 /// Rows of a matrix whose NaN and infinities are kept apart: a weight of 0 must not meet them, and in a
 /// product of tiles it would.
 template <class Real>
-class FiniteRows {
+class NonFiniteRows {
  public:
   /// The rows with zeros in those places, of the same dtype; as they are where there are none.
-  kernels::Block of(const kernels::Block& matrix, Positions rows, std::int64_t columns) {
-    others_.clear();
+  kernels::StridedMatrix of(const kernels::StridedMatrix& matrix, Positions rows, std::int64_t columns) {
+    rows_.clear();
     columns_ = columns;
-    const kernels::Block from = part_of(matrix, rows.begin);
+    const kernels::StridedMatrix from = part_of(matrix, rows.begin);
     bool finite = true;
     for (std::int64_t r = 0; finite && r < rows.count(); ++r) finite = is_finite(from, r, columns);
     if (finite) return from;
@@ -236,13 +237,13 @@ class FiniteRows {
       load_row(from, r, 0, columns, row);
       std::transform(row, row + columns, row_.begin(), [](Real x) { return std::isfinite(x) ? x : Real{0}; });
       store(row_.data(), columns, matrix.dtype, clean_.data() + r * columns * size);
-      if (!std::all_of(row, row + columns, [](Real x) { return std::isfinite(x); })) others_.push_back(r);
+      if (!std::all_of(row, row + columns, [](Real x) { return std::isfinite(x); })) rows_.push_back(r);
     }
     return {clean_.data(), matrix.dtype, columns * size, size};
   }
 
   /// Rows (from the first of those given on) with elements that are not finite.
-  const std::vector<std::int64_t>& others() const { return others_; }
+  const std::vector<std::int64_t>& rows() const { return rows_; }
 
   /// out += weight · what was kept apart of a row.
   void add(std::int64_t row, Real weight, Real* out, std::int64_t out_stride = 1) const {
@@ -252,7 +253,7 @@ class FiniteRows {
   }
 
  private:
-  static bool is_finite(const kernels::Block& matrix, std::int64_t row, std::int64_t columns) {
+  static bool is_finite(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns) {
     const auto* from = static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride;
     switch (matrix.dtype) {
       case DType::float64:
@@ -267,7 +268,7 @@ class FiniteRows {
   }
   // No element has all bits of the exponent set.
   template <class Word>
-  static bool all_below(const std::byte* from, const kernels::Block& matrix, std::int64_t columns,
+  static bool all_below(const std::byte* from, const kernels::StridedMatrix& matrix, std::int64_t columns,
                         Word exponent) {
     Word found = 0;
     const auto test = [&](std::int64_t stride) {
@@ -287,7 +288,7 @@ class FiniteRows {
   std::int64_t columns_ = 0;
   std::vector<Real> values_, row_;
   std::vector<std::byte> clean_;
-  std::vector<std::int64_t> others_;
+  std::vector<std::int64_t> rows_;
 };
 
 }  // namespace ejk::attn
