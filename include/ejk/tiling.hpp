@@ -1,5 +1,5 @@
-// A table of tilings, kept in a text file and looked up by the shape of a product: measured to
-// be the fastest on his machine.
+// A table of tilings, kept in a text file and looked up by the shape of a product: those that were measured to be
+// the fastest on a machine.
 //
 // A line is "m k n tm tk tn", six whole numbers between blanks; of the first three * stands for any. The
 // first line that fits is taken. From # on a line is a comment; empty lines are left out.
