@@ -1,3 +1,4 @@
+// Memory is counted by plans beforehand; what a run takes is compared with that once, before its work begins.
 #include "budget.hpp"
 
 #include <fmt/format.h>

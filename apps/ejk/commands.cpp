@@ -1,3 +1,4 @@
+// One row a command, in the order of `ejk help`; actions of a command are rows in its row.
 #include "commands.hpp"
 
 #include <algorithm>

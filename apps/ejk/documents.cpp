@@ -1,3 +1,5 @@
+// Completion scripts and manual pages, made from the table of commands and what each parser declares: there is
+// nothing here to change when an option is added.
 #include "documents.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Help is laid out from the table of commands, the parsers, and the tables of arrays and keys, in 80 columns.
 #include "help.hpp"
 
 #include <fmt/format.h>

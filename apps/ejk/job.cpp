@@ -1,3 +1,4 @@
+// The parts of a run are made here, in the order in which mistakes are told: memory, options, threads, target.
 #include "job.hpp"
 
 #include <algorithm>

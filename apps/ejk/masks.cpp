@@ -1,3 +1,6 @@
+// From words to masks: the library joins them (ejk/mask_set.hpp), this names them as the command line does.
+//
+// tests: tests/app/test_masks.cpp
 #include "masks.hpp"
 
 #include <fmt/format.h>

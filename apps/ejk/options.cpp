@@ -1,3 +1,6 @@
+// What CLI11 is asked for, and the readers of words: each throws Error{usage} that says what was expected.
+//
+// tests: tests/app/test_options.cpp
 #include "options.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The bar is drawn again at most ten times a second; the signal handler only writes the bytes that clear it.
 #include "progress.hpp"
 
 #include <fmt/format.h>

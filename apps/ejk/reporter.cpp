@@ -1,3 +1,4 @@
+// One report, three ways out: text for a person, JSON for a program, nothing with -q.
 #include "reporter.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Handlers do what is allowed in them: remove temporary files, clear the bar, write one line, end.
 #include "signals.hpp"
 
 #include <signal.h>

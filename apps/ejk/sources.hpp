@@ -20,6 +20,19 @@ inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
 }
 
+/// An input whose elements are wanted in memory: where they are, or read when view() is asked for.
+struct HeldInput {
+  std::shared_ptr<const ArraySource> source;  // null: not given
+  Array held = {};
+
+  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
+  ArrayView view() {
+    if (const auto mapped = source->mapped()) return *mapped;
+    held = read_all(*source);
+    return held.view();
+  }
+};
+
 /// A path within a file without the slashes at its ends.
 inline std::string_view without_slashes(std::string_view path) {
   while (path.starts_with('/')) path.remove_prefix(1);

@@ -1,3 +1,4 @@
+// What is asked of the system once for each stream: is it a terminal, how wide, does it show colour and UTF-8.
 #include "terminal.hpp"
 
 #include <fcntl.h>

@@ -71,4 +71,7 @@ struct GroupsOptions {
 /// tokens beyond int32, a share outside 0 … 1.
 Array generate_group_sizes(const GroupsOptions& options = {});
 
+/// Memory that lengths or group sizes take while they are made, so many of them.
+std::int64_t generate_bytes(std::int64_t count);
+
 }  // namespace ejk

@@ -60,6 +60,9 @@ GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t 
 std::int64_t group_metadata_length(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                    const GroupMetadataOptions& options = {});
 
+/// Memory that these functions take beside their result, for so many groups.
+std::int64_t group_metadata_bytes(std::int64_t groups);
+
 /// What the walk costs: tiles visited against those of groups that begin at tiles, rows computed and thrown
 /// away, how evenly the groups are filled, and the same tiles for neighbouring tile sizes. All but the rows
 /// past the last group is of the groups asked for.

@@ -36,6 +36,10 @@ std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> pac
                                           std::optional<std::int64_t> batch = {},
                                           std::optional<std::int64_t> seq = {}, double fill = 0);
 
+/// Memory that either takes: `where` is the mask, or the indices. Masks are mostly padded at an end, which is one
+/// run of tokens a row; one of every other token takes up to half a mask of int32 more.
+std::int64_t pack_bytes(const ArrayType& where);
+
 enum class LongSequence {
   error,     // longer than a row: refused, by its index
   truncate,  // cut to a row
@@ -65,5 +69,8 @@ struct BinPacking {
 /// than max_pieces (0: no limit).
 BinPacking bin_pack(const ArraySource& lens, std::int64_t capacity, LongSequence how = LongSequence::error,
                     std::int64_t max_pieces = 0);
+
+/// Memory that it takes for so many pieces.
+std::int64_t bin_pack_bytes(std::int64_t pieces);
 
 }  // namespace ejk

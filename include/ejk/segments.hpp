@@ -34,6 +34,9 @@ SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_
                                 const SegmentMaskOptions& options = {});
 SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions& options = {});
 
+/// Memory that it takes beside the elements that are read.
+std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids);
+
 struct SegmentIdsOptions {
   /// A 4-D mask (batch, heads, q, kv) is taken head by head. Without it a 4-D mask is an error (by ejkernel's
   /// convention: head 0 alone counts).
@@ -62,5 +65,8 @@ struct SegmentIds {
 /// ids, and an eighth of distinct rows × columns.
 SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
                                const SegmentIdsOptions& options = {});
+
+/// Memory that it takes beside distinct rows and columns.
+std::int64_t segment_ids_bytes(const ArrayType& mask);
 
 }  // namespace ejk

@@ -82,6 +82,10 @@ std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu_
 /// 0 and the running sum of the numbers of chunks: (n + 1,) of cu's dtype.
 Array prepare_chunk_offsets(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
 
+/// Memory that each function above takes beside its input and its result, at most: `input` is cu_seqlens,
+/// lengths or a mask (batch, seq).
+std::int64_t sequence_work_bytes(const ArrayType& input);
+
 enum class Reorder {
   to_ring,        // pieces r and 2·cp - 1 - r go to rank r: causal work is balanced
   to_contiguous,  // the inverse

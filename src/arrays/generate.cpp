@@ -235,4 +235,9 @@ Array generate_group_sizes(const GroupsOptions& options) {
   return sizes;
 }
 
+// The numbers some times over.
+std::int64_t generate_bytes(std::int64_t count) {
+  return count < INT64_MAX / 128 ? count * 64 : INT64_MAX / 2;
+}
+
 }  // namespace ejk

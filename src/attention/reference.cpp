@@ -1,3 +1,6 @@
+// The definition written out: one query at a time, all its keys in float64, sums in order. Cost: every pair of a
+// query and a key, on one thread.
+//
 // tests: tests/attention/test_reference.cpp
 #include "attention/reference.hpp"
 

@@ -1,3 +1,6 @@
+// Segment ids of 64 bits as labels of 32: 0 and less become 0, which is padding, and where an id does not fit, ids
+// are replaced by their ranks. Cost: one pass over the ids, and with such ids a sort.
+//
 // tests: tests/mask/test_mask.cpp
 #include "mask/labels.hpp"
 

@@ -1,3 +1,6 @@
+// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking, narrowing. Cost: two
+// passes over the blocks, in parallel.
+//
 // tests: tests/mask/test_mask_info.cpp
 #include "mask/layout.hpp"
 

@@ -1,3 +1,6 @@
+// A table of the distinct partial blocks as bits, found by hash and compared in full. Cost: an eighth of the blocks
+// as bools, and one comparison for each block that was seen before.
+//
 // tests: tests/mask/test_patterns.cpp
 #include "mask/patterns.hpp"
 

@@ -332,4 +332,15 @@ SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
   return mask::segment_ids_of(source, options, mask::hash_words);
 }
 
+std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids) {
+  return 3 * 8 * (element_count(q_ids.shape) + element_count(kv_ids.shape));
+}
+
+// For each row and column its id, a hash, and which came first.
+std::int64_t segment_ids_bytes(const ArrayType& mask) {
+  if (mask.rank() < 2) return 0;
+  const std::int64_t longest = *std::max_element(mask.shape.begin(), mask.shape.end());
+  return 3 * 8 * (element_count(mask.shape) / std::max<std::int64_t>(mask.shape.back(), 1) + longest);
+}
+
 }  // namespace ejk

@@ -104,4 +104,7 @@ BinPacking bin_pack(const ArraySource& lens, std::int64_t capacity, LongSequence
   return packing;
 }
 
+// Lengths, pieces, their order, rows with room.
+std::int64_t bin_pack_bytes(std::int64_t pieces) { return 12 * 8 * pieces; }
+
 }  // namespace ejk

@@ -278,4 +278,10 @@ std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> pac
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }
 
+// Of a mask a run and its sums for each row; of indices their order and the places where they are.
+std::int64_t pack_bytes(const ArrayType& where) {
+  if (where.shape.empty()) return 0;
+  return (where.rank() == 1 ? 40 : 96) * where.shape[0];
+}
+
 }  // namespace ejk

@@ -196,4 +196,9 @@ Array prepare_chunk_offsets(const IntegerArray& cu, std::int64_t chunk_size) {
   return core::to_array(chunk_offsets_of(cu, chunk_size), cu->dtype(), "chunk_offsets");
 }
 
+// Offsets, lengths, their sums and labels: up to eight numbers of 64 bits a sequence.
+std::int64_t sequence_work_bytes(const ArrayType& input) {
+  return input.shape.empty() ? 0 : 8 * 8 * input.shape[0];
+}
+
 }  // namespace ejk

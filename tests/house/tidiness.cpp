@@ -95,6 +95,26 @@ TEST_CASE("include/ejk/README.md names every public header once, and no other") 
   for (const std::string& name : named) CHECK_MESSAGE(false, "there is no ", name);
 }
 
+TEST_CASE("a source begins with what it does") {
+  for (const char* folder : {"src", "apps"})
+    for (const std::string& file : house::files_below(folder)) {
+      if (!file.ends_with(".cpp")) continue;
+      const std::string first = house::lines_of(house::read_file(house::kRoot / file)).at(0);
+      CHECK_MESSAGE((first.starts_with("// ") && !first.starts_with("// tests:")), file);
+    }
+}
+
+TEST_CASE("nobody tells errors apart by the words of their messages") {
+  // Spelled so that this file passes.
+  const std::string compared =
+      "message()"
+      ".starts_with";
+  for (const char* folder : {"src", "apps", "include"})
+    for (const std::string& file : house::files_below(folder))
+      if (house::is_code(file))
+        CHECK_MESSAGE(house::read_file(house::kRoot / file).find(compared) == std::string::npos, file);
+}
+
 TEST_CASE("the tests that a source names exist") {
   int seen = 0;
   for (const std::string& file : house::files_below("src")) {

@@ -40,18 +40,8 @@ struct AttentionWords {
   bool check = false;
 };
 
-// An input, and its elements once they are needed: where they lie, or read.
-struct Input {
+struct Input : HeldInput {
   std::string role;  // as AttentionOperands calls it
-  Source source;     // null: not given
-  Array held;
-
-  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
-  ArrayView view() {
-    if (const auto mapped = source->mapped()) return *mapped;
-    held = read_all(*source);
-    return held.view();
-  }
 };
 
 struct Inputs {
@@ -79,8 +69,7 @@ struct Inputs {
 };
 
 Input open_input(const char* role, const std::string& reference, Job& job) {
-  if (reference.empty()) return {role, nullptr, {}};
-  return {role, job.open(role, reference), {}};
+  return {{reference.empty() ? nullptr : job.open(role, reference)}, role};
 }
 
 Source open_or_null(const char* role, const std::string& reference, Job& job) {

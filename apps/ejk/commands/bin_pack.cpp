@@ -29,11 +29,10 @@ Answer run(const BinPackOptions& options, Job& job) {
   Report plan;
   plan.add("sequences", "sequences", element_count(lens->shape()), Unit::count)
       .add("capacity", "capacity of a row", options.capacity, Unit::tokens);
-  constexpr std::int64_t per_sequence = 12 * 8;  // lengths, pieces, their order, rows with room
-  if (job.plan(plan, kPieceBytes + per_sequence * element_count(lens->shape()))) return Answer::yes;
+  if (job.plan(plan, kPieceBytes + bin_pack_bytes(element_count(lens->shape())))) return Answer::yes;
 
   const std::int64_t max_pieces =
-      std::max<std::int64_t>(1, (job.budget.bytes() - kPieceBytes) / per_sequence);
+      std::max<std::int64_t>(1, (job.budget.bytes() - kPieceBytes) / bin_pack_bytes(1));
   const BinPacking p =
       job.phase(Phase::compute, [&] { return bin_pack(*lens, options.capacity, options.how, max_pieces); });
   Report report;

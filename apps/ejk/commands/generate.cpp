@@ -72,15 +72,11 @@ void add_distribution(OptionSet& set, Distribution& into,
       .recorded("distribution", [given] { return report_value(*given); });
 }
 
-// What memory `count` lengths or group sizes take, some times over while they are made.
-std::int64_t bytes_for(std::int64_t count) {
-  return 2 * kPieceBytes + (count < INT64_MAX / 64 ? count * 64 : INT64_MAX / 2);
-}
-
 using Make = std::function<std::vector<Output>(Report& report)>;
 
 // Small arrays are made even for a dry run; large ones only when they are read.
-Answer run(const char* what, std::int64_t peak, const Make& make, Job& job) {
+Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job) {
+  const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
   job.provenance.record("what", what);
   job.require_memory(peak);
@@ -164,7 +160,7 @@ Run generate_attention(OptionSet& set) {
       "TYPE", "float32 (default), float16 or bfloat16");
   return [options](Job& job) {
     return run(
-        "attention-inputs", 2 * kPieceBytes,
+        "attention-inputs", 0,
         [&](Report&) -> std::vector<Output> {
           const AttentionInputs made = generate_attention_inputs(*options);
           return {{"query", made.query, {}}, {"key", made.key, {}}, {"value", made.value, {}}};
@@ -192,7 +188,7 @@ Run generate_masks(OptionSet& set) {
     check_longest(how, options->longest ? "--longest" : "--seq",
                   options->longest.has_value() || options->given_seq.has_value());
     return run(
-        "masks", bytes_for(how.count),
+        "masks", generate_bytes(how.count),
         [&](Report& report) -> std::vector<Output> {
           make_lengths(how, report);
           return {{"mask", generate_padding_mask(how, seq, options->side), {}}};
@@ -210,7 +206,7 @@ Run generate_lens(OptionSet& set) {
     how.longest = options->longest.value_or(how.longest);
     check_longest(how, "--longest", options->longest.has_value());
     return run(
-        "lens", bytes_for(how.count),
+        "lens", generate_bytes(how.count),
         [&](Report& report) -> std::vector<Output> {
           return {{"lens", make_lengths(how, report), {}}};
         },
@@ -241,7 +237,7 @@ Run generate_groups(OptionSet& set) {
       throw usage(fmt::format("--empty: {} is not from 0 to {}: one of the {} groups has the {} tokens",
                               o.empty, o.groups - 1, o.groups, o.tokens));
     return run(
-        "group-sizes", bytes_for(o.groups),
+        "group-sizes", generate_bytes(o.groups),
         [&](Report& report) -> std::vector<Output> {
           report.add("tokens", "tokens", o.tokens, Unit::count);
           return {{"group_sizes", make_source(generate_group_sizes(o), "group_sizes"), {}}};

@@ -23,9 +23,8 @@ struct Options {
 
 Answer run(const Options& options, Job& job) {
   const auto input = job.open("group_sizes", options.group_sizes);
-  // The sizes as they are and widened, their offsets in two widths, and sorted for the report.
   const std::int64_t groups = element_count(input->shape());
-  const std::int64_t for_groups = kPieceBytes + byte_count(input->shape(), input->dtype()) + groups * 5 * 8;
+  const std::int64_t for_groups = kPieceBytes + group_metadata_bytes(groups);
   job.require_memory(for_groups);
 
   // The sizes say how many rows there are, so they are looked at even when nothing else is done.

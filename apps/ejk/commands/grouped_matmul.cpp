@@ -31,21 +31,8 @@ struct ProductOptions {
   bool check = false;
 };
 
-// An input, and its elements once they are needed: where they lie, or read.
-struct Input {
-  Source source;
-  Array held;
-
-  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
-  ArrayView view() {
-    if (const auto mapped = source->mapped()) return *mapped;
-    held = read_all(*source);
-    return held.view();
-  }
-};
-
 struct Inputs {
-  Input lhs, rhs, existing;
+  HeldInput lhs, rhs, existing;
   Source group_sizes;
 
   // The library speaks of lhs and rhs; people know them by their files.

@@ -14,16 +14,15 @@ namespace ejk::app {
 
 namespace {
 
-std::int64_t bytes_of(const ArraySource& source) { return byte_count(source.shape(), source.dtype()); }
-
 // What can only be read forward, or in calls that cost, is held in memory where that is allowed.
-std::shared_ptr<const ArraySource> near(std::shared_ptr<const ArraySource> source, const Job& job) {
-  if (source->random_access() || bytes_of(*source) > job.budget.bytes() / 2) return source;
+std::shared_ptr<const ArraySource> held(std::shared_ptr<const ArraySource> source, const Job& job) {
+  if (source->random_access() || type_of(*source).bytes() > job.budget.bytes() / 2) return source;
   return in_memory(*source);
 }
 
-std::int64_t near_bytes(const ArraySource& source, const Job& job) {
-  return source.random_access() || bytes_of(source) > job.budget.bytes() / 2 ? 0 : bytes_of(source);
+std::int64_t bytes_to_hold(const ArraySource& source, const Job& job) {
+  return source.random_access() || type_of(source).bytes() > job.budget.bytes() / 2 ? 0
+                                                                                    : type_of(source).bytes();
 }
 
 // --- pack
@@ -37,10 +36,10 @@ Answer run_pack(const PackOptions& options, Job& job) {
   const auto mask = job.open("mask", options.mask);
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
-  // Masks are mostly padded at an end: a run a row. The worst, every other token, takes half a mask of int32.
   const std::int64_t rows = mask->shape().empty() ? 0 : mask->shape()[0];
-  if (job.plan(report, 2 * kPieceBytes + 96 * rows + near_bytes(*x, job))) return Answer::yes;
-  const Packed p = job.phase(Phase::compute, [&] { return pack(near(x, job), *mask); });
+  if (job.plan(report, 2 * kPieceBytes + pack_bytes(type_of(*mask)) + bytes_to_hold(*x, job)))
+    return Answer::yes;
+  const Packed p = job.phase(Phase::compute, [&] { return pack(held(x, job), *mask); });
   const std::int64_t tokens = p.packed->shape()[0], places = element_count(mask->shape());
   report.add("packed", "packed", p.packed->shape())
       .add("sequences", "sequences", rows, Unit::count)
@@ -79,8 +78,7 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
         .hint("for example --shape 32x128 for 32 rows of 128");
   std::optional<std::int64_t> batch, seq;
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
-  const std::int64_t peak = 2 * kPieceBytes + near_bytes(*packed, job) +
-                            (by_mask ? 96 * where->shape()[0] : 40 * element_count(where->shape()));
+  const std::int64_t peak = 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*where));
   Report report;
   report.add("packed", "packed", packed->shape())
       .add("dtype", "dtype", std::string(name_of(packed->dtype())));
@@ -91,7 +89,7 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
   report.add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
   if (job.plan(report, peak)) return Answer::yes;
   const auto unpacked =
-      job.phase(Phase::compute, [&] { return unpack(near(packed, job), *where, batch, seq, options.fill); });
+      job.phase(Phase::compute, [&] { return unpack(held(packed, job), *where, batch, seq, options.fill); });
   job.deliver(std::move(report), {{"unpack", unpacked, {}}});
   return Answer::yes;
 }

@@ -39,11 +39,7 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   job.show_options(report);
   if (shape.size() == 4)
     report.add("heads", "heads", std::string(options.per_head ? "ids for each" : "head 0 alone counts"));
-  const std::int64_t longest = shape.empty() ? 0 : *std::max_element(shape.begin(), shape.end());
-  const std::int64_t ids_bytes =
-      shape.size() < 2 ? 0
-                       : 3 * 8 * (element_count(shape) / std::max<std::int64_t>(shape.back(), 1) + longest);
-  const std::int64_t peak = 2 * kPieceBytes + ids_bytes;
+  const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
   if (job.plan(report, peak)) return Answer::yes;
 
   SegmentIdsOptions how;
@@ -79,8 +75,7 @@ struct MaskOfIdsOptions {
 Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
   const auto q = job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
   const auto kv = options.kv_ids.empty() ? q : job.open("kv_segment_ids", options.kv_ids);
-  const std::int64_t peak =
-      2 * kPieceBytes + 3 * 8 * (element_count(q->shape()) + element_count(kv->shape()));
+  const std::int64_t peak = 2 * kPieceBytes + segment_mask_bytes(type_of(*q), type_of(*kv));
   job.require_memory(peak);
 
   // Ids are looked at even when nothing else is done: shapes and dtypes are checked with them.

@@ -19,7 +19,7 @@ Run seq_info(OptionSet& set) {
     const auto cu = job.open("cu_seqlens", *reference);
     Report plan;
     plan.add("shape", "shape", cu->shape()).add("dtype", "dtype", std::string(name_of(cu->dtype())));
-    if (job.plan(plan, kPieceBytes + 4 * 8 * element_count(cu->shape()))) return Answer::yes;
+    if (job.plan(plan, kPieceBytes + sequence_work_bytes(type_of(*cu)))) return Answer::yes;
     job.deliver(job.phase(Phase::compute, [&] { return describe_sequences(*cu); }), {});
     return Answer::yes;
   };

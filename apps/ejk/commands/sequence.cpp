@@ -112,8 +112,7 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
   Report planned = report;
   planned.add("shape", from == From::segment_ids ? "shape, at most" : "shape", Shape{entries + 1});
-  constexpr std::int64_t per_entry = 8 * 8;  // the input, extents or lengths, their sums, the result
-  if (job.plan(planned, kPieceBytes + entries * per_entry)) return Answer::yes;
+  if (job.plan(planned, kPieceBytes + sequence_work_bytes(type_of(*input)))) return Answer::yes;
 
   const Array cu = job.phase(Phase::compute, [&] {
     if (from == From::lens || from == From::segment_ids) {
@@ -151,8 +150,7 @@ Answer run_lens(const LensOptions& options, Job& job) {
   job.provenance.record("from", words);
   Report report;
   report.add("from", "made from", std::string(words));
-  const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
-  if (job.plan(report, kPieceBytes + entries * 6 * 8)) return Answer::yes;
+  if (job.plan(report, kPieceBytes + sequence_work_bytes(type_of(*input)))) return Answer::yes;
 
   const Array lens = job.phase(Phase::compute, [&] {
     if (from == From::cu_seqlens) return prepare_lens(*input);
@@ -178,9 +176,7 @@ using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& optio
 
 Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
-  // The offsets, the labels, and some room while they are made; the elements are made while they are read.
-  const std::int64_t peak =
-      kPieceBytes + 4 * 8 * element_count(input->shape()) + byte_count(input->shape(), input->dtype());
+  const std::int64_t peak = kPieceBytes + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
 
   // The sequences say how large the result is, so they are looked at even when nothing else is done.
