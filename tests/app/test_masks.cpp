@@ -17,12 +17,12 @@ using namespace ejk::app;
 namespace {
 
 // A command that takes masks and writes nothing.
-struct Run {
+struct MaskWords {
   Words words;
   MaskOptions options;
   Command command{"mask-info", "Masks", "", "", {}};
 
-  explicit Run(const std::vector<std::string>& line) {
+  explicit MaskWords(const std::vector<std::string>& line) {
     declare_masks(words.set, options);
     words.parse(line);
   }
@@ -47,7 +47,7 @@ std::string ones(const std::string& path, Shape shape) {
 }  // namespace
 
 TEST_CASE("an expression has the heads and lengths of --shape, and says that it serves them all") {
-  Run run({"--mask", "causal", "--shape", "4x8x8"});
+  MaskWords run({"--mask", "causal", "--shape", "4x8x8"});
   Job job(run.command, run.words.set);
   const Masks masks = resolve_masks(run.options, job);
   CHECK(masks.head_count() == 4);
@@ -61,7 +61,7 @@ TEST_CASE("an expression has the heads and lengths of --shape, and says that it 
 
 TEST_CASE("an array fixes the lengths, and its elements mean what --mask-kind says") {
   const test::Folder folder;
-  Run run({ones(folder / "m.npy", {2, 3, 5}), "--mask-kind", "drop"});
+  MaskWords run({ones(folder / "m.npy", {2, 3, 5}), "--mask-kind", "drop"});
   Job job(run.command, run.words.set);
   const Masks masks = resolve_masks(run.options, job);
   CHECK(masks.head_count() == 2);
@@ -78,7 +78,7 @@ TEST_CASE("files of results do not hold the paths of masks, whatever stands arou
   for (const char* form : {"causal & file({})", "file ( \"{}\" )", "~~file({})"}) {
     std::string expression = form;
     expression.replace(expression.find("{}"), 2, path);
-    Run run({"--mask", expression});
+    MaskWords run({"--mask", expression});
     Job job(run.command, run.words.set);
     resolve_masks(run.options, job);
     CAPTURE(expression);
@@ -89,12 +89,12 @@ TEST_CASE("files of results do not hold the paths of masks, whatever stands arou
 TEST_CASE("masks that disagree name both") {
   const test::Folder folder;
   const std::string array = ones(folder / "m.npy", {4, 4});
-  Run lengths({array, "--shape", "2x8x8"});
+  MaskWords lengths({array, "--shape", "2x8x8"});
   Job job(lengths.command, lengths.words.set);
   const std::string message = message_of([&] { resolve_masks(lengths.options, job); });
   CHECK(message.find("m.npy") != std::string::npos);
   CHECK(message.find("--shape") != std::string::npos);
-  Run none({"--mask", "causal"});
+  MaskWords none({"--mask", "causal"});
   Job other(none.command, none.words.set);
   CHECK(message_of([&] { resolve_masks(none.options, other); }).starts_with("--shape is required"));
 }
@@ -103,14 +103,14 @@ TEST_CASE("queries and keys that differ in number are warned of once where nothi
   for (const auto& [expression, warnings] : {std::pair{"causal", std::size_t{1}},
                                              {"causal(align=bottom-right)", std::size_t{0}},
                                              {"full", std::size_t{0}}}) {
-    Run run({"--mask", expression, "--shape", "4x8"});
+    MaskWords run({"--mask", expression, "--shape", "4x8"});
     Job job(run.command, run.words.set);
     CHECK(resolve_masks(run.options, job).warnings.size() == warnings);
   }
 }
 
 TEST_CASE("a dry run plans, and more memory than allowed is refused before any work") {
-  Run run({"--mask", "causal", "--shape", "4x4"});
+  MaskWords run({"--mask", "causal", "--shape", "4x4"});
   run.words.shared.max_memory = 1000;
   run.words.shared.dry_run = true;
   run.words.shared.quiet = true;

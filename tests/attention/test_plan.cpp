@@ -3,7 +3,7 @@
 
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
-#include "support/plain_attention.hpp"
+#include "support/arrays.hpp"
 
 using namespace ejk;
 
