@@ -116,15 +116,25 @@ for command in {commands}; do
   for name in '' "${{names[@]}}"; do
     case $name in -?|--help) continue ;; esac
     if [ -n "$name" ] && [ "${{shared#* $name }}" != "$shared" ]; then continue; fi
-    said=$({program} $command $name '?' 2>&1)
-    case $said in
-      "ejk $command: $name"*": '?' is not one of "*) said=${{said#* is not one of }} said=${{said%%$'\n'*}} ;;
-      *) said= ;;
-    esac
+    [ -n "$name" ] || actions=
+    said=
+    for action in ${{actions:-none}}; do  # what any of a command's actions takes
+      [ "$action" != none ] || action=
+      answer=$({program} $command $action $name '?' 2>&1)
+      case $answer in
+        "ejk $command${{action:+ $action}}: "*"'?' is not one of "*) ;;
+        *) continue ;;
+      esac
+      words=${{answer#* is not one of }} words=${{words%%$'\n'*}}
+      case $answer in "ejk $command: '?'"*) actions=${{words//,/}} ;; esac
+      for word in ${{words//,/}}; do
+        case " $said " in *" $word "*) ;; *) said="${{said:+$said }}$word" ;; esac
+      done
+    done
     COMP_WORDS=(ejk $command $name '') COMP_CWORD=3
     [ -n "$name" ] || COMP_WORDS=(ejk $command '') COMP_CWORD=2
     _ejk
-    echo "$command ${{name:-first}}: ${{said//,/}}: ${{COMPREPLY[*]}}"
+    echo "$command ${{name:-first}}: $said: ${{COMPREPLY[*]}}"
   done
   shared=' --output --overwrite --dry-run --max-memory --threads --stats --json --quiet --progress --color --allow-external '
 done
@@ -150,7 +160,12 @@ done
     const std::vector<std::string> list{std::istream_iterator<std::string>(words), {}};
     if (list.size() > 6) continue;  // all element types are named nowhere
     const std::string command = line.substr(0, line.find(' '));
-    const std::string help = shell(fmt::format("{0} help {1}; {0} help options", kProgram, command)).text;
+    const std::string help =
+        shell(fmt::format(
+                  "{0} help {1}; {0} help options; for a in $({0} help {1} | sed -n '/^Actions/,/^$/s/^  "
+                  "\\([a-z][a-z-]*\\) .*/\\1/p'); do {0} help {1} $a; done",
+                  kProgram, command))
+            .text;
     for (const std::string& word : list) CHECK(help.find(word) != std::string::npos);
   }
   CHECK(all > 150);
