@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 
 namespace ejk {
 
@@ -80,11 +81,11 @@ Mask array_mask(std::shared_ptr<const ArraySource> array);
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
 /// One id a query and one a key, 1-D integer arrays; an id ≤ 0 is padding.
-Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids);
+Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids);
 
 /// Block diagonal over the sequences of cu_seqlens (1-D integers: begins with 0, never decreases); both
 /// lengths are its last element.
-Mask documents_mask(const ArraySource& cu_seqlens);
+Mask documents_mask(const IntegerArray& cu_seqlens);
 
 /// Errors: unequal shapes.
 Mask operator&(const Mask& a, const Mask& b);

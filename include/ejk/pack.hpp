@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 
 namespace ejk {
 
@@ -67,7 +68,7 @@ struct BinPacking {
 /// At most 11/9 of the rows of the best packing, and one; O(n log n); the same for equal input. Errors: a
 /// negative length, capacity < 1, and a length above it unless it may be cut; Error{budget} for more pieces
 /// than max_pieces (0: no limit).
-BinPacking bin_pack(const ArraySource& lens, std::int64_t capacity, LongSequence how = LongSequence::error,
+BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequence how = LongSequence::error,
                     std::int64_t max_pieces = 0);
 
 /// Memory that it takes for so many pieces.

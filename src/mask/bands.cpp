@@ -210,12 +210,12 @@ Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t ch
   return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk));
 }
 
-Mask documents_mask(const ArraySource& cu_seqlens) {
+Mask documents_mask(const IntegerArray& cu_seqlens) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu_seqlens);
   offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
   if (offsets.size() == 1)
-    throw Error(Error::Kind::input, cu_seqlens.name() + ": cu_seqlens holds no token, so there is no mask");
-  return Mask(std::make_shared<DocumentsMask>(std::move(offsets), cu_seqlens.name()));
+    throw Error(Error::Kind::input, cu_seqlens->name() + ": cu_seqlens holds no token, so there is no mask");
+  return Mask(std::make_shared<DocumentsMask>(std::move(offsets), cu_seqlens->name()));
 }
 
 }  // namespace ejk

@@ -116,14 +116,14 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
 
 }  // namespace
 
-Mask segments_mask(const ArraySource& q_ids, const ArraySource& kv_ids) {
+Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids) {
   auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
   mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q,
                   *kv);
   if (*q == *kv) kv = q;
-  const std::string text = q_ids.name() == kv_ids.name()
-                               ? fmt::format("segments({})", q_ids.name())
-                               : fmt::format("segments({},{})", q_ids.name(), kv_ids.name());
+  const std::string text = q_ids->name() == kv_ids->name()
+                               ? fmt::format("segments({})", q_ids->name())
+                               : fmt::format("segments({},{})", q_ids->name(), kv_ids->name());
   return Mask(std::make_shared<SegmentsMask>(std::move(q), std::move(kv), text));
 }
 

@@ -67,13 +67,13 @@ double BinPacking::efficiency() const {
              : static_cast<double>(tokens) / (static_cast<double>(rows) * static_cast<double>(capacity));
 }
 
-BinPacking bin_pack(const ArraySource& lens, std::int64_t capacity, LongSequence how,
+BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequence how,
                     std::int64_t max_pieces) {
   if (capacity < 1)
     throw Error(Error::Kind::input, fmt::format("the capacity is {}; it must be at least 1", capacity));
   BinPacking packing;
   packing.capacity = capacity;
-  cut_pieces(packing, core::read_integers(lens, "lens"), lens.name(), how, max_pieces);
+  cut_pieces(packing, core::read_integers(lens, "lens"), lens->name(), how, max_pieces);
 
   const std::size_t pieces = packing.length.size();
   packing.row.resize(pieces);

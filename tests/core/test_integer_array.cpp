@@ -6,6 +6,7 @@
 #include "ejk/attention.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
+#include "ejk/pack.hpp"
 #include "ejk/sequence.hpp"
 
 using namespace ejk;
@@ -38,6 +39,10 @@ TEST_CASE("cu_seqlens are looked at where they lie, or taken over") {
   cu[2] = 9;
   CHECK(count_sequences(looked).tokens == 9);
   CHECK(count_sequences(taken).tokens == 5);
+  bool attends = true;
+  documents_mask(cu).read(1, 2, 2, 3, &attends);  // the last token of a sequence, and the first of the next
+  CHECK_FALSE(attends);
+  CHECK(bin_pack(std::vector<std::int64_t>{3, 2, 4}, 5).rows == 2);
   AttentionSettings settings;
   settings.layout = AttentionLayout::thd;
   settings.cu_seqlens_q = std::vector<std::int32_t>{0, 2, 5};
