@@ -1,4 +1,4 @@
-// Memory is counted by plans beforehand; what a run takes is compared with that once, before its work begins.
+// What plans count beforehand is compared with the limit here; nothing measures what a run really takes.
 #include "budget.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // The command word is looked up first; then one parser is built for that command alone, so that every message
-// speaks of it. Errors are caught here and nowhere else.
+// speaks of it. Errors that end a run are told here.
 #include "command_line.hpp"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <optional>
 
@@ -79,6 +80,20 @@ const Command& action_named(const Command& command, const std::string& word) {
         .hint(fmt::format("options follow it: ejk {} {} [options]", command.name, names.front()));
   read_choice(word, names);  // throws, with the nearest
   throw usage("unknown action");
+}
+
+// The word of the action: the first one, or behind options the first that is no value of one.
+std::vector<std::string>::iterator find_action(const Command& command, std::vector<std::string>& words) {
+  for (auto at = words.begin(); at != words.end(); ++at) {
+    const Command* action = action_of(command, *at);
+    if (action == nullptr && at == words.begin() && !at->starts_with("-")) break;
+    if (action == nullptr) continue;
+    if (at == words.begin()) return at;
+    const Parser parser(*action);
+    const CLI::Option* before = parser.app.get_option_no_throw(*std::prev(at));
+    if (before == nullptr || before->get_expected_max() == 0) return at;
+  }
+  return words.end();
 }
 
 // The option that a message of CLI11 begins with, and its type: "--block QxK".
@@ -240,11 +255,11 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
   voice.program = "ejk " + command.name;
   if (rest.empty())
     throw usage("what to do is missing").hint(fmt::format("for example: {}", command.example));
-  if (rest.front() == "-h" || rest.front() == "--help") return print(actions_help(command)), kExitDone;
-  // Options may stand in front of the action's word.
-  auto at = rest.begin();
-  if (at->starts_with("-"))
-    at = std::find_if(at, rest.end(), [&](const std::string& w) { return action_of(command, w) != nullptr; });
+  const auto at = find_action(command, rest);
+  const auto end = std::find(rest.begin(), rest.end(), "--");
+  const auto is_help = [](const std::string& w) { return w == "-h" || w == "--help"; };
+  if (at == rest.end() && std::any_of(rest.begin(), end, is_help))
+    return print(actions_help(command)), kExitDone;
   const Command& action = action_named(command, at == rest.end() ? rest.front() : *at);
   rest.erase(at);
   return run_as(action);

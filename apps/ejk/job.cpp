@@ -53,7 +53,7 @@ bool Job::plan(Report report, std::int64_t peak_bytes) {
     report.add(Remark{"Dry run: nothing was computed or written."});
     reporter_.print(report, false);
   }
-  require_memory(peak_bytes);
+  budget.require(peak_bytes, inputs.too_large());
   return is_dry_run();
 }
 

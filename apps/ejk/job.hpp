@@ -24,6 +24,9 @@ class Job {
   /// target of the outputs. `options` outlives this.
   Job(const Command& command, const OptionSet& options);
 
+  Job(const Job&) = delete;  // its parts know each other
+  Job& operator=(const Job&) = delete;
+
   Provenance provenance;
   Budget budget;
   Inputs inputs;
@@ -45,8 +48,10 @@ class Job {
   bool is_dry_run() const { return options_.shared().dry_run; }
   bool json() const { return reporter_.json(); }
 
-  /// Throws Error{budget} when the work would take more than allowed.
-  void require_memory(std::int64_t peak_bytes) const { budget.require(peak_bytes, inputs.too_large()); }
+  /// Throws Error{budget} when the work would take more than allowed; a dry run says first how much.
+  void require_memory(std::int64_t peak_bytes) {
+    if (peak_bytes > budget.bytes()) plan({}, peak_bytes);
+  }
 
   /// Says what is about to be done, before it is, and requires `peak_bytes`. With --dry-run that is all, and
   /// the answer is true: stop.
@@ -64,7 +69,7 @@ class Job {
   void deliver(Report report, const std::vector<Output>& arrays);
 
   /// For results that are text (a hash, JSON, a number): prints it as it stands, with -q too; with --json the
-  /// report instead. RunStatistics go to stderr then.
+  /// report instead. Statistics go to stderr then.
   void deliver_text(const std::string& text, Report report);
 
  private:

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -43,10 +42,16 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
   }
 }
 
-// Files are named inside of file(...): a word with a suffix, which no kind of mask has, is not an expression.
+// Files are named inside of file(...): a word that ends as a file of arrays does is not an expression.
 bool names_file(const std::string& word) {
-  const std::filesystem::path path = word.substr(0, word.find_first_of(":["));
-  return path.has_extension() && word.find_first_of("&|~(") == std::string::npos;
+  using Container = ArrayReference::Container;
+  if (word.find_first_of("&|~(") != std::string::npos) return false;
+  try {
+    const Container container = parse_output(word.substr(0, word.find('['))).container;
+    return container != Container::stream && container != Container::directory;
+  } catch (const Error&) {  // another suffix
+    return false;
+  }
 }
 
 MaskExpression parsed(const std::string& word) {

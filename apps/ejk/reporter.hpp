@@ -32,7 +32,6 @@ class Reporter {
 
   /// The report is for a program, which wants it whole.
   bool json() const { return shared_.json; }
-  bool is_quiet() const { return shared_.quiet; }
 
   /// A progress bar, drawn when the work takes long; a new one takes the place of the last.
   std::function<void(std::int64_t done, std::int64_t all)> progress(bool array_on_stdout);

@@ -15,7 +15,8 @@ namespace ejk {
 
 /// An array of integers, made of what a caller has them in: a std::vector or std::span of int32 or int64, or an
 /// ArraySource of any integer dtype. Elements of spans, of vectors that are not moved in and of sources that
-/// are not shared must outlive it. It is used as a pointer is, and empty unless it was made of something.
+/// are not shared must outlive it. It is used as a pointer is, and empty unless it was made of something; what
+/// an empty one should hold is Error{usage}.
 class IntegerArray {
  public:
   IntegerArray() = default;
@@ -36,9 +37,12 @@ class IntegerArray {
       : source_(make_source(Array::from<T>({std::ssize(values)}, values))) {}
 
   explicit operator bool() const { return source_ != nullptr; }
-  operator const ArraySource&() const { return *source_; }
-  const ArraySource& operator*() const { return *source_; }
-  const ArraySource* operator->() const { return source_.get(); }
+  operator const ArraySource&() const { return **this; }
+  const ArraySource& operator*() const {
+    if (!source_) throw Error(Error::Kind::usage, "an array of integers is missing");
+    return *source_;
+  }
+  const ArraySource* operator->() const { return &**this; }
 
  private:
   std::shared_ptr<const ArraySource> source_;

@@ -40,8 +40,8 @@ struct HeadMasks {
 HeadMasks head_masks(std::vector<Mask> heads);
 
 /// One expression for all heads, or as many as there are heads. In packed inputs positions are those within
-/// the sequence. Errors: none; arrays that disagree. Those of MaskExpression::resolve come when masks are
-/// made.
+/// the sequence. Errors: none; arrays that disagree. `open` is kept: it is called, and those of
+/// MaskExpression::resolve come, when masks are made.
 HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open);
 
 /// What the first of three axes of a stored mask is.

@@ -47,18 +47,19 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-HeadMasks segments_of(const CheckedArguments& setup, const AttentionSettings& options) {
+HeadMasks segments_of(const std::shared_ptr<const CheckedArguments>& setup,
+                      const AttentionSettings& options) {
   const auto q_ids = options.q_segment_ids;
   const auto kv_ids = options.kv_segment_ids ? options.kv_segment_ids : q_ids;
   HeadMasks part;
-  part.batch = setup.packed() ? 1 : setup.shape.entries;
+  part.batch = setup->packed() ? 1 : setup->shape.entries;
   part.same_for_heads = true;
   part.name = q_ids->name();
-  part.mask = [&setup, q_ids, kv_ids](std::int64_t entry, std::int64_t, std::int64_t q, std::int64_t kv) {
+  part.mask = [setup, q_ids, kv_ids](std::int64_t entry, std::int64_t, std::int64_t q, std::int64_t kv) {
     const auto e = static_cast<std::size_t>(entry);
-    const bool packed = setup.packed();
-    return segments_mask(*ids_of_entry(q_ids, entry, packed ? setup.q_offsets[e] : 0, q),
-                         *ids_of_entry(kv_ids, entry, packed ? setup.kv_offsets[e] : 0, kv));
+    const bool packed = setup->packed();
+    return segments_mask(*ids_of_entry(q_ids, entry, packed ? setup->q_offsets[e] : 0, q),
+                         *ids_of_entry(kv_ids, entry, packed ? setup->kv_offsets[e] : 0, kv));
   };
   return part;
 }
@@ -67,9 +68,10 @@ HeadMasks segments_of(const CheckedArguments& setup, const AttentionSettings& op
 
 MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& options) {
   std::vector<HeadMasks> parts = options.masks;
-  if (options.q_segment_ids) parts.push_back(segments_of(setup, options));
-  const auto lengths = [&setup](std::int64_t entry) {
-    return MaskSet::Lengths{setup.q_length(entry), setup.kv_length(entry)};
+  const auto own = std::make_shared<const CheckedArguments>(setup);  // sets may outlive their plan
+  if (options.q_segment_ids) parts.push_back(segments_of(own, options));
+  const auto lengths = [own](std::int64_t entry) {
+    return MaskSet::Lengths{own->q_length(entry), own->kv_length(entry)};
   };
   return {std::move(parts), setup.shape.entries, setup.shape.heads, lengths,
           setup.packed() ? MaskSet::Entries::packed : MaskSet::Entries::padded};

@@ -1,5 +1,5 @@
 // The definition written out: one query at a time, all its keys in float64, sums in order. Cost: every pair of a
-// query and a key, on one thread.
+// query and a key.
 //
 // tests: tests/attention/test_reference.cpp
 #include "attention/reference.hpp"

@@ -36,6 +36,7 @@ TEST_CASE("cu_seqlens are looked at where they lie, or taken over") {
   CHECK(count_sequences(cu).longest == 3);
   IntegerArray looked(cu), taken(std::vector<std::int64_t>{0, 2, 5}), none;
   CHECK_FALSE(none);
+  CHECK_THROWS_AS(prepare_lens(none), Error);
   cu[2] = 9;
   CHECK(count_sequences(looked).tokens == 9);
   CHECK(count_sequences(taken).tokens == 5);

@@ -44,7 +44,7 @@ struct Input : HeldInput {
   std::string role;  // as AttentionOperands calls it
 };
 
-struct Inputs {
+struct Operands {
   Input q, k, v, bias, dout, out, lse;
 
   std::vector<Input*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
@@ -78,7 +78,7 @@ Source open_or_null(const char* role, const std::string& reference, Job& job) {
 
 // Everything that is opened, and what the words say of it.
 struct Request {
-  Inputs inputs;
+  Operands inputs;
   AttentionSettings settings;
   AttentionMasks masks;
 };
@@ -96,7 +96,7 @@ Request open_request(const AttentionWords& words, Job& job) {
     throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
   job.provenance.record("layout", std::string(name_of(s.layout)));
-  Inputs& in = r.inputs;
+  Operands& in = r.inputs;
   in.q = open_input("q", words.q, job);
   in.k = open_input("k", words.k, job);
   in.v = open_input("v", words.v, job);
@@ -140,7 +140,7 @@ Answer run(const AttentionWords& words, Job& job) {
     throw Error(Error::Kind::usage,
                 "--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  Inputs& in = r.inputs;
+  Operands& in = r.inputs;
   const auto type = [](const Input& input) { return type_of(*input.source); };
   const AttentionPlan plan = in.naming([&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
   Report report;

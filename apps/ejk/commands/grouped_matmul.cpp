@@ -31,7 +31,7 @@ struct ProductOptions {
   bool check = false;
 };
 
-struct Inputs {
+struct Operands {
   HeldInput lhs, rhs, existing;
   Source group_sizes;
 
@@ -50,8 +50,8 @@ struct Inputs {
 };
 
 template <class Settings>
-Inputs open_inputs(const ProductOptions<Settings>& options, Job& job) {
-  Inputs inputs;
+Operands open_inputs(const ProductOptions<Settings>& options, Job& job) {
+  Operands inputs;
   inputs.lhs.source = job.open("lhs", options.lhs);
   inputs.rhs.source = job.open("rhs", options.rhs);
   inputs.group_sizes = job.open("group_sizes", options.group_sizes);
@@ -80,7 +80,7 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   if (!options.tiling_table.empty())
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
 
-  Inputs inputs = open_inputs(options, job);
+  Operands inputs = open_inputs(options, job);
   std::optional<ArrayType> existing_type;
   if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
   const GroupedMatmulPlan plan = inputs.naming([&] {

@@ -110,7 +110,9 @@ Run segment_ids(OptionSet& set) {
            "exit with 1 if the ids do not give the mask back\n"
            "Ids cannot express a causal mask or a window. The arrays are written all the "
            "same.");
-  add_mask_kind(set, options->polarity);
+  add_mask_kind(set, options->polarity).recorded("mask_kind", [options] {
+    return std::string(name_of(options->polarity));
+  });
   add_convention(set, options->convention, kConventionHelp);
   return [options](Job& job) { return run_ids(*options, job); };
 }

@@ -176,7 +176,7 @@ using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& optio
 
 Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
-  const std::int64_t peak = kPieceBytes + sequence_work_bytes(type_of(*input));
+  const std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
 
   // The sequences say how large the result is, so they are looked at even when nothing else is done.

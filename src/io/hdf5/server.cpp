@@ -17,6 +17,7 @@
 #include <optional>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/checked.hpp"
@@ -144,11 +145,12 @@ class Server {
     throw Error(Error::Kind::internal, "an unknown request");
   }
 
-  void check_disk(const std::string& path) const {
+  void check_disk(const std::string& path) {
     if (disk_.write_error != 0)
       throw error(written_.path, "cannot be written: " + std::generic_category().message(disk_.write_error));
-    if (disk_.read_error != 0)
-      throw error(path, "cannot be read: " + std::generic_category().message(disk_.read_error));
+    // Told once: what else the file holds may be sound. A write that failed spoils the file for good.
+    if (const int failed = std::exchange(disk_.read_error, 0); failed != 0)
+      throw error(path, "cannot be read: " + std::generic_category().message(failed));
   }
 
   // --- errors
