@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -44,11 +45,11 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
 
 // Files are named inside of file(...): a word that ends as a file of arrays does is not an expression.
 bool names_file(const std::string& word) {
-  using Container = ArrayReference::Container;
-  if (word.find_first_of("&|~(") != std::string::npos) return false;
+  const std::string file = word.substr(0, word.find_first_of(":["));
+  if (word.find_first_of("&|~(") != std::string::npos || !std::filesystem::path(file).has_extension())
+    return false;
   try {
-    const Container container = parse_output(word.substr(0, word.find('['))).container;
-    return container != Container::stream && container != Container::directory;
+    return parse_output(file), true;
   } catch (const Error&) {  // another suffix
     return false;
   }

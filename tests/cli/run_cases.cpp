@@ -301,7 +301,8 @@ std::string run_case(Case& c, const Options& options, ReportKeys& keys, const fs
       return fmt::format("    setup failed with {}: {}\n{}", setup.status, entry.lines.at(0),
                          side("stderr", setup.err));
   }
-  const Outcome outcome = run_shell(run->lines[0], scratch, outputs, memory);
+  const std::string line = run->lines[0];  // entries move when one is added
+  const Outcome outcome = run_shell(line, scratch, outputs, memory);
 
   const auto expect = [&](const std::string& key, const Lines& actual) {
     const Entry* expected = c.find(key);
@@ -326,7 +327,6 @@ std::string run_case(Case& c, const Options& options, ReportKeys& keys, const fs
     if ((wanted || entry.key == "absent") && is_there(scratch, entry.lines.at(0)) != wanted)
       faults += fmt::format("    {} {}\n", entry.lines.at(0), wanted ? "is missing" : "is there");
   }
-  const std::string& line = run->lines[0];
   const bool again = is_one_command(line) && line.find(" --json") == std::string::npos;
   return faults +
          faults_of_reports(again ? run_shell(line + " --json", scratch, outputs, memory) : outcome, keys);
