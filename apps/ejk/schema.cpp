@@ -45,7 +45,7 @@ constexpr ReportKey kPadding[] = {
     {"left_padded_rows", kInteger, "of a mask with such rows", "rows of the mask that begin with padding"},
     {"rows_with_holes", kInteger, "of a mask with such rows", "rows with padding between tokens"}};
 
-Keys of_ids(Keys own) { return joined(joined(counts(kAlways), own), array_made()); }
+Keys of_ids(const Keys& own) { return joined(joined(counts(kAlways), own), array_made()); }
 
 constexpr ReportKey kChunkSize{"chunk_size", kInteger, kAlways, "tokens of a chunk, as --chunk-size says"};
 

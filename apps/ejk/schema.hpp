@@ -10,7 +10,7 @@
 namespace ejk::app {
 
 /// When a key is in a report. Other conditions are words, which leave open whether a dry run has the key.
-inline constexpr std::string_view kAlways = "", kDone = "not with --dry-run",
+inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run",
                                   kDryRun = "with --dry-run alone";
 
 /// Whether the cases of tests/cli see a key wherever they are run.

@@ -95,7 +95,7 @@ ArrayAccess access_to(const ArraySource& whole, const std::vector<Axis>& axes) {
 
 class SlicedSource final : public ForwardingSource {
  public:
-  SlicedSource(std::shared_ptr<const ArraySource> source, std::vector<Axis> axes, std::string name)
+  SlicedSource(const std::shared_ptr<const ArraySource>& source, std::vector<Axis> axes, std::string name)
       : ForwardingSource(source, {source->dtype(), shape_of(axes)}, access_to(*source, axes),
                          std::move(name)),
         axes_(std::move(axes)) {}

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -227,7 +228,7 @@ class SliceSource final : public ForwardingSource {
 }  // namespace
 
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
-  return std::make_shared<SliceSource>(array, index);
+  return std::make_shared<SliceSource>(std::move(array), index);
 }
 
 Mask array_mask(std::shared_ptr<const ArraySource> array) {

@@ -10,10 +10,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/checked.hpp"
@@ -101,7 +101,9 @@ struct Judged {
 // Of an element in a result seen as a matrix.
 struct Position {
   std::int64_t row = 0, column = 0;
-  auto operator<=>(const Position&) const = default;
+  bool operator<(const Position& other) const {
+    return std::pair(row, column) < std::pair(other.row, other.column);
+  }
 };
 
 using Stats = verify::ErrorStats<Position>;

@@ -250,7 +250,7 @@ Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
   }
   result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
   const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
-  result.packed = std::make_shared<PackedSource>(x, layout);
+  result.packed = std::make_shared<PackedSource>(std::move(x), layout);
   result.indices = indices_of(layout);
   return result;
 }
@@ -275,7 +275,7 @@ std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> pac
     throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
                               where.name(), layout.tokens));
   Array element = element_of(packed->dtype(), fill);
-  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
+  return std::make_shared<UnpackedSource>(std::move(packed), std::move(layout), std::move(element));
 }
 
 // Of a mask a run and its sums for each row; of indices their order and the places where they are.

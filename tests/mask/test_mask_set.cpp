@@ -11,7 +11,7 @@ HeadMasks stored(Shape shape, LeadingAxis leading = LeadingAxis::heads, const ch
   return head_masks(make_source(Array(DType::boolean, std::move(shape)), name), Polarity::keep, leading);
 }
 
-HeadMasks rules(std::vector<std::string> texts) {
+HeadMasks rules(const std::vector<std::string>& texts) {
   std::vector<MaskExpression> expressions;
   for (const std::string& text : texts) expressions.push_back(MaskExpression::parse(text));
   return head_masks(std::move(expressions), Polarity::keep, [](const std::string& reference) {

@@ -66,7 +66,7 @@ std::vector<double> by_loops(const ArrayView& lhs, const ArrayView& rhs, const S
 template <class Options>
 MatmulCheck compare(const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
                     const Options& options, const ArrayView& out) {
-  const MatmulCheck c =
+  MatmulCheck c =
       matmul::check(plain::problem_of(lhs, rhs, sizes, options), {lhs, rhs, options.existing_out}, out, {});
   CHECK(c.method == MatmulCheck::Method::every_element);
   CHECK(c.compared == element_count(out.shape));
