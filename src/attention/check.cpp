@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 #include <initializer_list>
+#include <tuple>
 
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
@@ -59,7 +59,9 @@ Extent extent_of(const ArrayView& array) {
 // Rows of an array of (B, heads, positions, ·): all of them, or a sample, in order.
 struct Place {
   std::int64_t entry = 0, head = 0, row = 0;  // row: within the entry
-  auto operator<=>(const Place&) const = default;
+  bool operator<(const Place& o) const {
+    return std::tie(entry, head, row) < std::tie(o.entry, o.head, o.row);
+  }
 };
 
 class RowSampler {
@@ -100,7 +102,9 @@ struct Position {
   std::int64_t order = 0;
   Place place;
   std::int64_t element = 0;
-  auto operator<=>(const Position&) const = default;
+  bool operator<(const Position& o) const {
+    return std::tie(order, place, element) < std::tie(o.order, o.place, o.element);
+  }
 };
 
 // One array of results, compared row by row.
