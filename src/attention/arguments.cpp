@@ -278,12 +278,21 @@ CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& ty
   return s;
 }
 
+namespace {
+
+// A plan has types and no elements yet.
+const std::byte* from(const ArrayView& array, std::int64_t offset) {
+  return array.data == nullptr ? nullptr : array.data + offset;
+}
+
+}  // namespace
+
 kernels::StridedMatrix CheckedArguments::rows_of(const ArrayView& array, std::int64_t entry,
                                                  std::int64_t head,
                                                  const std::vector<std::int64_t>& offsets) const {
   const std::int64_t at = packed() ? offsets[static_cast<std::size_t>(entry)] * array.strides[kPositions]
                                    : entry * array.strides[kBatch];
-  return {array.data + at + head * array.strides[kHeads], array.dtype, array.strides[kPositions],
+  return {from(array, at + head * array.strides[kHeads]), array.dtype, array.strides[kPositions],
           array.strides[kElements]};
 }
 
@@ -298,7 +307,7 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   p.k = rows_of(k, entry, p.kv_head, kv_offsets);
   p.v = rows_of(v, entry, p.kv_head, kv_offsets);
   if (bias)
-    p.bias = {bias->data + entry * bias->strides[kBatch] + head * bias->strides[kHeads], bias->dtype,
+    p.bias = {from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
               bias->strides[kPositions], bias->strides[kElements]};
   p.first_row = packed() ? head * q.shape[kPositions] + q_offsets[static_cast<std::size_t>(entry)]
                          : (entry * shape.heads + head) * q.shape[kPositions];

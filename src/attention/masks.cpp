@@ -66,10 +66,10 @@ HeadMasks segments_of(const std::shared_ptr<const CheckedArguments>& setup,
 
 }  // namespace
 
-MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& options) {
-  std::vector<HeadMasks> parts = options.masks;
+MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& settings) {
+  std::vector<HeadMasks> parts = settings.masks;
   const auto own = std::make_shared<const CheckedArguments>(setup);  // sets may outlive their plan
-  if (options.q_segment_ids) parts.push_back(segments_of(own, options));
+  if (settings.q_segment_ids) parts.push_back(segments_of(own, settings));
   const auto lengths = [own](std::int64_t entry) {
     return MaskSet::Lengths{own->q_length(entry), own->kv_length(entry)};
   };

@@ -97,7 +97,7 @@ struct MaskTiles {
   }
 };
 
-/// The masks of the settings, then those of segment ids; refers to `setup`. Throws Error{input} for masks of
+/// The masks of the settings, then those of segment ids. Throws Error{input} for masks of
 /// other entries or heads.
 MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& settings);
 
