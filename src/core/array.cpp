@@ -87,7 +87,7 @@ ArrayType::ArrayType(DType type, Shape lengths, Shape steps)
 ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.strides}; }
 
 ArrayType type_of(const ArraySource& source) {
-  if (const auto mapped = source.mapped()) return type_of(*mapped);
+  if (const auto& mapped = source.mapped()) return type_of(*mapped);
   return {source.dtype(), source.shape()};
 }
 
@@ -241,7 +241,7 @@ ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner)
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type,
                                    ArrayAccess access, std::optional<std::string> name)
-    : ArraySource(std::move(type), name ? std::move(*name) : inner->name(), std::move(access)),
+    : ArraySource(std::move(type), name.value_or(inner->name()), std::move(access)),
       inner_(std::move(inner)) {}
 
 namespace {

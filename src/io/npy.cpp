@@ -368,7 +368,7 @@ std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, con
   if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
   const std::int64_t size = size_of_file(file.fd(), name);
   const ArrayLayout layout = core::named(name, [&] {
-    const ArrayLayout found = read_npy_header(
+    ArrayLayout found = read_npy_header(
         [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });
     check_size(found, size - found.offset);
     return found;
