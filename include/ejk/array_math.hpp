@@ -26,7 +26,7 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
 
 /// The inverse: axes `axis` and the one behind it are joined and cut to `original_length`, which is at most
 /// their product. Negative axes count from the end of the result's shape.
-std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySource> x,
+std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const ArraySource>& x,
                                                  std::int64_t original_length, std::int64_t axis = 0);
 
 enum class Keepdims { no, yes };

@@ -27,14 +27,14 @@ struct Packed {
 
 /// The tokens of x (batch, seq, ...) that the mask (batch, seq), bool or integer, marks, row after row.
 /// Errors: other ranks, a mask of another shape, a float mask. Memory: 16 bytes for each run of tokens.
-Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask);
+Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask);
 
 /// The padded array (batch, seq, ...) whose tokens are `packed` (tokens, ...), with `fill` everywhere else;
 /// read from `packed` when it is read. `where` is a mask (batch, seq) with as many tokens, or indices
 /// (tokens,) in any order; indices need batch and seq. Errors name the index: an index that is beyond batch ·
 /// seq or comes twice, unequal numbers of tokens, a fill that the dtype cannot hold.
-std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> packed, const ArraySource& where,
-                                          std::optional<std::int64_t> batch = {},
+std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
+                                          const ArraySource& where, std::optional<std::int64_t> batch = {},
                                           std::optional<std::int64_t> seq = {}, double fill = 0);
 
 /// Memory that either takes: `where` is the mask, or the indices. Masks are mostly padded at an end, which is one

@@ -188,11 +188,10 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);
   shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, chunk_size);
-  return std::make_shared<ChunkedSource>(std::move(x), d, ArrayType(x->dtype(), std::move(shape)),
-                                         std::move(element));
+  return std::make_shared<ChunkedSource>(x, d, ArrayType(x->dtype(), std::move(shape)), std::move(element));
 }
 
-std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySource> x,
+std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const ArraySource>& x,
                                                  std::int64_t original_length, std::int64_t axis) {
   Shape shape = x->shape();
   const auto rank = static_cast<std::int64_t>(shape.size()) - 1;  // of the result
@@ -213,7 +212,7 @@ std::shared_ptr<const ArraySource> unchunk_array(std::shared_ptr<const ArraySour
                             original_length, held, shape[d], shape[d + 1]));
   shape[d] = original_length;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);
-  return std::make_shared<JoinedSource>(std::move(x), d, ArrayType(x->dtype(), std::move(shape)));
+  return std::make_shared<JoinedSource>(x, d, ArrayType(x->dtype(), std::move(shape)));
 }
 
 }  // namespace ejk

@@ -202,9 +202,9 @@ bool ArrayMask::same_as(const MaskNode& other) const {
 // One slice of the first axis of another source.
 class SliceSource final : public ForwardingSource {
  public:
-  SliceSource(const std::shared_ptr<const ArraySource>& source, std::int64_t index)
-      : ForwardingSource(source, {source->dtype(), Shape(source->shape().begin() + 1, source->shape().end())},
-                         access_to(*source, index), fmt::format("{}[{}]", source->name(), index)),
+  SliceSource(std::shared_ptr<const ArraySource> source, ArrayType type, ArrayAccess access, std::string name,
+              std::int64_t index)
+      : ForwardingSource(std::move(source), std::move(type), std::move(access), std::move(name)),
         index_(index) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -216,19 +216,18 @@ class SliceSource final : public ForwardingSource {
   }
 
  private:
-  static ArrayAccess access_to(const ArraySource& source, std::int64_t index) {
-    ArrayAccess access = source.access();
-    if (access.view) access.view = (*access.view)[index];
-    return access;
-  }
-
   std::int64_t index_;
 };
 
 }  // namespace
 
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
-  return std::make_shared<SliceSource>(std::move(array), index);
+  ArrayType type(array->dtype(), Shape(array->shape().begin() + 1, array->shape().end()));
+  ArrayAccess access = array->access();
+  if (access.view) access.view = (*access.view)[index];
+  std::string name = fmt::format("{}[{}]", array->name(), index);
+  return std::make_shared<SliceSource>(std::move(array), std::move(type), std::move(access), std::move(name),
+                                       index);
 }
 
 Mask array_mask(std::shared_ptr<const ArraySource> array) {

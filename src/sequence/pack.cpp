@@ -229,7 +229,7 @@ Array element_of(DType dtype, double value) {
 
 }  // namespace
 
-Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
+Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask) {
   if (x->shape().size() < 2)
     throw invalid(fmt::format("{}: a padded array is (batch, seq, ...), not of shape {}", x->name(),
                               to_string(x->shape())));
@@ -250,14 +250,14 @@ Packed pack(std::shared_ptr<const ArraySource> x, const ArraySource& mask) {
   }
   result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
   const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
-  result.packed = std::make_shared<PackedSource>(std::move(x), layout);
+  result.packed = std::make_shared<PackedSource>(x, layout);
   result.indices = indices_of(layout);
   return result;
 }
 
-std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> packed, const ArraySource& where,
-                                          std::optional<std::int64_t> batch, std::optional<std::int64_t> seq,
-                                          double fill) {
+std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
+                                          const ArraySource& where, std::optional<std::int64_t> batch,
+                                          std::optional<std::int64_t> seq, double fill) {
   if (packed->shape().empty())
     throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
   Layout layout;
@@ -275,7 +275,7 @@ std::shared_ptr<const ArraySource> unpack(std::shared_ptr<const ArraySource> pac
     throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
                               where.name(), layout.tokens));
   Array element = element_of(packed->dtype(), fill);
-  return std::make_shared<UnpackedSource>(std::move(packed), std::move(layout), std::move(element));
+  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }
 
 // Of a mask a run and its sums for each row; of indices their order and the places where they are.
