@@ -241,7 +241,7 @@ ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner)
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type,
                                    ArrayAccess access, std::optional<std::string> name)
-    : ArraySource(std::move(type), name.value_or(inner->name()), std::move(access)),
+    : ArraySource(std::move(type), std::move(name).value_or(inner->name()), std::move(access)),
       inner_(std::move(inner)) {}
 
 namespace {
