@@ -10,8 +10,7 @@
 namespace ejk::app {
 
 /// When a key is in a report. Other conditions are words, which leave open whether a dry run has the key.
-inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run",
-                                  kDryRun = "with --dry-run alone";
+inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run", kDryRun = "with --dry-run alone";
 
 /// Whether the cases of tests/cli see a key wherever they are run.
 enum class Seen { everywhere, on_some_machines };
