@@ -22,6 +22,7 @@ inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
 
 /// An input whose elements are wanted in memory: where they are, or read when view() is asked for.
 struct HeldInput {
+  std::string argument;                       // as the library calls it: "lhs"
   std::shared_ptr<const ArraySource> source;  // null: not given
   Array held = {};
 
@@ -32,6 +33,19 @@ struct HeldInput {
     return held.view();
   }
 };
+
+/// Runs f(). An error about one of these arguments gets the name of its input in front: the library speaks of
+/// lhs, people know it by its file.
+template <class Inputs, class F>
+auto naming(const Inputs& inputs, F&& f) {
+  try {
+    return f();
+  } catch (Error& error) {
+    for (const HeldInput* input : inputs)
+      if (input->source && error.subject() == input->argument) error.at(input->source->name());
+    throw;
+  }
+}
 
 /// A path within a file without the slashes at its ends.
 inline std::string_view without_slashes(std::string_view path) {

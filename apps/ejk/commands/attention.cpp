@@ -40,36 +40,22 @@ struct AttentionWords {
   bool check = false;
 };
 
-struct Input : HeldInput {
-  std::string role;  // as AttentionOperands calls it
-};
-
 struct Operands {
-  Input q, k, v, bias, dout, out, lse;
+  HeldInput q, k, v, bias, dout, out, lse;
 
-  std::vector<Input*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
+  std::vector<HeldInput*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
 
   template <class T, class F>
   AttentionOperands<T> each(F&& f) {
-    const auto maybe = [&](Input& input) { return input.source ? std::optional<T>(f(input)) : std::nullopt; };
+    const auto maybe = [&](HeldInput& input) {
+      return input.source ? std::optional<T>(f(input)) : std::nullopt;
+    };
     return {f(q), f(k), f(v), maybe(bias), maybe(dout), maybe(out), maybe(lse)};
-  }
-
-  // The library speaks of q, k and v; people know them by their files.
-  template <class F>
-  auto naming(F&& f) {
-    try {
-      return f();
-    } catch (Error& error) {
-      for (const Input* input : all())
-        if (input->source && error.subject() == input->role) error.at(input->source->name());
-      throw;
-    }
   }
 };
 
-Input open_input(const char* role, const std::string& reference, Job& job) {
-  return {{reference.empty() ? nullptr : job.open(role, reference)}, role};
+HeldInput open_input(const char* role, const std::string& reference, Job& job) {
+  return {role, reference.empty() ? nullptr : job.open(role, reference)};
 }
 
 Source open_or_null(const char* role, const std::string& reference, Job& job) {
@@ -141,14 +127,15 @@ Answer run(const AttentionWords& words, Job& job) {
                 "--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
   Operands& in = r.inputs;
-  const auto type = [](const Input& input) { return type_of(*input.source); };
-  const AttentionPlan plan = in.naming([&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
+  const auto type = [](const HeldInput& input) { return type_of(*input.source); };
+  const AttentionPlan plan =
+      naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
 
   std::int64_t held = r.masks.held_bytes;
-  for (const Input* input : in.all()) held += input->bytes_to_hold();
+  for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
   const std::int64_t peak = 2 * kPieceBytes + held + plan.result_bytes() + plan.work_bytes() +
                             (words.check ? plan.check_bytes() : 0);
   if (job.is_dry_run()) {
@@ -157,8 +144,8 @@ Answer run(const AttentionWords& words, Job& job) {
   }
   if (job.plan(report, peak)) return Answer::yes;
 
-  const AttentionArrays arrays =
-      job.phase(Phase::read, [&] { return in.each<ArrayView>([](Input& input) { return input.view(); }); });
+  const AttentionArrays arrays = job.phase(
+      Phase::read, [&] { return in.each<ArrayView>([](HeldInput& input) { return input.view(); }); });
   std::vector<Array> results;
   std::vector<MutableArrayView> into;
   for (const PlannedArray& result : plan.results()) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "commands.hpp"
@@ -32,21 +33,10 @@ struct ProductOptions {
 };
 
 struct Operands {
-  HeldInput lhs, rhs, existing;
+  HeldInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source group_sizes;
 
-  // The library speaks of lhs and rhs; people know them by their files.
-  template <class F>
-  auto naming(F&& f) const {
-    try {
-      return f();
-    } catch (Error& error) {
-      for (const auto& [argument, input] :
-           {std::pair{"lhs", &lhs}, {"rhs", &rhs}, {"existing_out", &existing}})
-        if (input->source && error.subject() == argument) error.at(input->source->name());
-      throw;
-    }
-  }
+  std::array<const HeldInput*, 3> all() const { return {&lhs, &rhs, &existing}; }
 };
 
 template <class Settings>
@@ -83,7 +73,7 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   Operands inputs = open_inputs(options, job);
   std::optional<ArrayType> existing_type;
   if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
-  const GroupedMatmulPlan plan = inputs.naming([&] {
+  const GroupedMatmulPlan plan = naming(inputs.all(), [&] {
     return GroupedMatmulPlan(type_of(*inputs.lhs.source), type_of(*inputs.rhs.source), *inputs.group_sizes,
                              how, existing_type);
   });
