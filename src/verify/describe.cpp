@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "ejk/explanation.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk::verify {
@@ -41,3 +42,16 @@ void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::
 }
 
 }  // namespace ejk::verify
+
+namespace ejk {
+
+Table table_of(const std::vector<Explanation>& explanations) {
+  Table table{"explanations",
+              "what accounts for it",
+              {{"kind", "kind"}, {"share_explained", "of what differs", Unit::share}, {"text", "what it is"}},
+              {}};
+  for (const Explanation& e : explanations) table.rows.push_back({e.kind, e.share_explained, e.text});
+  return table;
+}
+
+}  // namespace ejk

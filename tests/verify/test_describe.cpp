@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "ejk/explanation.hpp"
+
 using namespace ejk;
 
 TEST_CASE("a check that proves little says so") {
@@ -33,4 +35,13 @@ TEST_CASE("a check's report and table have the same keys whatever was checked") 
   CHECK(verify::table_of_differences("kind", false).columns.size() == 5);
   CHECK(std::get<double>(verify::share_of(1, 4)) == 0.25);
   CHECK(std::holds_alternative<std::monostate>(verify::share_of(0, 0)));
+}
+
+TEST_CASE("explanations are a table, in the order in which they were found") {
+  Report report;
+  report.add(table_of({{"factor", "0.5 times", 0.75}, {"unwritten", "tile (3, 1)", 0.25}}));
+  CHECK(to_json(report, {"c", {}}).find(
+            R"("explanations":[{"kind":"factor","share_explained":0.75,"text":"0.5 times"},)"
+            R"({"kind":"unwritten","share_explained":0.25,"text":"tile (3, 1)"
+}])") != std::string::npos);
 }
