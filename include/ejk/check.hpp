@@ -132,9 +132,9 @@ struct CheckOptions {
 // --- sequences
 
 struct CuSeqlensClaims {
-  std::optional<std::int64_t> tokens;      // of the packed array
-  std::optional<std::int64_t> max_seqlen;  // no sequence has more tokens
-  std::int64_t align = 1;                  // sequences with tokens begin at multiples of it
+  std::optional<std::int64_t> tokens = {};      // of the packed array
+  std::optional<std::int64_t> max_seqlen = {};  // no sequence has more tokens
+  std::int64_t align = 1;                       // sequences with tokens begin at multiples of it
 };
 
 /// cu_seqlens (n + 1,). Memory: a piece.
@@ -174,15 +174,15 @@ struct GroupMetadataArrays {
 };
 
 struct GroupMetadataClaims {
-  std::optional<std::int64_t> tm;  // rows of a tile; without it tiles are not compared with rows
+  std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
   /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each choice but
   /// −1 is a row. At most one of them.
   IntegerArray group_sizes = {};
   IntegerArray topk_ids = {};
   std::int64_t experts = 0;
   std::int64_t align = 1;  // groups with rows begin at multiples of it, and their sizes are rounded up to it
-  std::int64_t start_group = 0;                    // the first group that is computed
-  std::optional<std::int64_t> num_nonzero_groups;  // how many are; absent: all of the rest
+  std::int64_t start_group = 0;                         // the first group that is computed
+  std::optional<std::int64_t> num_nonzero_groups = {};  // how many are; absent: all of the rest
 };
 
 /// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are looked at.
@@ -198,8 +198,8 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
 // --- what queries read
 
 struct IndicesClaims {
-  std::optional<std::int64_t> keys;  // how many there are
-  bool causal = false;               // query i sees key j where j ≤ i + offset
+  std::optional<std::int64_t> keys = {};  // how many there are
+  bool causal = false;                    // query i sees key j where j ≤ i + offset
   std::int64_t offset = 0;
 };
 
@@ -208,8 +208,8 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
                        const CheckOptions& options = {});
 
 struct BlockTableClaims {
-  std::int64_t page_size = 0;         // tokens of a page, at least 1
-  std::optional<std::int64_t> pages;  // of the cache
+  std::int64_t page_size = 0;              // tokens of a page, at least 1
+  std::optional<std::int64_t> pages = {};  // of the cache
 };
 
 /// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size) count,

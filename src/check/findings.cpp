@@ -117,10 +117,8 @@ Report describe(const Findings& findings) {
                           finding.index, finding.value, finding.message});
   report.add(std::move(table));
 
-  Table counts{"counts",
-               "",
-               {{"rule", "broken rule"}, {"severity", ""}, {"count", "findings"}, {"text", "what holds"}},
-               {}};
+  Table counts{
+      "counts", "", {{"rule", "rule"}, {"severity", ""}, {"count", "findings"}, {"text", "what holds"}}, {}};
   for (const Severity severity : {Severity::error, Severity::warning})
     for (const Rule& rule : findings.rules())
       if (const std::int64_t count = findings.count(rule.name); rule.severity == severity && count > 0)

@@ -164,10 +164,7 @@ class Checker {
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
       found_.add("shape", 1, [&] {
-        return Finding{"group_ids",
-                       {},
-                       {},
-                       fmt::format("room for {} tiles, which end before row {}", tiles_, offsets_.back())};
+        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and rows for more", tiles_)};
       });
     // Empty groups have steps without rows as well, for which there is no room.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
@@ -175,7 +172,8 @@ class Checker {
       found_.add("num-tiles", 0, [&] {
         return Finding{"num_tiles", {}, num_tiles_, fmt::format("there are {} entries", length)};
       });
-    steps_count_ = std::clamp<std::int64_t>(num_tiles_, 0, length);
+    // Without tiles nothing is computed, whatever the labels say.
+    steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
   }
 
@@ -187,12 +185,12 @@ class Checker {
     for (std::int64_t begin = 0; begin < steps_count_; begin += check::kPiece) {
       const std::int64_t end = std::min(steps_count_, begin + check::kPiece);
       const auto groups = check::read_range(*arrays_.group_ids, begin, end, of_groups);
-      if (tiles_ > 0) check::read_range(*arrays_.m_tile_ids, begin, end, of_tiles);
+      const auto tiles = check::read_range(*arrays_.m_tile_ids, begin, end, of_tiles);
       for (std::int64_t i = begin; i < end; ++i) {
         const auto k = static_cast<std::size_t>(i - begin);
-        const Step step{groups[k], tiles_ > 0 ? of_tiles.values[k] : 0, i};
+        const Step step{groups[k], tiles[k], i};
         const bool is_group = step.group >= first_ && step.group < end_;
-        const bool is_tile = tiles_ == 0 || (step.tile >= 0 && step.tile < tiles_);
+        const bool is_tile = step.tile >= 0 && step.tile < tiles_;
         if (!is_group)
           add("range", "group_ids", i, step.group, [&] {
             return step.group >= 0 && step.group < groups_ ? "a group that is not computed"
@@ -233,33 +231,33 @@ class Checker {
         empty_without = g;
       } else {
         ++empty_with_step;
-        for (const Step& step : steps.subspan(1)) idle(step, "its second step, and it is empty");
+        for (const Step& step : steps.subspan(1))
+          idle(step, [] { return std::string("an empty group's second step"); });
       }
     }
-    if (tiles_ > 0 && empty_with_step > 0 && empty_with_step < empty)
+    if (empty_with_step > 0 && empty_with_step < empty)
       add("empty-groups", "group_offsets", empty_without, begin_of(empty_without),
           [&] { return fmt::format("group {} has no step, others have", empty_without); });
   }
 
   // The steps of a group that has rows: one for each of its tiles.
   void look_at_group(std::int64_t g, std::span<const Step> steps) {
-    const auto dropped = [&](std::int64_t from, std::int64_t to) {
-      add("dropped", "group_offsets", g, begin_of(g), [&] {
-        if (!claims_.tm) return fmt::format("group {} has no step for tiles {} to {}", g, from, to);
-        return fmt::format("no step for rows {} to {} of group {}", std::max(from * *claims_.tm, begin_of(g)),
-                           std::min(end_of(g), (to + 1) * *claims_.tm) - 1, g);
-      });
-    };
     if (steps.empty())
-      return add("dropped", "group_offsets", g, begin_of(g),
-                 [&] { return fmt::format("group {} has no step", g); });
+      return add("dropped", "group_offsets", g, begin_of(g), [&] { return std::string("it has no step"); });
     // Without the rows of a tile, those between the first and the last that it has.
     const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
+    const auto dropped = [&](std::int64_t from, std::int64_t to) {
+      add("dropped", "group_offsets", g, begin_of(g), [&] {
+        if (!claims_.tm) return fmt::format("tiles {} to {} have no step", from, to);
+        const std::int64_t end = to == last ? end_of(g) : (to + 1) * *claims_.tm;
+        return fmt::format("rows {} to {} have no step", std::max(from * *claims_.tm, begin_of(g)), end - 1);
+      });
+    };
     std::int64_t next = first;  // the first tile that no step has had
     for (const Step& step : steps) {
       if (step.tile < first || step.tile > last) {
-        idle(step, "the tile has no row of the group");
+        idle(step, [&] { return fmt::format("no row of it in tile {}", step.tile); });
       } else if (step.tile < next) {
         add("twice", "m_tile_ids", step.index, step.tile,
             [&] { return fmt::format("again for group {}", g); });
@@ -271,9 +269,9 @@ class Checker {
     if (next <= last) dropped(next, last);
   }
 
-  void idle(const Step& step, const char* why) {
-    add("idle", "group_ids", step.index, step.group,
-        [&] { return fmt::format("tile {}: {}", step.tile, why); });
+  template <class Why>
+  void idle(const Step& step, Why&& why) {
+    add("idle", "group_ids", step.index, step.group, why);
   }
 
   const GroupMetadataArrays& arrays_;

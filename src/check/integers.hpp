@@ -1,5 +1,5 @@
 // Integer arrays as 64-bit numbers, piece by piece or row by row.
-// tests: tests/check/test_integers.cpp
+// tests: tests/check/test_sequences.cpp
 #pragma once
 
 #include <fmt/format.h>

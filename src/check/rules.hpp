@@ -22,17 +22,17 @@ inline constexpr Rule kCuSeqlens[] = {
 
 inline constexpr Rule kSegmentIds[] = {
     {"split", kError, "the tokens of a segment follow one another"},
-    {"boundary", kError, "the tokens of a sequence have one id, not padding's"},
+    {"boundary", kError, "a sequence has one id, and not padding's"},
     {"repeated", kError, "no two sequences have the same id"},
     {"past-end", kError, "tokens past the last sequence are padding"},
-    {"length", kError, "there is an id for each token of the sequences"},
+    {"length", kError, "each token of the sequences has an id"},
     {"padding-inside", kWarning, "no padding stands between tokens of a row"},
 };
 
 inline constexpr Rule kPositionIds[] = {
     {"restart", kError, "a sequence, and a row, begins with position 0"},
-    {"jump", kError, "a position is one more than that before it, or 0"},
-    {"length", kError, "there is a position for each token of the sequences"},
+    {"jump", kError, "a position is one more than the last, or 0"},
+    {"length", kError, "each token of the sequences has a position"},
     {"padding-inside", kWarning, "no padding stands between tokens of a row"},
 };
 
@@ -46,8 +46,8 @@ inline constexpr Rule kGroupMetadata[] = {
     {"shape", kError, "the lengths of the arrays go together"},
     {"begin", kError, "the first offset is 0"},
     {"decreasing", kError, "no offset is less than the one before it"},
-    {"sizes", kError, "the offsets are those of the sizes of the groups"},
-    {"misaligned", kError, "groups with rows begin at multiples of the alignment"},
+    {"sizes", kError, "the offsets are those of the group sizes"},
+    {"misaligned", kError, "groups begin at multiples of the alignment"},
     {"num-tiles", kError, "there are as many labels as steps"},
     {"range", kError, "steps are of groups and tiles that there are"},
     {"order", kError, "neither groups nor tiles of steps decrease"},
@@ -55,13 +55,13 @@ inline constexpr Rule kGroupMetadata[] = {
     {"twice", kError, "no row is computed twice"},
     {"empty-groups", kError, "all empty groups have a step, or none has"},
     {"int32", kWarning, "offsets fit int32, which kernels take"},
-    {"idle", kWarning, "each step has rows, or is an empty group's only one"},
+    {"idle", kWarning, "each step has rows, or is of an empty group"},
 };
 
 inline constexpr Rule kTopkIds[] = {
     {"range", kError, "an entry is an expert that there is, or -1"},
     {"duplicate", kError, "no token has the same expert twice"},
-    {"partial", kWarning, "all entries of a token are experts, or all are -1"},
+    {"partial", kWarning, "a token's entries are all experts, or all -1"},
 };
 
 inline constexpr Rule kIndices[] = {
@@ -78,7 +78,7 @@ inline constexpr Rule kBlockTable[] = {
     {"missing", kError, "each page that a sequence needs has an entry"},
     {"range", kError, "entries are pages that there are"},
     {"twice", kError, "no sequence has a page twice"},
-    {"shared", kWarning, "no page is of several sequences (a common prefix is)"},
+    {"shared", kWarning, "no page is of several sequences"},
 };
 
 }  // namespace ejk::check
