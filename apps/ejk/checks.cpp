@@ -23,7 +23,7 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
   std::string rules = "Rules (a finding says which is broken)\n";
   for (const Rule& rule : rules_of(kind))
     rules += fmt::format("  {:14}  {:7}  {}\n", rule.name, name_of(rule.severity), rule.text);
-  set_footer(set, fmt::format("{}{}{}Exit status: 0 without an error, 1 with one.", more,
+  set_footer(set, fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
                               more.empty() ? "" : "\n\n", rules));
 }
 

@@ -198,9 +198,9 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
 // --- what queries read
 
 struct IndicesClaims {
-  std::optional<std::int64_t> keys = {};  // how many there are
-  bool causal = false;                    // query i sees key j where j ≤ i + offset
-  std::int64_t offset = 0;
+  std::optional<std::int64_t> keys = {};    // how many there are
+  bool causal = false;                      // query i sees key j where j ≤ i + offset
+  std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
 };
 
 /// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: a piece and 40 n bytes for each thread.

@@ -42,7 +42,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
         };
         const std::int64_t query = row % queries;
         // The last key that the query may see; saturated.
-        const std::int64_t last = core::checked_add(query, claims.offset).value_or(INT64_MAX);
+        const std::int64_t last = core::checked_add(query, claims.offset.value_or(0)).value_or(INT64_MAX);
         bool in_gap = false;
         std::int64_t used = 0;
         std::size_t gap = 0;
@@ -80,6 +80,9 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
           return Finding{"indices", {}, {}, "no query has an entry"};
         },
         rows);
+  if (claims.causal && claims.keys && !claims.offset && *claims.keys != queries)
+    all.found.facts().warnings.push_back(
+        fmt::format("{} queries and {} keys: query 0 is taken to stand at key 0", queries, *claims.keys));
   all.found.facts()
       .add("queries", "queries", rows, Unit::count)
       .add("keys_per_query", "entries of a query", n, Unit::count)

@@ -26,19 +26,26 @@ namespace ejk::check {
 /// Elements of a piece: what fits a processor's cache as 64-bit numbers.
 inline constexpr std::int64_t kPiece = std::int64_t{1} << 15;
 
-/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`. `form` says which: "(batch,
-/// pages)".
+/// The hint for an array with an axis too many.
+inline std::string one_of(const ArraySource& source) {
+  return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
+}
+
+/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in words:
+/// "(batch, pages)".
 inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
                              const char* form) {
-  const auto fail = [&](std::string why, Error::Code code) {
-    return std::move(Error(Error::Kind::input, std::move(why), code).at(source.name()));
-  };
   if (!is_integer(source.dtype()))
-    throw fail(fmt::format("{} must be integers, not {}", what, name_of(source.dtype())),
-               is_float(source.dtype()) ? Error::Code::not_integers : Error::Code::other);
-  if (source.shape().size() < least || source.shape().size() > most)
-    throw fail(fmt::format("{} must be {}, not of shape {}", what, form, to_string(source.shape())),
-               Error::Code::other);
+    throw std::move(Error(Error::Kind::input,
+                          fmt::format("{} must be integers, not {}", what, name_of(source.dtype())),
+                          is_float(source.dtype()) ? Error::Code::not_integers : Error::Code::other)
+                        .at(source.name()));
+  const std::size_t rank = source.shape().size();
+  if (rank >= least && rank <= most) return;
+  Error error(Error::Kind::input,
+              fmt::format("{} must be {}, not of shape {}", what, form, to_string(source.shape())));
+  if (rank == most + 1) error.hint(one_of(source));
+  throw std::move(error.at(source.name()));
 }
 
 /// Throws Error{input} unless it is (tokens,), or (1, tokens): cu_seqlens are of one row.
@@ -47,7 +54,7 @@ inline void require_one_row(const ArraySource& source, const char* what) {
     throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
                                                           what, to_string(source.shape())))
                         .at(source.name())
-                        .hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name())));
+                        .hint(one_of(source)));
 }
 
 /// The claim is at least `least`. Throws Error{usage}.

@@ -31,7 +31,7 @@ bool is_table(const Numbers& table, std::int64_t columns, const Numbers& lengths
 TEST_CASE("a changed entry or length is an error where a token has no page of its own, and else none") {
   Random random(41);
   Answers right;
-  for (int trial = 0; trial < 4000; ++trial) {
+  for (int trial = 0; trial < 1500; ++trial) {
     const std::int64_t batch = between(random, 1, 4), columns = between(random, 1, 5);
     const std::int64_t page_size = between(random, 1, 8), pages = batch * columns + between(random, 0, 4);
     Numbers table(static_cast<std::size_t>(pages));
@@ -62,7 +62,7 @@ TEST_CASE("a changed entry or length is an error where a token has no page of it
     right.add(is_right);
     CHECK((check().errors() == 0) == is_right);
   }
-  CHECK(std::min(right.yes, right.no) > 500);
+  CHECK(std::min(right.yes, right.no) > 150);
 }
 
 TEST_CASE("pages of a common prefix are warnings, one for each use beyond the first") {

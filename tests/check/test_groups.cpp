@@ -80,7 +80,7 @@ TEST_CASE("a changed group size is an error where the sum or the sign is wrong, 
 
 TEST_CASE("what make_group_metadata makes has no error, whatever is left out") {
   Random random(22);
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < 2000; ++trial) {
     const Numbers sizes = random_sizes(random, between(random, 0, 7), 20);
     const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t m = rows + (between(random, 0, 2) == 0 ? between(random, 0, 30) : 0);
@@ -104,7 +104,7 @@ TEST_CASE(
     "a changed number of group metadata is an error where a row is dropped or computed twice, and else none") {
   Random random(23);
   Answers right;
-  for (int trial = 0; trial < 20000; ++trial) {
+  for (int trial = 0; trial < 6000; ++trial) {
     const Numbers sizes = random_sizes(random, between(random, 1, 6), 20);
     const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const std::int64_t m =
@@ -130,8 +130,8 @@ TEST_CASE(
     right.add(is_right);
     CHECK((other.check(random, claims).errors() == 0) == is_right);
   }
-  CHECK(right.yes > 2000);
-  CHECK(right.no > 5000);
+  CHECK(right.yes > 600);
+  CHECK(right.no > 2000);
 }
 
 TEST_CASE("sizes are counted from the experts of tokens, and rounded up to an alignment") {

@@ -62,7 +62,7 @@ bool count_up(const Numbers& positions) {
 TEST_CASE("a changed offset is an error where it breaks what is claimed, and else none") {
   Random random(11);
   Answers right;
-  for (int trial = 0; trial < 4000; ++trial) {
+  for (int trial = 0; trial < 1500; ++trial) {
     CuSeqlensClaims claims;
     Numbers lens = random_sizes(random, between(random, 0, 8), 12);
     if (between(random, 0, 2) == 0) {
@@ -81,14 +81,14 @@ TEST_CASE("a changed offset is an error where it breaks what is claimed, and els
     CHECK((check_cu_seqlens(integers(cu, {std::ssize(cu)}, any_dtype(random)), claims).errors() == 0) ==
           is_right);
   }
-  CHECK(right.yes > 100);
-  CHECK(right.no > 1000);
+  CHECK(right.yes > 40);
+  CHECK(right.no > 400);
 }
 
 TEST_CASE("a changed segment id is an error where other tokens see each other, and else none") {
   Random random(12);
   Answers right, right_alone;
-  for (int trial = 0; trial < 4000; ++trial) {
+  for (int trial = 0; trial < 1500; ++trial) {
     const Numbers cu = offsets_of(random_sizes(random, between(random, 1, 5), 5));
     const std::int64_t tokens = cu.back() + between(random, 0, 3);
     const Convention convention = between(random, 0, 1) ? Convention::document : Convention::ejkernel;
@@ -114,13 +114,13 @@ TEST_CASE("a changed segment id is an error where other tokens see each other, a
     CHECK((check(true).errors() == 0) == is_right);
     CHECK((check(false).errors() == 0) == is_right_alone);
   }
-  CHECK(std::min({right.yes, right.no, right_alone.yes, right_alone.no}) > 200);
+  CHECK(std::min({right.yes, right.no, right_alone.yes, right_alone.no}) > 100);
 }
 
 TEST_CASE("a changed position is an error, but where it means nothing, or begins a sequence that may be") {
   Random random(13);
   Answers right, right_alone;
-  for (int trial = 0; trial < 4000; ++trial) {
+  for (int trial = 0; trial < 1500; ++trial) {
     const Numbers cu = offsets_of(random_sizes(random, between(random, 1, 5), 5));
     const std::int64_t tokens = cu.back() + between(random, 0, 3);
     const Numbers sequences = sequence_of(cu, tokens);
@@ -142,7 +142,7 @@ TEST_CASE("a changed position is an error, but where it means nothing, or begins
     CHECK((check(true).errors() == 0) == is_right);
     CHECK((check(false).errors() == 0) == count_up(ids));
   }
-  CHECK(std::min({right.yes, right.no, right_alone.yes, right_alone.no}) > 200);
+  CHECK(std::min({right.yes, right.no, right_alone.yes, right_alone.no}) > 100);
 }
 
 TEST_CASE("rows of a batch are looked at one by one") {
