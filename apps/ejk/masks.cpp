@@ -65,9 +65,8 @@ MaskExpression parsed(const std::string& word) {
 }
 
 void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help) {
-  take_words(
-      set, "--mask", [&into](const std::string& word) { into.expressions.push_back(parsed(word)); }, "EXPR",
-      "a rule, such as 'causal & documents(cu.npy)'\n" + help)
+  add_mask_expressions(set, "--mask", into.expressions,
+                       "a rule, such as 'causal & documents(cu.npy)'\n" + help)
       .group("Masks");
 }
 
@@ -172,6 +171,25 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
     for (const std::string& text : set.unaligned()) result.warnings.push_back(alignment_warning(text));
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
+}
+
+std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
+                                      const Masks& of, Job& job) {
+  if (expressions.empty()) return {};
+  const OpenArray open([&job](const std::string& reference) { return job.open("mask_array", reference); },
+                       group_opener(job));
+  const MaskSet set({head_masks(expressions, polarity, open)},
+                    MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
+  const JoinedMasks joined = set.join();
+  std::vector<Mask> heads;
+  for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
+  return heads;
+}
+
+Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
+                            const std::string& help) {
+  return take_words(
+      set, name, [&into](const std::string& word) { into.push_back(parsed(word)); }, "EXPR", help);
 }
 
 void declare_attention_masks(OptionSet& set, MaskOptions& into) {

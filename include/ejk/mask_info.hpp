@@ -121,10 +121,10 @@ MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape blo
 /// What the arrays of a MaskInfo do not say of themselves. Attributes of their file do, which are named and
 /// written as the options of `ejk mask-info` (block, shape, dkv, head_shards, q_seq_shards), or the caller.
 struct StoredSettings {
-  std::optional<BlockShape> block;     // else that of partial_mask_blocks
-  std::optional<Shape> shape;          // (heads, queries, keys); else as many heads as rows, lengths unknown
-  std::optional<Direction> direction;  // else forward
-  std::optional<std::int64_t> head_shards, q_seq_shards;  // else 1
+  std::optional<BlockShape> block = {};  // else that of partial_mask_blocks
+  std::optional<Shape> shape = {};  // (heads, queries, keys); else as many heads as rows, lengths unknown
+  std::optional<Direction> direction = {};                          // else forward
+  std::optional<std::int64_t> head_shards = {}, q_seq_shards = {};  // else 1
 };
 
 /// The arrays of a MaskInfo, read back as a kernel walks them: block by block through block_mask, following
