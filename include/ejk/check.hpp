@@ -155,10 +155,16 @@ struct SegmentIdsClaims {
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
+struct PositionIdsClaims {
+  /// As for segment ids: sequences begin where they say, and what follows the last one means nothing.
+  IntegerArray cu_seqlens = {};
+  /// The position of padding, beside those below 0, where it is not one more than the position before it.
+  std::optional<std::int64_t> padding = {};
+};
+
 /// Positions of packed tokens in their sequences, (tokens,) or (batch, tokens): 0, 1, 2, … and again from 0. Below 0
-/// is padding. With cu_seqlens, as above, sequences begin where they say, and what follows the last one means
-/// nothing. Memory: a piece, and 8 bytes a sequence.
-Findings check_position_ids(const IntegerArray& ids, const IntegerArray& cu_seqlens = {},
+/// is padding. Memory: a piece, and 8 bytes a sequence.
+Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims = {},
                             const CheckOptions& options = {});
 
 // --- groups
@@ -210,6 +216,8 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
+  /// Holds nothing: it stands where a sequence needs a page no longer, any number of times.
+  std::optional<std::int64_t> null_page = {};
 };
 
 /// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size) count,

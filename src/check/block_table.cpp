@@ -69,6 +69,7 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
         const auto add = [&](std::string_view rule, auto&& message) {
           found.add(rule, s * columns + p, [&] { return Finding{"block_table", {s, p}, page, message()}; });
         };
+        if (claims.null_page && page == *claims.null_page) continue;
         if (page == -1) {
           add("missing", [&] { return fmt::format("page {} of {} of sequence {}", p, needed, s); });
           continue;

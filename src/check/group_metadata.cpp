@@ -71,7 +71,7 @@ class Checker {
       if (i == 0 && offsets_[0] != 0) add("begin", name, 0, offsets_[0], [] { return "not 0"; });
       if (i > 0 && offsets_[i] < offsets_[i - 1])
         add("decreasing", name, g, offsets_[i],
-            [&] { return fmt::format("less than {} before it", offsets_[i - 1]); });
+            [&] { return check::less_than(offsets_[i - 1], offsets_[i]); });
       if (offsets_[i] > kMost && (i == 0 || offsets_[i - 1] <= kMost))
         add("int32", name, g, offsets_[i], [&] { return fmt::format("beyond {}", kMost); });
       if (i + 1 < offsets_.size() && offsets_[i + 1] > offsets_[i] && offsets_[i] % claims_.align != 0)

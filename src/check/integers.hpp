@@ -63,6 +63,11 @@ inline void require_claim(const char* what, std::int64_t value, std::int64_t lea
     throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
 }
 
+/// What is wrong with an offset that is less than the one before it.
+inline std::string less_than(std::int64_t before, std::int64_t value) {
+  return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
+}
+
 /// Numbers, and the memory that they were read through.
 struct Buffer {
   std::vector<std::byte> raw;

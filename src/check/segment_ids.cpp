@@ -111,7 +111,8 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
       } else if (at == cu[s]) {
         ++walk.segments;
         if (is_padding)
-          walk.add("boundary", at, id, [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
+          walk.add("boundary", at, id,
+                   [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
         else if (!walk.seen.insert(id))
           walk.add("repeated", at, id, [&] { return fmt::format("sequence {} has an earlier one's id", s); });
       } else if (id != before) {

@@ -30,7 +30,7 @@ std::function<Findings()> segments(Numbers ids, Numbers cu_seqlens = {},
 
 std::function<Findings()> positions(Numbers ids, Numbers cu_seqlens = {}) {
   return [=] {
-    return check_position_ids(integers(ids), cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens));
+    return check_position_ids(integers(ids), {cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens)});
   };
 }
 
@@ -70,7 +70,9 @@ std::function<Findings()> keys(Numbers ids, Shape shape, IndicesClaims claims = 
 
 std::function<Findings()> pages(Numbers table, Shape shape, Numbers lengths,
                                 std::optional<std::int64_t> count = {}) {
-  return [=] { return check_block_table(integers(table, shape), integers(lengths), {4, count}); };
+  return [=] {
+    return check_block_table(integers(table, shape), integers(lengths), {.page_size = 4, .pages = count});
+  };
 }
 
 const std::int64_t kInt32 = 2147483647;

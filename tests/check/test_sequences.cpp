@@ -132,7 +132,7 @@ TEST_CASE("a changed position is an error, but where it means nothing, or begins
     Numbers ids = wanted;
     const auto check = [&](bool with_cu) {
       return check_position_ids(integers(ids, {std::ssize(ids)}, any_dtype(random)),
-                                with_cu ? integers(cu) : IntegerArray());
+                                {with_cu ? integers(cu) : IntegerArray()});
     };
     CAPTURE(trial);
     CHECK(check(true).errors() + check(false).errors() == 0);
@@ -156,13 +156,22 @@ TEST_CASE("rows of a batch are looked at one by one") {
   CHECK(check_segment_ids(integers({1, 1}, {1, 2}), {integers({0, 2})}).errors() == 0);
 }
 
+TEST_CASE("padding may have a position that tokens have too") {
+  const auto left_and_right = integers({1, 1, 0, 1, 2, 0, 1, 2, 1, 1}, {2, 5});
+  CHECK(check_position_ids(left_and_right).errors() > 0);
+  const auto found = check_position_ids(left_and_right, {{}, 1});
+  CHECK(found.errors() + found.warnings() == 0);
+  CHECK(check_position_ids(integers({0, 1, 1, 2}), {{}, 1}).count("restart") == 1);
+  CHECK(check_position_ids(integers({0, 0, 1}), {{}, 0}).warnings() == 0);
+}
+
 TEST_CASE("runs and rows go on from piece to piece") {
   // Longer than a piece, so that a run, and a row, lies in two.
   const std::int64_t n = 100'000;
   Numbers positions(static_cast<std::size_t>(n)), ids(static_cast<std::size_t>(n), 1);
   for (std::int64_t t = 0; t < n; ++t) positions[static_cast<std::size_t>(t)] = t;
   CHECK(check_position_ids(integers(positions)).errors() == 0);
-  CHECK(check_position_ids(integers(positions), integers({0, n})).errors() == 0);
+  CHECK(check_position_ids(integers(positions), {integers({0, n})}).errors() == 0);
   CHECK(check_segment_ids(integers(ids)).errors() == 0);
   CHECK(check_segment_ids(integers(ids), {integers({0, n})}).errors() == 0);
   ids[70'000] = 2;

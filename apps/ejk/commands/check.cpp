@@ -108,18 +108,21 @@ Run check_segment_ids(OptionSet& set) {
 }
 
 Run check_position_ids(OptionSet& set) {
-  const auto words = std::make_shared<Words<int>>();
+  const auto words = std::make_shared<Words<PositionIdsClaims>>();
   add_reference(set, "IDS", words->array,
                 "the position of each token, (tokens,) or (batch, tokens)\nBelow 0 is padding.")
       .required();
   add_cu_seqlens(set, words->second);
+  add_word(
+      set, "--padding", words->claims.padding, at_least(0), "N",
+      "the position that padding has, as 1 in some tokenizers\nOnly where it does not go on from the position before it.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.stream("ids", words->array);
-    const auto cu = inspection.open("cu_seqlens", words->second, 2 * kWhole);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kWhole);
     return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, cu, options); });
+        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, words->claims, options); });
   };
 }
 
@@ -231,6 +234,9 @@ Run check_block_table(OptionSet& set) {
   add_reference(set, "SEQ_LENS", words->second, "tokens of each sequence, (batch,)").required();
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
+  add_word(
+      set, "--null-page", words->claims.null_page, at_least(0), "N",
+      "a page that holds nothing, any number of times\nSome servers put it where a window has left a page behind.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
