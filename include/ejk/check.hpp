@@ -88,7 +88,8 @@ class Findings {
     const Finding& finding;
   };
   /// Those that were kept: errors before warnings, rules in the order of their table, then by place.
-  std::vector<Kept> kept() const;
+  std::vector<Kept> kept() const&;
+  std::vector<Kept> kept() const&& = delete;
 
   std::span<const Rule> rules() const { return rules_; }
 
@@ -226,7 +227,8 @@ struct BlockTableClaims {
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
-/// Bytes that any of these takes at most for the pieces and rows of an array of this type.
-std::int64_t check_bytes(const ArrayType& array);
+/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices, or of a
+/// token in topk_ids.
+std::int64_t check_bytes(std::int64_t row = 0);
 
 }  // namespace ejk

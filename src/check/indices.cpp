@@ -29,7 +29,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
   Part all{Findings(rules_of("indices"), options.most_findings), check::SeenSet(n)};
 
   check::scan_rows(
-      source, options, 6,
+      source, n, options, 6,
       [&] {
         return Part{Findings(all.found.rules(), options.most_findings), all.seen};
       },

@@ -123,15 +123,15 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   }
 }
 
-/// work(part, row, values) for the rows of the last axis, in any order, on several threads, each with a part that
-/// make() made; then join(part) for each, in any order. A row takes one thread about `each` nanoseconds an element.
-/// Rows without elements are left out.
+/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several threads,
+/// each with a part that make() made; then join(part) for each, in any order. An element takes one thread about `each`
+/// nanoseconds.
 template <class Make, class Work, class Join>
-void scan_rows(const ArraySource& source, const CheckOptions& options, double each, Make&& make, Work&& work,
-               Join&& join) {
+void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptions& options, double each,
+               Make&& make, Work&& work, Join&& join) {
   const std::int64_t n = element_count(source.shape());
   if (n == 0) return;
-  const std::int64_t columns = source.shape().back(), rows = n / columns;
+  const std::int64_t rows = n / columns;
   const std::int64_t step = std::max<std::int64_t>(1, kPiece / columns);  // rows of a piece
   const std::int64_t pieces = core::ceil_div(rows, step);
   const int threads = source.random_access() ? core::threads_for(pieces, each * static_cast<double>(n)) : 1;
