@@ -449,6 +449,7 @@ constexpr ReportKey kCheck[] = {
     {"largest_index", kIntegerOrNull, "group-sizes, and topk-ids with --experts", "which that is"},
     {"max_over_mean", kNumberOrNull, "group-sizes, and topk-ids with --experts", "largest / mean"},
     {"load", "list", "topk-ids with --experts, of at most 65,536", "how often each expert is chosen"},
+    {"tm", kIntegerOrNull, "group-metadata", "rows of a tile, where that is known"},
     {"num_tiles", kInteger, "group-metadata", "steps of the kernel"},
     {"experts_per_token", kInteger, "topk-ids", "entries of a token"},
     {"choices", kInteger, "topk-ids", "entries that are experts"},

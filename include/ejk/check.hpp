@@ -22,6 +22,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
@@ -126,8 +127,11 @@ Report describe(const Findings& findings);
 
 struct CheckOptions {
   std::int64_t most_findings = Findings::kFew;  // kept of each rule
-  std::function<void(std::int64_t done, std::int64_t all)> progress =
-      {};  // counts elements; one thread at a time
+  /// Counts elements; called by one thread at a time.
+  std::function<void(std::int64_t done, std::int64_t all)> progress = {};
+  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values decide it; 0:
+  /// no limit.
+  std::int64_t max_bytes = 0;
 };
 
 // --- sequences
@@ -151,8 +155,8 @@ struct SegmentIdsClaims {
 };
 
 /// Ids of packed segments, (tokens,) or (batch, tokens), each row on its own: the tokens of a segment follow one
-/// another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and 64 for each run of ids that are
-/// not one more than those before.
+/// another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each range of ids that
+/// are in use, which for ids that count up is one; that is what max_bytes is for.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
@@ -182,18 +186,24 @@ struct GroupMetadataArrays {
 
 struct GroupMetadataClaims {
   std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
+  std::optional<std::int64_t> m = {};   // all rows
   /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each choice but
   /// −1 is a row. At most one of them.
   IntegerArray group_sizes = {};
   IntegerArray topk_ids = {};
   std::int64_t experts = 0;
   std::int64_t align = 1;  // groups with rows begin at multiples of it, and their sizes are rounded up to it
-  std::int64_t start_group = 0;                         // the first group that is computed
+  std::optional<std::int64_t> start_group = {};         // the first group that is computed; absent: 0
   std::optional<std::int64_t> num_nonzero_groups = {};  // how many are; absent: all of the rest
+  std::optional<EmptyGroups> empty_groups = {};         // absent: all of them have a step, or none has
 };
 
+/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the attributes,
+/// if ejk wrote them. Throws Error{input} where an array is missing.
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
+
 /// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are looked at.
-/// Whether empty groups have a step is taken from the labels. Memory: 32 bytes an entry.
+/// Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "check/integers.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -33,7 +34,8 @@ class Checker {
     check::require_integers(*arrays_.num_tiles, "num_tiles", 0, 1, "one number");
     check::require_claim("tm", claims_.tm.value_or(1), 1);
     check::require_claim("align", claims_.align, 1);
-    check::require_claim("start_group", claims_.start_group, 0);
+    check::require_claim("m", claims_.m.value_or(0), 0);
+    check::require_claim("start_group", claims_.start_group.value_or(0), 0);
     check::require_claim("num_nonzero_groups", claims_.num_nonzero_groups.value_or(0), 0);
     check::require_claim("experts", claims_.experts, 0);
     if (claims_.group_sizes && claims_.topk_ids)
@@ -48,6 +50,7 @@ class Checker {
     found_.facts()
         .add("groups", "groups", groups_, Unit::count)
         .add("rows", "rows", offsets_.empty() ? 0 : offsets_.back(), Unit::count)
+        .add("tm", "rows of a tile (tm)", claims_.tm ? ReportValue(*claims_.tm) : ReportValue(), Unit::count)
         .add("num_tiles", "steps (num_tiles)", num_tiles_, Unit::count);
     return std::move(found_);
   }
@@ -78,6 +81,9 @@ class Checker {
         add("misaligned", name, g, offsets_[i],
             [&] { return fmt::format("group {} is off by {}", g, offsets_[i] % claims_.align); });
     }
+    if (claims_.m && !offsets_.empty() && offsets_.back() > *claims_.m)
+      add("rows", name, std::ssize(offsets_) - 1, offsets_.back(),
+          [&] { return fmt::format("there are {} rows", *claims_.m); });
     if (claims_.group_sizes || claims_.topk_ids) compare_sizes(sizes_given());
   }
 
@@ -155,17 +161,22 @@ class Checker {
       });
       return false;
     }
-    if (claims_.start_group > groups_)
+    first_ = claims_.start_group.value_or(0);
+    if (first_ > groups_)
       throw Error(Error::Kind::usage,
-                  fmt::format("start_group is {}, but there are {} groups", claims_.start_group, groups_));
-    const std::int64_t rest = groups_ - claims_.start_group;
-    first_ = claims_.start_group;
+                  fmt::format("start_group is {}, but there are {} groups", first_, groups_));
+    const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
-    if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
+    const auto room = [&](std::string wanted) {
       found_.add("shape", 1, [&] {
-        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and rows for more", tiles_)};
+        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and {}", tiles_, wanted)};
       });
+    };
+    if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
+      room("rows for more");
+    else if (claims_.tm && claims_.m && groups_ > 0 && tiles_ != core::ceil_div(*claims_.m, *claims_.tm))
+      room(fmt::format("there are {}", core::ceil_div(*claims_.m, *claims_.tm)));
     // Empty groups have steps without rows as well, for which there is no room.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
@@ -215,7 +226,8 @@ class Checker {
   }
 
   void look_at_rows() {
-    std::int64_t empty = 0, empty_with_step = 0, empty_without = 0;
+    bool any_has_step = false;  // of the empty groups
+    std::optional<std::int64_t> without_step;
     auto at = steps_.begin();
     for (std::int64_t g = first_; g < end_; ++g) {
       auto stop = at;
@@ -226,18 +238,19 @@ class Checker {
         look_at_group(g, steps);
         continue;
       }
-      ++empty;
       if (steps.empty()) {
-        empty_without = g;
-      } else {
-        ++empty_with_step;
-        for (const Step& step : steps.subspan(1))
-          idle(step, [] { return std::string("an empty group's second step"); });
+        without_step = g;
+        continue;
       }
+      any_has_step = true;
+      for (const Step& step : steps.subspan(1))
+        idle(step, [] { return std::string("an empty group's second step"); });
     }
-    if (empty_with_step > 0 && empty_with_step < empty)
-      add("empty-groups", "group_offsets", empty_without, begin_of(empty_without),
-          [&] { return fmt::format("group {} has no step, others have", empty_without); });
+    // Without tiles no group has a step.
+    const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
+    if (tiles_ > 0 && must_have && without_step)
+      add("empty-groups", "group_offsets", *without_step, begin_of(*without_step),
+          [&] { return fmt::format("empty group {} has no step", *without_step); });
   }
 
   // The steps of a group that has rows: one for each of its tiles.
@@ -285,6 +298,34 @@ class Checker {
 };
 
 }  // namespace
+
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims) {
+  const auto array = [&](const char* name) -> IntegerArray {
+    if (auto source = group.find(name)) return source;
+    throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", group.name, name))
+        .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
+  };
+  GroupMetadataArrays arrays{array("group_offsets"), array("group_ids"), array("m_tile_ids"),
+                             array("num_tiles")};
+
+  const auto attribute = [&](const char* name) -> std::string {
+    const auto found = group.attributes.find(name);
+    return found == group.attributes.end() ? "" : found->second;
+  };
+  if (attribute("ejk_command") != "group-metadata") return arrays;
+  const auto set = [&](std::optional<std::int64_t>& claim, const char* name, std::int64_t least) {
+    const auto number = parse_integer(attribute(name));
+    if (!claim && number && *number >= least) claim = number;
+  };
+  set(claims.tm, "tm", 1);
+  set(claims.m, "m", 0);
+  set(claims.start_group, "start_group", 0);
+  set(claims.num_nonzero_groups, "num_nonzero_groups", 0);
+  const std::string visits = attribute("visit_empty_groups");
+  if (!claims.empty_groups && (visits == "true" || visits == "false"))
+    claims.empty_groups = visits == "true" ? EmptyGroups::visit : EmptyGroups::skip;
+  return arrays;
+}
 
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims,
                               const CheckOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "check/integers.hpp"
 #include "core/offsets.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -16,6 +17,9 @@ namespace {
 // Numbers as ranges of consecutive ones.
 class IdSet {
  public:
+  /// Ranges may take so many bytes; 0: any number.
+  explicit IdSet(std::int64_t max_bytes) : most_(max_bytes / kOfRange) {}
+
   /// False where it was there.
   bool insert(std::int64_t id) {
     auto after = ranges_.upper_bound(id);  // the first range that begins behind it
@@ -32,11 +36,19 @@ class IdSet {
     const std::int64_t end = joins_after ? after->second : id;
     if (joins_after) ranges_.erase(after);
     ranges_.emplace(id, end);
+    if (most_ > 0 && std::ssize(ranges_) > most_)
+      throw Error(Error::Kind::budget,
+                  fmt::format("the ids are so far from counting up that {} are to be remembered one "
+                              "by one, more than {} allowed hold",
+                              format_count(std::ssize(ranges_)), format_bytes(most_ * kOfRange)));
     return true;
   }
   void clear() { ranges_.clear(); }
 
  private:
+  static constexpr std::int64_t kOfRange = 64;  // bytes
+
+  std::int64_t most_;
   std::map<std::int64_t, std::int64_t> ranges_;  // first and last number
 };
 
@@ -44,7 +56,8 @@ struct Walk {
   Walk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
       : source(ids),
         padding_below(claims.convention == Convention::document ? 1 : 0),
-        found(rules_of("segment-ids"), options.most_findings) {}
+        found(rules_of("segment-ids"), options.most_findings),
+        seen(options.max_bytes) {}
 
   bool is_padding(std::int64_t id) const { return id < padding_below; }
 

@@ -195,6 +195,13 @@ TEST_CASE("numbers at the ends of their types are compared, not computed with") 
   CHECK(std::get<std::int64_t>(found.kept()[0].finding.value) == most);
 }
 
+TEST_CASE("ids that are all over the place take memory, which has a limit") {
+  Numbers ids;
+  for (std::int64_t i = 0; i < 100; ++i) ids.push_back(1 + i * 7919 % 100 * 2);
+  CHECK(check_segment_ids(integers(ids), {}, {.max_bytes = 100 * 64}).errors() == 0);
+  CHECK_THROWS_AS(check_segment_ids(integers(ids), {}, {.max_bytes = 99 * 64}), Error);
+}
+
 TEST_CASE("what cannot be looked at is an error that names the array") {
   const auto message_of = [](auto&& check) {
     try {

@@ -11,7 +11,6 @@
 
 #include "checks.hpp"
 #include "commands.hpp"
-#include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -30,7 +29,7 @@ class Inspection {
     if (word.empty()) return {};
     return add(role, job_.open(role, word), bytes);
   }
-  IntegerArray add(const char* role, std::shared_ptr<const ArraySource> source, double bytes) {
+  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source, double bytes) {
     needs(bytes * static_cast<double>(element_count(source->shape())));
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
@@ -152,8 +151,11 @@ Run check_group_metadata(OptionSet& set) {
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
       .required();
-  add_word(set, "--tm", claims.tm, at_least(1), "T",
-           "rows of a tile\nWithout it tiles are not compared with the rows of their groups.");
+  add_word(
+      set, "--tm", claims.tm, at_least(1), "T",
+      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, tiles are "
+      "not compared with the rows of their groups.");
+  add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
   add_reference(set, "--topk-ids", words->third,
@@ -174,20 +176,14 @@ Run check_group_metadata(OptionSet& set) {
       throw Error(Error::Kind::usage,
                   words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
-    GroupMetadataArrays arrays;
-    auto members = job.phase(Phase::read, [&] { return job.inputs.arrays_in(words->array); });
-    job.provenance.input("group_metadata", words->array);
-    for (const auto& [name, into] :
-         {std::pair{"group_offsets", &arrays.group_offsets}, std::pair{"group_ids", &arrays.group_ids},
-          std::pair{"m_tile_ids", &arrays.m_tile_ids}, std::pair{"num_tiles", &arrays.num_tiles}}) {
-      const auto member = std::find_if(members.begin(), members.end(),
-                                       [&](const NamedInput& one) { return one.name == name; });
-      if (member == members.end())
-        throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", printable(words->array), name))
-            .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
-      const auto source = job.phase(Phase::read, [&] { return job.inputs.open(*member); });
+    const ArrayGroup group = job.phase(Phase::read, [&] {
+      return job.inputs.open_group("group_metadata", words->array,
+                                   {"group_offsets", "group_ids", "m_tile_ids", "num_tiles"});
+    });
+    const GroupMetadataArrays arrays = group_metadata_in(group, words->claims);
+    for (const auto& [name, source] : group.arrays) {
       job.inputs.count_read(type_of(*source).bytes());
-      *into = inspection.add(name, source, 4 * kNumber);
+      inspection.add(name, source, 4 * kNumber);
     }
     words->claims.group_sizes = inspection.open("group_sizes", words->second, 2 * kNumber);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
