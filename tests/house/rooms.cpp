@@ -55,6 +55,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention_check", "attention"},
     {"array_math", "arrays"},
     {"compare", "verify"},
+    {"explain", "verify"},
     {"explanation", "verify"},
     {"generate", "arrays"},
     {"statistics", "arrays"},
