@@ -5,6 +5,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/check.hpp"
 #include "ejk/compare.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
