@@ -57,6 +57,7 @@ const std::map<std::string, std::string> kPublic{
     {"check", "check"},
     {"array_math", "arrays"},
     {"compare", "verify"},
+    {"explain", "verify"},
     {"explanation", "verify"},
     {"generate", "arrays"},
     {"statistics", "arrays"},
