@@ -13,7 +13,7 @@ constexpr std::int64_t kAllFindings = 100'000;
 }  // namespace
 
 CheckOptions CheckFlags::options(Job& job) const {
-  return {all ? kAllFindings : Findings::kFew, job.progress()};
+  return {all ? kAllFindings : Findings::kFew, job.progress(), job.budget.bytes()};
 }
 
 void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more) {

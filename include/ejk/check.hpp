@@ -1,14 +1,14 @@
-// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels, tables and masks that kernels read,
-// whoever made them.
+// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels, tables and masks that kernels
+// read, whoever made them.
 //
-// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds. A check
-// reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which value. An error is
-// what makes a kernel wrong; a warning is what some kernels do not expect (an empty sequence). Equal artefacts give
-// equal findings for any number of threads.
+// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds.
+// A check reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which
+// value. An error is what makes a kernel wrong; a warning is what some kernels do not expect (an empty
+// sequence). Equal artefacts give equal findings for any number of threads.
 //
-// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what cannot be
-// looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a claim that makes no
-// sense (an alignment of 0).
+// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what
+// cannot be looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a
+// claim that makes no sense (an alignment of 0).
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
@@ -69,9 +70,9 @@ class Findings {
 
   explicit Findings(std::span<const Rule> rules, std::int64_t most = kFew);
 
-  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were found at
-  /// places before it; then make() gives the Finding. Places are any numbers that put the findings of a rule in
-  /// order, such as flat indices.
+  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were
+  /// found at places before it; then make() gives the Finding. Places are any numbers that put the findings
+  /// of a rule in order, such as flat indices.
   template <class Make>
   void add(std::string_view rule, std::int64_t place, Make&& make, std::int64_t count = 1) {
     OfRule& of = found_[row_of(rule)];
@@ -91,12 +92,13 @@ class Findings {
     const Finding& finding;
   };
   /// Those that were kept: errors before warnings, rules in the order of their table, then by place.
-  std::vector<Kept> kept() const;
+  std::vector<Kept> kept() const&;
+  std::vector<Kept> kept() const&& = delete;
 
   std::span<const Rule> rules() const { return rules_; }
 
-  /// The artefact is of several arrays: the text of the report says which one a finding is in, also where all are in
-  /// one.
+  /// The artefact is of several arrays: the text of the report says which one a finding is in, also where all
+  /// are in one.
   void show_arrays() { shows_arrays_ = true; }
   bool shows_arrays() const { return shows_arrays_; }
 
@@ -128,14 +130,17 @@ class Findings {
   bool shows_arrays_ = false;
 };
 
-/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and how many
-/// there are of each rule that was broken.
+/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and
+/// how many there are of each rule that was broken.
 Report describe(const Findings& findings);
 
 struct CheckOptions {
   std::int64_t most_findings = Findings::kFew;  // kept of each rule
-  std::function<void(std::int64_t done, std::int64_t all)> progress =
-      {};  // counts elements; one thread at a time
+  /// Counts elements; called by one thread at a time.
+  std::function<void(std::int64_t done, std::int64_t all)> progress = {};
+  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values
+  /// decide it; 0: no limit.
+  std::int64_t max_bytes = 0;
 };
 
 // --- sequences
@@ -151,29 +156,35 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
                           const CheckOptions& options = {});
 
 struct SegmentIdsClaims {
-  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where they are
-  /// no cu_seqlens.
+  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where
+  /// they are no cu_seqlens.
   IntegerArray cu_seqlens = {};
   /// Which ids are padding: 0 and less (document), or those below 0.
   Convention convention = Convention::document;
 };
 
-/// Ids of packed segments, (tokens,) or (batch, tokens), each row on its own: the tokens of a segment follow one
-/// another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and 64 for each run of ids that are
-/// not one more than those before.
+/// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment follow
+/// one another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each
+/// range of ids that are in use, which for ids that count up is one; that is what max_bytes is for.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
-/// Positions of packed tokens in their sequences, (tokens,) or (batch, tokens): 0, 1, 2, … and again from 0. Below 0
-/// is padding. With cu_seqlens, as above, sequences begin where they say, and what follows the last one means
-/// nothing. Memory: a piece, and 8 bytes a sequence.
-Findings check_position_ids(const IntegerArray& ids, const IntegerArray& cu_seqlens = {},
+struct PositionIdsClaims {
+  /// As for segment ids: sequences begin where they say, and what follows the last one means nothing.
+  IntegerArray cu_seqlens = {};
+  /// The position of padding, beside those below 0, where it is not one more than the position before it.
+  std::optional<std::int64_t> padding = {};
+};
+
+/// Positions of packed tokens in their sequences, (tokens,) or (..., tokens): 0, 1, 2, … and again from 0.
+/// Below 0 is padding. Memory: a piece, and 8 bytes a sequence.
+Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims = {},
                             const CheckOptions& options = {});
 
 // --- groups
 
-/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly groups are
-/// filled. Memory: a piece.
+/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly
+/// groups are filled. Memory: a piece.
 Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m = std::nullopt,
                            const CheckOptions& options = {});
 
@@ -184,23 +195,29 @@ struct GroupMetadataArrays {
 
 struct GroupMetadataClaims {
   std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
-  /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each choice but
-  /// −1 is a row. At most one of them.
+  std::optional<std::int64_t> m = {};   // all rows
+  /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each
+  /// choice but −1 is a row. At most one of them.
   IntegerArray group_sizes = {};
   IntegerArray topk_ids = {};
   std::int64_t experts = 0;
   std::int64_t align = 1;  // groups with rows begin at multiples of it, and their sizes are rounded up to it
-  std::int64_t start_group = 0;                         // the first group that is computed
+  std::optional<std::int64_t> start_group = {};         // the first group that is computed; absent: 0
   std::optional<std::int64_t> num_nonzero_groups = {};  // how many are; absent: all of the rest
+  std::optional<EmptyGroups> empty_groups = {};         // absent: all of them have a step, or none has
 };
 
-/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are looked at.
-/// Whether empty groups have a step is taken from the labels. Memory: 32 bytes an entry.
+/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the
+/// attributes, if ejk wrote them. Throws Error{input} where an array is missing.
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
+
+/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are
+/// looked at. Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 
-/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say how evenly
-/// they are chosen. Memory: a piece for each thread, and 8 bytes an expert.
+/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say
+/// how evenly they are chosen. Memory: for each thread a piece, and 8 bytes an expert.
 Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t> experts = std::nullopt,
                         const CheckOptions& options = {});
 
@@ -212,18 +229,21 @@ struct IndicesClaims {
   std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
 };
 
-/// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: a piece and 40 n bytes for each thread.
+/// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: for each thread a piece and
+/// 80 n bytes.
 Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims = {},
                        const CheckOptions& options = {});
 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
+  /// Holds nothing: it stands where a sequence needs a page no longer, any number of times.
+  std::optional<std::int64_t> null_page = {};
 };
 
-/// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size) count,
-/// and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8 bytes for each
-/// page of the cache, or without their number 64 for each page that is used.
+/// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size)
+/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8
+/// bytes for each page of the cache, or without their number 64 for each page that is used.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
@@ -238,9 +258,9 @@ struct MaskClaims {
   Polarity polarity = Polarity::keep;
 };
 
-/// A mask, one a head. An additive one with elements that neither attend nor hide is looked at no further. Memory:
-/// check_mask_bytes, and what the masks need. Throws Error{input} for masks of other lengths, or of other numbers of
-/// heads.
+/// A mask, one a head. An additive one with elements that neither attend nor hide is looked at no further.
+/// Memory: check_mask_bytes, and what the masks need. Throws Error{input} for masks of other lengths, or of
+/// other numbers of heads.
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims = {},
                     const CheckOptions& options = {});
 std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block);
@@ -250,16 +270,18 @@ struct MaskInfoClaims {
   StoredSettings settings = {};  // what the arrays do not say
 };
 
-/// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that walks the
-/// arrays is put together and compared with them, and a finding says which index is wrong and what it should be.
-/// Elements that a computable mask leaves to the kernel are those of the masks. Arrays that are missing or do not fit
-/// one another are a finding. Throws Error{input} where nothing says the size of a block (Code::unknown_block) or the
-/// lengths (Code::unknown_lengths), Error{usage} where settings contradict the file. Memory: 40 bytes for each
-/// element of block_mask, 32 for each distinct partial block, and check_mask_bytes.
+/// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that
+/// walks the arrays is put together and compared with them, and a finding says which index is wrong and what
+/// it should be. Elements that a computable mask leaves to the kernel are those of the masks. Arrays that are
+/// missing or do not fit one another are a finding. Throws Error{input} where nothing says the size of a
+/// block (Code::unknown_block) or the lengths (Code::unknown_lengths), Error{usage} where settings contradict
+/// the file. Memory: 40 bytes for each element of block_mask, 32 for each distinct partial block, and
+/// check_mask_bytes.
 Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims = {},
                          const CheckOptions& options = {});
 
-/// Bytes that any of these takes at most for the pieces and rows of an array of this type.
-std::int64_t check_bytes(const ArrayType& array);
+/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices,
+/// or of a token in topk_ids.
+std::int64_t check_bytes(std::int64_t row = 0);
 
 }  // namespace ejk

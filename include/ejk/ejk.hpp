@@ -10,6 +10,7 @@
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
+#include "ejk/explain.hpp"
 #include "ejk/explanation.hpp"
 #include "ejk/generate.hpp"
 #include "ejk/grouped_matmul.hpp"

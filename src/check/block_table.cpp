@@ -1,5 +1,5 @@
-// Block tables: row after row, only as far as the length of its sequence needs. For each page the last sequence that
-// has it is kept, which tells a page that a sequence has twice from one that several share.
+// Block tables: row after row, only as far as the length of its sequence needs. For each page the last
+// sequence that has it is kept, which tells a page that a sequence has twice from one that several share.
 // tests: tests/check/test_block_table.cpp
 #include <fmt/format.h>
 
@@ -69,6 +69,7 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
         const auto add = [&](std::string_view rule, auto&& message) {
           found.add(rule, s * columns + p, [&] { return Finding{"block_table", {s, p}, page, message()}; });
         };
+        if (claims.null_page && page == *claims.null_page) continue;
         if (page == -1) {
           add("missing", [&] { return fmt::format("page {} of {} of sequence {}", p, needed, s); });
           continue;

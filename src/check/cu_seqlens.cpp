@@ -41,7 +41,7 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
         continue;
       }
       if (value < before) {
-        add("decreasing", i, value, [&] { return fmt::format("less than {} before it", before); });
+        add("decreasing", i, value, [&] { return check::less_than(before, value); });
         continue;
       }
       // What follows is of sequence i − 1, and of its first token.

@@ -1,5 +1,5 @@
-// Findings are kept by rule, sorted by place, so that the first few are the same whatever order they come in. A
-// finding beyond those costs a comparison: its text is never made.
+// Findings are kept by rule, sorted by place, so that the first few are the same whatever order they come in.
+// A finding beyond those costs a comparison: its text is never made.
 // tests: tests/check/test_findings.cpp
 #include <fmt/format.h>
 
@@ -71,7 +71,7 @@ std::int64_t Findings::count(Severity severity) const {
   return sum;
 }
 
-std::vector<Findings::Kept> Findings::kept() const {
+std::vector<Findings::Kept> Findings::kept() const& {
   std::vector<Kept> all;
   for (const Severity severity : {Severity::error, Severity::warning})
     for (std::size_t r = 0; r < rules_.size(); ++r)
@@ -130,10 +130,12 @@ Report describe(const Findings& findings) {
   return report;
 }
 
-std::int64_t check_bytes(const ArrayType& array) {
-  // Of each thread: the elements as they are and as numbers, and a table of the numbers in a row.
-  const std::int64_t row = array.shape.empty() ? 1 : array.shape.back();
-  return threads() * (16 * check::kPiece + 64 * row);
+std::int64_t check_bytes(std::int64_t row) {
+  // Of each thread: elements as they are and as numbers, and a table of the numbers in a row.
+  constexpr std::int64_t kOfNumber = 16, kOfTable = 64;
+  const auto of_row = core::checked_mul(row, (kOfNumber + kOfTable) * threads());
+  const auto all = of_row ? core::checked_add(*of_row, kOfNumber * check::kPiece * threads()) : of_row;
+  return all.value_or(std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace ejk

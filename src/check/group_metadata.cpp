@@ -1,6 +1,7 @@
-// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the tiles that
-// the rows of each group lie in: a tile without a step is dropped, one with two is computed twice. Where the steps are
-// in order, as they should be, sorting takes no time. Source of the meaning: include/ejk/groups.hpp.
+// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the
+// tiles that the rows of each group lie in: a tile without a step is dropped, one with two is computed twice.
+// Where the steps are in order, as they should be, sorting takes no time. Source of the meaning:
+// include/ejk/groups.hpp.
 // tests: tests/check/test_groups.cpp
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@
 #include <tuple>
 
 #include "check/integers.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -33,7 +35,8 @@ class Checker {
     check::require_integers(*arrays_.num_tiles, "num_tiles", 0, 1, "one number");
     check::require_claim("tm", claims_.tm.value_or(1), 1);
     check::require_claim("align", claims_.align, 1);
-    check::require_claim("start_group", claims_.start_group, 0);
+    check::require_claim("m", claims_.m.value_or(0), 0);
+    check::require_claim("start_group", claims_.start_group.value_or(0), 0);
     check::require_claim("num_nonzero_groups", claims_.num_nonzero_groups.value_or(0), 0);
     check::require_claim("experts", claims_.experts, 0);
     if (claims_.group_sizes && claims_.topk_ids)
@@ -48,6 +51,7 @@ class Checker {
     found_.facts()
         .add("groups", "groups", groups_, Unit::count)
         .add("rows", "rows", offsets_.empty() ? 0 : offsets_.back(), Unit::count)
+        .add("tm", "rows of a tile (tm)", claims_.tm ? ReportValue(*claims_.tm) : ReportValue(), Unit::count)
         .add("num_tiles", "steps (num_tiles)", num_tiles_, Unit::count);
     return std::move(found_);
   }
@@ -57,6 +61,12 @@ class Checker {
   void add(std::string_view rule, const char* array, std::int64_t index, ReportValue value,
            Message&& message) {
     found_.add(rule, index, [&] { return Finding{array, {index}, std::move(value), message()}; });
+  }
+
+  // Of an array as a whole.
+  template <class Message>
+  void add_whole(std::string_view rule, const char* array, ReportValue value, Message&& message) {
+    found_.add(rule, -1, [&] { return Finding{array, {}, std::move(value), message()}; });
   }
 
   std::int64_t begin_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g)]; }
@@ -71,13 +81,16 @@ class Checker {
       if (i == 0 && offsets_[0] != 0) add("begin", name, 0, offsets_[0], [] { return "not 0"; });
       if (i > 0 && offsets_[i] < offsets_[i - 1])
         add("decreasing", name, g, offsets_[i],
-            [&] { return fmt::format("less than {} before it", offsets_[i - 1]); });
+            [&] { return check::less_than(offsets_[i - 1], offsets_[i]); });
       if (offsets_[i] > kMost && (i == 0 || offsets_[i - 1] <= kMost))
         add("int32", name, g, offsets_[i], [&] { return fmt::format("beyond {}", kMost); });
       if (i + 1 < offsets_.size() && offsets_[i + 1] > offsets_[i] && offsets_[i] % claims_.align != 0)
         add("misaligned", name, g, offsets_[i],
             [&] { return fmt::format("group {} is off by {}", g, offsets_[i] % claims_.align); });
     }
+    if (claims_.m && !offsets_.empty() && offsets_.back() > *claims_.m)
+      add("rows", name, std::ssize(offsets_) - 1, offsets_.back(),
+          [&] { return fmt::format("there are {} rows", *claims_.m); });
     if (claims_.group_sizes || claims_.topk_ids) compare_sizes(sizes_given());
   }
 
@@ -104,8 +117,9 @@ class Checker {
 
   void compare_sizes(const std::vector<std::int64_t>& sizes) {
     if (sizes.size() + 1 != offsets_.size())
-      return add("shape", "group_offsets", std::ssize(offsets_), {},
-                 [&] { return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size()); });
+      return add_whole("shape", "group_offsets", {}, [&] {
+        return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size());
+      });
     // A wrong size moves all offsets behind it, so that each group's own rows are what is compared.
     for (std::size_t g = 0; g < sizes.size(); ++g) {
       const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
@@ -126,15 +140,12 @@ class Checker {
     const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
     const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
     if (offsets_.empty()) {
-      found_.add("shape", 0, [] {
-        return Finding{"group_offsets", {}, {}, "it has no element, not even a 0"};
-      });
+      add_whole("shape", "group_offsets", {}, [] { return "it has no element, not even a 0"; });
       return false;
     }
     if (num_tiles.size() != 1) {
-      found_.add("shape", 0, [&] {
-        return Finding{"num_tiles", {}, {}, fmt::format("{} numbers, not one", num_tiles.size())};
-      });
+      add_whole("shape", "num_tiles", {},
+                [&] { return fmt::format("{} numbers, not one", num_tiles.size()); });
       return false;
     }
     num_tiles_ = num_tiles[0];
@@ -143,35 +154,35 @@ class Checker {
     const bool no_rows = of_tiles == 0 && (length == groups_ - 1 || groups_ == 0);
     if (no_rows) tiles_ = 0;
     if (of_tiles != length && !no_rows) {
-      found_.add("shape", 0, [&] {
-        return Finding{"m_tile_ids", {}, {}, fmt::format("{} entries; group_ids has {}", of_tiles, length)};
-      });
+      add_whole("shape", "m_tile_ids", {},
+                [&] { return fmt::format("{} entries; group_ids has {}", of_tiles, length); });
       return false;
     }
     if (tiles_ < 0 || (groups_ == 0 && length > 0)) {
-      found_.add("shape", 0, [&] {
-        return Finding{
-            "group_ids", {}, {}, fmt::format("{} entries are too few for {} groups", length, groups_)};
-      });
+      add_whole("shape", "group_ids", {},
+                [&] { return fmt::format("{} entries do not go with {} groups", length, groups_); });
       return false;
     }
-    if (claims_.start_group > groups_)
+    first_ = claims_.start_group.value_or(0);
+    if (first_ > groups_)
       throw Error(Error::Kind::usage,
-                  fmt::format("start_group is {}, but there are {} groups", claims_.start_group, groups_));
-    const std::int64_t rest = groups_ - claims_.start_group;
-    first_ = claims_.start_group;
+                  fmt::format("start_group is {}, but there are {} groups", first_, groups_));
+    const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
+    const auto room = [&](const std::string& wanted) {
+      add_whole("shape", "group_ids", {},
+                [&] { return fmt::format("room for {} tiles, and {}", tiles_, wanted); });
+    };
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
-      found_.add("shape", 1, [&] {
-        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and rows for more", tiles_)};
-      });
+      room("rows for more");
+    else if (claims_.tm && claims_.m && groups_ > 0 && tiles_ != core::ceil_div(*claims_.m, *claims_.tm))
+      room(fmt::format("there are {}", core::ceil_div(*claims_.m, *claims_.tm)));
     // Empty groups have steps without rows as well, for which there is no room.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
-      found_.add("num-tiles", 0, [&] {
-        return Finding{"num_tiles", {}, num_tiles_, fmt::format("there are {} entries", length)};
-      });
+      add_whole("num-tiles", "num_tiles", num_tiles_,
+                [&] { return fmt::format("there are {} entries", length); });
     // Without tiles nothing is computed, whatever the labels say.
     steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
@@ -215,7 +226,8 @@ class Checker {
   }
 
   void look_at_rows() {
-    std::int64_t empty = 0, empty_with_step = 0, empty_without = 0;
+    bool any_has_step = false;  // of the empty groups
+    std::optional<std::int64_t> without_step;
     auto at = steps_.begin();
     for (std::int64_t g = first_; g < end_; ++g) {
       auto stop = at;
@@ -226,24 +238,24 @@ class Checker {
         look_at_group(g, steps);
         continue;
       }
-      ++empty;
       if (steps.empty()) {
-        empty_without = g;
-      } else {
-        ++empty_with_step;
-        for (const Step& step : steps.subspan(1))
-          idle(step, [] { return std::string("an empty group's second step"); });
+        without_step = g;
+        continue;
       }
+      any_has_step = true;
+      for (const Step& step : steps.subspan(1)) idle(step, [] { return "an empty group's second step"; });
     }
-    if (empty_with_step > 0 && empty_with_step < empty)
-      add("empty-groups", "group_offsets", empty_without, begin_of(empty_without),
-          [&] { return fmt::format("group {} has no step, others have", empty_without); });
+    // Without tiles no group has a step.
+    const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
+    if (tiles_ > 0 && must_have && without_step)
+      add("empty-groups", "group_offsets", *without_step, begin_of(*without_step),
+          [&] { return fmt::format("empty group {} has no step", *without_step); });
   }
 
   // The steps of a group that has rows: one for each of its tiles.
   void look_at_group(std::int64_t g, std::span<const Step> steps) {
     if (steps.empty())
-      return add("dropped", "group_offsets", g, begin_of(g), [&] { return std::string("it has no step"); });
+      return add("dropped", "group_offsets", g, begin_of(g), [] { return "it has no step"; });
     // Without the rows of a tile, those between the first and the last that it has.
     const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
@@ -285,6 +297,34 @@ class Checker {
 };
 
 }  // namespace
+
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims) {
+  const auto array = [&](const char* name) -> IntegerArray {
+    if (auto source = group.find(name)) return source;
+    throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", group.name, name))
+        .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
+  };
+  GroupMetadataArrays arrays{array("group_offsets"), array("group_ids"), array("m_tile_ids"),
+                             array("num_tiles")};
+
+  const auto attribute = [&](const char* name) -> std::string {
+    const auto found = group.attributes.find(name);
+    return found == group.attributes.end() ? "" : found->second;
+  };
+  if (attribute("ejk_command") != "group-metadata") return arrays;
+  const auto set = [&](std::optional<std::int64_t>& claim, const char* name, std::int64_t least) {
+    const auto number = parse_integer(attribute(name));
+    if (!claim && number && *number >= least) claim = number;
+  };
+  set(claims.tm, "tm", 1);
+  set(claims.m, "m", 0);
+  set(claims.start_group, "start_group", 0);
+  set(claims.num_nonzero_groups, "num_nonzero_groups", 0);
+  const std::string visits = attribute("visit_empty_groups");
+  if (!claims.empty_groups && (visits == "true" || visits == "false"))
+    claims.empty_groups = visits == "true" ? EmptyGroups::visit : EmptyGroups::skip;
+  return arrays;
+}
 
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims,
                               const CheckOptions& options) {

@@ -31,8 +31,8 @@ inline std::string one_of(const ArraySource& source) {
   return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
 }
 
-/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in words:
-/// "(batch, pages)".
+/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in
+/// words: "(batch, pages)".
 inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
                              const char* form) {
   if (!is_integer(source.dtype()))
@@ -44,13 +44,13 @@ inline void require_integers(const ArraySource& source, const char* what, std::s
   if (rank >= least && rank <= most) return;
   Error error(Error::Kind::input,
               fmt::format("{} must be {}, not of shape {}", what, form, to_string(source.shape())));
-  if (rank == most + 1) error.hint(one_of(source));
+  if (rank > most && rank - most == 1) error.hint(one_of(source));
   throw std::move(error.at(source.name()));
 }
 
-/// Throws Error{input} unless it is (tokens,), or (1, tokens): cu_seqlens are of one row.
+/// Throws Error{input} unless it is (tokens,), or has other axes of length 1: cu_seqlens are of one row.
 inline void require_one_row(const ArraySource& source, const char* what) {
-  if (source.shape().size() == 2 && source.shape()[0] != 1)
+  if (element_count(source.shape()) != source.shape().back())
     throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
                                                           what, to_string(source.shape())))
                         .at(source.name())
@@ -61,6 +61,11 @@ inline void require_one_row(const ArraySource& source, const char* what) {
 inline void require_claim(const char* what, std::int64_t value, std::int64_t least) {
   if (value < least)
     throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
+}
+
+/// What is wrong with an offset that is less than the one before it.
+inline std::string less_than(std::int64_t before, std::int64_t value) {
+  return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
 }
 
 /// Numbers, and the memory that they were read through.
@@ -118,15 +123,15 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   }
 }
 
-/// work(part, row, values) for the rows of the last axis, in any order, on several threads, each with a part that
-/// make() made; then join(part) for each, in any order. A row takes one thread about `each` nanoseconds an element.
-/// Rows without elements are left out.
+/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several
+/// threads, each with a part that make() made; then join(part) for each, in any order. An element takes one
+/// thread about `each` nanoseconds.
 template <class Make, class Work, class Join>
-void scan_rows(const ArraySource& source, const CheckOptions& options, double each, Make&& make, Work&& work,
-               Join&& join) {
+void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptions& options, double each,
+               Make&& make, Work&& work, Join&& join) {
   const std::int64_t n = element_count(source.shape());
   if (n == 0) return;
-  const std::int64_t columns = source.shape().back(), rows = n / columns;
+  const std::int64_t rows = n / columns;
   const std::int64_t step = std::max<std::int64_t>(1, kPiece / columns);  // rows of a piece
   const std::int64_t pieces = core::ceil_div(rows, step);
   const int threads = source.random_access() ? core::threads_for(pieces, each * static_cast<double>(n)) : 1;
@@ -149,8 +154,8 @@ void scan_rows(const ArraySource& source, const CheckOptions& options, double ea
       [&](std::pair<Part, Buffer>& part) { join(part.first); });
 }
 
-/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they were
-/// made, so that it need not be emptied.
+/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they
+/// were made, so that it need not be emptied.
 class SeenSet {
  public:
   explicit SeenSet(std::int64_t most) {

@@ -1,6 +1,7 @@
-// Masks: pairs against other masks, block by block; queries and keys without each other; what polarity looks like.
-// Cost: that of one pass over the mask and of each comparison over both, where only blocks that are not known to be
-// empty or full are looked at.
+// Masks: pairs against other masks, block by block; queries and keys without each other; what polarity looks
+// like.
+// Cost: that of one pass over the mask and of each comparison over both, where only blocks that are not known
+// to be empty or full are looked at.
 // tests: tests/check/test_mask.cpp
 #include <fmt/format.h>
 
@@ -105,7 +106,8 @@ class MaskCheck {
     return passes * rows * std::ssize(heads_);
   }
 
-  // What elements are before they are taken for truth values. An additive mask has two, and what lies between.
+  // What elements are before they are taken for truth values. An additive mask has two, and what lies
+  // between.
   void look_at_values(const ArraySource& array) {
     const bool additive = claims_.polarity == Polarity::additive;
     constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
@@ -191,8 +193,8 @@ class MaskCheck {
           heads * (range.end - range.begin));
   }
 
-  // No query sees the key at its own position, and some sees a later one: the complement of a causal mask, of a
-  // window, of packed documents is like that, and hardly a mask that is meant.
+  // No query sees the key at its own position, and some sees a later one: the complement of a causal mask, of
+  // a window, of packed documents is like that, and hardly a mask that is meant.
   void look_at_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
     const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
     if (offset < 0 || q < 2 || !mask.node().random_access()) return;

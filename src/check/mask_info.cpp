@@ -1,10 +1,11 @@
-// The arrays of a MaskInfo. They are walked as a kernel walks them, slab by slab: what each step computes gives the
-// blocks that are visited, what it fetches ahead is compared with the next step that computes. With a mask the blocks
-// are put together to the mask that a kernel computes, which is compared with the one given.
+// The arrays of a MaskInfo. They are walked as a kernel walks them, slab by slab: what each step computes
+// gives the blocks that are visited, what it fetches ahead is compared with the next step that computes. With
+// a mask the blocks are put together to the mask that a kernel computes, which is compared with the one
+// given.
 //
-// Cost: two passes over the index arrays, one over the distinct partial blocks, and with a mask looking at the blocks
-// that are partial on either side. Memory: a few words for each block that is visited, 16 bytes a distinct partial
-// block, and for each run of steps that wait for the next one that computes.
+// Cost: two passes over the index arrays, one over the distinct partial blocks, and with a mask looking at
+// the blocks that are partial on either side. Memory: a few words for each block that is visited, 16 bytes a
+// distinct partial block, and for each run of steps that wait for the next one that computes.
 // Source of the rules: src/mask/mask_info.cpp and src/mask/stored_info.cpp.
 // tests: tests/check/test_mask_info.cpp
 #include <fmt/format.h>
@@ -46,9 +47,9 @@ struct Waiting {
   std::int64_t value = 0, count = 0;
 };
 
-// Steps that fetch ahead wait here for the next one that computes, whose number they should hold. One list for each
-// column of the index arrays in dkv, where the walk goes down one after the other while memory runs along them; one
-// in all in forward.
+// Steps that fetch ahead wait here for the next one that computes, whose number they should hold. One list
+// for each column of the index arrays in dkv, where the walk goes down one after the other while memory runs
+// along them; one in all in forward.
 class LookAhead {
  public:
   LookAhead(const char* array, std::size_t lists, std::function<void(const Waiting&, std::int64_t)> wrong)
@@ -68,7 +69,8 @@ class LookAhead {
     answer(of.waiting, value);
   }
 
-  /// The end of a slab. What still waits is answered by the lists that follow, and past the last by the first.
+  /// The end of a slab. What still waits is answered by the lists that follow, and past the last by the
+  /// first.
   void end() {
     std::optional<std::int64_t> next;
     for (const List& list : lists_)
@@ -207,8 +209,8 @@ class MaskInfoCheck {
 
   // --- the walk
 
-  // Whether empty steps stand only where shrinking leaves them: behind the others of a line in forward, before them
-  // in dkv, where whole lines may follow at the end of a shard.
+  // Whether empty steps stand only where shrinking leaves them: behind the others of a line in forward,
+  // before them in dkv, where whole lines may follow at the end of a shard.
   bool is_aligned() {
     const auto attribute = group_.attributes.find("shrink_grid");
     if (attribute != group_.attributes.end() && attribute->second == "false") return false;
@@ -301,8 +303,8 @@ class MaskInfoCheck {
         }};
   }
 
-  // One number of a step: in range, and if the step does not use it, what a later one needs. Where the grid is shrunk
-  // or dynamic, 0 and what was fetched before are as good.
+  // One number of a step: in range, and if the step does not use it, what a later one needs. Where the grid
+  // is shrunk or dynamic, 0 and what was fetched before are as good.
   void follow(LookAhead& ahead, std::size_t list, const Shape& index, std::int64_t value,
               std::optional<std::int64_t> before, bool used, std::int64_t limit, bool reported) {
     if (value < 0 || value >= std::max<std::int64_t>(limit, 1)) {
@@ -327,8 +329,8 @@ class MaskInfoCheck {
     found_.add(rule, place(index), [&] { return Finding{fault.array, index, fault.value, fault.why}; });
   }
 
-  // The step that is to visit a block: where several do, that which stands in the block's own place of a grid that
-  // has a place for each block, else the first.
+  // The step that is to visit a block: where several do, that which stands in the block's own place of a grid
+  // that has a place for each block, else the first.
   struct Visits {
     std::optional<std::size_t> step, again;
   };
@@ -453,7 +455,8 @@ class MaskInfoCheck {
 
   // --- the proof
 
-  // What is computed in a row of the index arrays, for a head whose mask a kernel of a computable mask would compute.
+  // What is computed in a row of the index arrays, for a head whose mask a kernel of a computable mask would
+  // compute.
   Mask computed(std::int64_t row, const Mask& function) {
     const auto grid = grids_[static_cast<std::size_t>(row)];
     const std::int64_t q = layout_.q_length, kv = layout_.kv_length;

@@ -1,5 +1,6 @@
-// Rows of blocks are compared in panels: runs of neighbouring blocks that are not decided alike, whose bits fit a
-// processor's cache. Cost: a few operations a block, and filling the blocks that one of the masks cannot tell.
+// Rows of blocks are compared in panels: runs of neighbouring blocks that are not decided alike, whose bits
+// fit a processor's cache. Cost: a few operations a block, and filling the blocks that one of the masks
+// cannot tell.
 // tests: tests/check/test_mask.cpp
 #include "check/mask_pair.hpp"
 

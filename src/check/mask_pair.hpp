@@ -1,5 +1,5 @@
-// Two masks of one shape, compared block by block: where both are known to be empty or full no element is looked
-// at.
+// Two masks of one shape, compared block by block: where both are known to be empty or full no element is
+// looked at.
 // tests: tests/check/test_mask.cpp
 #pragma once
 
@@ -30,8 +30,8 @@ class MaskPair {
  public:
   MaskPair(const Mask& first, const Mask& second, BlockShape block);
 
-  /// f(found, difference) for each block that differs, on several threads, each with findings of its own, which are
-  /// then taken over into `into`. done(rows) counts rows of blocks, one thread at a time.
+  /// f(found, difference) for each block that differs, on several threads, each with findings of its own,
+  /// which are then taken over into `into`. done(rows) counts rows of blocks, one thread at a time.
   template <class F, class Done>
   void compare(Findings& into, const CheckOptions& options, F&& f, Done&& done) const {
     struct Part {

@@ -1,5 +1,5 @@
-// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said by
-// cu_seqlens, or by the zeros among the positions.
+// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said
+// by cu_seqlens, or by the zeros among the positions.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ struct Walk {
 
 bool follows(std::int64_t position, std::int64_t before) { return position > 0 && position - 1 == before; }
 
-void walk_rows(Walk& walk, const CheckOptions& options) {
+void walk_rows(Walk& walk, std::optional<std::int64_t> padding, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
   std::int64_t before = -1, gap = -1, gap_id = 0, column = 0;
   bool has_tokens = false;
@@ -34,7 +34,7 @@ void walk_rows(Walk& walk, const CheckOptions& options) {
       const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
       if (column == 0) before = -1, gap = -1, has_tokens = false;
       if (++column == columns) column = 0;
-      if (id < 0) {
+      if (id < 0 || (id == padding && id != 0 && !follows(id, before))) {
         ++walk.padding;
         if (has_tokens && gap < 0) gap = at, gap_id = id;
         before = -1;
@@ -87,15 +87,15 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 
 }  // namespace
 
-Findings check_position_ids(const IntegerArray& ids, const IntegerArray& cu_seqlens,
+Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims,
                             const CheckOptions& options) {
-  check::require_integers(*ids, "position ids", 1, 2, "(tokens,) or (batch, tokens)");
+  check::require_integers(*ids, "position ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   Walk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
-  if (cu_seqlens) {
+  if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");
-    walk_sequences(walk, core::read_offsets(*cu_seqlens), options);
+    walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);
   } else {
-    walk_rows(walk, options);
+    walk_rows(walk, claims.padding, options);
   }
   walk.found.facts()
       .add("tokens", "tokens", element_count(ids->shape()) - walk.padding, Unit::count)

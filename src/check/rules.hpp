@@ -1,5 +1,5 @@
-// The rules of every kind of artefact: one table a kind. A name is stable; a text says what holds, in the length
-// of a line of help.
+// The rules of every kind of artefact: one table a kind. A name is stable; a text says what holds, in the
+// length of a line of help.
 // tests: tests/check/test_rules.cpp
 #pragma once
 
@@ -47,6 +47,7 @@ inline constexpr Rule kGroupMetadata[] = {
     {"begin", kError, "the first offset is 0"},
     {"decreasing", kError, "no offset is less than the one before it"},
     {"sizes", kError, "the offsets are those of the group sizes"},
+    {"rows", kError, "the last offset is not beyond the rows"},
     {"misaligned", kError, "groups begin at multiples of the alignment"},
     {"num-tiles", kError, "there are as many labels as steps"},
     {"range", kError, "steps are of groups and tiles that there are"},

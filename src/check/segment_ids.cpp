@@ -1,5 +1,5 @@
-// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids that count
-// up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
+// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids
+// that count up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 
 #include "check/integers.hpp"
 #include "core/offsets.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -16,6 +17,9 @@ namespace {
 // Numbers as ranges of consecutive ones.
 class IdSet {
  public:
+  /// Ranges may take so many bytes; 0: any number.
+  explicit IdSet(std::int64_t max_bytes) : most_(max_bytes / kOfRange) {}
+
   /// False where it was there.
   bool insert(std::int64_t id) {
     auto after = ranges_.upper_bound(id);  // the first range that begins behind it
@@ -32,11 +36,18 @@ class IdSet {
     const std::int64_t end = joins_after ? after->second : id;
     if (joins_after) ranges_.erase(after);
     ranges_.emplace(id, end);
+    if (most_ > 0 && std::ssize(ranges_) > most_)
+      throw Error(Error::Kind::budget,
+                  fmt::format("the ids of segments do not count up: {} ranges of them take more than {}",
+                              format_count(std::ssize(ranges_)), format_bytes(most_ * kOfRange)));
     return true;
   }
   void clear() { ranges_.clear(); }
 
  private:
+  static constexpr std::int64_t kOfRange = 64;  // bytes
+
+  std::int64_t most_;
   std::map<std::int64_t, std::int64_t> ranges_;  // first and last number
 };
 
@@ -44,7 +55,8 @@ struct Walk {
   Walk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
       : source(ids),
         padding_below(claims.convention == Convention::document ? 1 : 0),
-        found(rules_of("segment-ids"), options.most_findings) {}
+        found(rules_of("segment-ids"), options.most_findings),
+        seen(options.max_bytes) {}
 
   bool is_padding(std::int64_t id) const { return id < padding_below; }
 
@@ -111,7 +123,8 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
       } else if (at == cu[s]) {
         ++walk.segments;
         if (is_padding)
-          walk.add("boundary", at, id, [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
+          walk.add("boundary", at, id,
+                   [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
         else if (!walk.seen.insert(id))
           walk.add("repeated", at, id, [&] { return fmt::format("sequence {} has an earlier one's id", s); });
       } else if (id != before) {
@@ -134,7 +147,7 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims,
                            const CheckOptions& options) {
-  check::require_integers(*ids, "segment ids", 1, 2, "(tokens,) or (batch, tokens)");
+  check::require_integers(*ids, "segment ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   Walk walk(*ids, claims, options);
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "segment ids");

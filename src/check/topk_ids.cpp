@@ -11,6 +11,9 @@ namespace ejk {
 
 namespace {
 
+// Of more experts reports do not give each one's load.
+constexpr std::size_t kMostListed = 65'536;
+
 // What one thread has seen.
 struct Part {
   Findings found;
@@ -64,15 +67,11 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
       add("partial", first_none, [&] { return fmt::format("{} of {} entries", none, ids.size()); });
   };
   check::scan_rows(
-      source, options, 4,
+      source, k, options, 4,
       [&] {
         return Part{Findings(all.found.rules(), options.most_findings), all.seen, all.load};
       },
-      [&](Part& part, std::int64_t row, std::span<const std::int64_t> ids) {
-        if (has_axis) return look(part, row, ids);
-        for (std::size_t token = 0; token < ids.size(); ++token)
-          look(part, static_cast<std::int64_t>(token), ids.subspan(token, 1));
-      },
+      look,
       [&](Part& part) {
         all.found.merge(std::move(part.found));
         all.choices += part.choices;
@@ -90,6 +89,8 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
     check::Load load;
     for (std::size_t e = 0; e < all.load.size(); ++e) load.add(static_cast<std::int64_t>(e), all.load[e]);
     load.describe(facts, "expert");
+    if (all.load.size() <= kMostListed)
+      facts.add(JsonField{"load", fmt::format("[{}]", fmt::join(all.load, ","))});
   }
   return std::move(all.found);
 }

@@ -89,8 +89,8 @@ class MaskNode {
 
 namespace mask {
 
-/// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It is
-/// taken as the array's dtype rounds it: in bfloat16 it is -9984.
+/// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
+/// is taken as the array's dtype rounds it: in bfloat16 it is -9984.
 inline constexpr float kHides = -1e4f;
 
 /// How the positions of queries and keys meet, for the report, one entry a manner: "top left: query 0 at key

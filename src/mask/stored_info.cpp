@@ -534,8 +534,8 @@ class FixedElements final : public BlockElements {
   std::shared_ptr<const StoredPatterns::Bits> bits_;
 };
 
-// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the shard,
-// columns of blocks).
+// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the
+// shard, columns of blocks).
 class DynamicElements final : public BlockElements {
  public:
   DynamicElements(std::shared_ptr<const StoredPatterns::Bits> bits, const Layout& layout, std::int64_t row)

@@ -1,5 +1,5 @@
-// Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether each token
-// still has a page of its own sequence.
+// Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether
+// each token still has a page of its own sequence.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -48,7 +48,7 @@ TEST_CASE("a changed entry or length is an error where a token has no page of it
                   between(random, -1, pages));
     }
     const bool knows_pages = between(random, 0, 1) == 1;
-    BlockTableClaims claims{page_size, {}};
+    BlockTableClaims claims{.page_size = page_size};
     if (knows_pages) claims.pages = pages;
     const auto check = [&] {
       return check_block_table(integers(table, {batch, columns}, any_dtype(random)), integers(lengths),
@@ -66,15 +66,25 @@ TEST_CASE("a changed entry or length is an error where a token has no page of it
 }
 
 TEST_CASE("pages of a common prefix are warnings, one for each use beyond the first") {
-  const auto found = check_block_table(integers({7, 1, 7, 2, 7, -1}, {3, 2}), integers({8, 8, 4}), {4, 10});
+  const auto found = check_block_table(integers({7, 1, 7, 2, 7, -1}, {3, 2}), integers({8, 8, 4}),
+                                       {.page_size = 4, .pages = 10});
   CHECK(found.errors() == 0);
   CHECK(found.count("shared") == 2);
   CHECK(found.kept()[0].finding.index == Shape{1, 0});
   CHECK(found.kept()[0].finding.message == "also of sequence 0");
 }
 
+TEST_CASE("a page that holds nothing may stand anywhere, where it is said which") {
+  const auto table = integers({0, 0, 3, 0, 0, 4}, {2, 3});
+  CHECK(check_block_table(table, integers({12, 12}), {.page_size = 4}).count("twice") == 2);
+  const auto found =
+      check_block_table(table, integers({12, 12}), {.page_size = 4, .pages = 5, .null_page = 0});
+  CHECK(found.errors() + found.warnings() == 0);
+}
+
 TEST_CASE("lengths for other sequences are refused") {
-  CHECK_THROWS_AS(check_block_table(integers({0}, {1, 1}), integers({1, 1}), {4, {}}), Error);
-  CHECK_THROWS_AS(check_block_table(integers({0}, {1, 1}), integers({1}), {0, {}}), Error);
-  CHECK(check_block_table(integers({0}, {1, 1}), integers({INT64_MAX}), {1, {}}).count("beyond") == 1);
+  CHECK_THROWS_AS(check_block_table(integers({0}, {1, 1}), integers({1, 1}), {.page_size = 4}), Error);
+  CHECK_THROWS_AS(check_block_table(integers({0}, {1, 1}), integers({1}), {.page_size = 0}), Error);
+  CHECK(check_block_table(integers({0}, {1, 1}), integers({INT64_MAX}), {.page_size = 1}).count("beyond") ==
+        1);
 }

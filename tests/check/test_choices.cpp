@@ -1,5 +1,5 @@
-// Experts of tokens and keys of queries: one number of a right artefact is changed, and a plain loop says whether it
-// is still one.
+// Experts of tokens and keys of queries: one number of a right artefact is changed, and a plain loop says
+// whether it is still one.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -110,6 +110,7 @@ TEST_CASE("the load of experts is counted, over all tokens") {
   CHECK(facts["largest"] == 3);
   CHECK(facts["largest_index"] == 1);
   CHECK(facts["max_over_mean"] == 2.0);
+  CHECK(facts["load"].dump() == "[2,3,0,1]");
   // One expert a token, without an axis.
   CHECK(check_topk_ids(integers({0, 1, 1, 0}), 2).errors() == 0);
   CHECK(check_topk_ids(integers({0, 2, 1, 0}), 2).count("range") == 1);

@@ -1,5 +1,5 @@
-// Every change of one number that alters what a kernel computes is an error, and no other one is; which index is
-// wrong is named, and what it should be.
+// Every change of one number that alters what a kernel computes is an error, and no other one is; which index
+// is wrong is named, and what it should be.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -64,8 +64,8 @@ Artefact artefact_of(const plain::Example& e) {
   return a;
 }
 
-// What a kernel computes: for each head the pairs of whole blocks, and the positions that it computes elements by.
-// Nothing where it would read what is not there, or count a block twice.
+// What a kernel computes: for each head the pairs of whole blocks, and the positions that it computes
+// elements by. Nothing where it would read what is not there, or count a block twice.
 std::optional<Integers> meaning(const Artefact& a) {
   const plain::Example& e = a.of;
   const bool forward = e.setting.direction == Direction::forward;

@@ -31,7 +31,7 @@ std::function<Findings()> segments(Numbers ids, Numbers cu_seqlens = {},
 
 std::function<Findings()> positions(Numbers ids, Numbers cu_seqlens = {}) {
   return [=] {
-    return check_position_ids(integers(ids), cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens));
+    return check_position_ids(integers(ids), {cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens)});
   };
 }
 
@@ -45,9 +45,10 @@ struct Metadata {
 };
 
 std::function<Findings()> metadata(Metadata m = {}, std::int64_t align = 1, Numbers group_sizes = {},
-                                   std::optional<std::int64_t> tm = 4) {
+                                   std::optional<std::int64_t> tm = 4,
+                                   std::optional<std::int64_t> rows = {}) {
   return [=] {
-    GroupMetadataClaims claims{.tm = tm, .align = align};
+    GroupMetadataClaims claims{.tm = tm, .m = rows, .align = align};
     if (!group_sizes.empty()) claims.group_sizes = integers(group_sizes);
     return check_group_metadata(
         {integers(m.offsets), integers(m.groups), integers(m.tiles), integers(m.num_tiles)}, claims);
@@ -71,7 +72,9 @@ std::function<Findings()> keys(Numbers ids, Shape shape, IndicesClaims claims = 
 
 std::function<Findings()> pages(Numbers table, Shape shape, Numbers lengths,
                                 std::optional<std::int64_t> count = {}) {
-  return [=] { return check_block_table(integers(table, shape), integers(lengths), {4, count}); };
+  return [=] {
+    return check_block_table(integers(table, shape), integers(lengths), {.page_size = 4, .pages = count});
+  };
 }
 
 std::function<Findings()> mask(Mask one, MaskClaims claims = {}) {
@@ -180,6 +183,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"begin", {metadata(changed([](Metadata& m) { m.offsets[0] = 1; })), metadata()}},
       {"decreasing", {metadata(changed([](Metadata& m) { m.offsets[2] = 4; })), metadata()}},
       {"sizes", {metadata({}, 1, {5, 1, 10}), metadata({}, 1, {5, 0, 11})}},
+      {"rows", {metadata({}, 1, {}, 4, 15), metadata({}, 1, {}, 4, 16)}},
       {"misaligned", {metadata({}, 2), metadata({}, 5)}},
       {"num-tiles", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 7; })), metadata()}},
       {"range", {metadata(changed([](Metadata& m) { m.groups[4] = 3; })), metadata()}},

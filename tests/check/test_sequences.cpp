@@ -1,5 +1,5 @@
-// cu_seqlens, segment ids and position ids: one number of a right artefact is changed, and a plain loop says whether
-// it is still one.
+// cu_seqlens, segment ids and position ids: one number of a right artefact is changed, and a plain loop says
+// whether it is still one.
 #include <algorithm>
 #include <limits>
 
@@ -132,7 +132,7 @@ TEST_CASE("a changed position is an error, but where it means nothing, or begins
     Numbers ids = wanted;
     const auto check = [&](bool with_cu) {
       return check_position_ids(integers(ids, {std::ssize(ids)}, any_dtype(random)),
-                                with_cu ? integers(cu) : IntegerArray());
+                                {with_cu ? integers(cu) : IntegerArray()});
     };
     CAPTURE(trial);
     CHECK(check(true).errors() + check(false).errors() == 0);
@@ -156,13 +156,22 @@ TEST_CASE("rows of a batch are looked at one by one") {
   CHECK(check_segment_ids(integers({1, 1}, {1, 2}), {integers({0, 2})}).errors() == 0);
 }
 
+TEST_CASE("padding may have a position that tokens have too") {
+  const auto left_and_right = integers({1, 1, 0, 1, 2, 0, 1, 2, 1, 1}, {2, 5});
+  CHECK(check_position_ids(left_and_right).errors() > 0);
+  const auto found = check_position_ids(left_and_right, {{}, 1});
+  CHECK(found.errors() + found.warnings() == 0);
+  CHECK(check_position_ids(integers({0, 1, 1, 2}), {{}, 1}).count("restart") == 1);
+  CHECK(check_position_ids(integers({0, 0, 1}), {{}, 0}).warnings() == 0);
+}
+
 TEST_CASE("runs and rows go on from piece to piece") {
   // Longer than a piece, so that a run, and a row, lies in two.
   const std::int64_t n = 100'000;
   Numbers positions(static_cast<std::size_t>(n)), ids(static_cast<std::size_t>(n), 1);
   for (std::int64_t t = 0; t < n; ++t) positions[static_cast<std::size_t>(t)] = t;
   CHECK(check_position_ids(integers(positions)).errors() == 0);
-  CHECK(check_position_ids(integers(positions), integers({0, n})).errors() == 0);
+  CHECK(check_position_ids(integers(positions), {integers({0, n})}).errors() == 0);
   CHECK(check_segment_ids(integers(ids)).errors() == 0);
   CHECK(check_segment_ids(integers(ids), {integers({0, n})}).errors() == 0);
   ids[70'000] = 2;
@@ -184,6 +193,13 @@ TEST_CASE("numbers at the ends of their types are compared, not computed with") 
   const auto found = check_cu_seqlens(IntegerArray(make_source(std::move(large))), {.tokens = 5});
   CHECK(found.count("tokens") == 1);
   CHECK(std::get<std::int64_t>(found.kept()[0].finding.value) == most);
+}
+
+TEST_CASE("ids that are all over the place take memory, which has a limit") {
+  Numbers ids;
+  for (std::int64_t i = 0; i < 100; ++i) ids.push_back(1 + i * 7919 % 100 * 2);
+  CHECK(check_segment_ids(integers(ids), {}, {.max_bytes = 100 * 64}).errors() == 0);
+  CHECK_THROWS_AS(check_segment_ids(integers(ids), {}, {.max_bytes = 99 * 64}), Error);
 }
 
 TEST_CASE("what cannot be looked at is an error that names the array") {

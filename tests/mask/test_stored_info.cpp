@@ -1,4 +1,5 @@
-// A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by name.
+// A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by
+// name.
 #include "mask/stored_info.hpp"
 
 #include <doctest/doctest.h>

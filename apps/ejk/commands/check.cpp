@@ -11,7 +11,6 @@
 
 #include "checks.hpp"
 #include "commands.hpp"
-#include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -24,23 +23,24 @@ class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array that is read piece by piece; an empty word is an array that was not given.
-  IntegerArray stream(const char* role, const std::string& word) { return open(role, word, 0); }
-  /// The same, of which `bytes` an element are kept.
-  IntegerArray open(const char* role, const std::string& word, std::int64_t bytes) {
+  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is
+  /// an array that was not given.
+  IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
     if (word.empty()) return {};
     return add(role, job_.open(role, word), bytes);
   }
-  IntegerArray add(const char* role, std::shared_ptr<const ArraySource> source, std::int64_t bytes) {
-    peak_ += check_bytes(type_of(*source)) + bytes * element_count(source->shape());
+  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source, double bytes) {
+    needs(bytes * static_cast<double>(element_count(source->shape())));
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
-  void requires_bytes(std::int64_t bytes) { peak_ += bytes; }
+  void needs(double bytes) { peak_ += bytes; }
 
   /// Plans, and unless that is all, checks.
   Answer run(const std::function<Findings(const CheckOptions&)>& check) {
-    if (job_.plan(Report().add(arrays_), kPieceBytes + peak_)) return Answer::yes;
+    constexpr double kMost = 9e18;
+    if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
+      return Answer::yes;
     const CheckOptions options = flags_.options(job_);
     return deliver(job_.phase(Phase::compute, [&] { return check(options); }), flags_, job_);
   }
@@ -49,7 +49,7 @@ class Inspection {
   Job& job_;
   const CheckFlags& flags_;
   Table arrays_{"arrays", "", {{"name", "array"}, {"dtype", "dtype"}, {"shape", "shape"}}, {}};
-  std::int64_t peak_ = 0;
+  double peak_ = static_cast<double>(kPieceBytes + check_bytes());
 };
 
 // What the options of one action were read into; it lives as long as the action's Run.
@@ -67,7 +67,12 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       "itself: ejk check cu-seqlens.");
 }
 
-constexpr std::int64_t kWhole = 8;  // bytes an element that is kept
+constexpr double kNumber = 8;  // bytes of a number that is kept
+
+// Beside pieces, for what is looked at row by row.
+double row_bytes(const ArraySource& source) {
+  return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
+}
 
 }  // namespace
 
@@ -83,7 +88,7 @@ Run check_cu_seqlens(OptionSet& set) {
   declare_check(set, "cu-seqlens", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto cu = inspection.stream("cu_seqlens", words->array);
+    const auto cu = inspection.open("cu_seqlens", words->array);
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_cu_seqlens(cu, words->claims, options); });
   };
@@ -91,8 +96,7 @@ Run check_cu_seqlens(OptionSet& set) {
 
 Run check_segment_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<SegmentIdsClaims>>();
-  add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (batch, tokens)")
-      .required();
+  add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (..., tokens)").required();
   add_cu_seqlens(set, words->second);
   add_convention(set, words->claims.convention,
                  "which ids are padding: document or ejkernel\n"
@@ -100,26 +104,29 @@ Run check_segment_ids(OptionSet& set) {
   declare_check(set, "segment-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto ids = inspection.stream("ids", words->array);
-    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kWhole);
+    const auto ids = inspection.open("ids", words->array);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_segment_ids(ids, words->claims, options); });
   };
 }
 
 Run check_position_ids(OptionSet& set) {
-  const auto words = std::make_shared<Words<int>>();
+  const auto words = std::make_shared<Words<PositionIdsClaims>>();
   add_reference(set, "IDS", words->array,
-                "the position of each token, (tokens,) or (batch, tokens)\nBelow 0 is padding.")
+                "the position of each token, (tokens,) or (..., tokens)\nBelow 0 is padding.")
       .required();
   add_cu_seqlens(set, words->second);
+  add_word(set, "--padding", words->claims.padding, at_least(0), "N",
+           "the position that padding has, as 1 in some tokenizers\n"
+           "Only where it does not go on from the position before it.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto ids = inspection.stream("ids", words->array);
-    const auto cu = inspection.open("cu_seqlens", words->second, 2 * kWhole);
+    const auto ids = inspection.open("ids", words->array);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
     return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, cu, options); });
+        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, words->claims, options); });
   };
 }
 
@@ -130,7 +137,7 @@ Run check_group_sizes(OptionSet& set) {
   declare_check(set, "group-sizes", words->flags, "The report says how evenly the groups are filled.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto sizes = inspection.stream("group_sizes", words->array);
+    const auto sizes = inspection.open("group_sizes", words->array);
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_group_sizes(sizes, words->claims, options); });
   };
@@ -143,8 +150,11 @@ Run check_group_metadata(OptionSet& set) {
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
       .required();
-  add_word(set, "--tm", claims.tm, at_least(1), "T",
-           "rows of a tile\nWithout it tiles are not compared with the rows of their groups.");
+  add_word(
+      set, "--tm", claims.tm, at_least(1), "T",
+      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, "
+      "tiles are not compared with the rows of their groups.");
+  add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
   add_reference(set, "--topk-ids", words->third,
@@ -165,24 +175,18 @@ Run check_group_metadata(OptionSet& set) {
       throw Error(Error::Kind::usage,
                   words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
-    GroupMetadataArrays arrays;
-    auto members = job.phase(Phase::read, [&] { return job.inputs.arrays_in(words->array); });
-    job.provenance.input("group_metadata", words->array);
-    for (const auto& [name, into] :
-         {std::pair{"group_offsets", &arrays.group_offsets}, std::pair{"group_ids", &arrays.group_ids},
-          std::pair{"m_tile_ids", &arrays.m_tile_ids}, std::pair{"num_tiles", &arrays.num_tiles}}) {
-      const auto member = std::find_if(members.begin(), members.end(),
-                                       [&](const NamedInput& one) { return one.name == name; });
-      if (member == members.end())
-        throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", printable(words->array), name))
-            .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
-      const auto source = job.phase(Phase::read, [&] { return job.inputs.open(*member); });
+    const ArrayGroup group = job.phase(Phase::read, [&] {
+      return job.inputs.open_group("group_metadata", words->array,
+                                   {"group_offsets", "group_ids", "m_tile_ids", "num_tiles"});
+    });
+    const GroupMetadataArrays arrays = group_metadata_in(group, words->claims);
+    for (const auto& [name, source] : group.arrays) {
       job.inputs.count_read(type_of(*source).bytes());
-      *into = inspection.add(name, source, 4 * kWhole);
+      inspection.add(name, source, 4 * kNumber);
     }
-    words->claims.group_sizes = inspection.open("group_sizes", words->second, 2 * kWhole);
-    words->claims.topk_ids = inspection.stream("topk_ids", words->third);
-    inspection.requires_bytes(words->claims.experts * kWhole);
+    words->claims.group_sizes = inspection.open("group_sizes", words->second, 2 * kNumber);
+    words->claims.topk_ids = inspection.open("topk_ids", words->third);
+    inspection.needs(static_cast<double>(words->claims.experts) * kNumber);
     return inspection.run([&](const CheckOptions& options) {
       return ejk::check_group_metadata(arrays, words->claims, options);
     });
@@ -197,8 +201,9 @@ Run check_topk_ids(OptionSet& set) {
                 "With --experts the report says how evenly experts are chosen.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto ids = inspection.stream("topk_ids", words->array);
-    inspection.requires_bytes(words->claims.value_or(0) * kWhole * (1 + threads()));
+    const auto ids = inspection.open("topk_ids", words->array);
+    inspection.needs(static_cast<double>(words->claims.value_or(0)) * kNumber * (1 + threads()) +
+                     row_bytes(*ids));
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_topk_ids(ids, words->claims, options); });
   };
@@ -216,7 +221,8 @@ Run check_indices(OptionSet& set) {
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto indices = inspection.stream("indices", words->array);
+    const auto indices = inspection.open("indices", words->array);
+    inspection.needs(row_bytes(*indices));
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_indices(indices, words->claims, options); });
   };
@@ -231,14 +237,17 @@ Run check_block_table(OptionSet& set) {
   add_reference(set, "SEQ_LENS", words->second, "tokens of each sequence, (batch,)").required();
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
+  add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
+           "a page that holds nothing, any number of times\n"
+           "Some servers put it where a window has left a page behind.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto table = inspection.stream("block_table", words->array);
-    const auto lengths = inspection.open("seq_lens", words->second, kWhole);
-    constexpr std::int64_t kOfAnyPage = 64;
-    inspection.requires_bytes(words->claims.pages ? *words->claims.pages * kWhole
-                                                  : element_count(table->shape()) * kOfAnyPage);
+    const auto table = inspection.open("block_table", words->array);
+    const auto lengths = inspection.open("seq_lens", words->second, kNumber);
+    constexpr double kOfAnyPage = 64;
+    inspection.needs(words->claims.pages ? static_cast<double>(*words->claims.pages) * kNumber
+                                         : static_cast<double>(element_count(table->shape())) * kOfAnyPage);
     return inspection.run([&](const CheckOptions& options) {
       return ejk::check_block_table(table, lengths, words->claims, options);
     });
