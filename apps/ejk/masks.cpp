@@ -263,11 +263,8 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
   blocks(REF, QxK)          a stored mask of blocks, each QxK elements
-  from(REF)                 the mask that the files of mask-info store
-  visited(REF)              all of the blocks that those make a kernel visit
-                            with block=QxK, shape=HxQxK, walk=dkv,
-                            head_shards=N, q_seq_shards=N where .npz files and
-                            folders do not say it
+  from(REF)                 the mask that a file of mask-info stores
+  visited(REF)              all of the blocks that it makes a kernel visit
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 
 }  // namespace ejk::app

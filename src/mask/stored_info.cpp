@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
@@ -263,14 +264,7 @@ void read_integers(const ArraySource& array, const Shape& start, const Shape& co
   raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
   out.resize(static_cast<std::size_t>(n));
   array.read(start, count, raw.data());
-  dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const T* from = reinterpret_cast<const T*>(raw.data());
-      for (std::int64_t i = 0; i < n; ++i)
-        out[static_cast<std::size_t>(i)] =
-            std::cmp_less(from[i], INT64_MAX) ? static_cast<std::int64_t>(from[i]) : INT64_MAX;
-    }
-  });
+  core::load_integers(array.dtype(), raw.data(), n, out.data());
 }
 
 }  // namespace

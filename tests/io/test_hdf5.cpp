@@ -731,6 +731,14 @@ TEST_CASE("a group gives those of its own arrays that are wanted, and its attrib
     CHECK(group.attributes == Texts{{"key", "of g"}});
   }
   CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(path + ":/gone").group({"x"}); }), "gone"));
+  write_arrays(parse_reference(path + ":/h"), {{"z", make_source(counting({2}))}});
+  try {
+    ArrayFile(path).group({"v", "z"});
+    FAIL("no error");
+  } catch (const Error& e) {
+    CHECK(e.message() == path + ": holds none of v, z");
+    CHECK(e.hint() == "did you mean " + path + ":/h?");
+  }
   write_array(parse_output(folder / "b.npy"), x);
   CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(folder / "b.npy").group({"x"}); }),
                  "is one array, and several are wanted"));
