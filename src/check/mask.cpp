@@ -269,8 +269,9 @@ std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, Blo
       mask::scan_bytes(q_length, kv_length, block, mask::Patterns::dropped, mask::Reading::in_order);
   const auto blocks =
       core::checked_mul(core::ceil_div(q_length, block.q), core::ceil_div(kv_length, block.kv));
-  if (!scan || !blocks) return INT64_MAX;
-  return core::checked_add(*blocks, core::checked_mul(*scan, 2).value_or(INT64_MAX)).value_or(INT64_MAX);
+  // The state of each block, and the panels of one mask and of another.
+  return core::sum_of_bytes(
+      {blocks.value_or(core::kMostBytes), scan.value_or(core::kMostBytes), scan.value_or(core::kMostBytes)});
 }
 
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options) {

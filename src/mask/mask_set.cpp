@@ -231,13 +231,12 @@ std::int64_t MaskSet::distinct_heads() const {
 
 std::int64_t MaskSet::bytes() const {
   constexpr std::int64_t kMask = 512, kShared = 64;  // a mask with its parts; a head's share in another's
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;
   if (parts_.empty()) return 0;
   const auto distinct = core::checked_mul(distinct_entries(), distinct_heads());
   const auto bytes = distinct == 1 ? core::checked_mul(heads_, kShared)
                      : distinct    ? core::checked_mul(*distinct, kMask)
                                    : std::nullopt;
-  return std::min(bytes.value_or(kMost), kMost);
+  return std::min(bytes.value_or(core::kMostBytes), core::kMostBytes);
 }
 
 std::vector<MaskBroadcast> MaskSet::broadcasts() const {

@@ -108,7 +108,7 @@ const Constant kOffset{[](const Sample& s, const Agreement&) -> std::optional<do
                        }};
 
 // The constant of nearly all of these.
-std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
+std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
   std::vector<double> values;
   for (const Sample* s : samples)
     if (const auto value = constant.of(*s, agree)) values.push_back(*value);
@@ -126,6 +126,14 @@ std::optional<double> fit(const Constant& constant, const Samples& samples, cons
     as_well += agree(samples[i]->actual, constant.apply(other, c));
   }
   return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
+}
+
+// The same, unless the other kind does as well: elements that hardly differ among themselves tell neither.
+std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
+  const auto c = fit_one(constant, samples, agree);
+  if (!c) return std::nullopt;
+  const Constant& other = &constant == &kFactor ? kOffset : kFactor;
+  return fit_one(other, samples, agree) ? std::nullopt : c;
 }
 
 // A factor that has a name, and that name.
@@ -984,7 +992,7 @@ std::string Naming::part(std::size_t axis, const std::vector<AxisRange>& ranges)
     const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), begin);
     if (next == run.offsets.begin() || next == run.offsets.end() || end > *next) continue;
     const std::int64_t index = next - run.offsets.begin() - 1, from = *std::prev(next), to = *next;
-    const std::string name = fmt::format("{} {}", run.name, index);
+    std::string name = fmt::format("{} {}", run.name, index);
     if (begin == from && end == to) return name;
     if (end == to)
       return fmt::format("the last {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));

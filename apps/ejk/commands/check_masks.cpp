@@ -94,7 +94,7 @@ Answer run(const MaskInfoWords& words, Job& job) {
     peak += kOfPattern * array->shape()[0];
   if (!claims.masks.empty()) {
     const Mask& mask = claims.masks.front();
-    peak += std::min(ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), {128, 128}), INT64_MAX - peak);
+    peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), {128, 128});
   }
   const std::vector<std::string> warnings = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;

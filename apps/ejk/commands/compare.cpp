@@ -214,7 +214,7 @@ class ExplainedTables {
 };
 
 // Where elements can be read in any order, as exchanges are looked for; as it is where there is no room for that.
-Source at_hand(Source source, std::int64_t room) {
+Source at_hand(const Source& source, std::int64_t room) {
   const bool is_at_hand = source->mapped() && source->mapped()->is_c_contiguous();
   return is_at_hand || byte_count(source->shape(), source->dtype()) > room ? source : in_memory(*source);
 }
@@ -295,8 +295,8 @@ Answer run(const CompareOptions& options, Job& job) {
     for (const Pair& pair : pairs) {
       Explained found;
       if (pair.why.empty()) {
-        Source a = job.inputs.open(*pair.actual);
-        Source e = job.inputs.open(*pair.expected);
+        const Source a = job.inputs.open(*pair.actual);
+        const Source e = job.inputs.open(*pair.expected);
         const auto done = [&](std::int64_t n, std::int64_t) { progress(before + n, elements); };
         if (options.explains()) {
           const std::int64_t room = (job.budget.bytes() - peak) / 2;
