@@ -231,11 +231,11 @@ OpenArray::Group group_opener(Job& job) {
     ArrayGroup group =
         job.phase(Phase::read, [&] { return job.inputs.open_group("mask_info", reference, names); });
     // Of indices what a kernel visits is kept; of elements that can be read in order alone, each as a bit.
-    constexpr std::int64_t kBytesPerEntry = 32;
+    constexpr std::int64_t kBytesPerEntry = 32, kMost = std::int64_t{1} << 50;  // no memory holds as many
     std::int64_t held = 0;
     for (const auto& [name, array] : group.arrays) {
       const std::int64_t bytes = type_of(*array).bytes();
-      if (name == "block_mask") held += kBytesPerEntry * element_count(array->shape());
+      if (name == "block_mask") held += kBytesPerEntry * std::min(kMost, bytes);
       if (name == "partial_mask_blocks") held += array->random_access() ? 0 : bytes / 8;
       if (name != "partial_mask_blocks") job.inputs.count_read(bytes);
     }

@@ -519,6 +519,9 @@ class MaskInfoCheck {
           });
     }
     found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
+    if (arrays_.is_computable())
+      found_.facts().add(Remark{
+          "A kernel computes the elements of partial blocks from positions: they are taken to be the mask's."});
   }
 
   static std::string counted_pairs(std::int64_t pairs) {

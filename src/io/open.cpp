@@ -79,7 +79,8 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
   if (!io::container(reference_.container).holds_several || (!is_hdf5 && !path.empty()))
     throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
         .hint("an HDF5 file or a group in one, an .npz or a folder holds several");
-  const std::vector<std::string> names = container_->names(path);
+  std::vector<std::string> names = container_->names(path);
+  for (const ArrayLink& link : container_->links(path)) names.push_back(link.name);  // other names of arrays
   while (path.ends_with('/')) path.pop_back();
   const std::string before = !is_hdf5                                ? ""
                              : path.starts_with('/') || path.empty() ? path + "/"

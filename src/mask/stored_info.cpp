@@ -231,7 +231,7 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
   if (!fits || (arrays.is_dynamic && (grid[1] != layout.q_blocks || grid[2] != layout.kv_blocks))) {
     Error error = fail(fmt::format("a grid of {} is not that of {} queries x keys, {}", to_string(grid),
                                    blocks, name_of(arrays.direction)));
-    if (!arrays.is_dynamic) error.hint("one of the backward pass of keys and values is walked as dkv");
+    if (arrays.forward()) error.hint("of the backward pass of keys and values: walk=dkv");
     throw error;
   }
   l.is_dynamic = arrays.is_dynamic;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "checks.hpp"
@@ -59,15 +60,15 @@ Answer run(const MaskWords& words, Job& job) {
   return deliver(found, words.flags, job);
 }
 
-// What the file says of its shape; nothing where it is no MaskInfo, which is a finding.
-Shape shape_in(const ArrayGroup& group, const StoredSettings& settings) {
+// What the file says of its shape: perhaps nothing. No answer where it is no MaskInfo, which is a finding.
+std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& settings) {
   try {
     const MaskShape shape = StoredMaskInfo(group, settings).shape();
-    if (shape.q_length > 0) return {shape.heads, shape.q_length, shape.kv_length};
+    return shape.q_length == 0 ? Shape() : Shape{shape.heads, shape.q_length, shape.kv_length};
   } catch (const Error& error) {
-    if (error.kind() == Error::Kind::usage) throw;
+    if (error.kind() == Error::Kind::usage || error.code() == Error::Code::unknown_block) throw;
+    return std::nullopt;
   }
-  return {};
 }
 
 Answer run(const MaskInfoWords& words, Job& job) {
@@ -81,17 +82,19 @@ Answer run(const MaskInfoWords& words, Job& job) {
   }
   const ArrayGroup group = group_opener(job)(words.file, StoredMaskInfo::array_names());
   Report plan;
-  if (!masks.array.empty() || !masks.expressions.empty()) {
-    if (masks.shape.empty()) masks.shape = shape_in(group, claims.settings);
+  const std::optional<Shape> shape = shape_in(group, claims.settings);
+  if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
+    if (masks.shape.empty()) masks.shape = *shape;
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
     plan.warnings = given.warnings;
   }
-  constexpr std::int64_t kOfEntry = 40, kOfPattern = 32;
+  constexpr std::int64_t kOfEntry = 40, kOfPattern = 32, kMost = std::int64_t{1} << 50;
   std::int64_t peak = 0;
-  if (const auto array = group.find("block_mask")) peak += kOfEntry * element_count(array->shape());
+  if (const auto array = group.find("block_mask"))
+    peak += kOfEntry * std::min(kMost, element_count(array->shape()));
   if (const auto array = group.find("partial_mask_blocks"); array && !array->shape().empty())
-    peak += kOfPattern * array->shape()[0];
+    peak += kOfPattern * std::min(kMost, array->shape()[0]);
   if (!claims.masks.empty()) {
     const Mask& mask = claims.masks.front();
     peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), {128, 128});
@@ -99,14 +102,9 @@ Answer run(const MaskInfoWords& words, Job& job) {
   const std::vector<std::string> warnings = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
-  try {
-    Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
-    found.facts().warnings = warnings;
-    return deliver(found, words.flags, job);
-  } catch (Error& error) {
-    if (error.code() == Error::Code::unknown_block) error.hint("--block QxK says it");
-    throw;
-  }
+  Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
+  found.facts().warnings = warnings;
+  return deliver(found, words.flags, job);
 }
 
 }  // namespace
@@ -145,7 +143,14 @@ Run check_mask_info(OptionSet& set) {
                   "With a mask, what a kernel computes is compared with it, and a finding says which\n"
                   "index is wrong and what it should be.\n\n") +
           kMaskHelp);
-  return [words](Job& job) { return run(*words, job); };
+  return [words](Job& job) {
+    try {
+      return run(*words, job);
+    } catch (Error& error) {
+      if (error.code() == Error::Code::unknown_block) error.hint("--block QxK says it");
+      throw;
+    }
+  };
 }
 
 }  // namespace ejk::app
