@@ -96,8 +96,8 @@ std::function<Findings()> stored_mask(std::vector<float> values, Polarity polari
   };
 }
 
-// A MaskInfo of 8 x 8 in blocks of 4 x 4, of which one number, or what else, is changed. As stored: block_mask 1 0 /
-// 2 1, data_next 0 0 / 0 1, mask_next 0 0 / 0 0, one partial block.
+// A MaskInfo of 8 x 8 in blocks of 4 x 4, of which one number, or what else, is changed. As stored:
+// block_mask 1 0 / 2 1, data_next 0 0 / 0 1, mask_next 0 0 / 0 0, one partial block.
 std::function<Findings()> info(std::function<void(ArrayGroup&)> change, bool computable = false,
                                bool with_mask = true) {
   return [=] {
