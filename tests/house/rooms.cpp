@@ -54,6 +54,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention", "attention"},
     {"attention_check", "attention"},
     {"array_math", "arrays"},
+    {"against", "verify"},
     {"compare", "verify"},
     {"explanation", "verify"},
     {"generate", "arrays"},

@@ -1,0 +1,643 @@
+// A mistake is a variation of the plain form: rows are worked out by it, and compared with those that were given.
+// Arrays are explained one after the other: out before lse, dq before dk and dv, as a row of dq needs no other row.
+// A gradient may be wrong because the whole computation is, or because the backward pass alone is: then lse and δ
+// are those of the right forward pass.
+//
+// tests: tests/attention/test_mistakes.cpp
+#include "attention/mistakes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "attention/numbers.hpp"
+#include "verify/hypotheses.hpp"
+#include "verify/rounding.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+using verify::Hypothesis;
+
+constexpr double kLn2 = 0.69314718055994530942;
+
+// What is done otherwise. Plausible ones are tried in pairs, too, those of different kinds.
+struct Change {
+  std::string kind, text;
+  std::function<void(Variation&)> apply;
+  bool plausible = false;
+};
+
+// The masks that are taken for those of a problem, made when they are first asked for.
+class NearbyMasks {
+ public:
+  explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
+
+  /// The mask of that text, or the problem's own where it has none; null: all pairs attend.
+  const Mask* find(const Problem& p, const std::string& text) {
+    const MaskTiles* tiles = blocks_.of(p);
+    if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+    const std::scoped_lock lock(mutex_);
+    for (const mask::NearbyMask& other : nearby(p, tiles))
+      if (other.text == text) return &other.mask;
+    return tiles ? &*tiles->mask : nullptr;
+  }
+
+  std::vector<std::string> texts(const CheckedArguments& setup) {
+    constexpr std::int64_t kMost = 64;
+    std::vector<std::string> all;
+    for (std::int64_t n = 0; n < std::min(kMost, setup.problems()); ++n) {
+      const std::int64_t at = setup.problems() <= kMost ? n : n * (setup.problems() / kMost);
+      const Problem p = setup.problem(at / setup.shape.heads, at % setup.shape.heads);
+      if (p.q_length == 0 || p.kv_length == 0) continue;
+      for (const mask::NearbyMask& other : nearby(p, blocks_.of(p)))
+        if (std::find(all.begin(), all.end(), other.text) == all.end()) all.push_back(other.text);
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<mask::NearbyMask>& nearby(const Problem& p, const MaskTiles* tiles) {
+    auto& known = tiles ? of_mask_[&tiles->mask->node()] : of_lengths_[{p.q_length, p.kv_length}];
+    if (!known.empty()) return known;
+    if (tiles) return known = mask::nearby_masks(*tiles->mask);
+    known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
+    if (p.q_length != p.kv_length)
+      known.push_back({"a causal mask is applied at the bottom right, and there is none",
+                       causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
+    return known;
+  }
+
+  const MaskPlan& blocks_;
+  std::mutex mutex_;
+  std::map<const MaskNode*, std::vector<mask::NearbyMask>> of_mask_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<mask::NearbyMask>> of_lengths_;
+};
+
+// The masks of packed sequences that are taken for one: nothing where they have lengths of their own.
+std::optional<std::vector<std::optional<Mask>>> masks_of_one_sequence(const GivenAttention& it) {
+  const CheckedArguments& s = it.setup;
+  const AttentionSettings& settings = it.plan.settings;
+  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
+  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
+  const auto join = [&](std::size_t head, const Mask& more) {
+    masks[head] = masks[head] ? *masks[head] & more : more;
+  };
+  try {
+    for (const HeadMasks& part : settings.masks) {
+      if (part.batch != 1) return std::nullopt;
+      for (std::size_t head = 0; head < masks.size(); ++head)
+        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
+    }
+    if (settings.q_segment_ids) {
+      const Mask segments =
+          segments_mask(*settings.q_segment_ids,
+                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
+      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
+    }
+  } catch (const Error&) {  // of other lengths
+    return std::nullopt;
+  }
+  return masks;
+}
+
+class Mistakes {
+ public:
+  explicit Mistakes(const GivenAttention& it)
+      : it_(it), setup_(it.setup), blocks_(it.plan.blocks()), nearby_(blocks_), right_(setup_, blocks_) {
+    if (setup_.packed() && setup_.shape.entries > 1) one_sequence_ = masks_of_one_sequence(it);
+    changes_ = changes();
+  }
+
+  std::vector<verify::Found> explain(const GivenArray& array) {
+    const double nanoseconds = row_nanoseconds(array.which);
+    verify::Search search(array.rows, array.counts, nanoseconds);
+    std::vector<verify::Found> found = run(array, search, 0);
+    const double unit = unit_of_weights(array.rows.dtype);
+    if (search.left() <= kOpen || unit == 0 || array.which == Result::lse) return found;
+    // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
+    verify::Search loose(array.rows, array.counts, nanoseconds);
+    const double rounded = loose.leave_out(hypothesis(array, {}, Pass::both, unit, true));
+    verify::Found rounding{{"rounding",
+                            fmt::format("it is consistent with weights that are rounded to {}",
+                                        unit == kBfloat16 ? "bfloat16" : "float16"),
+                            rounded},
+                           "",
+                           std::nullopt};
+    std::vector<verify::Found> all;
+    if (loose.left() > kOpen) all = run(array, loose, unit);
+    if (loose.left() > kOpen && loose.left() >= search.left()) return found;
+    if (all.empty() && loose.left() > kOpen) return found;
+    if (rounded > 0.005) all.push_back(std::move(rounding));
+    return all;
+  }
+
+ private:
+  static constexpr double kOpen = 0.05;
+  static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
+  enum class Pass { both, backward };
+
+  // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
+  double unit_of_weights(DType given) const {
+    double unit = 0;
+    for (const DType type : {given, setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
+      unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
+    return unit;
+  }
+
+  double row_nanoseconds(Result which) const {
+    const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
+    if (which == Result::dk || which == Result::dv)
+      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100);
+    return static_cast<double>(setup_.longest_keys()) * (size + 100);
+  }
+
+  std::vector<verify::Found> run(const GivenArray& array, verify::Search& search, double unit) {
+    std::vector<Hypothesis> list;
+    std::vector<std::optional<Change>> origin;
+    const auto add = [&](Hypothesis h, const std::optional<Change>& of = std::nullopt) {
+      list.push_back(std::move(h));
+      origin.push_back(of);
+    };
+    const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
+    const bool of_key = array.which == Result::dk || array.which == Result::dv;
+    // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
+    const bool cheap = reference_work(setup_) <= 0x1p25;
+    for (const Change& change : of_key && !cheap ? found_ : changes_)
+      add(hypothesis(array, change, Pass::both, unit), change);
+    if (of_gradient) {
+      for (const Change& change : gradient_changes())
+        if (!(of_key && change.kind == "delta" && array.which == Result::dv))
+          add(hypothesis(array, change, Pass::both, unit, true), change);
+      for (const Change& change : changes_) {
+        Change alone = change;
+        alone.text += ", in the backward pass alone";
+        add(hypothesis(array, alone, Pass::backward, unit), alone);
+      }
+    }
+    if (array.which == Result::lse) add_lse(array, add);
+    add_partners(array, search, unit, add);
+    if (!of_key) add_masks_of_others(array, search, unit, add);
+    if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
+
+    std::vector<verify::Found> all = search.run(list);
+    remember(all, origin);
+    if (search.left() <= kOpen) return all;
+    // Two at once.
+    list.clear();
+    origin.clear();
+    std::vector<Change> plausible;
+    for (const Change& change : changes_)
+      if (change.plausible) plausible.push_back(change);
+    if (of_key && !cheap) plausible.clear();
+    for (std::size_t a = 0; a < plausible.size(); ++a)
+      for (std::size_t b = a + 1; b < plausible.size(); ++b) {
+        if (plausible[a].kind == plausible[b].kind) continue;
+        const Change both{plausible[a].kind + "+" + plausible[b].kind,
+                          plausible[a].text + ", and " + plausible[b].text,
+                          [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
+        add(hypothesis(array, both, Pass::both, unit), both);
+      }
+    std::vector<verify::Found> more = search.run(list);
+    remember(more, origin);
+    std::move(more.begin(), more.end(), std::back_inserter(all));
+    return all;
+  }
+
+  // What explains one array is tried on the next.
+  void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
+    for (const verify::Found& f : all)
+      if (f.hypothesis && origin[*f.hypothesis]) found_.push_back(*origin[*f.hypothesis]);
+  }
+
+  // --- rows under a variation
+
+  std::shared_ptr<const Reference> reference(const Change& change, bool sizes) const {
+    Variation v;
+    if (change.apply) change.apply(v);
+    v.sizes = sizes;
+    return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
+  }
+
+  Hypothesis hypothesis(const GivenArray& array, const Change& change, Pass pass, double unit,
+                        bool right_statistics = false) const {
+    const auto made = reference(change, unit > 0);
+    Variation v;
+    if (change.apply) change.apply(v);
+    const double relative = Bounds::half_spacing(array.rows.dtype) +
+                            (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
+    const double least = Bounds::half_of_least(array.rows.dtype), most = array.most, scale = v.scale;
+    const bool saved = pass == Pass::backward || right_statistics;
+    // Fills what was asked for.
+    const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
+                          double absolute, const std::vector<double>& sizes, double of_sizes, double* values,
+                          double* allowed) {
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = row[at];
+        allowed[c] = absolute + least + relative * std::abs(std::isfinite(row[at]) ? row[at] : 0) +
+                     (of_sizes > 0 ? of_sizes * sizes[at] : 0);
+      }
+    };
+    Hypothesis h{change.kind, change.text, {}};
+    switch (array.which) {
+      case Result::out:
+      case Result::lse:
+        h.values = [=, this, is_out = array.which == Result::out](std::int64_t n,
+                                                                  std::span<const std::int64_t> columns,
+                                                                  double* values, double* allowed) {
+          const Place place = it_.queries.at(n);
+          const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+          if (is_out) {
+            fill(columns, r.out, it_.bounds.of_out(r.lse, scale), r.sizes, unit, values, allowed);
+          } else {
+            values[0] = r.lse;
+            allowed[0] =
+                it_.bounds.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
+          }
+          return true;
+        };
+        break;
+      case Result::dq:
+        h.values = [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                             double* allowed) {
+          const Place place = it_.queries.at(n);
+          const Problem p = setup_.problem(place.entry, place.head);
+          const auto g = setup_.rows_of(in_one_form(*it_.arrays.dout, setup_.layout), place.entry, place.head,
+                                        setup_.q_offsets);
+          const ReferenceRow r = made->row(p, place.row);
+          const Reference::Statistics of = saved ? right_.statistics(right_.row(p, place.row), g, place.row)
+                                                 : made->statistics(r, g, place.row);
+          std::vector<double> sizes;
+          const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &sizes : nullptr);
+          fill(columns, row, it_.bounds.of_dq(most), sizes, 2 * unit, values, allowed);
+          return true;
+        };
+        break;
+      case Result::dk:
+      case Result::dv: {
+        const auto own = std::make_shared<std::pair<std::once_flag, Reference::Saved>>();
+        h.values = [=, this, is_dk = array.which == Result::dk](std::int64_t n,
+                                                                std::span<const std::int64_t> columns,
+                                                                double* values, double* allowed) {
+          const Reference::Saved* statistics = &own->second;
+          if (saved)
+            statistics = &it_.saved();
+          else
+            std::call_once(own->first, [&] { own->second = made->saved(*it_.arrays.dout); });
+          const Place place = it_.keys.at(n);
+          const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
+          if (is_dk)
+            fill(columns, r.dk, it_.bounds.of_dk(most, r.weight), r.dk_sizes, 2 * unit, values, allowed);
+          else
+            fill(columns, r.dv, it_.bounds.of_dv(most, r.weight), r.dv_sizes, unit, values, allowed);
+          return true;
+        };
+        break;
+      }
+    }
+    return h;
+  }
+
+  // --- the mistakes
+
+  Change mask_change(const char* kind, std::string text, bool plausible) {
+    return {kind, text,
+            [this, text](Variation& v) {
+              v.mask = [this, text](const Problem& p) { return nearby_.find(p, text); };
+            },
+            plausible};
+  }
+
+  std::vector<Change> changes() {
+    std::vector<Change> all;
+    const auto scale = [&](double factor, std::string text, bool plausible) {
+      if (std::abs(factor - 1) < 1e-9 || !std::isfinite(factor)) return;
+      all.push_back({"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }, plausible});
+    };
+    const double s = setup_.scale, d = static_cast<double>(setup_.shape.head_size),
+                 dv = static_cast<double>(setup_.shape.value_size);
+    scale(1 / s, "the scale is left out", true);
+    scale(s, "the scale is applied twice", true);
+    scale(1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true);
+    scale(1 / d / s, "the scale is 1/D", false);
+    scale(std::sqrt(d) / s, "the scale is sqrt(D)", false);
+    if (dv != d) scale(1 / std::sqrt(dv) / s, "the scale is 1/sqrt(Dv), of the values", false);
+    scale(kLn2, "powers of 2 are taken of scores that are meant for powers of e", true);
+    scale(1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true);
+    scale(-1, "scores have the wrong sign", false);
+    int masks = 0;
+    for (const std::string& text : nearby_.texts(setup_))
+      all.push_back(mask_change("mask", text, ++masks <= 8));
+    if (one_sequence_)
+      all.push_back({"sequences", "packed sequences attend to each other",
+                     [this](Variation& v) {
+                       v.one_sequence = true;
+                       v.mask = [this](const Problem& p) -> const Mask* {
+                         const auto& mask = (*one_sequence_)[static_cast<std::size_t>(p.head)];
+                         return mask ? &*mask : nullptr;
+                       };
+                     },
+                     false});
+    if (setup_.group() > 1 && setup_.shape.kv_heads > 1)
+      all.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
+                     [](Variation& v) { v.interleaved = true; }, true});
+    using Cap = Variation::Cap;
+    const auto cap = [&](Cap how, const char* text, bool plausible) {
+      all.push_back({"softcap", text, [how](Variation& v) { v.cap = how; }, plausible});
+    };
+    if (setup_.softcap > 0) {
+      cap(Cap::none, "the soft cap is left out", true);
+      if (setup_.bias) cap(Cap::after_bias, "the soft cap comes after the bias", true);
+      cap(Cap::before_scale, "the soft cap comes before the scale", false);
+      cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
+    }
+    const auto bias = [&](double factor, const char* text, bool plausible) {
+      if (factor != 1) all.push_back({"bias", text, [factor](Variation& v) { v.bias = factor; }, plausible});
+    };
+    if (setup_.bias) {
+      bias(0, "the bias is left out", true);
+      bias(-1, "the bias is subtracted", true);
+      bias(2, "the bias is added twice", true);
+      bias(s, "the bias is multiplied by the scale", true);
+      bias(1 / s, "the bias is divided by the scale", false);
+      bias(1 / kLn2, "the bias is multiplied by log2(e)", false);
+      bias(kLn2, "the bias is not multiplied by log2(e), as the scores are", false);
+    }
+    all.push_back({"no_key", "queries without a key are NaN",
+                   [](Variation& v) { v.no_key = Variation::NoKey::nan; }, false});
+    all.push_back({"no_key", "queries without a key get the mean of all values",
+                   [](Variation& v) { v.no_key = Variation::NoKey::mean; }, false});
+    const auto wide = [&](const verify::Rounding& to) {
+      for (const DType type : {setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
+        if (verify::float_type(type).fraction_bits > to.bits) return true;
+      return false;
+    };
+    for (const verify::Rounding& to : verify::kRoundings)
+      if (wide(to))
+        all.push_back({"rounding", fmt::format("the inputs are rounded to {}", to.name),
+                       [to](Variation& v) { v.inputs = to; }, false});
+    for (const verify::Rounding& to : verify::kRoundings) {
+      all.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
+                     [to](Variation& v) { v.weights = to; }, false});
+      if (wide(to))
+        all.push_back({"rounding", fmt::format("the inputs and the weights are rounded to {}", to.name),
+                       [to](Variation& v) { v.inputs = v.weights = to; }, false});
+    }
+    return all;
+  }
+
+  // Of the backward pass, with lse and δ as they should be.
+  std::vector<Change> gradient_changes() const {
+    std::vector<Change> all;
+    const auto scale = [&](double factor, const char* text) {
+      if (std::abs(factor - 1) > 1e-9)
+        all.push_back({"scale", text, [factor](Variation& v) { v.scale_of_gradient = factor; }});
+    };
+    scale(1 / setup_.scale, "the gradient is not multiplied by the scale");
+    scale(setup_.scale, "the gradient is multiplied by the scale twice");
+    scale(kLn2, "the gradient is multiplied by ln 2");
+    scale(1 / kLn2, "the gradient is divided by ln 2");
+    all.push_back({"delta", "delta = rowsum(dout out) is left out", [](Variation& v) { v.delta = 0; }});
+    all.push_back({"delta", "delta is added, not subtracted", [](Variation& v) { v.delta = -1; }});
+    if (setup_.softcap > 0)
+      all.push_back(
+          {"softcap", "the derivative of the soft cap is left out", [](Variation& v) { v.slope = false; }});
+    using Heads = Variation::Heads;
+    if (setup_.group() > 1)
+      for (const auto& [how, text] :
+           {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
+            std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
+            std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"}})
+        all.push_back({"heads", text, [how = how](Variation& v) { v.heads = how; }});
+    return all;
+  }
+
+  template <class Add>
+  void add_lse(const GivenArray& array, Add&& add) {
+    std::vector<Change> bases{{}};
+    for (const Change& change : found_) bases.push_back(change);
+    struct Form {
+      const char *kind, *text;
+      double (*value)(const ReferenceRow& r);
+    };
+    static constexpr Form kForms[] = {
+        {"lse_base", "lse is a logarithm to base 2", [](const ReferenceRow& r) { return r.lse / kLn2; }},
+        {"lse_base", "lse is multiplied by ln 2", [](const ReferenceRow& r) { return r.lse * kLn2; }},
+        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
+         [](const ReferenceRow& r) { return r.most / kLn2 + (r.lse - r.most); }},
+        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
+         [](const ReferenceRow& r) { return r.most + (r.lse - r.most) / kLn2; }},
+        {"lse_sign", "lse has the wrong sign", [](const ReferenceRow& r) { return -r.lse; }},
+        {"lse_max", "lse lacks the largest score", [](const ReferenceRow& r) { return r.lse - r.most; }},
+        {"lse_max", "lse is the largest score alone", [](const ReferenceRow& r) { return r.most; }},
+        {"lse_max", "the largest score is subtracted in lse, not added",
+         [](const ReferenceRow& r) { return r.lse - 2 * r.most; }},
+        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
+         [](const ReferenceRow& r) { return std::exp(r.lse); }},
+        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
+         [](const ReferenceRow& r) { return std::exp(r.lse - r.most); }},
+        {"lse_empty", "lse of a query without a key is +inf",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? -r.lse : r.lse; }},
+        {"lse_empty", "lse of a query without a key is 0",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? 0 : r.lse; }},
+        {"lse_empty", "lse of a query without a key is NaN",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? std::nan("") : r.lse; }},
+    };
+    const double relative = Bounds::half_spacing(array.rows.dtype);
+    for (const Change& base : bases) {
+      const auto made = reference(base, false);
+      Variation v;
+      if (base.apply) base.apply(v);
+      for (const Form& form : kForms)
+        add({form.kind, form.text,
+             [=, this, scale = v.scale, &form](std::int64_t n, std::span<const std::int64_t>, double* values,
+                                               double* allowed) {
+               const Place place = it_.queries.at(n);
+               const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+               values[0] = form.value(r);
+               const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
+               allowed[0] = it_.bounds.of_lse(std::max(size, std::abs(r.most)), scale) + relative * size;
+               return true;
+             }});
+    }
+  }
+
+  // Heads or entries that hold what belongs to another one.
+  template <class Add>
+  void add_partners(const GivenArray& array, const verify::Search& search, double unit, Add&& add) {
+    if (unit > 0) return;
+    const Rows& rows = it_.rows_of(array.which);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const verify::RowAxis& of = array.rows.axes[axis];
+      if (of.length < 2) continue;
+      const auto candidate = [&array, &rows, axis](std::int64_t other) {
+        return Hypothesis{"", "",
+                          [&array, &rows, axis, other](std::int64_t n, std::span<const std::int64_t> columns,
+                                                       double* values, double* allowed) {
+                            Place place = rows.at(n);
+                            (axis == 0 ? place.head : place.entry) = other;
+                            if (place.row >= rows.length(place.entry)) return false;
+                            std::vector<double> row(static_cast<std::size_t>(array.rows.columns)), may(row);
+                            array.rows.expected(rows.row_of(place), row.data(), may.data());
+                            for (std::size_t c = 0; c < columns.size(); ++c) {
+                              values[c] = row[static_cast<std::size_t>(columns[c])];
+                              allowed[c] = may[static_cast<std::size_t>(columns[c])];
+                            }
+                            return true;
+                          }};
+      };
+      add_mapped(search, axis, of, "the result", candidate, add);
+    }
+  }
+
+  // Heads or entries that take the mask, or the bias, of another one.
+  template <class Add>
+  void add_masks_of_others(const GivenArray& array, const verify::Search& search, double unit, Add&& add) {
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const verify::RowAxis& of = array.rows.axes[axis];
+      if (of.length < 2 || (axis == 1 && setup_.packed())) continue;
+      const auto mask_of = [this, axis](std::int64_t other) {
+        return [this, axis, other](Variation& v) {
+          v.mask = [this, axis, other](const Problem& p) -> const Mask* {
+            Problem q = p;
+            (axis == 0 ? q.head : q.entry) = other;
+            const MaskTiles* tiles = blocks_.of(q);
+            return tiles ? &*tiles->mask : nullptr;
+          };
+        };
+      };
+      if (has_masks_along(axis))
+        add_mapped(
+            search, axis, of, "the mask",
+            [&](std::int64_t other) {
+              return hypothesis(array, {"", "", mask_of(other)}, Pass::both, unit);
+            },
+            add);
+      if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
+        add_mapped(
+            search, axis, of, "the bias",
+            [&](std::int64_t other) {
+              return hypothesis(
+                  array,
+                  {"", "", [axis, other](Variation& v) { (axis == 0 ? v.bias_head : v.bias_entry) = other; }},
+                  Pass::both, unit);
+            },
+            add);
+    }
+  }
+
+  bool has_masks_along(std::size_t axis) const {
+    const Problem first = setup_.problem(0, 0);
+    const Problem other = axis == 0 ? setup_.problem(0, 1) : setup_.problem(1, 0);
+    return blocks_.of(first) != blocks_.of(other);
+  }
+
+  template <class Add>
+  void add_mapped(const verify::Search& search, std::size_t axis, const verify::RowAxis& of, const char* what,
+                  const std::function<Hypothesis(std::int64_t)>& candidate, Add&& add) {
+    const std::vector<std::int64_t> from = search.partners(axis, of.length, candidate);
+    const std::string text = verify::text_of_partners(from, of.name, of.plural, what);
+    if (text.empty()) return;
+    const auto hypotheses = std::make_shared<std::map<std::int64_t, Hypothesis>>();
+    for (const std::int64_t other : from)
+      if (other >= 0) hypotheses->try_emplace(other, candidate(other));
+    Hypothesis h{
+        verify::is_exchange(from) ? "exchanged" : "repeated", text,
+        [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+          // Queries and keys have their heads and entries in one order.
+          const Place place = axis_rows_->at(n);
+          const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+          return other >= 0 && hypotheses->at(other).values(n, columns, values, allowed);
+        },
+        true};
+    add(std::move(h));
+  }
+
+  template <class Add>
+  void add_rounded_results(const GivenArray& array, Add&& add) {
+    for (const verify::Rounding& to : verify::kRoundings) {
+      if (to.truncates || verify::float_type(array.rows.dtype).fraction_bits <= to.bits) continue;
+      const auto exact = std::make_shared<Hypothesis>(hypothesis(array, {}, Pass::both, 0, true));
+      add({"rounding", fmt::format("the result is rounded to {}", to.name),
+           [=](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+             if (!exact->values(n, columns, values, allowed)) return false;
+             for (std::size_t c = 0; c < columns.size(); ++c) values[c] = to(values[c]);
+             return true;
+           }});
+    }
+  }
+
+ public:
+  /// The rows of the array that is being explained.
+  void set_rows(const Rows& rows) { axis_rows_ = &rows; }
+
+ private:
+  const GivenAttention& it_;
+  const CheckedArguments& setup_;
+  const MaskPlan& blocks_;
+  NearbyMasks nearby_;
+  Reference right_;
+  std::optional<std::vector<std::optional<Mask>>> one_sequence_;
+  std::vector<Change> changes_, found_;
+  const Rows* axis_rows_ = nullptr;
+};
+
+std::int64_t beyond(const GivenArray& array) {
+  std::int64_t all = 0;
+  for (const std::uint32_t n : array.counts.beyond) all += n;
+  return all;
+}
+
+}  // namespace
+
+std::vector<Explanation> explanations_of(const GivenAttention& given,
+                                         const std::vector<std::unique_ptr<GivenArray>>& arrays,
+                                         std::size_t given_arrays) {
+  Mistakes mistakes(given);
+  std::int64_t all_beyond = 0;
+  for (const auto& array : arrays) all_beyond += beyond(*array);
+  // What holds in several arrays is said once.
+  struct Said {
+    Explanation explanation;
+    std::string where;
+    std::vector<std::string> arrays;
+  };
+  std::vector<Said> said;
+  for (const auto& array : arrays) {
+    mistakes.set_rows(given.rows_of(array->which));
+    const double part = static_cast<double>(beyond(*array)) / static_cast<double>(all_beyond);
+    for (const verify::Found& found : mistakes.explain(*array)) {
+      const Explanation& e = found.explanation;
+      const auto same = std::find_if(said.begin(), said.end(), [&](const Said& other) {
+        return other.explanation.kind == e.kind && other.explanation.text == e.text;
+      });
+      if (same == said.end()) {
+        said.push_back({{e.kind, e.text, part * e.share_explained}, found.where, {array->rows.name}});
+        continue;
+      }
+      same->explanation.share_explained += part * e.share_explained;
+      if (same->where != found.where) same->where.clear();
+      if (same->arrays.back() != array->rows.name) same->arrays.push_back(array->rows.name);
+    }
+  }
+  std::vector<Explanation> all;
+  for (Said& s : said) {
+    s.explanation.text += s.where;
+    if (s.arrays.size() < given_arrays && !s.explanation.text.starts_with("lse "))
+      s.explanation.text = fmt::format("{}: {}", fmt::join(s.arrays, ", "), s.explanation.text);
+    all.push_back(std::move(s.explanation));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Explanation& a, const Explanation& b) {
+    return a.share_explained > b.share_explained;
+  });
+  return all;
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,17 @@
+// The usual mistakes of attention and its gradients, tried on rows that are beyond their bound.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention/against.hpp"
+
+namespace ejk::attn {
+
+/// What makes the rows of these arrays agree that are beyond their bound, best first; shares are of all of them.
+/// `given_arrays`: how many were given, those within their bounds included.
+std::vector<Explanation> explanations_of(const GivenAttention& given,
+                                         const std::vector<std::unique_ptr<GivenArray>>& arrays,
+                                         std::size_t given_arrays);
+
+}  // namespace ejk::attn
