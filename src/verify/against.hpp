@@ -51,7 +51,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                        const std::function<void(std::int64_t done)>& progress = {});
 
 /// "0-3, 7", at most `most` ranges of indices i with flags[i].
-std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 16);
+std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 8);
 
 /// Bytes that compare_rows takes for so many rows.
 inline std::int64_t bytes_of_rows(std::int64_t rows) { return 12 * rows; }
