@@ -31,6 +31,17 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
   return opened.source;
 }
 
+ArrayGroup Inputs::open_group(const std::string& role, const std::string& reference,
+                              const std::vector<std::string>& names) {
+  const ArrayReference named = parse_input(reference);
+  if (!named.slice.empty())
+    throw Error(Error::Kind::usage,
+                printable(reference) + ": a slice picks a part of one array, not of several");
+  ArrayGroup group = file(named).group(names, named.member);
+  provenance_.input(role, reference);
+  return group;
+}
+
 const ArrayFile& Inputs::file(const ArrayReference& reference) {
   // As many as compare needs. Each may take a process, and thousands may be named.
   constexpr std::size_t kMostOpen = 2;

@@ -33,6 +33,11 @@ class Inputs {
   /// The array that a reference names, noted as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
+  /// Those of some arrays that a file, folder or group in an HDF5 file holds, and its attributes, noted as `role`.
+  /// The caller counts what it reads.
+  ArrayGroup open_group(const std::string& role, const std::string& reference,
+                        const std::vector<std::string>& names);
+
   /// An array that is looked at and let go again: neither kept nor noted. count_read() counts what was read.
   std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
   std::shared_ptr<const ArraySource> open(NamedInput& input);

@@ -147,7 +147,8 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
   const auto opener = [&job](const char* role) -> OpenArray {
-    return [&job, role](const std::string& reference) { return job.open(role, reference); };
+    return {[&job, role](const std::string& reference) { return job.open(role, reference); },
+            group_opener(job)};
   };
   const AttentionMasks masks =
       open_masks(options, LeadingAxis::heads, opener("mask"), opener("mask_array"), job);
@@ -190,7 +191,7 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
   using Source = std::shared_ptr<const ArraySource>;
   const auto held = std::make_shared<std::map<std::string, Source>>();
   const auto held_bytes = std::make_shared<std::int64_t>(0);
-  const OpenArray open = [&job, held, held_bytes](const std::string& reference) {
+  const auto open_held = [&job, held, held_bytes](const std::string& reference) {
     Source& source = (*held)[reference];
     if (source) return source;
     Source opened = job.open("mask_array", reference);
@@ -201,9 +202,28 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
     }
     return source = opened;
   };
+  const OpenArray open(open_held, group_opener(job));
   AttentionMasks masks = open_masks(options, LeadingAxis::batch, open, open, job);
   masks.held_bytes = *held_bytes;
   return masks;
+}
+
+OpenArray::Group group_opener(Job& job) {
+  return [&job](const std::string& reference, const std::vector<std::string>& names) {
+    ArrayGroup group =
+        job.phase(Phase::read, [&] { return job.inputs.open_group("mask_info", reference, names); });
+    // Of indices what a kernel visits is kept; of elements that can be read in order alone, each as a bit.
+    constexpr std::int64_t kBytesPerEntry = 32;
+    std::int64_t held = 0;
+    for (const auto& [name, array] : group.arrays) {
+      const std::int64_t bytes = type_of(*array).bytes();
+      if (name == "block_mask") held += kBytesPerEntry * element_count(array->shape());
+      if (name == "partial_mask_blocks") held += array->random_access() ? 0 : bytes / 8;
+      if (name != "partial_mask_blocks") job.inputs.count_read(bytes);
+    }
+    job.require_memory(held);
+    return group;
+  };
 }
 
 std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks) {
@@ -220,9 +240,16 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   local(left=L, right=R), with offset=K or align=bottom-right
                             the query's own key, L before and R after; or none
   chunked(C)                causal within chunks of C
+  prefix(N)                 the first N keys
   segments(REF[, REF])      equal ids above 0 of queries and keys
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
+  blocks(REF, QxK)          a stored mask of blocks, each QxK elements
+  from(REF)                 the mask that the files of mask-info store
+  visited(REF)              all of the blocks that those make a kernel visit
+                            with block=QxK, shape=HxQxK, walk=dkv,
+                            head_shards=N, q_seq_shards=N where .npz files and
+                            folders do not say it
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 
 }  // namespace ejk::app

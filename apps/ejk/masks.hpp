@@ -60,6 +60,9 @@ struct AttentionMasks {
 /// Opens what the options name. Arrays that can only be read in order are held in memory.
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
 
+/// Opens the MaskInfo files that expressions name. Throws Error{budget} where one is too large.
+OpenArray::Group group_opener(Job& job);
+
 /// What serves several entries or heads, in words.
 std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks);
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -251,6 +252,19 @@ std::shared_ptr<const ArraySource> make_source(Array array, std::string name = "
 
 /// A view as a source; the elements must outlive it.
 std::shared_ptr<const ArraySource> make_source(const ArrayView& view, std::string name = "array");
+
+/// Arrays that belong together, as those of a MaskInfo in one file.
+struct ArrayGroup {
+  std::string name;  // in messages
+  std::map<std::string, std::shared_ptr<const ArraySource>> arrays;
+  std::map<std::string, std::string> attributes;  // what their file says of them
+
+  /// An array by its name; null where there is none.
+  std::shared_ptr<const ArraySource> find(const std::string& array) const {
+    const auto found = arrays.find(array);
+    return found == arrays.end() ? nullptr : found->second;
+  }
+};
 
 /// The type of what a source holds: as it lies where it is mapped, else in C order, as read_all() gives it.
 ArrayType type_of(const ArraySource& source);

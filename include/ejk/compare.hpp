@@ -5,7 +5,7 @@
 // or both are finite and |a - e| <= atol + rtol·|e|. That is computed in the arrays' common float type:
 // float16, bfloat16, float32 or float64; two different 16-bit types meet in float32, integers are taken as
 // float32, but the difference of two integers is taken exactly first. Source: ejkernel's assert_allclose as
-// documented.
+// documented; the tolerances of the types are those of PyTorch's assert_close for 16 bits, ejkernel's for others.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,21 @@ namespace ejk {
 
 enum class NanEqual { no, yes };
 
+/// A tolerance that is not given is that of the dtypes.
 struct Tolerance {
-  double rtol = 1e-5;
-  double atol = 1e-8;
+  std::optional<double> rtol = std::nullopt;
+  std::optional<double> atol = std::nullopt;
   NanEqual nan = NanEqual::yes;
 };
 
-/// Two elements that do not agree.
+/// That of the coarser of two dtypes: bfloat16 1.6e-2 and 1e-5, float16 1e-3 and 1e-5, float32 and float64 1e-5
+/// and 1e-8, integers and bool 0 and 0.
+struct DefaultTolerance {
+  double rtol = 0, atol = 0;
+};
+DefaultTolerance default_tolerance(DType actual, DType expected);
+
+/// Two elements, and how far they are apart.
 struct Difference {
   Shape index;
   Extreme actual, expected;
@@ -35,6 +43,7 @@ struct Difference {
 
 struct Comparison {
   bool close = false;
+  double rtol = 0, atol = 0;  // those that were used
   Shape actual_shape, expected_shape;
   DType actual_dtype = DType::boolean, expected_dtype = DType::boolean;
 
@@ -42,16 +51,25 @@ struct Comparison {
   std::int64_t elements = 0;
   std::int64_t differing = 0;  // elements that do not agree
   std::int64_t both_zero = 0;  // elements that are 0 on both sides
+  std::int64_t finite = 0;     // elements that are finite on both sides
   std::int64_t actual_nans = 0, actual_infinities = 0;
   std::int64_t expected_nans = 0, expected_infinities = 0;
+  /// NaN on one side alone. An infinity that is not the same one on the other side, where neither is NaN.
+  std::int64_t one_sided_nans = 0, one_sided_infinities = 0;
+  std::optional<Shape> first_one_sided_nan, first_one_sided_infinity;
   /// Of the elements that do not agree, the one with the largest |a - e|, the first of equals in C order; NaN
   /// is more than anything.
+  std::optional<Difference> violation;
+  /// Of all pairs of finite numbers, whether they agree or not, the one with the largest |a - e|, in the common
+  /// float type; 0 where all are equal.
   std::optional<Difference> largest_absolute;
-  /// The same by |a - e| / |e|, where both are finite and e is not 0.
+  /// The same by |a - e| / |e|, where e is not 0.
   std::optional<Difference> largest_relative;
-  /// The same by the number of floats between them in the common float type, where neither is NaN. None for
-  /// integers.
+  /// The same by the number of floats between them in the common float type. None for integers.
   std::optional<Difference> largest_ulps;
+  /// Of all pairs of finite numbers: √(Σ(a - e)² / n), and Σae / √(Σa² Σe²). No rms without such a pair, no
+  /// cosine where one side is 0. The last digits depend on the instruction set.
+  std::optional<double> rms, cosine;
 
   bool same_shape() const { return actual_shape == expected_shape; }
 };
@@ -70,7 +88,7 @@ std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expecte
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,
                            const Tolerance& tolerance = {});
 
-/// All that was found, with the worst elements. Warnings: dtypes differ; nearly all elements are 0 on both
+/// All that was found, with the elements that differ most. Warnings: dtypes differ; nearly all elements are 0 on both
 /// sides, so that agreement proves little.
 Report describe(const Comparison& comparison);
 

@@ -45,6 +45,8 @@ class Error : public std::exception {
     indivisible_mask,   // blocks do not divide its lengths; padding would do
     too_many_blocks,    // in a shard of a mask
     too_many_patterns,  // different partial blocks of a mask
+    computable_mask,    // a stored MaskInfo leaves its elements to the kernel
+    unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
     heads_of_mask,      // that segment ids would have to merge
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
                   // out. The last one: other processes' codes are compared with it

@@ -118,6 +118,12 @@ class ArrayFile {
   /// As array_names and array_links say: of another group of the file, or of the reference.
   std::vector<std::string> names(const std::string& group = "") const;
   std::vector<ArrayLink> links(const std::string& group = "") const;
+  /// What a file says of a group or an array in it: the attributes of an HDF5 object that are one text, whole
+  /// number or truth value ("true", "false"), of at most 64 KiB. Other containers have none.
+  std::map<std::string, std::string> attributes(const std::string& object = "") const;
+  /// Those of the arrays `wanted` that are in the file, or directly in the group that the reference names, with
+  /// the attributes of that. Error{input} where it is no such container.
+  ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
   /// An array by one of these names; what the reference names by "".
   std::shared_ptr<const ArraySource> array(const std::string& name = "") const;
   /// What another reference to this file names, with its slice.

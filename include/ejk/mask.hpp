@@ -11,11 +11,15 @@
 //   local(left, right, offset)  q + offset - left ≤ k ≤ q + offset + right; a side left out has no bound
 //   chunked(c)                  q / c = k / c and q ≥ k
 //   segments(a, b)              a[q] = b[k] and a[q] > 0 and b[k] > 0
+//   prefix(n)                   k < n
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
 //   array                       the element of an array
+//   blocks(array)               the element of an array (q blocks, kv blocks) for the block that holds (q, k)
+//   from(info), visited(info)   what a stored MaskInfo says: ejk/mask_info.hpp
 // Source: the mask kinds of JAX's splash attention; segments and documents as in packed attention.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,6 +40,14 @@ enum class Polarity {
   drop,      // true or non-zero: hidden
   additive,  // a float bias: 0 attends, -inf or ≤ -1e4 hides, anything else is an error
 };
+
+struct BlockShape {
+  std::int64_t q = 0;
+  std::int64_t kv = 0;
+};
+
+/// "128x256".
+std::string to_string(const BlockShape& block);
 
 class MaskNode;  // src/mask/node.hpp
 
@@ -75,10 +87,19 @@ Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std
 /// Errors: chunk < 1.
 Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk);
 
+/// Every query sees the first `keys` keys. Errors: a negative count.
+Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys);
+
 /// The elements of a bool array (q_length, kv_length). Errors: another rank or dtype.
 Mask array_mask(std::shared_ptr<const ArraySource> array);
 /// The same for a bool or integer array of declared polarity, or a float one that is additive.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
+
+/// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements; the
+/// lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths that
+/// take another number of blocks; those of array_mask.
+Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
+                 std::int64_t kv_length, Polarity polarity = Polarity::keep);
 
 /// One id a query and one a key, 1-D integer arrays; an id ≤ 0 is padding.
 Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids);
@@ -95,8 +116,45 @@ Mask operator~(const Mask& a);
 /// The slice `index` of an array's first axis as an array of its own.
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index);
 
-/// Opens the array that a reference inside a mask expression names.
-using OpenArray = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
+namespace mask {
+struct OpenedInfos;
+}
+
+/// Opens what the references inside of mask expressions name. Made of a function that opens an array, as
+/// open_array does, and for from(...) and visited(...) of one that gives those of some arrays that a file or
+/// group holds, as ArrayFile::group does. Copies share what was made of such a file.
+class OpenArray {
+ public:
+  using Array = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
+  using Group =
+      std::function<ArrayGroup(const std::string& reference, const std::vector<std::string>& names)>;
+
+  OpenArray() = default;
+  template <std::convertible_to<Array> F>
+  OpenArray(F array, Group group = nullptr) : OpenArray(Array(std::move(array)), std::move(group), {}) {}
+
+  std::shared_ptr<const ArraySource> operator()(const std::string& reference) const {
+    return array_(reference);
+  }
+  const Group& group() const { return group_; }
+  mask::OpenedInfos& infos() const { return *infos_; }
+
+ private:
+  struct Made {};
+  OpenArray(Array array, Group group, Made);
+
+  Array array_;
+  Group group_;
+  std::shared_ptr<mask::OpenedInfos> infos_;
+};
+
+/// What arrays say of the shape of a mask; 0: nothing.
+struct MaskShape {
+  std::int64_t heads = 0;  // 1: the same for any number
+  std::int64_t q_length = 0;
+  std::int64_t kv_length = 0;
+  bool at_most = false;  // the lengths are those of whole blocks, whose last may be cut short
+};
 
 /// Whether a text names the arrays that it refers to.
 enum class References { shown, hidden };
@@ -107,21 +165,24 @@ enum class References { shown, hidden };
 ///   inter  := unary ('&' unary)*
 ///   unary  := '~' unary | '(' union ')' | kind [ '(' arguments ')' ]
 ///   kind   := full | causal(offset=0, align=top-left) | local(left=, right=, offset=0, align=top-left)
-///           | chunked(size=) | segments(q=REF[, kv=REF]) | documents(cu_seqlens=REF) | file(array=REF)
+///           | chunked(size=) | prefix(keys=) | segments(q=REF[, kv=REF]) | documents(cu_seqlens=REF)
+///           | file(array=REF) | blocks(array=REF, block=QxK) | from(info=REF, ...) | visited(info=REF, ...)
 ///
 /// Arguments may be named or, in the order above, not. left and right are counts or "none" and must be given.
 /// align=bottom-right means offset = keys - queries, and is given instead of offset. A reference with special
-/// characters goes in double quotes.
+/// characters goes in double quotes. from and visited take block=QxK, shape=HxQxK, walk=forward or dkv,
+/// head_shards= and q_seq_shards= for what the file does not say.
 class MaskExpression {
  public:
   /// Throws Error{usage} that says where the text stops making sense, with the nearest kind as a hint.
   static MaskExpression parse(std::string_view text);
 
-  /// Heads, queries and keys as far as the arrays in the expression fix them (heads 1 when only shared ones
-  /// do). Throws Error{input} when they disagree.
-  std::optional<Shape> shape(const OpenArray& open) const;
+  /// Heads, queries and keys as far as the arrays in the expression fix them. Throws Error{input} when they
+  /// disagree.
+  MaskShape shape(const OpenArray& open) const;
 
-  /// The mask of head `head` of `heads`; file(REF) of shape (H, Q, K) gives slice `head`, or its only one.
+  /// The mask of head `head` of `shape`, which is (heads, queries, keys); an array of several heads gives slice
+  /// `head`, or its only one.
   Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
 
   const std::string& text() const { return text_; }

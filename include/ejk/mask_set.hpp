@@ -24,6 +24,7 @@ struct HeadMasks {
   std::int64_t heads = 1;       // 1: the same for all heads, else as many as there are
   /// Queries and keys that it is for; 0: any. Packed sequences have lengths of their own and take no other.
   std::int64_t q_length = 0, kv_length = 0;
+  bool lengths_at_most = false;  // whole blocks have them, whose last may be cut short
   /// The mask of one entry and head: of q_length queries × kv_length keys, which are at least 1.
   std::function<Mask(std::int64_t entry, std::int64_t head, std::int64_t q_length, std::int64_t kv_length)>
       mask;

@@ -2,6 +2,7 @@
 // change; the JSON is for programs: its keys stay, its numbers are unrounded.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,7 +28,8 @@ enum class Unit {
   flop,
   bytes_per_second,
   flop_per_second,
-  bar  // a table's cell, drawn as a bar: the largest number of the column fills it
+  value,  // a table's cell, an element: those of a row are written in as many digits as tell them apart
+  bar     // a table's cell, drawn as a bar: the largest number of the column fills it
 };
 
 /// Null, a truth value, a number, a text, or a list of numbers (a shape).
@@ -70,6 +72,9 @@ struct BlockPicture {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::shared_ptr<const std::vector<std::uint8_t>> states;  // rows × columns
+  /// What the states and the grid's cells are called, in the text and in the legend of the JSON.
+  std::array<std::string, 3> state_names = {"empty", "partial", "full"};
+  std::string block_name = "block";
 };
 
 struct Report;

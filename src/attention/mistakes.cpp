@@ -16,14 +16,14 @@
 #include <utility>
 
 #include "attention/numbers.hpp"
-#include "verify/hypotheses.hpp"
+#include "verify/mistakes.hpp"
 #include "verify/rounding.hpp"
 
 namespace ejk::attn {
 
 namespace {
 
-using verify::Hypothesis;
+using verify::Mistake;
 
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -117,13 +117,13 @@ class Mistakes {
 
   std::vector<verify::Found> explain(const GivenArray& array) {
     const double nanoseconds = row_nanoseconds(array.which);
-    verify::Search search(array.rows, array.counts, nanoseconds);
+    verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
     std::vector<verify::Found> found = run(array, search, 0);
     const double unit = unit_of_weights(array.rows.dtype);
     if (search.left() <= kOpen || unit == 0 || array.which == Result::lse) return found;
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
-    verify::Search loose(array.rows, array.counts, nanoseconds);
-    const double rounded = loose.leave_out(hypothesis(array, {}, Pass::both, unit, true));
+    verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
+    const double rounded = loose.leave_out(mistake(array, {}, Pass::both, unit, true));
     verify::Found rounding{{"rounding",
                             fmt::format("it is consistent with weights that are rounded to {}",
                                         unit == kBfloat16 ? "bfloat16" : "float16"),
@@ -158,10 +158,10 @@ class Mistakes {
     return static_cast<double>(setup_.longest_keys()) * (size + 100);
   }
 
-  std::vector<verify::Found> run(const GivenArray& array, verify::Search& search, double unit) {
-    std::vector<Hypothesis> list;
+  std::vector<verify::Found> run(const GivenArray& array, verify::MistakeSearch& search, double unit) {
+    std::vector<Mistake> list;
     std::vector<std::optional<Change>> origin;
-    const auto add = [&](Hypothesis h, const std::optional<Change>& of = std::nullopt) {
+    const auto add = [&](Mistake h, const std::optional<Change>& of = std::nullopt) {
       list.push_back(std::move(h));
       origin.push_back(of);
     };
@@ -170,15 +170,15 @@ class Mistakes {
     // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
     const bool cheap = reference_work(setup_) <= 0x1p25;
     for (const Change& change : of_key && !cheap ? found_ : changes_)
-      add(hypothesis(array, change, Pass::both, unit), change);
+      add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : gradient_changes())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          add(hypothesis(array, change, Pass::both, unit, true), change);
+          add(mistake(array, change, Pass::both, unit, true), change);
       for (const Change& change : changes_) {
         Change alone = change;
         alone.text += ", in the backward pass alone";
-        add(hypothesis(array, alone, Pass::backward, unit), alone);
+        add(mistake(array, alone, Pass::backward, unit), alone);
       }
     }
     if (array.which == Result::lse) add_lse(array, add);
@@ -202,7 +202,7 @@ class Mistakes {
         const Change both{plausible[a].kind + "+" + plausible[b].kind,
                           plausible[a].text + ", and " + plausible[b].text,
                           [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
-        add(hypothesis(array, both, Pass::both, unit), both);
+        add(mistake(array, both, Pass::both, unit), both);
       }
     std::vector<verify::Found> more = search.run(list);
     remember(more, origin);
@@ -213,7 +213,7 @@ class Mistakes {
   // What explains one array is tried on the next.
   void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
     for (const verify::Found& f : all)
-      if (f.hypothesis && origin[*f.hypothesis]) found_.push_back(*origin[*f.hypothesis]);
+      if (f.mistake && origin[*f.mistake]) found_.push_back(*origin[*f.mistake]);
   }
 
   // --- rows under a variation
@@ -225,8 +225,8 @@ class Mistakes {
     return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
   }
 
-  Hypothesis hypothesis(const GivenArray& array, const Change& change, Pass pass, double unit,
-                        bool right_statistics = false) const {
+  Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
+                  bool right_statistics = false) const {
     const auto made = reference(change, unit > 0);
     Variation v;
     if (change.apply) change.apply(v);
@@ -245,7 +245,7 @@ class Mistakes {
                      (of_sizes > 0 ? of_sizes * sizes[at] : 0);
       }
     };
-    Hypothesis h{change.kind, change.text, {}};
+    Mistake h{change.kind, change.text, {}};
     switch (array.which) {
       case Result::out:
       case Result::lse:
@@ -471,27 +471,27 @@ class Mistakes {
 
   // Heads or entries that hold what belongs to another one.
   template <class Add>
-  void add_partners(const GivenArray& array, const verify::Search& search, double unit, Add&& add) {
+  void add_partners(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
     if (unit > 0) return;
     const Rows& rows = it_.rows_of(array.which);
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2) continue;
       const auto candidate = [&array, &rows, axis](std::int64_t other) {
-        return Hypothesis{"", "",
-                          [&array, &rows, axis, other](std::int64_t n, std::span<const std::int64_t> columns,
-                                                       double* values, double* allowed) {
-                            Place place = rows.at(n);
-                            (axis == 0 ? place.head : place.entry) = other;
-                            if (place.row >= rows.length(place.entry)) return false;
-                            std::vector<double> row(static_cast<std::size_t>(array.rows.columns)), may(row);
-                            array.rows.expected(rows.row_of(place), row.data(), may.data());
-                            for (std::size_t c = 0; c < columns.size(); ++c) {
-                              values[c] = row[static_cast<std::size_t>(columns[c])];
-                              allowed[c] = may[static_cast<std::size_t>(columns[c])];
-                            }
-                            return true;
-                          }};
+        return Mistake{"", "",
+                       [&array, &rows, axis, other](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                         Place place = rows.at(n);
+                         (axis == 0 ? place.head : place.entry) = other;
+                         if (place.row >= rows.length(place.entry)) return false;
+                         std::vector<double> row(static_cast<std::size_t>(array.rows.columns)), may(row);
+                         array.rows.expected(rows.row_of(place), row.data(), may.data());
+                         for (std::size_t c = 0; c < columns.size(); ++c) {
+                           values[c] = row[static_cast<std::size_t>(columns[c])];
+                           allowed[c] = may[static_cast<std::size_t>(columns[c])];
+                         }
+                         return true;
+                       }};
       };
       add_mapped(search, axis, of, "the result", candidate, add);
     }
@@ -499,7 +499,8 @@ class Mistakes {
 
   // Heads or entries that take the mask, or the bias, of another one.
   template <class Add>
-  void add_masks_of_others(const GivenArray& array, const verify::Search& search, double unit, Add&& add) {
+  void add_masks_of_others(const GivenArray& array, const verify::MistakeSearch& search, double unit,
+                           Add&& add) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2 || (axis == 1 && setup_.packed())) continue;
@@ -517,14 +518,14 @@ class Mistakes {
         add_mapped(
             search, axis, of, "the mask",
             [&](std::int64_t other) {
-              return hypothesis(array, {"", "", mask_of(other)}, Pass::both, unit);
+              return mistake(array, {"", "", mask_of(other)}, Pass::both, unit);
             },
             add);
       if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
         add_mapped(
             search, axis, of, "the bias",
             [&](std::int64_t other) {
-              return hypothesis(
+              return mistake(
                   array,
                   {"", "", [axis, other](Variation& v) { (axis == 0 ? v.bias_head : v.bias_entry) = other; }},
                   Pass::both, unit);
@@ -540,21 +541,21 @@ class Mistakes {
   }
 
   template <class Add>
-  void add_mapped(const verify::Search& search, std::size_t axis, const verify::RowAxis& of, const char* what,
-                  const std::function<Hypothesis(std::int64_t)>& candidate, Add&& add) {
+  void add_mapped(const verify::MistakeSearch& search, std::size_t axis, const verify::RowAxis& of,
+                  const char* what, const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
     const std::vector<std::int64_t> from = search.partners(axis, of.length, candidate);
     const std::string text = verify::text_of_partners(from, of.name, of.plural, what);
     if (text.empty()) return;
-    const auto hypotheses = std::make_shared<std::map<std::int64_t, Hypothesis>>();
+    const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
     for (const std::int64_t other : from)
-      if (other >= 0) hypotheses->try_emplace(other, candidate(other));
-    Hypothesis h{
+      if (other >= 0) mistakes->try_emplace(other, candidate(other));
+    Mistake h{
         verify::is_exchange(from) ? "exchanged" : "repeated", text,
         [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
           // Queries and keys have their heads and entries in one order.
           const Place place = axis_rows_->at(n);
           const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-          return other >= 0 && hypotheses->at(other).values(n, columns, values, allowed);
+          return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
         },
         true};
     add(std::move(h));
@@ -564,7 +565,7 @@ class Mistakes {
   void add_rounded_results(const GivenArray& array, Add&& add) {
     for (const verify::Rounding& to : verify::kRoundings) {
       if (to.truncates || verify::float_type(array.rows.dtype).fraction_bits <= to.bits) continue;
-      const auto exact = std::make_shared<Hypothesis>(hypothesis(array, {}, Pass::both, 0, true));
+      const auto exact = std::make_shared<Mistake>(mistake(array, {}, Pass::both, 0, true));
       add({"rounding", fmt::format("the result is rounded to {}", to.name),
            [=](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
              if (!exact->values(n, columns, values, allowed)) return false;

@@ -23,15 +23,9 @@ namespace attn {
 
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
-
-std::int64_t in_all(std::initializer_list<std::int64_t> bytes) {
-  std::int64_t all = 0;
-  for (const std::int64_t some : bytes) all = std::min(kMost, all + std::min(kMost, some));
-  return all;
+std::int64_t bounded(double bytes) {
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(core::kMostBytes)));
 }
-
-std::int64_t bounded(double bytes) { return static_cast<std::int64_t>(std::min(bytes, 0x1p60)); }
 
 // What all threads work in: some queries and keys in the forms of both passes' products, and a tile between
 // them.
@@ -59,8 +53,8 @@ std::int64_t mask_bytes(const CheckedArguments& s, const MaskSet& masks) {
               static_cast<double>(sizeof(MaskTiles));
   const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block, mask::Patterns::dropped,
                                      mask::Reading::in_order);
-  return in_all(
-      {masks.bytes(), bounded(states * static_cast<double>(masks.distinct_heads())), scan.value_or(kMost)});
+  return core::sum_of_bytes({masks.bytes(), bounded(states * static_cast<double>(masks.distinct_heads())),
+                             scan.value_or(core::kMostBytes)});
 }
 
 // lse and what goes with it, the sums of dq, and out, where a forward pass has to be run for it.
@@ -68,8 +62,8 @@ std::int64_t gradient_bytes(const Plan& plan) {
   const Sizes& s = plan.setup.shape;
   if (!plan.setup.gradients) return 0;
   const std::int64_t lse = byte_count(s.lse, s.arithmetic);
-  return in_all({lse, lse, byte_count(plan.types.q.shape, s.arithmetic),
-                 plan.types.out ? 0 : byte_count(s.out, s.arithmetic)});
+  return core::sum_of_bytes({lse, lse, byte_count(plan.types.q.shape, s.arithmetic),
+                             plan.types.out ? 0 : byte_count(s.out, s.arithmetic)});
 }
 
 DType checked_result(DType dtype) {
@@ -118,13 +112,13 @@ const std::vector<PlannedArray>& AttentionPlan::results() const { return plan_->
 
 std::int64_t AttentionPlan::result_bytes() const {
   std::int64_t all = 0;
-  for (const PlannedArray& result : plan_->results) all = attn::in_all({all, result.type.bytes()});
+  for (const PlannedArray& result : plan_->results) all = core::sum_of_bytes({all, result.type.bytes()});
   return all;
 }
 
 std::int64_t AttentionPlan::work_bytes() const {
   const attn::Plan& p = *plan_;
-  return attn::in_all(
+  return core::sum_of_bytes(
       {attn::thread_bytes(p.setup), attn::mask_bytes(p.setup, p.masks), attn::gradient_bytes(p)});
 }
 
@@ -133,10 +127,10 @@ std::int64_t AttentionPlan::check_bytes() const {
   const attn::Sizes& s = plan_->setup.shape;
   std::int64_t all = 0;
   for (const PlannedArray& result : plan_->results)
-    all = attn::in_all({all, byte_count(result.type.shape, DType::float64)});
+    all = core::sum_of_bytes({all, byte_count(result.type.shape, DType::float64)});
   if (!plan_->setup.gradients) return all;
-  return attn::in_all({all, byte_count(s.lse, DType::float64), byte_count(s.lse, DType::float64),
-                       byte_count(s.out, s.arithmetic), byte_count(s.lse, s.arithmetic)});
+  return core::sum_of_bytes({all, byte_count(s.lse, DType::float64), byte_count(s.lse, DType::float64),
+                             byte_count(s.out, s.arithmetic), byte_count(s.lse, s.arithmetic)});
 }
 
 const AttentionWork& AttentionPlan::work() const { return plan_->blocks().work(); }

@@ -1,7 +1,9 @@
 // Arithmetic on sizes that says so instead of wrapping around.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 
 namespace ejk::core {
@@ -16,6 +18,16 @@ inline std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b) {
   std::int64_t r = 0;
   if (__builtin_add_overflow(a, b, &r)) return std::nullopt;
   return r;
+}
+
+/// More bytes than any memory holds, and few enough that estimates of them can be added and doubled.
+inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+
+/// The sum of sizes in bytes, at most kMostBytes: estimates say "too much", and need not say by how much.
+inline std::int64_t sum_of_bytes(std::initializer_list<std::int64_t> sizes) {
+  std::int64_t all = 0;
+  for (const std::int64_t size : sizes) all = std::min(kMostBytes, all + std::min(kMostBytes, size));
+  return all;
 }
 
 /// ceil(a / b) for a ≥ 0, b ≥ 1.

@@ -2,6 +2,7 @@
 // tests: tests/io/test_references.cpp, test_write.cpp
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,10 @@ class OpenContainer {
   virtual std::vector<std::string> names(const std::string& group) const = 0;
   virtual std::vector<ArrayLink> links(const std::string& group) const {
     return (void)group, std::vector<ArrayLink>();
+  }
+  /// Of the container, or of an object in it.
+  virtual std::map<std::string, std::string> attributes(const std::string& object) const {
+    return (void)object, std::map<std::string, std::string>();
   }
 };
 

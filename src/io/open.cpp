@@ -65,6 +65,29 @@ std::vector<ArrayLink> ArrayFile::links(const std::string& group) const {
   return container_->links(group.empty() ? reference_.member : group);
 }
 
+std::map<std::string, std::string> ArrayFile::attributes(const std::string& object) const {
+  return container_->attributes(object.empty() ? reference_.member : object);
+}
+
+ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::string& group) const {
+  const bool is_hdf5 = reference_.container == ArrayReference::Container::hdf5;
+  std::string path = group.empty() ? reference_.member : group;
+  const std::string name = core::printable(reference_.path + (path.empty() ? "" : ":" + path));
+  if (!io::container(reference_.container).holds_several || (!is_hdf5 && !path.empty()))
+    throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
+        .hint("an HDF5 file or a group in one, an .npz or a folder holds several");
+  const std::vector<std::string> names = container_->names(path);
+  while (path.ends_with('/')) path.pop_back();
+  const std::string before = !is_hdf5                                ? ""
+                             : path.starts_with('/') || path.empty() ? path + "/"
+                                                                     : "/" + path + "/";
+  ArrayGroup found{name, {}, container_->attributes(path)};
+  for (const std::string& array : wanted)
+    if (std::find(names.begin(), names.end(), before + array) != names.end())
+      found.arrays.emplace(array, container_->array(before + array));
+  return found;
+}
+
 std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) const {
   return container_->array(name.empty() ? reference_.member : name);
 }

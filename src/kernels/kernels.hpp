@@ -19,6 +19,20 @@ namespace ejk::kernels {
 /// whatever size a shared one has.
 inline constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;
 
+/// How far apart pairs of floats are, computed in V.
+template <class V>
+struct PairStats {
+  /// All are finite, and so are the sums below. Otherwise only this is said.
+  bool finite = false;
+  /// All are close. An allowance may be rounded otherwise on each instruction set, so leave room for that.
+  bool close = false;
+  std::int64_t zeros = 0;   // how many are 0 on both sides
+  V difference = 0;         // the largest |a - e|
+  V relative = 0;           // the largest |a - e| / |e| where e is not 0
+  std::uint64_t steps = 0;  // the most steps from one float to the next between a and e
+  V difference_squares = 0, actual_squares = 0, expected_squares = 0;  // sums, in any order
+};
+
 struct Kernels {
   const char* name;
   std::uint32_t needs;  // Feature bits
@@ -54,17 +68,20 @@ struct Kernels {
                           std::int64_t begin, std::int64_t end, bool stream, std::uint64_t* out);
   void (*stream_fence)();
 
-  /// Whether all of n pairs are close: finite, and |a - e| <= atol + rtol · |e|. An allowance may be rounded
-  /// otherwise on each instruction set, so leave room for that. zeros: how many are 0 on both sides, said
-  /// only where all are close. 16-bit floats are computed in float32.
-  bool (*all_close_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol,
-                       std::int64_t* zeros);
-  bool (*all_close_64)(const double* a, const double* e, std::int64_t n, double rtol, double atol,
-                       std::int64_t* zeros);
-  using AllClose16 = bool(const std::uint16_t* a, const std::uint16_t* e, std::int64_t n, float rtol,
-                          float atol, std::int64_t* zeros);
-  AllClose16* all_close_f16;
-  AllClose16* all_close_bf16;
+  /// What is said of n pairs, at most 2¹⁶, with |a - e| <= atol + rtol · |e| as close. 16-bit floats are
+  /// computed in float32, differences and quotients rounded to it.
+  using PairStats16 = PairStats<float>(const std::uint16_t* a, const std::uint16_t* e, std::int64_t n,
+                                       float rtol, float atol);
+  PairStats<float> (*pair_stats_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol);
+  PairStats<double> (*pair_stats_64)(const double* a, const double* e, std::int64_t n, double rtol,
+                                     double atol);
+  PairStats16* pair_stats_f16;
+  PairStats16* pair_stats_bf16;
+
+  /// differs[i] = 0 where a[i] and e[i] are equal, or |a - e| <= atol + rtol · |e| and both finite, or with
+  /// `nan_agrees` both NaN; else 1. Returns how many are 1.
+  std::int64_t (*mark_differences)(const double* a, const double* e, std::int64_t n, double rtol, double atol,
+                                   bool nan_agrees, std::uint8_t* differs);
 
   Products products = {};  // of matrices; the table adds them
 };

@@ -1,4 +1,4 @@
-// Masks that are bands: full, causal, local, chunked, documents. Query q sees the keys of one interval
+// Masks that are bands: full, causal, local, chunked, prefix, documents. Query q sees the keys of one interval
 // [first(q), last(q)] whose ends never go back as q grows, and the intervals of neighbouring queries overlap
 // or touch. So the first and the last query of a block decide: it is full when both see all of its keys,
 // empty when the union of the intervals misses it, else partial. No element is ever looked at to tell.
@@ -119,6 +119,21 @@ class CausalMask final : public BandMask {
 
  private:
   std::int64_t offset_;
+};
+
+class PrefixMask final : public BandMask {
+ public:
+  PrefixMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys)
+      : BandMask(q_length, kv_length), keys_(keys) {}
+  std::int64_t first(std::int64_t) const override { return 0; }
+  std::int64_t last(std::int64_t) const override { return keys_ - 1; }
+  bool same_as(const MaskNode& other) const override {
+    return keys_ == static_cast<const PrefixMask&>(other).keys_;
+  }
+  std::string text() const override { return fmt::format("prefix({})", keys_); }
+
+ private:
+  std::int64_t keys_;
 };
 
 class LocalMask final : public BandMask {
@@ -278,6 +293,11 @@ Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t ch
   if (chunk < 1)
     throw Error(Error::Kind::input, fmt::format("chunked: the chunk size {} is not positive", chunk));
   return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk));
+}
+
+Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys) {
+  if (keys < 0) throw Error(Error::Kind::input, fmt::format("prefix: {} is not a count of keys", keys));
+  return Mask(std::make_shared<PrefixMask>(q_length, kv_length, keys));
 }
 
 Mask documents_mask(const IntegerArray& cu_seqlens) {

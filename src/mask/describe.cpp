@@ -13,8 +13,6 @@
 
 namespace ejk {
 
-std::string to_string(const BlockShape& block) { return fmt::format("{}x{}", block.q, block.kv); }
-
 namespace {
 
 double share(std::int64_t part, std::int64_t whole) {

@@ -9,13 +9,23 @@
 #include <map>
 #include <utility>
 
+#include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/text.hpp"
 #include "mask/node.hpp"
+#include "mask/stored_info.hpp"
 
 namespace ejk {
 
 using core::printable;
+
+// The stored MaskInfos that were opened, by what was said of them.
+struct mask::OpenedInfos {
+  std::map<std::map<std::string, std::string>, std::optional<StoredMaskInfo>> by_arguments;
+};
+
+OpenArray::OpenArray(Array array, Group group, Made)
+    : array_(std::move(array)), group_(std::move(group)), infos_(std::make_shared<mask::OpenedInfos>()) {}
 
 namespace {
 
@@ -25,13 +35,18 @@ enum class Value {
   align,       // where query 0 stands among the keys: an offset by its name, instead of `offset`
   neighbours,  // a count, or none: no bound
   size,        // at least 1
-  reference,   // to an array
+  count,       // at least 0
+  block,       // QxK
+  shape,       // HxQxK or QxK
+  walk,        // forward or dkv
+  reference,   // to an array, or a file of several
 };
 
 struct Parameter {
   std::string name;
   Value value;
   bool required = false;
+  std::string noun = {};  // of a size, in messages
 };
 
 struct Kind;
@@ -72,6 +87,12 @@ struct Wanted {
   const OpenArray& open;
 };
 
+// Heads, queries and keys so far; 0 is not known.
+struct KnownShape {
+  Shape lengths{0, 0, 0};
+  Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
+};
+
 // A kind of mask in the language.
 struct Kind {
   std::string word;
@@ -79,7 +100,7 @@ struct Kind {
   std::string usage;  // in hints
   Mask (*make)(const Node&, const Wanted&);
   /// Joins what its arrays say of the shape with what is known; null: it has none.
-  void (*find_shape)(const Node&, const OpenArray&, Shape& known) = nullptr;
+  void (*find_shape)(const Node&, const OpenArray&, KnownShape& known) = nullptr;
   /// The hint where a required argument is missing; null: the usage.
   std::string (*missing)(const Kind&, const Node&) = nullptr;
 
@@ -305,6 +326,19 @@ class Parser {
         throw fail("align and offset exclude each other").hint(kind.usage);
       return;
     }
+    if (parameter.value == Value::walk) {
+      if (value != "forward" && value != "dkv")
+        throw fail(fmt::format("{}={} is neither forward nor dkv", name, printable(value, 40)));
+      return;
+    }
+    if (parameter.value == Value::block || parameter.value == Value::shape) {
+      const std::size_t most = parameter.value == Value::block ? 2 : 3;
+      const auto lengths = mask::lengths_in(value);
+      if (!lengths || lengths->size() < 2 || lengths->size() > most)
+        throw fail(fmt::format("{}={} is not {}", name, printable(value, 40), most == 2 ? "QxK" : "HxQxK"))
+            .hint(kind.usage);
+      return;
+    }
     const auto number = core::parse_integer(value);
     if (!number && core::is_whole_number(value))
       throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(kind.usage);
@@ -316,7 +350,9 @@ class Parser {
       throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
           .hint("a window that does not hold the query itself is moved with offset=K");
     if (parameter.value == Value::size && *number < 1)
-      throw fail(fmt::format("the chunk size {} is not positive", *number));
+      throw fail(fmt::format("the {} {} is not positive", parameter.noun, *number));
+    if (parameter.value == Value::count && *number < 0)
+      throw fail(fmt::format("{}={} is not a count", name, *number)).hint(kind.usage);
   }
 
   std::string_view text_;
@@ -326,22 +362,23 @@ class Parser {
   int joins_ = 0;
 };
 
-std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open) {
+// What there is of an array with an axis of heads or without: `axes` are its last two.
+std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open, const char* axes) {
   auto array = open(*node.argument("array"));
   const std::size_t rank = array->shape().size();
   if (element_count(array->shape()) == 0)
     throw Error(Error::Kind::input,
                 fmt::format("{}: shape {} has no element", array->name(), to_string(array->shape())));
   if (rank == 2 || rank == 3) return array;
-  Error error(Error::Kind::input,
-              fmt::format("{}: a mask is (queries, keys) or (heads, queries, keys), not of shape {}",
-                          array->name(), to_string(array->shape())));
+  Error error(Error::Kind::input, fmt::format("{}: a mask is ({}) or (heads, {}), not of shape {}",
+                                              array->name(), axes, axes, to_string(array->shape())));
   if (rank == 4) error.hint(fmt::format("take one batch entry with a slice: \"{}[0]\"", array->name()));
   throw error;
 }
 
 // Joins what is known of a shape with what another array says; 0 is not known.
-void agree(Shape& known, const Shape& more, const std::string& name) {
+void agree(KnownShape& shape, const Shape& more, const std::string& name) {
+  Shape& known = shape.lengths;
   for (std::size_t d = 0; d < 3; ++d) {
     const bool broadcast = d == 0 && (known[d] == 1 || more[d] == 1);
     if (more[d] == 0) continue;
@@ -401,7 +438,7 @@ std::pair<std::shared_ptr<const ArraySource>, std::shared_ptr<const ArraySource>
   return {q, node.argument("kv") == nullptr ? q : open(*node.argument("kv"))};
 }
 
-void find_shape_of_segments(const Node& node, const OpenArray& open, Shape& known) {
+void find_shape_of_segments(const Node& node, const OpenArray& open, KnownShape& known) {
   const auto [q, kv] = open_ids(node, open);
   if (q->shape().size() == 1 && kv->shape().size() == 1)
     agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
@@ -414,7 +451,7 @@ Mask make_segments(const Node& node, const Wanted& wanted) {
   return checked_shape(segments_mask(*q, *kv), wanted.shape, q->name());
 }
 
-void find_shape_of_documents(const Node& node, const OpenArray& open, Shape& known) {
+void find_shape_of_documents(const Node& node, const OpenArray& open, KnownShape& known) {
   const auto cu = open(*node.argument("cu_seqlens"));
   const std::int64_t tokens = core::read_last_offset(*cu);
   if (tokens < 1) documents_mask(*cu);  // says what is wrong with it
@@ -431,24 +468,106 @@ Mask make_documents(const Node& node, const Wanted& wanted) {
   return mask;
 }
 
-void find_shape_of_file(const Node& node, const OpenArray& open, Shape& known) {
-  const auto array = open_dense(node, open);
+constexpr const char* kElementAxes = "queries, keys";
+constexpr const char* kBlockAxes = "query blocks, key blocks";
+
+void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
+  const auto array = open_dense(node, open, kElementAxes);
   Shape shape = array->shape();
   if (shape.size() == 2) shape.insert(shape.begin(), 1);
   agree(known, shape, array->name());
 }
 
+// The slice of the head that is wanted, or the only one.
+std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> array, const Wanted& wanted) {
+  if (array->shape().size() == 2) return array;
+  const std::int64_t heads = array->shape()[0];
+  if (heads != 1 && heads != wanted.shape[0])
+    throw Error(Error::Kind::input,
+                fmt::format("{} has {} heads, the mask has {}", array->name(), heads, wanted.shape[0]));
+  return slice_of(std::move(array), heads == 1 ? 0 : wanted.head);
+}
+
 Mask make_file(const Node& node, const Wanted& wanted) {
-  auto array = open_dense(node, wanted.open);
-  if (array->shape().size() == 3) {
-    const std::int64_t heads = array->shape()[0];
-    if (heads != 1 && heads != wanted.shape[0])
-      throw Error(Error::Kind::input,
-                  fmt::format("{} has {} heads, the mask has {}", array->name(), heads, wanted.shape[0]));
-    array = slice_of(array, heads == 1 ? 0 : wanted.head);
-  }
+  auto array = of_head(open_dense(node, wanted.open, kElementAxes), wanted);
   const std::string name = array->name();
   return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name);
+}
+
+Mask make_prefix(const Node& node, const Wanted& wanted) {
+  return prefix_mask(wanted.shape[1], wanted.shape[2], *node.integer("keys"));
+}
+
+std::optional<BlockShape> block_of(const Node& node) {
+  const std::string* text = node.argument("block");
+  if (text == nullptr) return std::nullopt;
+  const Shape lengths = *mask::lengths_in(*text);
+  return BlockShape{lengths[0], lengths[1]};
+}
+
+void find_shape_of_blocks(const Node& node, const OpenArray& open, KnownShape& known) {
+  const auto array = open_dense(node, open, kBlockAxes);
+  const Shape& shape = array->shape();
+  agree(known, {shape.size() == 3 ? shape[0] : 1, 0, 0}, array->name());
+  const BlockShape block = *block_of(node);
+  for (const auto& [axis, length] : {std::pair{1, block.q}, std::pair{2, block.kv}}) {
+    const auto d = static_cast<std::size_t>(axis);
+    const auto whole = core::checked_mul(shape[shape.size() - 3 + d], length);
+    const std::int64_t most = std::min(whole.value_or(kLongestMask), kLongestMask);
+    known.of_blocks[d] = known.of_blocks[d] == 0 ? most : std::min(known.of_blocks[d], most);
+  }
+}
+
+Mask make_blocks(const Node& node, const Wanted& wanted) {
+  return blocks_mask(of_head(open_dense(node, wanted.open, kBlockAxes), wanted), *block_of(node),
+                     wanted.shape[1], wanted.shape[2], wanted.polarity);
+}
+
+// The MaskInfo that a node names. Heads, and the nodes of an expression that say the same of it, share it.
+const StoredMaskInfo& info_of(const Node& node, const OpenArray& open) {
+  if (!open.group())
+    throw Error(Error::Kind::usage,
+                fmt::format("{}(...) names a file of several arrays, which cannot be opened "
+                            "here",
+                            node.kind->word));
+  auto& opened = open.infos().by_arguments[node.arguments];
+  if (opened) return *opened;
+  StoredSettings settings;
+  settings.block = block_of(node);
+  if (const std::string* shape = node.argument("shape")) {
+    settings.shape = mask::lengths_in(*shape);
+    if (settings.shape->size() == 2) settings.shape->insert(settings.shape->begin(), 1);
+  }
+  if (const std::string* walk = node.argument("walk"))
+    settings.direction = *walk == "dkv" ? Direction::dkv : Direction::forward;
+  settings.head_shards = node.integer("head_shards");
+  settings.q_seq_shards = node.integer("q_seq_shards");
+  return opened.emplace(open.group()(*node.argument("info"), StoredMaskInfo::array_names()), settings);
+}
+
+void find_shape_of_info(const Node& node, const OpenArray& open, KnownShape& known) {
+  const MaskShape shape = info_of(node, open).shape();
+  agree(known, {shape.heads, shape.q_length, shape.kv_length}, *node.argument("info"));
+}
+
+Mask make_from(const Node& node, const Wanted& wanted) {
+  return info_of(node, wanted.open).mask(wanted.shape, wanted.head);
+}
+
+Mask make_visited(const Node& node, const Wanted& wanted) {
+  return info_of(node, wanted.open).visited(wanted.shape, wanted.head);
+}
+
+const std::vector<Parameter>& parameters_of_info() {
+  static const std::vector<Parameter> parameters{
+      {"info", Value::reference, true},
+      {"block", Value::block},
+      {"shape", Value::shape},
+      {"walk", Value::walk},
+      {"head_shards", Value::size, false, "number of head shards"},
+      {"q_seq_shards", Value::size, false, "number of query shards"},
+  };
+  return parameters;
 }
 
 const std::vector<Kind>& kinds() {
@@ -467,7 +586,8 @@ const std::vector<Kind>& kinds() {
        make_local,
        nullptr,
        missing_side},
-      {"chunked", {{"size", Value::size, true}}, "chunked(SIZE)", make_chunked},
+      {"chunked", {{"size", Value::size, true, "chunk size"}}, "chunked(SIZE)", make_chunked},
+      {"prefix", {{"keys", Value::count, true}}, "prefix(KEYS)", make_prefix},
       {"segments",
        {{"q", Value::reference, true}, {"kv", Value::reference}},
        "segments(REF) or segments(Q_REF,KV_REF)",
@@ -479,11 +599,24 @@ const std::vector<Kind>& kinds() {
        make_documents,
        find_shape_of_documents},
       {"file", {{"array", Value::reference, true}}, "file(REF)", make_file, find_shape_of_file},
+      {"blocks",
+       {{"array", Value::reference, true}, {"block", Value::block, true}},
+       "blocks(REF, QxK)",
+       make_blocks,
+       find_shape_of_blocks},
+      {"from", parameters_of_info(),
+       "from(REF) of a MaskInfo, with block=QxK, shape=HxQxK, walk=dkv, head_shards=N or q_seq_shards=N "
+       "where the file does not say it",
+       make_from, find_shape_of_info},
+      {"visited", parameters_of_info(),
+       "visited(REF) of a MaskInfo, with block=QxK, shape=HxQxK, walk=dkv, head_shards=N or q_seq_shards=N "
+       "where the file does not say it",
+       make_visited, find_shape_of_info},
   };
   return table;
 }
 
-void find_shape(const Node& node, const OpenArray& open, Shape& known) {
+void find_shape(const Node& node, const OpenArray& open, KnownShape& known) {
   if (node.op != Node::Op::kind) {
     find_shape(*node.left, open, known);
     if (node.right) find_shape(*node.right, open, known);
@@ -530,11 +663,12 @@ MaskExpression MaskExpression::parse(std::string_view text) {
   return expression;
 }
 
-std::optional<Shape> MaskExpression::shape(const OpenArray& open) const {
-  Shape known{0, 0, 0};
+MaskShape MaskExpression::shape(const OpenArray& open) const {
+  KnownShape known;
   find_shape(*root_, open, known);
-  if (known[1] == 0 || known[2] == 0) return std::nullopt;
-  return known;
+  const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
+  const Shape& lengths = at_most ? known.of_blocks : known.lengths;
+  return {known.lengths[0], lengths[1], lengths[2], at_most};
 }
 
 std::string MaskExpression::text(References references) const {

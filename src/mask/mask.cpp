@@ -88,6 +88,8 @@ void mask::add_alignment(const MaskNode& node, std::set<std::string>& into) {
                                          : fmt::format("offset {}: query 0 at key {}", offset, offset));
 }
 
+std::string to_string(const BlockShape& block) { return fmt::format("{}x{}", block.q, block.kv); }
+
 std::int64_t Mask::q_length() const { return node_->q_length(); }
 std::int64_t Mask::kv_length() const { return node_->kv_length(); }
 bool Mask::is_computable() const { return node_->is_computable(); }

@@ -99,15 +99,18 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
   part.is_list = part.heads > 1;
   part.name = part.is_list ? "the list of masks" : heads.front().text();
   std::optional<Claim> first;
+  MaskSet::Lengths at_most;
   for (const MaskExpression& expression : heads) {
     if (expression.leaves_alignment_open()) part.unaligned.push_back(expression.text());
-    const auto shape = expression.shape(open);
-    if (!shape) continue;
-    const Claim claim{&expression.text(), (*shape)[0], (*shape)[1], (*shape)[2]};
-    if (first) require_equal_lengths(claim, *first);
-    if (!first) first = claim;
-    part.q_length = claim.q;
-    part.kv_length = claim.kv;
+    const MaskShape shape = expression.shape(open);
+    const Claim claim{&expression.text(), shape.heads, shape.q_length, shape.kv_length};
+    if (claim.q > 0 && !shape.at_most) {
+      if (first) require_equal_lengths(claim, *first);
+      if (!first) first = claim;
+    } else if (claim.q > 0) {
+      at_most = {at_most.q > 0 ? std::min(at_most.q, claim.q) : claim.q,
+                 at_most.kv > 0 ? std::min(at_most.kv, claim.kv) : claim.kv};
+    }
     if (claim.heads <= 1) continue;
     if (!part.is_list)
       part.heads = claim.heads;
@@ -115,6 +118,9 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
       throw invalid(fmt::format("{} has {} heads, and there are {} expressions", expression.text(),
                                 claim.heads, heads.size()));
   }
+  part.lengths_at_most = !first;
+  part.q_length = first ? first->q : at_most.q;
+  part.kv_length = first ? first->kv : at_most.kv;
   part.mask = [expressions = std::move(heads), polarity, open = std::move(open), count = part.heads](
                   std::int64_t, std::int64_t head, std::int64_t q_length, std::int64_t kv_length) {
     const std::size_t which = expressions.size() == 1 ? 0 : static_cast<std::size_t>(head);
@@ -161,7 +167,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
   }
   for (const HeadMasks& part : parts_) {
     const Claim claim{&part.name, part.heads, part.q_length, part.kv_length};
-    if (part.q_length > 0) {
+    if (part.q_length > 0 && !part.lengths_at_most) {
       if (lengths) require_equal_lengths(claim, *lengths);
       if (!lengths) lengths = claim;
     }
@@ -181,6 +187,10 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
           .hint("one mask serves all heads, else each head has its own");
     if (!heads) heads = Claim{&part.name, part.heads, part.q_length, part.kv_length};
   }
+  if (!lengths)  // blocks are as long as they look where nothing says otherwise
+    for (const HeadMasks& part : parts_)
+      if (part.q_length > 0 && (!lengths || part.q_length < lengths->q))
+        lengths = Claim{&part.name, part.heads, part.q_length, part.kv_length};
   if (!lengths) throw invalid("nothing says how many queries and keys the masks have");
   heads_ = heads ? heads->heads : 1;
   has_head_axis_ = has_head_axis_ || heads_ > 1;
@@ -221,13 +231,12 @@ std::int64_t MaskSet::distinct_heads() const {
 
 std::int64_t MaskSet::bytes() const {
   constexpr std::int64_t kMask = 512, kShared = 64;  // a mask with its parts; a head's share in another's
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;
   if (parts_.empty()) return 0;
   const auto distinct = core::checked_mul(distinct_entries(), distinct_heads());
   const auto bytes = distinct == 1 ? core::checked_mul(heads_, kShared)
                      : distinct    ? core::checked_mul(*distinct, kMask)
                                    : std::nullopt;
-  return std::min(bytes.value_or(kMost), kMost);
+  return std::min(bytes.value_or(core::kMostBytes), core::kMostBytes);
 }
 
 std::vector<MaskBroadcast> MaskSet::broadcasts() const {

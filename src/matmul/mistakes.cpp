@@ -10,14 +10,14 @@
 #include <cmath>
 #include <utility>
 
-#include "verify/hypotheses.hpp"
+#include "verify/mistakes.hpp"
 #include "verify/rounding.hpp"
 
 namespace ejk::matmul {
 
 namespace {
 
-using verify::Hypothesis;
+using verify::Mistake;
 using verify::Rounding;
 
 // What a row is made of: a · b, `factor` times, and `existing` times existing_out. Nothing where there is no
@@ -52,9 +52,10 @@ ArrayView transposed(const ArrayView& m) {
 
 class Mistakes {
  public:
-  Mistakes(const GivenProduct& it, verify::Search& search) : it_(it), p_(it.problem), search_(search) {}
+  Mistakes(const GivenProduct& it, verify::MistakeSearch& search)
+      : it_(it), p_(it.problem), search_(search) {}
 
-  std::vector<Hypothesis> all() {
+  std::vector<Mistake> all() {
     of_existing();
     if (p_.cut == Problem::Cut::rows)
       of_rows();
@@ -160,7 +161,7 @@ class Mistakes {
     }
   }
 
-  Hypothesis hypothesis(std::string kind, std::string text, RecipeOf recipe) const {
+  Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
     return {std::move(kind), std::move(text),
             [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
                                                double* values, double* allowed) {
@@ -172,20 +173,20 @@ class Mistakes {
   }
 
   void add(std::string kind, std::string text, RecipeOf recipe) {
-    list_.push_back(hypothesis(std::move(kind), std::move(text), std::move(recipe)));
+    list_.push_back(mistake(std::move(kind), std::move(text), std::move(recipe)));
   }
 
   // Each group holds what belongs to another one: which, is found group by group.
   void add_exchanged(const char* what,
                      const std::function<std::optional<Recipe>(std::int64_t row, std::int64_t g)>& of) {
     const auto candidate = [&](std::int64_t g) {
-      return hypothesis("", "", [&of, g](std::int64_t row) { return of(row, g); });
+      return mistake("", "", [&of, g](std::int64_t row) { return of(row, g); });
     };
     const std::vector<std::int64_t> from = search_.partners(0, p_.groups_in_all(), candidate);
     const std::string text = verify::text_of_partners(from, "group", "groups", what);
     if (text.empty()) return;
     const bool exchanged = verify::is_exchange(from);
-    Hypothesis h = hypothesis(exchanged ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
+    Mistake h = mistake(exchanged ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
       const std::int64_t g = it_.group_of(row);
       const std::int64_t other = g < 0 ? -1 : from[static_cast<std::size_t>(g)];
       return other < 0 ? std::optional<Recipe>() : of(row, other);
@@ -349,8 +350,8 @@ class Mistakes {
 
   const GivenProduct& it_;
   const Problem& p_;
-  verify::Search& search_;
-  std::vector<Hypothesis> list_;
+  verify::MistakeSearch& search_;
+  std::vector<Mistake> list_;
 };
 
 }  // namespace
@@ -362,7 +363,7 @@ std::vector<Explanation> explanations_of(const GivenProduct& given, const verify
       p.cut == Problem::Cut::rows
           ? static_cast<double>(p.k)
           : static_cast<double>(p.m) / static_cast<double>(std::max<std::int64_t>(p.groups, 1));
-  verify::Search search(rows, counts, 300 + 150 * depth);
+  verify::MistakeSearch search(rows, counts, 300 + 150 * depth);
   Mistakes mistakes(given, search);
   std::vector<Explanation> all;
   for (verify::Found& found : search.run(mistakes.all())) {

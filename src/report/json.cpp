@@ -60,11 +60,14 @@ void put(Json& object, const BlockPicture& picture) {
     for (std::int64_t c = 0; c < grid.columns; ++c) row += "EPFM"[static_cast<std::size_t>(grid.at(r, c))];
     rows.push_back(std::move(row));
   }
+  Json legend = Json::object();
+  for (std::size_t i = 0; i < 4; ++i)
+    legend[std::string(1, "EPFM"[i])] = report::state_name(picture, static_cast<report::CellState>(i));
   object[picture.key] = {
       {"title", picture.title},
       {"blocks", {picture.rows, picture.columns}},
       {"blocks_per_cell", {grid.rows_per_cell, grid.columns_per_cell}},
-      {"legend", {{"E", "empty"}, {"P", "partial"}, {"F", "full"}, {"M", "mixed"}}},
+      {"legend", std::move(legend)},
       {"cells", std::move(rows)},
   };
 }

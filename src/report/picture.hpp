@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ejk/report.hpp"
@@ -10,6 +11,11 @@ namespace ejk::report {
 
 /// What a cell's blocks have in common.
 enum class CellState : std::uint8_t { empty, partial, full, mixed };
+
+/// "empty", or what the picture calls it.
+inline std::string state_name(const BlockPicture& picture, CellState state) {
+  return state == CellState::mixed ? "mixed" : picture.state_names[static_cast<std::size_t>(state)];
+}
 
 /// The picture at a scale: every cell stands for `rows_per_cell` × `columns_per_cell` blocks, those of the
 /// last row and column for what is left.

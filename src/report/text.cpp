@@ -197,13 +197,25 @@ class TextWriter {
     column.is_left = is_bar;
     for (std::size_t r = 0; r < rows; ++r) {
       const ReportValue& value = table.rows[r].at(c);
-      column.cells.push_back(is_bar ? bar(value, largest) : report::cell(value, about.unit));
+      column.cells.push_back(is_bar                      ? bar(value, largest)
+                             : about.unit == Unit::value ? report::element(value, digits_of(table, r))
+                                                         : report::cell(value, about.unit));
       column.width = std::max(column.width, width_of(column.cells.back()));
       column.is_text = column.is_text || std::holds_alternative<std::string>(value) ||
                        std::holds_alternative<std::vector<std::int64_t>>(value);
     }
     column.is_left = column.is_left || column.is_text;
     return column;
+  }
+
+  // In which the elements of a row are written.
+  static int digits_of(const Table& table, std::size_t row) {
+    std::vector<double> elements;
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      if (const auto* value = std::get_if<double>(&table.rows[row].at(c));
+          value != nullptr && table.columns[c].unit == Unit::value)
+        elements.push_back(*value);
+    return report::digits_apart(elements);
   }
 
   // In eighths of a character; anything above 0 shows.
@@ -287,13 +299,10 @@ class TextWriter {
     const char* unicode;
     const char* ascii;
     const char* color;
-    const char* name;
   };
   static const Glyph& glyph(CellState state) {
-    static constexpr Glyph glyphs[] = {{"·", ".", "\x1b[2m", "empty"},
-                                       {"▒", "p", "\x1b[33m", "partial"},
-                                       {"█", "F", "\x1b[32m", "full"},
-                                       {"░", "m", "\x1b[36m", "mixed"}};
+    static constexpr Glyph glyphs[] = {
+        {"·", ".", "\x1b[2m"}, {"▒", "p", "\x1b[33m"}, {"█", "F", "\x1b[32m"}, {"░", "m", "\x1b[36m"}};
     return glyphs[static_cast<std::size_t>(state)];
   }
   const char* character(CellState state) const {
@@ -332,10 +341,10 @@ class TextWriter {
       if (!seen[static_cast<std::size_t>(s)]) continue;
       legend += legend.empty() ? "" : "  ";
       legend += style_.color ? fmt::format("{}{}{}", glyph(s).color, character(s), kPlain) : character(s);
-      legend += fmt::format(" {}", glyph(s).name);
+      legend += " " + report::state_name(picture, s);
     }
-    line(indent, fmt::format("{}; 1 cell = {} x {} block{}", legend, core::format_count(grid.rows_per_cell),
-                             core::format_count(grid.columns_per_cell),
+    line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, core::format_count(grid.rows_per_cell),
+                             core::format_count(grid.columns_per_cell), picture.block_name,
                              grid.rows_per_cell * grid.columns_per_cell == 1 ? "" : "s"));
   }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "core/text.hpp"
 
@@ -127,6 +128,24 @@ std::string percent(double share) {
   for (double d = distance; d < 0.9995 && digits < 6; d *= 10) ++digits;
   if (distance < 0.5e-6) return p < 50 ? "< 0.000001 %" : "> 99.999999 %";
   return fmt::format("{:.{}f} %", p, digits);
+}
+
+int digits_apart(const std::vector<double>& numbers) {
+  constexpr int kMost = std::numeric_limits<double>::max_digits10;
+  int digits = 3;
+  const auto are_alike = [&](double a, double b) {
+    return a != b && !(std::isnan(a) && std::isnan(b)) &&
+           fmt::format("{:.{}g}", a, digits) == fmt::format("{:.{}g}", b, digits);
+  };
+  for (std::size_t i = 1; i < numbers.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      while (digits < kMost && are_alike(numbers[i], numbers[j])) ++digits;
+  return digits;
+}
+
+std::string element(const ReportValue& value, int digits) {
+  const auto* real = std::get_if<double>(&value);
+  return real == nullptr ? number(value, Unit::value) : fmt::format("{:.{}g}", *real, digits);
 }
 
 std::string with_unit(const ReportValue& value, Unit unit) {

@@ -1,7 +1,8 @@
-// Two arrays are cut into the same boxes, and a box into blocks that stay in the nearest cache. A block is
-// first tested as a whole, by plain loops that the compiler makes vectors of: all finite and all within the
-// tolerance. Only a block that fails is gone through element by element. Boxes are joined in order, so the
-// result does not depend on the threads. Cost: reading both arrays.
+// Two arrays are cut into the same boxes, and a box into blocks that stay in the nearest cache. A block of floats
+// first goes through a kernel, plain loops that the compiler makes vectors of: its largest differences, its sums,
+// and whether all of it is finite and surely close. Only a block that is not is gone through element by element.
+// Where the largest differences are is looked up once a box, in the blocks that have them. Boxes are joined in
+// order, so the result does not depend on the threads. Cost: reading both arrays.
 // tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
@@ -31,16 +32,45 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kBlock = 2048;  // elements
 
-// Of the elements that do not agree.
 struct Pair {
   Extreme actual, expected;
 };
 using Worst = verify::Largest<std::int64_t, Pair>;
 
+// Elements of which something is wrong on one side, and the first of them.
+struct Count {
+  std::int64_t count = 0;
+  std::int64_t first = -1;
+
+  void see(std::int64_t at) {
+    if (count++ == 0) first = at;
+  }
+  void join(const Count& later) {
+    if (count == 0) first = later.first;
+    count += later.count;
+  }
+};
+
+// Sums of squares over the pairs of finite numbers.
+struct Squares {
+  double difference = 0, actual = 0, expected = 0;
+
+  void see(double a, double e) {
+    const double d = a - e;
+    difference += d * d, actual += a * a, expected += e * e;
+  }
+  void join(const Squares& other) {
+    difference += other.difference, actual += other.actual, expected += other.expected;
+  }
+};
+
 struct Part {
-  std::int64_t differing = 0, both_zero = 0;
+  std::int64_t differing = 0, both_zero = 0, finite = 0;
   std::int64_t actual_nans = 0, actual_infinities = 0, expected_nans = 0, expected_infinities = 0;
-  Worst absolute, relative, ulps;
+  Count one_sided_nans, one_sided_infinities;
+  Worst violation;                 // of those that do not agree; NaN is more than anything
+  Worst absolute, relative, ulps;  // of all pairs of finite numbers
+  Squares squares;
 };
 
 // How a float type is computed in: `Value` holds one, `round` brings a result back into the type.
@@ -92,11 +122,10 @@ template <class T>
 class Floats {
  public:
   using V = typename Arithmetic<T>::Value;
+  using S = arrays::Stored<T>;
 
-  explicit Floats(const Tolerance& tolerance)
-      : rtol_(rounded(tolerance.rtol)),
-        atol_(rounded(tolerance.atol)),
-        nan_equal_(tolerance.nan == NanEqual::yes) {
+  explicit Floats(double rtol, double atol, NanEqual nan)
+      : rtol_(rounded(rtol)), atol_(rounded(atol)), nan_equal_(nan == NanEqual::yes) {
     // A whole block is tested without rounding to T. So that what agrees there agrees by the definition too,
     // the tolerance is a little smaller: by more than two roundings can take away, of normal and subnormal
     // numbers.
@@ -108,45 +137,70 @@ class Floats {
     sure_atol_ = std::max(atol_ * (1 - share) - least, V{0});
   }
 
-  // True when all elements are finite and surely agree; counts those that are 0.
-  bool all_close(const arrays::Stored<T>* a, const arrays::Stored<T>* e, std::int64_t n,
-                 std::int64_t& both_zero) const {
+  kernels::PairStats<V> stats(const S* a, const S* e, std::int64_t n) const {
     const kernels::Kernels& kernels = kernels::active();
-    std::int64_t zeros = 0;
-    const auto test = [&](auto* kernel, const auto* x, const auto* y) {
-      return kernel(x, y, n, sure_rtol_, sure_atol_, &zeros);
-    };
-    bool close = false;
     if constexpr (std::is_same_v<T, double>)
-      close = test(kernels.all_close_64, a, e);
+      return kernels.pair_stats_64(a, e, n, sure_rtol_, sure_atol_);
     else if constexpr (std::is_same_v<T, float>)
-      close = test(kernels.all_close_32, a, e);
+      return kernels.pair_stats_32(a, e, n, sure_rtol_, sure_atol_);
     else
-      close = test(std::is_same_v<T, float16> ? kernels.all_close_f16 : kernels.all_close_bf16,
-                   reinterpret_cast<const std::uint16_t*>(a), reinterpret_cast<const std::uint16_t*>(e));
-    if (close) both_zero += zeros;
-    return close;
+      return (std::is_same_v<T, float16> ? kernels.pair_stats_f16 : kernels.pair_stats_bf16)(
+          reinterpret_cast<const std::uint16_t*>(a), reinterpret_cast<const std::uint16_t*>(e), n, sure_rtol_,
+          sure_atol_);
   }
 
+  static double apart(V x, V y) { return static_cast<double>(std::abs(x - y)); }
+  static double relative(V x, V y) { return static_cast<double>(std::abs(x - y) / std::abs(y)); }
+  static double ulps(V x, V y) { return difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y)); }
+
+  // Of finite numbers: those that do not agree.
+  void look_for_violations(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
+    std::int64_t count = 0;
+    V most = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool violates = !within(a[i], e[i], rtol_, atol_);
+      const V apart = violates ? std::abs(a[i] - e[i]) : V{0};
+      count += violates;
+      most = apart > most ? apart : most;
+    }
+    part.differing += count;
+    if (count == 0 || (part.violation.found && !(static_cast<double>(most) > part.violation.measure))) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (std::abs(a[i] - e[i]) == most && !within(a[i], e[i], rtol_, atol_)) {
+        part.violation.see(static_cast<double>(most), at + i, {extreme(a[i]), extreme(e[i])});
+        return;
+      }
+  }
+
+  // Everything, of numbers of any kind.
   void look(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
     for (std::int64_t i = 0; i < n; ++i) {
       const V x = a[i], y = e[i];
+      const bool x_nan = x != x, y_nan = y != y, x_infinite = std::isinf(x), y_infinite = std::isinf(y);
       part.both_zero += (x == 0) & (y == 0);
-      part.actual_nans += x != x;
-      part.expected_nans += y != y;
-      part.actual_infinities += std::isinf(x);
-      part.expected_infinities += std::isinf(y);
-      const bool finite = std::isfinite(x) && std::isfinite(y);
-      if (x == y || (finite && within(x, y, rtol_, atol_)) || (nan_equal_ && x != x && y != y)) continue;
-      ++part.differing;
+      part.actual_nans += x_nan;
+      part.expected_nans += y_nan;
+      part.actual_infinities += x_infinite;
+      part.expected_infinities += y_infinite;
       const Pair pair{extreme(x), extreme(y)};
-      const double amount = std::abs(static_cast<double>(x) - static_cast<double>(y));
-      part.absolute.see(amount, at + i, pair);
-      if (finite && y != 0) part.relative.see(amount / std::abs(static_cast<double>(y)), at + i, pair);
-      if (x == x && y == y) {
-        const double ulps = difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y));
-        part.ulps.see(ulps, at + i, pair);
+      bool agree = false;
+      if (!x_nan && !y_nan && !x_infinite && !y_infinite) {
+        ++part.finite;
+        part.squares.see(static_cast<double>(x), static_cast<double>(y));
+        part.absolute.see(apart(x, y), at + i, pair);
+        if (y != 0) part.relative.see(relative(x, y), at + i, pair);
+        part.ulps.see(ulps(x, y), at + i, pair);
+        agree = within(x, y, rtol_, atol_);
+      } else if (x_nan || y_nan) {
+        if (x_nan != y_nan) part.one_sided_nans.see(at + i);
+        agree = x_nan && y_nan && nan_equal_;
+      } else {
+        agree = x == y;
+        if (!agree) part.one_sided_infinities.see(at + i);
       }
+      if (agree) continue;
+      ++part.differing;
+      part.violation.see(apart(x, y), at + i, pair);
     }
   }
 
@@ -172,32 +226,46 @@ struct Integers {
 
   template <class A, class E>
   void look(const A* a, const E* e, std::int64_t n, std::int64_t at, Part& part) const {
+    part.finite += n;
     for (std::int64_t i = 0; i < n; ++i) {
       const A x = a[i];
       const E y = e[i];
       part.both_zero += (x == 0) & (y == 0);
-      if (std::cmp_equal(x, y)) continue;
-      const double amount = difference(x, y), size = std::abs(static_cast<double>(y));
-      if (static_cast<float>(amount) <= atol + rtol * static_cast<float>(size)) continue;
-      ++part.differing;
+      const bool equal = std::cmp_equal(x, y);
+      const double amount = equal ? 0 : difference(x, y), size = std::abs(static_cast<double>(y));
+      part.squares.actual += static_cast<double>(x) * static_cast<double>(x);
+      part.squares.expected += size * size;
+      part.squares.difference += amount * amount;
+      if (equal && part.relative.found) continue;  // so is a larger absolute one
       const Pair pair{extreme(x), extreme(y)};
       part.absolute.see(amount, at + i, pair);
       if (y != 0) part.relative.see(amount / size, at + i, pair);
+      if (equal || static_cast<float>(amount) <= atol + rtol * static_cast<float>(size)) continue;
+      ++part.differing;
+      part.violation.see(amount, at + i, pair);
     }
   }
 };
 
-std::int64_t count_zeros(DType dtype, const std::byte* data, std::int64_t n) {
-  return dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (arrays::is_half<T>) {
-      return std::int64_t{0};
-    } else {
-      const auto* x = reinterpret_cast<const arrays::Stored<T>*>(data);
-      std::int32_t zeros = 0;
-      for (std::int64_t i = 0; i < n; ++i) zeros += x[i] == 0;
-      return std::int64_t{zeros};
-    }
-  });
+// Of a block that is the same on both sides.
+template <class W>
+void look_at_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
+  part.finite += n;
+  std::int64_t zeros = 0;
+  double squares = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    zeros += x[i] == 0;
+    squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  part.both_zero += zeros;
+  part.squares.actual += squares;
+  part.squares.expected += squares;
+  if (part.relative.found) return;
+  for (std::int64_t i = 0; i < n && !part.relative.found; ++i) {
+    const Pair pair{extreme(x[i]), extreme(x[i])};
+    if (i == 0) part.absolute.see(0, at, pair);
+    if (x[i] != 0) part.relative.see(0, at + i, pair);
+  }
 }
 
 // --- blocks
@@ -226,8 +294,13 @@ class Block {
 
 class Comparer {
  public:
-  Comparer(DType actual, DType expected, const Tolerance& tolerance)
-      : actual_(actual), expected_(expected), common_(common_type(actual, expected)), tolerance_(tolerance) {}
+  Comparer(DType actual, DType expected, double rtol, double atol, NanEqual nan)
+      : actual_(actual),
+        expected_(expected),
+        common_(common_type(actual, expected)),
+        rtol_(rtol),
+        atol_(atol),
+        nan_(nan) {}
 
   // n elements of either side, the first of them at index `at`.
   void compare(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at, Part& part) const {
@@ -253,36 +326,103 @@ class Comparer {
     return actual_ == expected_ && std::memcmp(a, e, static_cast<std::size_t>(n * size_of(actual_))) == 0;
   }
 
+  // Both sides of a block as one type.
+  struct TwoBlocks {
+    Block actual, expected;
+  };
+
   template <class T>
   void compare_floats(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                       Part& part) const {
     using V = typename Floats<T>::V;
-    const Floats<T> floats(tolerance_);
-    Block actual, expected, wide_actual, wide_expected;
+    using S = arrays::Stored<T>;
+    const Floats<T> floats(rtol_, atol_, nan_);
+    TwoBlocks common, wide;
+    // The largest of each kind so far, and the block that has it.
+    struct Found {
+      double measure = -1;
+      std::int64_t begin = 0;
+      void see(double other, std::int64_t block) {
+        if (other > measure) *this = {other, block};
+      }
+    };
+    Found absolute, relative, ulps;
+    const auto as_wide = [&](std::int64_t begin, std::int64_t m, auto&& f) {
+      const std::byte* x = common.actual.as(common_, actual_, a + begin * size_of(actual_), m);
+      const std::byte* y = common.expected.as(common_, expected_, e + begin * size_of(expected_), m);
+      f(reinterpret_cast<const V*>(wide.actual.as(dtype_of<V>(), common_, x, m)),
+        reinterpret_cast<const V*>(wide.expected.as(dtype_of<V>(), common_, y, m)));
+    };
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
-      const std::byte* p = actual.as(common_, actual_, x, m);
-      const std::byte* q = expected.as(common_, expected_, y, m);
-      using S = arrays::Stored<T>;
-      if (floats.all_close(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m, part.both_zero))
+      const std::byte* p = common.actual.as(common_, actual_, x, m);
+      const std::byte* q = common.expected.as(common_, expected_, y, m);
+      const auto stats = floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m);
+      if (!stats.finite) {
+        as_wide(begin, m, [&](const V* v, const V* w) { floats.look(v, w, m, at + begin, part); });
         return;
-      p = wide_actual.as(dtype_of<V>(), common_, p, m);
-      q = wide_expected.as(dtype_of<V>(), common_, q, m);
-      floats.look(reinterpret_cast<const V*>(p), reinterpret_cast<const V*>(q), m, at + begin, part);
+      }
+      part.finite += m;
+      part.both_zero += stats.zeros;
+      absolute.see(static_cast<double>(stats.difference), begin);
+      if (stats.expected_squares > 0) relative.see(static_cast<double>(stats.relative), begin);
+      ulps.see(static_cast<double>(stats.steps), begin);
+      if (stats.close && !is_lossy(stats, m)) {
+        part.squares.join({static_cast<double>(stats.difference_squares),
+                           static_cast<double>(stats.actual_squares),
+                           static_cast<double>(stats.expected_squares)});
+        return;
+      }
+      as_wide(begin, m, [&](const V* v, const V* w) {
+        Squares squares;
+        for (std::int64_t i = 0; i < m; ++i)
+          squares.see(static_cast<double>(v[i]), static_cast<double>(w[i]));
+        part.squares.join(squares);
+        if (!stats.close) floats.look_for_violations(v, w, m, at + begin, part);
+      });
     });
+    const auto locate = [&](const Found& found, Worst& worst, auto&& measure) {
+      if (found.measure < 0) return;
+      const std::int64_t m = std::min(kBlock, n - found.begin);
+      as_wide(found.begin, m, [&](const V* v, const V* w) {
+        for (std::int64_t i = 0; i < m; ++i)
+          if (measure(v[i], w[i]) == found.measure) {
+            worst.see(found.measure, at + found.begin + i, {extreme(v[i]), extreme(w[i])});
+            return;
+          }
+      });
+    };
+    locate(absolute, part.absolute, floats.apart);
+    locate(relative, part.relative, floats.relative);
+    locate(ulps, part.ulps, floats.ulps);
+  }
+
+  // Squares so small that they are not all there, in V.
+  template <class V>
+  static bool is_lossy(const kernels::PairStats<V>& stats, std::int64_t n) {
+    constexpr V least = std::is_same_v<V, double> ? V(0x1p-900) : V(0x1p-90);
+    const bool small = stats.actual_squares < least || stats.expected_squares < least;
+    return (small && stats.zeros < n) || (stats.difference > 0 && stats.difference_squares < least);
   }
 
   void compare_integers(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                         Part& part) const {
-    const Integers integers{static_cast<float>(tolerance_.rtol), static_cast<float>(tolerance_.atol)};
-    Block actual, expected;
+    const Integers integers{static_cast<float>(rtol_), static_cast<float>(atol_)};
+    TwoBlocks blocks;
     const auto wide = [](DType d) { return d == DType::uint64 ? d : DType::int64; };
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
       if (same_bytes(x, y, m)) {
-        part.both_zero += count_zeros(actual_, x, m);
+        dispatch(actual_, [&]<class T>(std::type_identity<T>) {
+          if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 is 1
+            const std::byte* p = blocks.actual.as(DType::int8, actual_, x, m);
+            look_at_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
+          } else if constexpr (std::is_integral_v<T>) {
+            look_at_equals(reinterpret_cast<const T*>(x), m, at + begin, part);
+          }
+        });
         return;
       }
-      const std::byte* p = actual.as(wide(actual_), actual_, x, m);
-      const std::byte* q = expected.as(wide(expected_), expected_, y, m);
+      const std::byte* p = blocks.actual.as(wide(actual_), actual_, x, m);
+      const std::byte* q = blocks.expected.as(wide(expected_), expected_, y, m);
       const auto look = [&]<class A>(const A* values) {
         if (expected_ == DType::uint64)
           integers.look(values, reinterpret_cast<const std::uint64_t*>(q), m, at + begin, part);
@@ -297,23 +437,37 @@ class Comparer {
   }
 
   DType actual_, expected_, common_;
-  Tolerance tolerance_;
+  double rtol_, atol_;
+  NanEqual nan_;
 };
 
 void join(Part& sum, const Part& part) {
   sum.differing += part.differing;
   sum.both_zero += part.both_zero;
+  sum.finite += part.finite;
   sum.actual_nans += part.actual_nans;
   sum.actual_infinities += part.actual_infinities;
   sum.expected_nans += part.expected_nans;
   sum.expected_infinities += part.expected_infinities;
+  sum.one_sided_nans.join(part.one_sided_nans);
+  sum.one_sided_infinities.join(part.one_sided_infinities);
+  sum.violation.join(part.violation);
   sum.absolute.join(part.absolute);
   sum.relative.join(part.relative);
   sum.ulps.join(part.ulps);
+  sum.squares.join(part.squares);
 }
 
 std::int64_t elements_of_a_piece(const ArraySource& actual, const ArraySource& expected) {
   return kPieceBytes / std::max(size_of(actual.dtype()), size_of(expected.dtype()));
+}
+
+// Σae = (Σa² + Σe² - Σ(a - e)²) / 2: where the arrays are nearly the same, that loses less than the sum of ae.
+std::optional<double> cosine_of(const Squares& squares) {
+  const double sizes = std::sqrt(squares.actual) * std::sqrt(squares.expected);
+  if (!(sizes > 0) || !std::isfinite(sizes)) return std::nullopt;
+  const double rest = std::sqrt(squares.actual) - std::sqrt(squares.expected);
+  return std::clamp(1 - (squares.difference - rest * rest) / (2 * sizes), -1.0, 1.0);
 }
 
 ReportValue value_of(const Extreme& extreme) {
@@ -324,6 +478,19 @@ ReportValue value_of(const Extreme& extreme) {
 
 }  // namespace
 
+DefaultTolerance default_tolerance(DType actual, DType expected) {
+  if (is_whole(actual) && is_whole(expected)) return {0, 0};
+  DefaultTolerance coarser{0, 0};
+  for (const DType dtype : {actual, expected}) {
+    const DefaultTolerance own = dtype == DType::bfloat16  ? DefaultTolerance{1.6e-2, 1e-5}
+                                 : dtype == DType::float16 ? DefaultTolerance{1e-3, 1e-5}
+                                 : is_whole(dtype)         ? DefaultTolerance{0, 0}
+                                                           : DefaultTolerance{1e-5, 1e-8};
+    if (own.rtol > coarser.rtol) coarser = own;
+  }
+  return coarser;
+}
+
 std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected) {
   const std::int64_t bytes = byte_count(actual.shape(), actual.dtype());
   const std::int64_t pieces = element_count(actual.shape()) / elements_of_a_piece(actual, expected) + 1;
@@ -333,10 +500,13 @@ std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expecte
 
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  for (const double t : {tolerance.rtol, tolerance.atol})
-    if (!(t >= 0))
-      throw Error(Error::Kind::usage, fmt::format("the tolerance is {}; it must be at least 0", t));
+  for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
+    if (t && !(*t >= 0))
+      throw Error(Error::Kind::usage, fmt::format("the tolerance is {}; it must be at least 0", *t));
   Comparison result;
+  const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
+  result.rtol = tolerance.rtol.value_or(rtol);
+  result.atol = tolerance.atol.value_or(atol);
   result.actual_shape = actual.shape();
   result.expected_shape = expected.shape();
   result.actual_dtype = actual.dtype();
@@ -346,7 +516,7 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
 
   const arrays::Boxes boxes(actual.shape(), elements_of_a_piece(actual, expected));
   const arrays::BoxReader a(actual), e(expected);
-  const Comparer comparer(actual.dtype(), expected.dtype(), tolerance);
+  const Comparer comparer(actual.dtype(), expected.dtype(), result.rtol, result.atol, tolerance.nan);
   std::vector<Part> parts(boxes.starts.size());
   struct Buffers {
     std::vector<std::byte> actual, expected;
@@ -375,16 +545,28 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
     return Difference{core::index_of(actual.shape(), worst.at), worst.item.actual, worst.item.expected,
                       worst.measure};
   };
+  const auto first = [&](const Count& count) -> std::optional<Shape> {
+    if (count.count == 0) return std::nullopt;
+    return core::index_of(actual.shape(), count.first);
+  };
   result.close = sum.differing == 0;
   result.differing = sum.differing;
   result.both_zero = sum.both_zero;
+  result.finite = sum.finite;
   result.actual_nans = sum.actual_nans;
   result.actual_infinities = sum.actual_infinities;
   result.expected_nans = sum.expected_nans;
   result.expected_infinities = sum.expected_infinities;
+  result.one_sided_nans = sum.one_sided_nans.count;
+  result.first_one_sided_nan = first(sum.one_sided_nans);
+  result.one_sided_infinities = sum.one_sided_infinities.count;
+  result.first_one_sided_infinity = first(sum.one_sided_infinities);
+  result.violation = found(sum.violation);
   result.largest_absolute = found(sum.absolute);
   result.largest_relative = found(sum.relative);
   result.largest_ulps = found(sum.ulps);
+  if (sum.finite > 0) result.rms = std::sqrt(sum.squares.difference / static_cast<double>(sum.finite));
+  result.cosine = cosine_of(sum.squares);
   return result;
 }
 
@@ -396,7 +578,7 @@ Comparison assert_allclose(const ArraySource& actual, const ArraySource& expecte
     throw Error(Error::Kind::input,
                 fmt::format("{} has the shape {}, {} has {}", actual.name(), to_string(result.actual_shape),
                             expected.name(), to_string(result.expected_shape)));
-  const Difference& worst = *result.largest_absolute;
+  const Difference& worst = *result.violation;
   throw Error(
       Error::Kind::input,
       fmt::format("{} is not close to {}: {} of {} elements differ, by up to {} at {}", actual.name(),
@@ -413,7 +595,9 @@ bool proves_little(const Comparison& comparison) {
 Report describe(const Comparison& comparison) {
   Report report;
   const Comparison& c = comparison;
-  report.add("close", "close", c.close);
+  report.add("close", "close", c.close)
+      .add("rtol", "rtol, of the reference", c.rtol)
+      .add("atol", "atol", c.atol);
   if (c.same_shape()) {
     report.add("shape", "shape", c.actual_shape);
   } else {
@@ -432,25 +616,42 @@ Report describe(const Comparison& comparison) {
     report.add("max_difference", "largest difference", {}).add("max_index", "at", {});
     return report;
   }
+  const auto value = [](const auto& of) { return of ? ReportValue(*of) : ReportValue(); };
   report.add("elements", "elements", c.elements, Unit::count)
       .add("differing", "that differ", c.differing, Unit::count)
       .add("differing_share", "share of those", verify::share_of(c.differing, c.elements), Unit::share)
-      .add("both_zero", "0 on both sides", c.both_zero, Unit::count);
-  report
+      .add("both_zero", "0 on both sides", c.both_zero, Unit::count)
       .add("max_difference", "largest difference",
            c.largest_absolute ? ReportValue(c.largest_absolute->amount) : ReportValue())
-      .add("max_index", "at", c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue());
-  report.add("actual_nans", "NaN, actual", c.actual_nans, Unit::count)
-      .add("expected_nans", "NaN, expected", c.expected_nans, Unit::count)
-      .add("actual_infinities", "infinite, actual", c.actual_infinities, Unit::count)
-      .add("expected_infinities", "infinite, expected", c.expected_infinities, Unit::count);
+      .add("max_index", "at", c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue())
+      .add("rms", "root mean square", value(c.rms))
+      .add("cosine", "cosine", value(c.cosine));
+  if (is_float(c.actual_dtype) || is_float(c.expected_dtype)) {
+    Table special{"special",
+                  "NaN and infinities",
+                  {{"kind", ""},
+                   {"actual", "actual"},
+                   {"expected", "expected"},
+                   {"one_sided", "on one side"},
+                   {"first_index", "first there"}},
+                  {}};
+    const auto kind = [&](const char* name, std::int64_t actual, std::int64_t expected,
+                          std::int64_t one_sided, const std::optional<Shape>& first) {
+      if (actual > 0 || expected > 0)
+        special.rows.push_back({std::string(name), actual, expected, one_sided, value(first)});
+    };
+    kind("NaN", c.actual_nans, c.expected_nans, c.one_sided_nans, c.first_one_sided_nan);
+    kind("infinite", c.actual_infinities, c.expected_infinities, c.one_sided_infinities,
+         c.first_one_sided_infinity);
+    report.add(std::move(special));
+  }
   Table worst{"worst",
-              "the worst of those that differ",
+              "the largest differences",
               {{"by", "by"},
                {"difference", "difference"},
                {"index", "index"},
-               {"actual", "actual"},
-               {"expected", "expected"}},
+               {"actual", "actual", Unit::value},
+               {"expected", "expected", Unit::value}},
               {}};
   const auto row = [&](const char* by, const std::optional<Difference>& d) {
     if (d)
@@ -460,6 +661,9 @@ Report describe(const Comparison& comparison) {
   row("absolute", c.largest_absolute);
   row("relative", c.largest_relative);
   row("ulps", c.largest_ulps);
+  // Of all differences the largest may be one that the tolerance allows.
+  if (c.violation && !(c.largest_absolute && c.violation->index == c.largest_absolute->index))
+    row("beyond the tolerance", c.violation);
   report.add(std::move(worst));
   if (proves_little(c))
     report.warnings.push_back(

@@ -1,465 +1,1031 @@
-// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it. Cost: a
-// hypothesis that fails on a dozen rows is given up, so about a dozen rows for each of them, and all sampled rows
-// for the few that hold.
+// The hypotheses of ejk/explain.hpp: how each is found on a sample of the differences, and how it judges a line.
 //
-// tests: tests/verify/test_hypotheses.cpp
-#include "verify/hypotheses.hpp"
-
+// What is found must be more than chance. Numbers agree by chance as often as their tolerance and their spread
+// make them; so a factor or an offset must be well above the tolerance, and an index of an axis must agree with
+// another one in so many places that none of all others would by accident. The test on all elements follows
+// (explain.cpp).
+// tests: tests/verify/test_explain.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
-#include <limits>
+#include <map>
+#include <numbers>
+#include <numeric>
+#include <set>
 
-#include "core/parallel.hpp"
+#include "arrays/cast.hpp"
 #include "core/splitmix64.hpp"
-#include "verify/error_stats.hpp"
-#include "verify/sample.hpp"
+#include "verify/float_type.hpp"
+#include "verify/hypothesis.hpp"
 
 namespace ejk::verify {
 
 namespace {
 
-constexpr double kMost = 0.95;      // of rows, or of a row's elements, that have to agree
-constexpr std::size_t kFirst = 12;  // rows by which a hypothesis is given up
-constexpr std::int64_t kColumns = 32;
+using Samples = std::vector<const Sample*>;
+
+constexpr double kMostlyHolds = 0.95;
+constexpr std::size_t kFewest = 8;              // samples that say something
+constexpr std::int64_t kMostIndices = 1 << 14;  // of an axis whose indices are matched one by one
+
+Samples all_of(const Evidence& evidence) {
+  Samples samples;
+  for (const Sample& sample : evidence.samples) samples.push_back(&sample);
+  return samples;
+}
+
+// At most `most` of them, from all parts of the array.
+Samples some_of(const Evidence& evidence, std::size_t most) {
+  const std::size_t n = evidence.samples.size();
+  if (n <= most) return all_of(evidence);
+  Samples samples;
+  for (std::size_t i = 0; i < most; ++i) samples.push_back(&evidence.samples[core::splitmix64(i) % n]);
+  return samples;
+}
+
+template <class Holds>
+double share_of(const Samples& samples, Holds&& holds) {
+  if (samples.empty()) return 0;
+  return static_cast<double>(std::count_if(samples.begin(), samples.end(), holds)) /
+         static_cast<double>(samples.size());
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// holds[i] = the actual element agrees with what is predicted.
+void judge_all(const JudgedLine& line, const Agreement& agree, const double* predicted) {
+  agree.mark_differences(line.actual, predicted, line.n, line.holds);
+  for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] ^= 1;
+}
+
+// The same, with predict(expected element).
+template <class Predict>
+void judge_each(const JudgedLine& line, const Agreement& agree, Scratch& scratch, Predict predict) {
+  scratch.values.resize(static_cast<std::size_t>(line.n));
+  double* predicted = scratch.values.data();
+  for (std::int64_t i = 0; i < line.n; ++i) predicted[i] = predict(line.expected[i]);
+  judge_all(line, agree, predicted);
+}
+
+// --- one number for all elements: a factor, an offset
+
+struct Constant {
+  // What it would take to turn `expected` into `actual`; nothing where that says nothing.
+  std::optional<double> (*of)(const Sample&, const Agreement&);
+  double (*apply)(double expected, double constant);
+  // The constant is no rounding difference.
+  bool (*matters)(double constant, const Samples&, const Agreement&);
+};
+
+const Constant kFactor{
+    [](const Sample& s, const Agreement& agree) -> std::optional<double> {
+      if (!std::isfinite(s.actual) || !std::isfinite(s.expected) || std::abs(s.expected) <= 8 * agree.atol)
+        return std::nullopt;
+      return s.actual / s.expected;
+    },
+    [](double expected, double constant) { return expected * constant; },
+    [](double constant, const Samples&, const Agreement& agree) {
+      return constant != 0 && std::abs(constant - 1) > 4 * agree.rtol && std::abs(constant) > 1e-30;
+    }};
+
+const Constant kOffset{[](const Sample& s, const Agreement&) -> std::optional<double> {
+                         const double difference = s.actual - s.expected;
+                         return std::isfinite(difference) ? std::optional(difference) : std::nullopt;
+                       },
+                       [](double expected, double constant) { return expected + constant; },
+                       [](double constant, const Samples& samples, const Agreement& agree) {
+                         double largest = 0;
+                         for (const Sample* s : samples)
+                           if (std::isfinite(s->expected)) largest = std::max(largest, std::abs(s->expected));
+                         return std::abs(constant) > 4 * (agree.atol + agree.rtol * largest);
+                       }};
+
+// The constant of nearly all of these.
+std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
+  std::vector<double> values;
+  for (const Sample* s : samples)
+    if (const auto value = constant.of(*s, agree)) values.push_back(*value);
+  if (values.size() < kFewest || 2 * values.size() < samples.size()) return std::nullopt;
+  const double c = median(std::move(values));
+  if (!std::isfinite(c) || !constant.matters(c, samples, agree)) return std::nullopt;
+  const auto holds = [&](const Sample* s) { return agree(s->actual, constant.apply(s->expected, c)); };
+  if (share_of(samples, holds) < kMostlyHolds) return std::nullopt;
+  // Another expected element must not do as well: otherwise the actual ones have nothing to do with them.
+  std::size_t others = 0, as_well = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double other = samples[(i + samples.size() / 2) % samples.size()]->expected;
+    if (agree(samples[i]->expected, other)) continue;
+    ++others;
+    as_well += agree(samples[i]->actual, constant.apply(other, c));
+  }
+  return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
+}
+
+// The same, unless the other kind does as well: elements that hardly differ among themselves tell neither.
+std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
+  const auto c = fit_one(constant, samples, agree);
+  if (!c) return std::nullopt;
+  const Constant& other = &constant == &kFactor ? kOffset : kFactor;
+  return fit_one(other, samples, agree) ? std::nullopt : c;
+}
+
+// A factor that has a name, and that name.
+struct NamedFactor {
+  double value;
+  std::string name;
+};
+
+std::vector<NamedFactor> named_factors(const Shape& shape) {
+  std::vector<NamedFactor> named{{std::numbers::ln2, "ln 2, as between logarithms to base e and 2"},
+                                 {1 / std::numbers::ln2, "1 / ln 2, as between logarithms to base 2 and e"},
+                                 {2, ""},
+                                 {0.5, ""},
+                                 {-1, "the sign"}};
+  std::set<std::int64_t, std::greater<>> lengths;
+  if (!shape.empty()) lengths.insert(shape.back());
+  for (const std::int64_t length : shape) lengths.insert(length);
+  for (const std::int64_t length : lengths) {
+    if (length < 3) continue;
+    const auto n = static_cast<double>(length);
+    named.push_back({std::sqrt(n), fmt::format("√{}", length)});
+    named.push_back({1 / std::sqrt(n), fmt::format("1 / √{}", length)});
+    named.push_back({n, fmt::format("{}", length)});
+    named.push_back({1 / n, fmt::format("1 / {}", length)});
+  }
+  return named;
+}
+
+class ConstantHypothesis final : public Hypothesis {
+ public:
+  ConstantHypothesis(std::string kind, std::size_t rank, const Constant& constant, double value,
+                     Agreement agree, std::string text)
+      : Hypothesis(std::move(kind), rank),
+        constant_(constant),
+        value_(value),
+        agree_(agree),
+        text_(std::move(text)) {}
+
+  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    const double value = value_;
+    if (&constant_ == &kFactor)
+      judge_each(line, agree_, scratch, [value](double e) { return e * value; });
+    else
+      judge_each(line, agree_, scratch, [value](double e) { return e + value; });
+    return true;
+  }
+  std::string text() const override { return text_; }
+
+ private:
+  const Constant& constant_;
+  double value_;
+  Agreement agree_;
+  std::string text_;
+};
+
+HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
+  std::string name;
+  const auto share_with = [&](double factor) {
+    return share_of(samples, [&](const Sample* s) { return e.agree(s->actual, s->expected * factor); });
+  };
+  for (const NamedFactor& named : named_factors(e.naming.shape)) {
+    if (std::abs(c / named.value - 1) > std::max(1e-4, 2 * e.agree.rtol)) continue;
+    if (share_with(named.value) < share_with(c) - 0.02) continue;
+    c = named.value;
+    name = named.name.empty() ? "" : " (" + named.name + ")";
+    break;
+  }
+  return std::make_shared<ConstantHypothesis>("factor", e.naming.shape.size(), kFactor, c, e.agree,
+                                              fmt::format("{:.6g} times what it should be{}", c, name));
+}
+
+HypothesisPtr make_offset(const Evidence& e, double c, const Samples&) {
+  return std::make_shared<ConstantHypothesis>(
+      "offset", e.naming.shape.size(), kOffset, c, e.agree,
+      fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
+}
+
+using Make = HypothesisPtr(const Evidence&, double, const Samples&);
+
+HypothesisPtr find_constant(const Evidence& e, const Constant& constant, Make* make) {
+  if (e.actual.source().dtype() == DType::boolean) return nullptr;
+  const Samples samples = all_of(e);
+  const auto c = fit(constant, samples, e.agree);
+  return c ? make(e, *c, samples) : nullptr;
+}
+
+// One constant for those indices of an axis that have the same one.
+HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& constant, Make* make) {
+  if (e.actual.source().dtype() == DType::boolean) return nullptr;
+  const Samples samples = all_of(e);
+  struct Best {
+    std::size_t axis = 0;
+    double constant = 0;
+    Samples samples;
+    std::vector<std::int64_t> indices;
+  } best;
+  for (std::size_t d = 0; d < e.naming.shape.size(); ++d) {
+    std::map<std::int64_t, Samples> at;
+    for (const Sample* s : samples) at[s->at[d]].push_back(s);
+    if (at.size() < 2 && e.naming.shape[d] < 2) continue;
+    std::vector<std::pair<double, std::int64_t>> found;  // constant and index
+    for (const auto& [index, some] : at)
+      if (const auto c = fit(constant, some, e.agree)) found.emplace_back(*c, index);
+    std::sort(found.begin(), found.end());
+    for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
+      Best now{d, found[(begin + found.size()) / 2].first, {}, {}};
+      const double c = found[begin].first;
+      for (end = begin; end < found.size() &&
+                        std::abs(found[end].first - c) <= std::max(2 * e.agree.rtol * std::abs(c), 1e-12);
+           ++end) {
+        now.indices.push_back(found[end].second);
+        const Samples& some = at[found[end].second];
+        now.samples.insert(now.samples.end(), some.begin(), some.end());
+      }
+      now.constant = found[(begin + end) / 2].first;
+      if (now.samples.size() > best.samples.size()) best = std::move(now);
+    }
+  }
+  if (best.samples.size() < std::max(kFewest, samples.size() / 50)) return nullptr;
+  HypothesisPtr hypothesis = make(e, best.constant, best.samples);
+  std::sort(best.indices.begin(), best.indices.end());
+  hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
+  return hypothesis;
+}
+
+// --- a factor for each line of the last axis
+
+// Σae / Σe²; nothing where that is no finite number or e is 0.
+std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n) {
+  double ae = 0, ee = 0;
+  for (std::int64_t i = 0; i < n; ++i) ae += a[i] * e[i], ee += e[i] * e[i];
+  const double c = ae / ee;
+  return std::isfinite(c) && c != 0 ? std::optional(c) : std::nullopt;
+}
+
+class LineFactors final : public Hypothesis {
+ public:
+  LineFactors(std::size_t rank, Agreement agree, std::string text)
+      : Hypothesis("factor", rank), agree_(agree), text_(std::move(text)) {}
+
+  static constexpr std::int64_t kShortest = 16;
+
+  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+    if (line.n < kShortest) return false;
+    const auto c = factor_of_line(line.actual, line.expected, line.n);
+    if (!c || std::abs(*c - 1) <= 4 * agree_.rtol) return false;
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    judge_each(line, agree_, scratch, [factor = *c](double e) { return e * factor; });
+    return true;
+  }
+  std::string text() const override { return text_; }
+
+ private:
+  Agreement agree_;
+  std::string text_;
+};
+
+HypothesisPtr find_line_factors(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  const std::int64_t n = std::min<std::int64_t>(shape.back(), 4096);
+  if (e.actual.source().dtype() == DType::boolean || n < LineFactors::kShortest || shape.size() < 2)
+    return nullptr;
+  std::vector<double> factors, a(static_cast<std::size_t>(n)), x(static_cast<std::size_t>(n));
+  std::vector<std::byte> raw;
+  std::set<Shape> seen;
+  std::size_t lines = 0;
+  for (const Sample* s : some_of(e, 64)) {
+    Shape at = s->at;
+    at.back() = 0;
+    if (!seen.insert(at).second) continue;
+    ++lines;
+    e.actual.line(at, n, raw, a.data());
+    e.expected.line(at, n, raw, x.data());
+    const auto c = factor_of_line(a.data(), x.data(), n);
+    if (!c || std::abs(*c - 1) <= 4 * e.agree.rtol) continue;
+    std::int64_t good = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) good += e.agree(a[i], x[i] * *c);
+    if (static_cast<double>(good) >= kMostlyHolds * static_cast<double>(n)) factors.push_back(*c);
+  }
+  if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
+  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+  const double middle = median(factors);
+  const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= 4 * e.agree.rtol; };
+  if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
+  return std::make_shared<LineFactors>(
+      shape.size(), e.agree,
+      fmt::format(
+          "each line of {} has a factor of its own, such as {:.4g} and {:.4g}: a sum that was not divided "
+          "by, or another one",
+          e.naming.axes.back(), *least, *most));
+}
+
+// --- indices of an axis that hold what belongs to others
+
+class MovedIndices final : public Hypothesis {
+ public:
+  /// `from(i)`: whose elements index i holds; i or -1: nothing is said of it.
+  MovedIndices(std::string kind, const Side& expected, std::size_t axis,
+               std::function<std::int64_t(std::int64_t)> from, Agreement agree, std::string text,
+               bool names_scope)
+      : Hypothesis(std::move(kind), expected.shape().size()),
+        expected_(expected),
+        axis_(axis),
+        from_(std::move(from)),
+        agree_(agree),
+        text_(std::move(text)),
+        names_scope_(names_scope) {}
+
+  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+    const std::size_t last = line.at.size() - 1;
+    if (axis_ != last) {
+      const std::int64_t from = from_(line.at[axis_]);
+      if (from < 0 || from == line.at[axis_] || !scope.mark(line.at, line.n, line.in_scope)) return false;
+      Shape at = line.at;
+      at[axis_] = from;
+      scratch.values.resize(static_cast<std::size_t>(line.n));
+      expected_.line(at, line.n, scratch.raw, scratch.values.data());
+      judge_all(line, agree_, scratch.values.data());
+      return true;
+    }
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    std::int64_t begin = expected_.shape()[last], end = 0;
+    for (std::int64_t i = 0; i < line.n; ++i) {
+      const std::int64_t from = from_(line.at[last] + i);
+      if (from < 0 || from == line.at[last] + i) line.in_scope[i] = 0;
+      if (line.in_scope[i] != 0) begin = std::min(begin, from), end = std::max(end, from + 1);
+    }
+    if (begin >= end) return false;
+    Shape at = line.at;
+    at[last] = begin;
+    scratch.values.resize(static_cast<std::size_t>(end - begin));
+    expected_.line(at, end - begin, scratch.raw, scratch.values.data());
+    for (std::int64_t i = 0; i < line.n; ++i)
+      if (line.in_scope[i] != 0)
+        line.holds[i] = agree_(line.actual[i],
+                               scratch.values[static_cast<std::size_t>(from_(line.at[last] + i) - begin)]);
+    return true;
+  }
+  std::string text() const override { return text_; }
+  bool names_scope() const override { return names_scope_; }
+
+ private:
+  const Side& expected_;
+  std::size_t axis_;
+  std::function<std::int64_t(std::int64_t)> from_;
+  Agreement agree_;
+  std::string text_;
+  bool names_scope_;
+};
+
+// Lines along an axis, of either side.
+struct CrossLines {
+  std::vector<std::vector<double>> actual, expected;
+};
+
+CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
+  CrossLines lines;
+  std::set<Shape> seen;
+  std::vector<std::byte> raw;
+  Shape count(e.naming.shape.size(), 1);
+  count[axis] = e.naming.shape[axis];
+  const auto length = static_cast<std::size_t>(count[axis]);
+  for (const Sample* s : some_of(e, 16 * most)) {
+    Shape at = s->at;
+    at[axis] = 0;
+    if (!seen.insert(at).second) continue;
+    lines.actual.emplace_back(length);
+    e.actual.read(at, count, raw, lines.actual.back().data());
+    lines.expected.emplace_back(length);
+    e.expected.read(at, count, raw, lines.expected.back().data());
+    if (lines.actual.size() == most) break;
+  }
+  return lines;
+}
+
+// Whose elements each index holds, where that is another index's: found by where the values of `actual` stand
+// among those of `expected`, line by line.
+std::map<std::int64_t, std::int64_t> match_indices(const CrossLines& lines, const Agreement& agree) {
+  constexpr std::size_t kMostAlike = 32;
+  const std::size_t n = lines.actual.front().size();
+  std::vector<std::vector<std::pair<double, std::int64_t>>> sorted;
+  for (const auto& line : lines.expected) {
+    auto& pairs = sorted.emplace_back();
+    for (std::size_t j = 0; j < n; ++j)
+      if (std::isfinite(line[j])) pairs.emplace_back(line[j], static_cast<std::int64_t>(j));
+    std::sort(pairs.begin(), pairs.end());
+  }
+  std::map<std::int64_t, std::int64_t> from;
+  std::map<std::int64_t, std::size_t> votes;
+  for (std::size_t i = 0; i < n; ++i) {
+    votes.clear();
+    std::size_t asked = 0;
+    double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
+    for (std::size_t p = 0; p < sorted.size(); ++p) {
+      const double a = lines.actual[p][i];
+      if (!std::isfinite(a) || agree(a, lines.expected[p][i])) continue;
+      const double reach = 2 * (agree.atol + agree.rtol * std::abs(a));
+      auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
+                                 std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
+      std::vector<std::int64_t> alike;
+      for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= kMostAlike; ++at)
+        if (agree(a, at->first)) alike.push_back(at->second);
+      ++asked;
+      alike_shares += std::max(1.0, static_cast<double>(alike.size())) / static_cast<double>(n);
+      if (alike.size() > kMostAlike) continue;
+      for (const std::int64_t j : alike) ++votes[j];
+    }
+    if (asked < 3) continue;
+    const auto best = std::max_element(votes.begin(), votes.end(),
+                                       [](const auto& x, const auto& y) { return x.second < y.second; });
+    if (best == votes.end()) continue;
+    const auto wanted = static_cast<double>(asked), got = static_cast<double>(best->second);
+    const double by_chance = std::min(alike_shares / wanted, 1.0);
+    const double log_chance =
+        std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
+    const bool is_enough =
+        got >= 0.5 * wanted && (log_chance < std::log(1e-6) || (asked >= 4 && n <= 4 && got == wanted));
+    if (is_enough) from[static_cast<std::int64_t>(i)] = best->first;
+  }
+  return from;
+}
+
+std::vector<std::int64_t> keys_of(const std::map<std::int64_t, std::int64_t>& from) {
+  std::vector<std::int64_t> keys;
+  for (const auto& [i, j] : from) keys.push_back(i);
+  return keys;
+}
+
+// (i % inner) · outer + i / inner, for i and j = from(i): the order of an axis (outer, inner) that was taken for
+// (inner, outer).
+std::optional<std::int64_t> regrouping(const std::map<std::int64_t, std::int64_t>& from,
+                                       std::int64_t length) {
+  for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
+    if (length % inner != 0) continue;
+    const auto is_regrouped = [&](const auto& pair) {
+      return pair.second == pair.first % inner * (length / inner) + pair.first / inner;
+    };
+    if (static_cast<std::int64_t>(from.size()) >= length - inner - 1 &&
+        std::all_of(from.begin(), from.end(), is_regrouped))
+      return inner;
+  }
+  return std::nullopt;
+}
+
+struct Said {
+  std::string kind, text;
+};
+
+// In words what was found of an axis.
+Said say(const std::map<std::int64_t, std::int64_t>& from, std::size_t axis, const Naming& naming) {
+  const std::int64_t length = naming.shape[axis];
+  const std::string& name = naming.axes[axis];
+  const auto first = *from.begin();
+  const auto all = [&](auto&& test) { return std::all_of(from.begin(), from.end(), test); };
+  const auto moved = static_cast<std::int64_t>(from.size());
+
+  if (all([&](const auto& p) { return from.contains(p.second) && from.at(p.second) == p.first; })) {
+    if (moved > 4 && all([&](const auto& p) { return p.first + p.second == first.first + first.second; }))
+      return {"reversed", fmt::format("{} is reversed",
+                                      naming.part(axis, {{from.begin()->first, from.rbegin()->first + 1}}))};
+    std::vector<std::int64_t> lower, upper;
+    for (const auto& [i, j] : from)
+      if (i < j) lower.push_back(i), upper.push_back(j);
+    const auto runs = ranges_of(lower), others = ranges_of(std::vector(upper.begin(), upper.end()));
+    const bool in_step = all(
+        [&](const auto& p) { return std::abs(p.second - p.first) == std::abs(first.second - first.first); });
+    if (in_step && runs.size() == 1 && others.size() == 1)
+      return {"exchanged",
+              fmt::format("{} and {} are exchanged", naming.part(axis, runs), naming.part(axis, others))};
+    std::string pairs;
+    for (std::size_t k = 0; k < lower.size() && k < 4; ++k)
+      pairs += fmt::format("{}{} and {}", k == 0 ? "" : ", ", lower[k], upper[k]);
+    return {"exchanged", fmt::format("indices of {} are exchanged in pairs: {}{}", name, pairs,
+                                     lower.size() > 4 ? fmt::format(" and {} more", lower.size() - 4) : "")};
+  }
+  const std::int64_t step = first.second - first.first;
+  const bool in_step = all([&](const auto& p) { return p.second - p.first == step; });
+  const auto places = ranges_of(keys_of(from));
+  if (moved > 2 && in_step && std::abs(step) >= moved && places.size() == 1)  // from elsewhere
+    return {"repeated", fmt::format("{} holds what belongs to {}", naming.part(axis, places),
+                                    naming.part(axis, {{places[0].begin + step, places[0].end + step}}))};
+  if (moved > 2 && in_step)
+    return {"shifted",
+            fmt::format("index i of {} holds what belongs to i {} {}{}", name, step < 0 ? "-" : "+",
+                        std::abs(step),
+                        moved + std::abs(step) >= length ? "" : ", for " + naming.part(axis, places))};
+  if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; }))
+    return {"shifted", fmt::format("index i of {} holds what belongs to i + {} modulo {}", name,
+                                   ((step % length) + length) % length, length)};
+  if (const auto inner = regrouping(from, length))
+    return {"permuted", fmt::format("index i of {} holds what belongs to (i mod {}) * {} + i / {}", name,
+                                    *inner, length / *inner, *inner)};
+  if (all([&](const auto& p) { return !from.contains(p.second); })) {
+    std::map<std::int64_t, std::vector<std::int64_t>> holders;
+    for (const auto& [i, j] : from) holders[j].push_back(i);
+    std::string text;
+    std::size_t told = 0;
+    for (const auto& [j, at] : holders) {
+      if (told++ == 4) break;
+      text += fmt::format("{}{} holds what belongs to {}", text.empty() ? "" : "; ",
+                          naming.part(axis, ranges_of(at)), j);
+    }
+    if (holders.size() > 4) text += fmt::format(" and {} more", holders.size() - 4);
+    return {"repeated", text};
+  }
+  std::string pairs;
+  for (std::size_t k = 0; const auto& [i, j] : from) {
+    if (k++ == 4) break;
+    pairs += fmt::format("{}{} holds {}", k == 1 ? "" : ", ", i, j);
+  }
+  return {"permuted", fmt::format("{} indices of {} hold what belongs to others: {}{}", moved, name, pairs,
+                                  moved > 4 ? ", ..." : "")};
+}
+
+HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  if (length < 2 || length > kMostIndices || element_count(e.naming.shape) / length < 4) return nullptr;
+  const CrossLines lines = read_across(e, axis, 24);
+  if (lines.actual.size() < 3) return nullptr;
+  const auto from = std::make_shared<std::map<std::int64_t, std::int64_t>>(match_indices(lines, e.agree));
+  if (from->empty()) return nullptr;
+  const Said said = say(*from, axis, e.naming);
+  auto hypothesis = std::make_shared<MovedIndices>(
+      said.kind, e.expected, axis,
+      [from](std::int64_t i) {
+        const auto found = from->find(i);
+        return found == from->end() ? std::int64_t{-1} : found->second;
+      },
+      e.agree, said.text, true);
+  hypothesis->scope.axes[axis] = ranges_of(keys_of(*from));
+  return hypothesis;
+}
+
+// The share of samples that a move of an axis accounts for, of those that it has something to say of.
+double share_moved(const Evidence& e, std::size_t axis, const std::function<std::int64_t(std::int64_t)>& from,
+                   const Samples& samples) {
+  std::size_t asked = 0, good = 0;
+  for (const Sample* s : samples) {
+    Shape at = s->at;
+    at[axis] = from(at[axis]);
+    if (at[axis] < 0 || at[axis] == s->at[axis]) continue;
+    ++asked;
+    good += e.agree(s->actual, e.expected.element(at));
+  }
+  return asked < std::max(kFewest, samples.size() / 2)
+             ? 0
+             : static_cast<double>(good) / static_cast<double>(asked);
+}
+
+// By some places, or the other way round: of axes of any length.
+HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  const Samples samples = some_of(e, 512);
+  if (length < 4 || samples.size() < 2 * kFewest) return nullptr;
+  const auto inside = [length](std::int64_t j) { return j >= 0 && j < length ? j : std::int64_t{-1}; };
+  // Values of which any other would do prove nothing.
+  const auto far = [&](std::int64_t i) { return (i + length / 2 + 1) % length; };
+  const double by_chance = share_moved(e, axis, far, samples);
+  const auto holds = [&](const std::function<std::int64_t(std::int64_t)>& from) {
+    return share_moved(e, axis, from, samples) >= kMostlyHolds;
+  };
+  if (by_chance > 0.5) return nullptr;
+  for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
+    for (const std::int64_t step : {size, -size}) {
+      const auto from = [inside, step](std::int64_t i) { return inside(i + step); };
+      if (!holds(from)) continue;
+      return std::make_shared<MovedIndices>("shifted", e.expected, axis, from, e.agree,
+                                            fmt::format("index i of {} holds what belongs to i {} {}",
+                                                        e.naming.axes[axis], step < 0 ? "-" : "+", size),
+                                            false);
+    }
+  const auto back = [length](std::int64_t i) { return length - 1 - i; };
+  if (!holds(back)) return nullptr;
+  return std::make_shared<MovedIndices>("reversed", e.expected, axis, back, e.agree,
+                                        fmt::format("{} is reversed", e.naming.axes[axis]), false);
+}
+
+// --- axes in another order
+
+class Transposed final : public Hypothesis {
+ public:
+  /// The actual array holds, in C order, the elements of expected.transpose(axes).
+  Transposed(const Side& expected, std::vector<std::size_t> axes, Agreement agree, std::string text)
+      : Hypothesis("transposed", axes.size()),
+        expected_(expected),
+        axes_(std::move(axes)),
+        agree_(agree),
+        text_(std::move(text)) {
+    for (const std::size_t axis : axes_) transposed_.push_back(expected.shape()[axis]);
+  }
+
+  bool judge(const JudgedLine& line, Scratch&) const override {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    Shape place = place_of(line.at), at(place.size());
+    for (std::int64_t i = 0; i < line.n; ++i) {
+      for (std::size_t d = 0; d < axes_.size(); ++d) at[axes_[d]] = place[d];
+      line.holds[i] = agree_(line.actual[i], expected_.element(at));
+      for (std::size_t d = place.size(); d-- > 0;) {
+        if (++place[d] < transposed_[d]) break;
+        place[d] = 0;
+      }
+    }
+    return true;
+  }
+  std::string text() const override { return text_; }
+
+  double value_at(const Shape& index) const {
+    const Shape place = place_of(index);
+    Shape at(place.size());
+    for (std::size_t d = 0; d < axes_.size(); ++d) at[axes_[d]] = place[d];
+    return expected_.element(at);
+  }
+
+ private:
+  // Where the element that has this index in the actual array stands in the transposed one.
+  Shape place_of(const Shape& index) const {
+    std::int64_t flat = 0;
+    for (std::size_t d = 0; d < index.size(); ++d) flat = flat * expected_.shape()[d] + index[d];
+    Shape place(index.size());
+    for (std::size_t d = place.size(); d-- > 0; flat /= transposed_[d]) place[d] = flat % transposed_[d];
+    return place;
+  }
+
+  const Side& expected_;
+  std::vector<std::size_t> axes_;
+  Shape transposed_;
+  Agreement agree_;
+  std::string text_;
+};
+
+HypothesisPtr find_transposed(const Evidence& e) {
+  const std::size_t rank = e.naming.shape.size();
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewest) return nullptr;
+  std::vector<std::vector<std::size_t>> orders;
+  std::vector<std::size_t> plain(rank);
+  std::iota(plain.begin(), plain.end(), 0);
+  for (std::size_t p = 0; p < rank; ++p)
+    for (std::size_t q = p + 1; q < rank; ++q) {
+      if (e.naming.shape[p] == 1 || e.naming.shape[q] == 1) continue;
+      orders.push_back(plain);
+      std::swap(orders.back()[p], orders.back()[q]);
+    }
+  if (rank > 2) orders.emplace_back(plain.rbegin(), plain.rend());
+  // Values of which any other would do prove nothing.
+  double by_chance = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    by_chance += e.agree(samples[i]->actual, samples[(i + samples.size() / 2) % samples.size()]->expected);
+  if (by_chance > 0.5 * static_cast<double>(samples.size())) return nullptr;
+  for (const auto& order : orders) {
+    std::string names;
+    for (const std::size_t axis : order) names += (names.empty() ? "" : ", ") + e.naming.axes[axis];
+    auto hypothesis = std::make_shared<Transposed>(
+        e.expected, order, e.agree, fmt::format("it holds its elements in the order ({})", names));
+    if (share_of(samples, [&](const Sample* s) { return e.agree(s->actual, hypothesis->value_at(s->at)); }) >=
+        kMostlyHolds)
+      return hypothesis;
+  }
+  return nullptr;
+}
+
+// --- boxes that hold one value
+
+struct Box {
+  Shape begin, end;
+
+  bool contains(const Shape& at) const {
+    for (std::size_t d = 0; d < at.size(); ++d)
+      if (at[d] < begin[d] || at[d] >= end[d]) return false;
+    return true;
+  }
+  std::int64_t volume() const {
+    std::int64_t volume = 1;
+    for (std::size_t d = 0; d < begin.size(); ++d) volume *= end[d] - begin[d];
+    return volume;
+  }
+};
+
+bool same(double x, double y) { return x == y || (x != x && y != y); }
+
+class Unwritten final : public Hypothesis {
+ public:
+  Unwritten(std::size_t rank, std::vector<Box> boxes, double value, std::string text)
+      : Hypothesis("unwritten", rank), boxes_(std::move(boxes)), value_(value), text_(std::move(text)) {}
+
+  bool judge(const JudgedLine& line, Scratch&) const override {
+    const std::size_t last = line.at.size() - 1;
+    bool any = false;
+    for (const Box& box : boxes_) {
+      bool in = true;
+      for (std::size_t d = 0; d < last && in; ++d) in = line.at[d] >= box.begin[d] && line.at[d] < box.end[d];
+      if (!in) continue;
+      const std::int64_t begin = std::max<std::int64_t>(0, box.begin[last] - line.at[last]);
+      const std::int64_t end = std::min(line.n, box.end[last] - line.at[last]);
+      for (std::int64_t i = begin; i < end; ++i) {
+        line.in_scope[i] = 1;
+        line.holds[i] = same(line.actual[i], value_);
+      }
+      any = any || begin < end;
+    }
+    return any;
+  }
+  std::string text() const override { return text_; }
+  bool names_scope() const override { return true; }
+
+ private:
+  std::vector<Box> boxes_;
+  double value_;
+  std::string text_;
+};
+
+// Makes a box of one value as large as it can be, axis by axis, the last first.
+class Grower {
+ public:
+  Grower(const Side& side, double value) : side_(side), value_(value) {}
+
+  Box grow(const Shape& at) {
+    Box box{at, at};
+    for (std::int64_t& end : box.end) ++end;
+    for (std::size_t d = at.size(); d-- > 0;) {
+      box.end[d] = reach(box, d, box.end[d], side_.shape()[d], 1);
+      box.begin[d] = reach(box, d, box.begin[d], 0, -1);
+    }
+    return box;
+  }
+
+ private:
+  // How far it goes from `from` towards `to`.
+  std::int64_t reach(const Box& box, std::size_t axis, std::int64_t from, std::int64_t to,
+                     std::int64_t step) {
+    const std::int64_t face = box.volume() / (box.end[axis] - box.begin[axis]);
+    std::int64_t at_once = 1;
+    while (from != to) {
+      const std::int64_t some = std::min(at_once, std::abs(to - from));
+      Shape start = box.begin, count(start.size());
+      for (std::size_t d = 0; d < start.size(); ++d) count[d] = box.end[d] - box.begin[d];
+      start[axis] = step > 0 ? from : from - some;
+      count[axis] = some;
+      if (!is_one_value(start, count)) {
+        if (some == 1) return from;
+        at_once = std::max<std::int64_t>(1, some / 2);
+        most_ = at_once;
+        continue;
+      }
+      from += step * some;
+      at_once = std::min(2 * some, std::max<std::int64_t>(1, kAtOnce / face));
+    }
+    return from;
+  }
+
+  bool is_one_value(Shape start, Shape count) {
+    // A face that is too large to be held goes in parts of its first axis.
+    const std::int64_t n = element_count(count);
+    if (n > kAtOnce) {
+      for (std::size_t d = 0; d < count.size(); ++d) {
+        if (count[d] == 1) continue;
+        const std::int64_t half = count[d] / 2;
+        Shape lower = count;
+        lower[d] = half;
+        if (!is_one_value(start, lower)) return false;
+        start[d] += half;
+        count[d] -= half;
+        return is_one_value(start, count);
+      }
+    }
+    values_.resize(static_cast<std::size_t>(n));
+    side_.read(start, count, raw_, values_.data());
+    return std::all_of(values_.begin(), values_.end(), [&](double x) { return same(x, value_); });
+  }
+
+  static constexpr std::int64_t kAtOnce = 1 << 18;
+  const Side& side_;
+  double value_;
+  std::int64_t most_ = 0;
+  std::vector<std::byte> raw_;
+  std::vector<double> values_;
+};
+
+// "tile (3, 1) of 64 x 64", or the part of each axis.
+std::string name_of(const Box& box, const Naming& naming) {
+  const std::size_t rank = box.begin.size();
+  const auto is_whole = [&](std::size_t d) { return box.begin[d] == 0 && box.end[d] == naming.shape[d]; };
+  // Of the size of the box, or cut short by the end of the axis.
+  const auto place = [&](std::size_t d) -> std::optional<std::int64_t> {
+    const std::int64_t size = box.end[d] - box.begin[d];
+    return !is_whole(d) && box.begin[d] % size == 0 ? std::optional(box.begin[d] / size) : std::nullopt;
+  };
+  Scope scope(rank);
+  for (std::size_t d = 0; d < rank; ++d)
+    if (!is_whole(d)) scope.axes[d] = {{box.begin[d], box.end[d]}};
+  std::string text = naming.part(scope);
+  if (text.empty()) text = "everything";
+  if (rank < 2) return text;
+  const auto row = place(rank - 2), column = place(rank - 1);
+  if (row && column && box.end[rank - 2] - box.begin[rank - 2] > 1 &&
+      box.end[rank - 1] - box.begin[rank - 1] > 1)
+    text += fmt::format(" (tile ({}, {}) of {} x {})", *row, *column, box.end[rank - 2] - box.begin[rank - 2],
+                        box.end[rank - 1] - box.begin[rank - 1]);
+  return text;
+}
+
+HypothesisPtr find_unwritten(const Evidence& e) {
+  // The values that many of the elements have.
+  std::map<std::uint64_t, std::size_t> counts;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto bits_of = [](double x) { return std::bit_cast<std::uint64_t>(x != x ? kNan : x + 0.0); };
+  for (const Sample& s : e.samples) ++counts[bits_of(s.actual)];
+  std::vector<std::pair<std::size_t, std::uint64_t>> values;
+  for (const auto& [bits, count] : counts)
+    if (count >= std::max(kFewest, e.samples.size() / 100)) values.emplace_back(count, bits);
+  std::sort(values.rbegin(), values.rend());
+  for (std::size_t v = 0; v < std::min<std::size_t>(values.size(), 2); ++v) {
+    const auto value = std::bit_cast<double>(values[v].second);
+    Grower grower(e.actual, value);
+    std::vector<Box> boxes;
+    std::size_t small = 0, in_boxes = 0, asked = 0;
+    for (const Sample& s : e.samples) {
+      if (!same(s.actual, value)) continue;
+      ++asked;
+      const auto contains = [&](const Box& box) { return box.contains(s.at); };
+      if (std::any_of(boxes.begin(), boxes.end(), contains)) {
+        ++in_boxes;
+        continue;
+      }
+      if (boxes.size() == 64 || small > 16) continue;
+      Box box = grower.grow(s.at);
+      if (box.volume() < static_cast<std::int64_t>(kFewest)) {
+        ++small;
+        continue;
+      }
+      ++in_boxes;
+      boxes.push_back(std::move(box));
+    }
+    if (boxes.empty() || 10 * in_boxes < 9 * asked) continue;
+    std::string text = name_of(boxes[0], e.naming);
+    for (std::size_t b = 1; b < std::min<std::size_t>(boxes.size(), 3); ++b)
+      text += "; " + name_of(boxes[b], e.naming);
+    if (boxes.size() > 3) text += fmt::format("; and {} more", boxes.size() - 3);
+    text += boxes.size() > 1 ? " hold" : " holds";
+    text +=
+        value == 0 ? " only 0: never written" : fmt::format(" only {:.6g}: never written, or filled", value);
+    return std::make_shared<Unwritten>(e.naming.shape.size(), std::move(boxes), value, text);
+  }
+  return nullptr;
+}
+
+// --- rounding
+
+class Rounded final : public Hypothesis {
+ public:
+  Rounded(std::size_t rank, DType dtype)
+      : Hypothesis("rounding", rank), dtype_(dtype), type_(float_type(dtype)) {}
+
+  bool judge(const JudgedLine& line, Scratch&) const override {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] = holds(line.actual[i], line.expected[i]);
+    return true;
+  }
+  std::string text() const override { return fmt::format("rounded to {}", ejk::name_of(dtype_)); }
+
+  // `a` is a number of the type, and the nearest of `e` or the next one to it.
+  bool holds(double a, double e) const {
+    if (!std::isfinite(a) || !std::isfinite(e)) return same(a, e);
+    float narrow = 0;
+    if (dtype_ == DType::bfloat16)
+      narrow = arrays::widened(arrays::narrowed<bfloat16>(static_cast<float>(a)));
+    else
+      narrow = arrays::widened(arrays::narrowed<float16>(static_cast<float>(a)));
+    return static_cast<double>(narrow) == a && std::abs(a - e) <= 0.501 * type_.spacing_at(e);
+  }
+
+ private:
+  DType dtype_;
+  FloatType type_;
+};
+
+HypothesisPtr find_rounded(const Evidence& e) {
+  const DType dtype = e.actual.source().dtype();
+  if (dtype != DType::float32 && dtype != DType::float64) return nullptr;
+  const Samples samples = all_of(e);
+  if (samples.size() < kFewest) return nullptr;
+  for (const DType narrow : {DType::float16, DType::bfloat16}) {
+    const auto hypothesis = std::make_shared<Rounded>(e.naming.shape.size(), narrow);
+    if (share_of(samples, [&](const Sample* s) { return hypothesis->holds(s->actual, s->expected); }) >=
+        kMostlyHolds)
+      return hypothesis;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
-Search::Search(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
-    : result_(result), counts_(counts), row_nanoseconds_(row_nanoseconds) {
-  const auto wanted = static_cast<std::int64_t>(std::clamp(3e8 / std::max(row_nanoseconds, 1.0), 16.0, 64.0));
-  bad_ = flags_of(counts.beyond);
-  first_ = choose(Rows::beyond, wanted, 1);
-  second_ = choose(Rows::beyond, 4 * wanted, 2);
-  within_ = choose(Rows::within, wanted / 2, 3);
+// --- scopes and names
+
+bool Scope::contains(std::size_t axis, std::int64_t index) const {
+  const std::vector<AxisRange>& ranges = axes[axis];
+  if (ranges.empty()) return true;
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), index,
+                                      [](std::int64_t i, const AxisRange& range) { return i < range.begin; });
+  return after != ranges.begin() && index < std::prev(after)->end;
 }
 
-// Rows of each part in equal number, so that none is left out because others have more.
-Search::Sample Search::choose(Rows rows, std::int64_t wanted, std::int64_t seed) const {
-  const auto axis = std::find_if(result_.axes.begin(), result_.axes.end(),
-                                 [](const RowAxis& a) { return a.kind == RowAxis::Kind::part; });
-  const auto a = static_cast<std::size_t>(axis - result_.axes.begin());
-  const std::size_t strata = axis == result_.axes.end() ? 0 : static_cast<std::size_t>(axis->length);
-  std::vector<std::int64_t> place(result_.axes.size());
-  const auto stratum = [&](std::int64_t row) {
-    result_.place(row, place.data());
-    return strata == 0 || place[a] < 0 ? strata : static_cast<std::size_t>(place[a]);
-  };
-  struct Part {
-    std::int64_t rows = 0, elements = 0, seen = 0;
-    std::vector<std::int64_t> chosen;
-    std::size_t next = 0;
-    double sampled = 0;
-  };
-  std::vector<Part> parts(strata + 1);
-  const auto counts = [&](std::int64_t row) {
-    return (counts_.beyond[static_cast<std::size_t>(row)] > 0) == (rows == Rows::beyond);
-  };
-  for (std::int64_t row = 0; row < result_.rows; ++row) {
-    if (!counts(row)) continue;
-    const std::size_t of = stratum(row);
-    ++parts[of].rows;
-    parts[of].elements += counts_.beyond[static_cast<std::size_t>(row)];
-  }
-  std::vector<std::size_t> bad;
-  for (std::size_t p = 0; p < parts.size(); ++p)
-    if (parts[p].rows > 0) bad.push_back(p);
-  const std::int64_t each = std::max<std::int64_t>(4, wanted / std::max<std::int64_t>(1, std::ssize(bad)));
-  for (const std::int64_t n : sample_rows(std::ssize(bad), std::max<std::int64_t>(0, wanted - 2), seed)) {
-    Part& part = parts[bad[static_cast<std::size_t>(n)]];
-    part.chosen = sample_rows(part.rows, each - 2, seed);
-  }
-  Sample sample;
-  std::vector<double> given(static_cast<std::size_t>(result_.columns)), expected(given), allowed(given);
-  const FloatType type = float_type(result_.dtype);
-  std::vector<std::size_t> stratum_of;
-  for (std::int64_t row = 0; row < result_.rows; ++row) {
-    const std::uint32_t beyond = counts_.beyond[static_cast<std::size_t>(row)];
-    if (!counts(row)) continue;
-    const std::size_t p = stratum(row);
-    Part& part = parts[p];
-    const std::int64_t ordinal = part.seen++;
-    if (part.next == part.chosen.size() || part.chosen[part.next] != ordinal) continue;
-    while (part.next < part.chosen.size() && part.chosen[part.next] == ordinal) ++part.next;
-    Sampled s;
-    s.row = row;
-    s.place = place;
-    result_.given(row, given.data());
-    result_.expected(row, expected.data(), allowed.data());
-    std::vector<bool> wrong(given.size());
-    std::vector<std::int64_t> wrong_columns;
-    for (std::size_t c = 0; c < given.size(); ++c) {
-      wrong[c] = !judge(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
-      if (wrong[c]) wrong_columns.push_back(static_cast<std::int64_t>(c));
-    }
-    for (const std::int64_t n : sample_rows(std::ssize(wrong_columns), kColumns, seed + row))
-      s.columns.push_back(wrong_columns[static_cast<std::size_t>(n)]);
-    for (const std::int64_t c : sample_rows(result_.columns, kColumns, seed + row + 1))
-      s.columns.push_back(c);
-    std::sort(s.columns.begin(), s.columns.end());
-    s.columns.erase(std::unique(s.columns.begin(), s.columns.end()), s.columns.end());
-    for (const std::int64_t c : s.columns) {
-      s.given.push_back(given[static_cast<std::size_t>(c)]);
-      s.beyond.push_back(wrong[static_cast<std::size_t>(c)]);
-    }
-    s.weight = beyond;
-    part.sampled += beyond;
-    stratum_of.push_back(p);
-    sample.push_back(std::move(s));
-  }
-  for (std::size_t i = 0; i < sample.size(); ++i) {
-    const Part& part = parts[stratum_of[i]];
-    if (part.sampled > 0) sample[i].weight *= static_cast<double>(part.elements) / part.sampled;
-  }
-  // The first dozen are of all parts.
-  std::sort(sample.begin(), sample.end(), [](const Sampled& x, const Sampled& y) {
-    const auto key = [](const Sampled& s) { return core::splitmix64(static_cast<std::uint64_t>(s.row)); };
-    return key(x) < key(y);
-  });
-  return sample;
-}
-
-// Whether a row agrees with what it would be: of one beyond its bound some element has to that is.
-Search::Answer Search::answer(const Hypothesis& hypothesis, const Sampled& s, Zeros zeros) const {
-  std::vector<double> values(s.columns.size()), allowed(s.columns.size());
-  if (!hypothesis.values(s.row, s.columns, values.data(), allowed.data())) return Answer::silent;
-  const FloatType type = float_type(result_.dtype);
-  std::size_t looked = 0, wrong = 0, beyond = 0, explained = 0;
-  for (std::size_t c = 0; c < values.size(); ++c) {
-    if (zeros == Zeros::skip && s.beyond[c] && s.given[c] == 0) continue;
-    ++looked;
-    beyond += s.beyond[c];
-    if (std::isinf(allowed[c]) || !judge(type, s.given[c], values[c], allowed[c]).right)
-      ++wrong;
-    else
-      explained += s.beyond[c];
-  }
-  const bool is_beyond = std::find(s.beyond.begin(), s.beyond.end(), true) != s.beyond.end();
-  if (is_beyond && beyond == 0) return Answer::silent;
-  if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  return is_beyond && explained == 0 ? Answer::no : Answer::yes;
-}
-
-// The share of the rows within their bound that it would put beyond it: of parts that have others beyond, and of
-// parts that have not.
-Search::Contradicted Search::contradicted(const Hypothesis& hypothesis, const Scope& scope) const {
-  std::vector<char> wrong(within_.size());
-  core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
-                     [&](std::int64_t n) {
-                       const Sampled& s = within_[static_cast<std::size_t>(n)];
-                       wrong[static_cast<std::size_t>(n)] =
-                           scope.holds(s) && answer(hypothesis, s, Zeros::count) == Answer::no;
-                     });
-  struct {
-    double all = 0, no = 0;
-  } counts[2];
-  for (std::size_t n = 0; n < within_.size(); ++n) {
-    if (!scope.holds(within_[n])) continue;
-    bool same_parts = true;
-    for (std::size_t a = 0; a < bad_.size(); ++a) {
-      const std::int64_t at = within_[n].place[a];
-      if (result_.axes[a].kind == RowAxis::Kind::part)
-        same_parts = same_parts && at >= 0 && bad_[a][static_cast<std::size_t>(at)];
-    }
-    ++counts[same_parts].all;
-    counts[same_parts].no += wrong[n];
-  }
-  const auto share = [](const auto& count) { return count.all > 0 ? count.no / count.all : 0; };
-  return {share(counts[1]), share(counts[0])};
-}
-
-// Of the rows that are left and in the scope; nothing more than `first` of them where none of those agrees.
-std::vector<char> Search::agreement(const Hypothesis& hypothesis, const Sample& sample, const Scope& scope,
-                                    std::size_t first) const {
-  std::vector<char> agree(sample.size());
-  std::vector<std::size_t> looked;
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && scope.holds(sample[i])) looked.push_back(i);
-  const auto look = [&](std::size_t begin, std::size_t end) {
-    core::parallel_for(static_cast<std::int64_t>(end - begin),
-                       row_nanoseconds_ * static_cast<double>(end - begin), [&](std::int64_t n) {
-                         const std::size_t i = looked[begin + static_cast<std::size_t>(n)];
-                         agree[i] = answer(hypothesis, sample[i], zeros_) == Answer::yes;
-                       });
-  };
-  const std::size_t some = std::min(first, looked.size());
-  look(0, some);
-  if (std::none_of(agree.begin(), agree.end(), [](char a) { return a != 0; })) return agree;
-  look(some, looked.size());
-  return agree;
-}
-
-double Search::weight_of(const Sample& sample, const std::vector<char>& agree, const Scope& scope) const {
-  double sum = 0;
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && scope.holds(sample[i]) && (agree.empty() || agree[i] != 0)) sum += sample[i].weight;
-  return sum;
-}
-
-double Search::left() const {
-  double all = 0, left = 0;
-  for (const Sampled& s : second_) all += s.weight, left += s.left ? s.weight : 0;
-  return all > 0 ? written_ * left / all : 0;
-}
-
-double Search::leave_out(const Hypothesis& hypothesis) {
-  const double before = left();
-  for (Sample* sample : {&first_, &second_}) {
-    const auto agree = agreement(hypothesis, *sample, {}, sample->size());
-    for (std::size_t i = 0; i < agree.size(); ++i)
-      if (agree[i] != 0) (*sample)[i].left = false;
-  }
-  return before - left();
-}
-
-// Confirms it on the second sample, and leaves out what it explains.
-bool Search::holds(const Hypothesis& hypothesis, const Scope& scope) {
-  const auto agree = agreement(hypothesis, second_, scope, kFirst);
-  if (weight_of(second_, agree, scope) < kMost * weight_of(second_, {}, scope)) return false;
-  for (std::size_t i = 0; i < agree.size(); ++i)
-    if (agree[i] != 0) second_[i].left = false;
+bool Scope::contains(const Shape& at) const {
+  for (std::size_t d = 0; d < at.size(); ++d)
+    if (!contains(d, at[d])) return false;
   return true;
 }
 
-// The parts of an axis in which all rows agree; nothing where there are none.
-std::optional<Search::Scope> Search::scope_of(const std::vector<char>& agree, double& explained) const {
-  std::optional<Scope> best;
-  for (std::size_t a = 0; a < result_.axes.size(); ++a) {
-    const RowAxis& axis = result_.axes[a];
-    if (axis.kind != RowAxis::Kind::part || axis.length < 2) continue;
-    struct Part {
-      int agreeing = 0, all = 0;
-      double weight = 0;
-    };
-    std::vector<Part> parts(static_cast<std::size_t>(axis.length));
-    for (std::size_t i = 0; i < first_.size(); ++i) {
-      if (!first_[i].left || first_[i].place[a] < 0) continue;
-      Part& part = parts[static_cast<std::size_t>(first_[i].place[a])];
-      ++part.all;
-      part.agreeing += agree[i] != 0;
-      part.weight += first_[i].weight;
-    }
-    Scope scope{a, std::vector<bool>(parts.size())};
-    double weight = 0;
-    for (std::size_t p = 0; p < parts.size(); ++p)
-      if (parts[p].agreeing > 0 && parts[p].agreeing >= kMost * parts[p].all)
-        scope.parts[p] = true, weight += parts[p].weight;
-    if (weight > explained) explained = weight, best = std::move(scope);
+bool Scope::mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const {
+  const std::size_t last = at.size() - 1;
+  for (std::size_t d = 0; d < last; ++d)
+    if (!contains(d, at[d])) return false;
+  if (axes[last].empty()) {
+    std::fill_n(in_scope, n, std::uint8_t{1});
+    return true;
   }
-  return best;
+  bool any = false;
+  for (const AxisRange& range : axes[last]) {
+    const std::int64_t begin = std::max(range.begin - at[last], std::int64_t{0});
+    const std::int64_t end = std::min(range.end - at[last], n);
+    if (begin >= end) continue;
+    std::fill(in_scope + begin, in_scope + end, std::uint8_t{1});
+    any = true;
+  }
+  return any;
 }
 
-// The indices of each axis with rows that count something.
-std::vector<std::vector<bool>> Search::flags_of(const std::vector<std::uint32_t>& counts) const {
-  std::vector<std::vector<bool>> flags;
-  for (const RowAxis& axis : result_.axes) flags.emplace_back(static_cast<std::size_t>(axis.length));
-  std::vector<std::int64_t> place(result_.axes.size());
-  for (std::int64_t row = 0; row < result_.rows; ++row) {
-    if (counts[static_cast<std::size_t>(row)] == 0) continue;
-    result_.place(row, place.data());
-    for (std::size_t a = 0; a < flags.size(); ++a)
-      if (place[a] >= 0) flags[a][static_cast<std::size_t>(place[a])] = true;
+std::vector<AxisRange> ranges_of(const std::vector<std::int64_t>& indices) {
+  std::vector<AxisRange> ranges;
+  for (const std::int64_t i : indices) {
+    if (!ranges.empty() && ranges.back().end == i)
+      ++ranges.back().end;
+    else
+      ranges.push_back({i, i + 1});
   }
-  return flags;
+  return ranges;
 }
 
-// " in head 3, queries 8-15": axes of which some indices are flagged and others are not.
-std::string Search::where(const std::vector<std::vector<bool>>& flags, bool positions) const {
+std::string Naming::indices(const std::vector<AxisRange>& ranges) {
+  constexpr std::size_t kTold = 4;
   std::string text;
-  for (std::size_t a = 0; a < flags.size(); ++a) {
-    const RowAxis& axis = result_.axes[a];
-    if (axis.kind == RowAxis::Kind::position && !positions) continue;
-    const std::int64_t count = std::count(flags[a].begin(), flags[a].end(), true);
-    if (count == 0 || count == axis.length) continue;
-    text += fmt::format("{} {} {}", text.empty() ? " in" : ",", count == 1 ? axis.name : axis.plural,
-                        ranges_of(flags[a], 4));
+  for (std::size_t r = 0; r < ranges.size() && r < kTold; ++r) {
+    const auto [begin, end] = ranges[r];
+    if (r > 0) text += r + 1 == ranges.size() ? " and " : ", ";
+    text += end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{} to {}", begin, end - 1);
+  }
+  if (ranges.size() > kTold) text += fmt::format(" and {} more", ranges.size() - kTold);
+  return text;
+}
+
+std::string Naming::part(std::size_t axis, const std::vector<AxisRange>& ranges) const {
+  for (const Run& run : runs) {
+    if (run.axis != axis || ranges.size() != 1) continue;
+    const auto [begin, end] = ranges[0];
+    const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), begin);
+    if (next == run.offsets.begin() || next == run.offsets.end() || end > *next) continue;
+    const std::int64_t index = next - run.offsets.begin() - 1, from = *std::prev(next), to = *next;
+    std::string name = fmt::format("{} {}", run.name, index);
+    if (begin == from && end == to) return name;
+    if (end == to)
+      return fmt::format("the last {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
+    if (begin == from)
+      return fmt::format("the first {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
+  }
+  return fmt::format("{} {}", axes[axis], indices(ranges));
+}
+
+std::string Naming::part(const Scope& scope) const {
+  std::string text;
+  for (std::size_t d = 0; d < scope.axes.size(); ++d) {
+    const std::vector<AxisRange>& ranges = scope.axes[d];
+    if (ranges.empty() || (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == shape[d])) continue;
+    text += (text.empty() ? "" : ", ") + part(d, ranges);
   }
   return text;
 }
 
-// Elements that are 0 where another number belongs, which no mistake in a computation makes them.
-std::optional<Found> Search::unwritten() {
-  double zeros = 0, beyond = 0;
-  for (std::size_t r = 0; r < counts_.beyond.size(); ++r)
-    zeros += counts_.zeros[r], beyond += counts_.beyond[r];
-  if (zeros_ == Zeros::skip || zeros < 0.005 * beyond) return std::nullopt;
-  zeros_ = Zeros::skip;
-  for (Sample* sample : {&first_, &second_})
-    for (Sampled& s : *sample) {
-      std::size_t wrong = 0, zero = 0;
-      for (std::size_t c = 0; c < s.columns.size(); ++c)
-        if (s.beyond[c]) ++wrong, zero += s.given[c] == 0;
-      s.weight *= 1 - static_cast<double>(zero) / static_cast<double>(std::max<std::size_t>(wrong, 1));
-      if (zero == wrong) s.left = false;
-    }
-  written_ = 1 - zeros / beyond;
-  return Found{{"unwritten", "0 stands there, as if never written", zeros / beyond},
-               where(flags_of(counts_.zeros), true),
-               std::nullopt};
-}
-
-std::vector<std::int64_t> Search::partners(
-    std::size_t axis, std::int64_t candidates,
-    const std::function<Hypothesis(std::int64_t candidate)>& hypothesis) const {
-  constexpr double kNanoseconds = 1e10;  // in all
-  constexpr std::size_t kRows = 3;       // of each part
-  const auto parts = static_cast<std::size_t>(result_.axes[axis].length);
-  std::vector<std::vector<const Sampled*>> rows(parts);
-  std::vector<std::size_t> bad;
-  for (const Sampled& s : first_) {
-    if (!s.left || s.place[axis] < 0) continue;
-    auto& of = rows[static_cast<std::size_t>(s.place[axis])];
-    if (of.size() < kRows) of.push_back(&s);
-    if (of.size() == 1) bad.push_back(static_cast<std::size_t>(s.place[axis]));
-  }
-  std::vector<std::int64_t> from(parts, -1);
-  const double work = row_nanoseconds_ * static_cast<double>(bad.size()) * static_cast<double>(candidates);
-  if (work > kNanoseconds) return from;
-  core::parallel_for(std::ssize(bad), work, [&](std::int64_t n) {
-    const std::size_t part = bad[static_cast<std::size_t>(n)];
-    for (std::int64_t c = 0; c < candidates; ++c) {
-      if (c == static_cast<std::int64_t>(part)) continue;
-      const Hypothesis it = hypothesis(c);
-      int yes = 0, no = 0;
-      for (const Sampled* s : rows[part]) {
-        const Answer said = answer(it, *s, Zeros::skip);
-        yes += said == Answer::yes;
-        no += said == Answer::no;
-        if (no > 0) break;
-      }
-      if (yes == 0 || no > 0) continue;
-      from[part] = c;
-      return;
-    }
-  });
-  return from;
-}
-
-bool is_exchange(const std::vector<std::int64_t>& from) {
-  std::vector<bool> taken(from.size());
-  for (const std::int64_t c : from) {
-    if (c < 0) continue;
-    if (static_cast<std::size_t>(c) >= from.size() || taken[static_cast<std::size_t>(c)]) return false;
-    taken[static_cast<std::size_t>(c)] = true;
-  }
-  for (std::size_t part = 0; part < from.size(); ++part)
-    if (taken[part] != (from[part] >= 0)) return false;
-  return true;
-}
-
-std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
-                             const std::string& many, const std::string& what) {
-  constexpr std::size_t kMost = 6;
-  std::vector<std::string> words;
-  // All of the same one, or all shifted by as many.
-  std::vector<bool> flags(from.size());
-  std::int64_t same = -1, step = 0;
-  bool all_same = true, all_shifted = true;
-  for (std::size_t part = 0; part < from.size(); ++part) {
-    if (from[part] < 0) continue;
-    const std::int64_t by = from[part] - static_cast<std::int64_t>(part);
-    if (same < 0) same = from[part], step = by;
-    all_same = all_same && from[part] == same;
-    all_shifted = all_shifted && by == step;
-    flags[part] = true;
-  }
-  const std::int64_t count = std::count(flags.begin(), flags.end(), true);
-  if (count == 0) return "";
-  if (count > 1 && all_same)
-    return fmt::format("{} {} hold {} of {} {}", many, ranges_of(flags, 4), what, one, same);
-  if (count > 1 && all_shifted)
-    return fmt::format("{} {} hold {} of the {} {} {} them", many, ranges_of(flags, 4), what, one,
-                       std::abs(step) == 1 ? "just" : fmt::format("{}", std::abs(step)),
-                       step > 0 ? "after" : "before");
-  for (std::size_t part = 0; part < from.size(); ++part) {
-    const std::int64_t other = from[part];
-    if (other < 0) continue;
-    if (words.size() == kMost) {
-      words.emplace_back("...");
-      break;
-    }
-    const bool mutual = static_cast<std::size_t>(other) < from.size() &&
-                        from[static_cast<std::size_t>(other)] == static_cast<std::int64_t>(part);
-    if (mutual && static_cast<std::size_t>(other) < part) continue;
-    words.push_back(mutual ? fmt::format("{} {} and {} hold {} of each other", many, part, other, what)
-                           : fmt::format("{} {} holds {} of {} {}", one, part, what, one, other));
-  }
-  return fmt::format("{}", fmt::join(words, ", "));
-}
-
-std::vector<Found> Search::run(const std::vector<Hypothesis>& hypotheses) {
-  std::vector<Found> all;
-  std::vector<std::vector<char>> agree(hypotheses.size());
-  const auto explained_by = [&](std::size_t h) -> const std::vector<char>& {
-    if (agree[h].empty()) agree[h] = agreement(hypotheses[h], first_, {}, kFirst);
-    return agree[h];
-  };
-  const auto accept = [&](std::size_t h, const Scope& scope) {
-    const Hypothesis& it = hypotheses[h];
-    const double before = left();
-    // Everywhere is where rows are beyond their bound and not explained yet.
-    auto flags = bad_;
-    if (!scope.parts.empty()) {
-      for (std::size_t a = 0; a < flags.size(); ++a) flags[a].assign(flags[a].size(), false);
-      flags[scope.axis] = scope.parts;
-    } else if (before < 0.999 * written_) {
-      for (auto& axis : flags) axis.assign(axis.size(), false);
-      for (const Sample* sample : {&first_, &second_})
-        for (const Sampled& s : *sample)
-          for (std::size_t a = 0; s.left && a < flags.size(); ++a)
-            if (s.place[a] >= 0) flags[a][static_cast<std::size_t>(s.place[a])] = true;
-    }
-    if (!holds(it, scope)) return false;
-    for (std::size_t i = 0; i < first_.size(); ++i)
-      if (agree[h][i] != 0 && scope.holds(first_[i])) first_[i].left = false;
-    // It holds in some parts, or in some rows of theirs, where it would change others that are right.
-    const auto [same, others] = contradicted(it, {});
-    const bool said = it.says_where ||
-                      (scope.parts.empty() && before >= 0.999 * written_ && others == 0 && same <= 1 - kMost);
-    all.push_back({{it.kind, it.text, before - left()},
-                   said ? "" : where(flags, scope.parts.empty() && same > 1 - kMost),
-                   h});
-    return true;
-  };
-  std::vector<bool> refuted(hypotheses.size());
-  while (left() > 1 - kMost) {
-    const double open = weight_of(first_, {}, {});
-    if (!(open > 0)) break;
-    // What explains all that is left.
-    std::optional<std::size_t> best;
-    double most = 0, against = 2;
-    for (std::size_t h = 0; h < hypotheses.size(); ++h) {
-      if (refuted[h]) continue;
-      const double weight = weight_of(first_, explained_by(h), {});
-      if (weight < kMost * open) continue;
-      // What would put other rows beyond their bound is less likely.
-      const double contradictions = contradicted(hypotheses[h], {}).same_parts;
-      if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
-      best = h;
-      most = weight;
-      against = contradictions;
-      if (weight >= open && against == 0) break;
-    }
-    if (best) {
-      if (!accept(*best, {})) refuted[*best] = true;
-      continue;
-    }
-    if (const auto zeros = unwritten()) {
-      all.push_back(*zeros);
-      agree.assign(hypotheses.size(), {});
-      continue;
-    }
-    // What explains some heads, entries or groups.
-    std::optional<Scope> scope;
-    most = 0;
-    for (std::size_t h = 0; h < hypotheses.size(); ++h) {
-      if (refuted[h]) continue;
-      if (auto found = scope_of(explained_by(h), most)) scope = std::move(found), best = h;
-    }
-    if (!best) break;
-    if (!accept(*best, *scope)) refuted[*best] = true;
-  }
+std::vector<Finder> finders(std::size_t rank) {
+  std::vector<Finder> all;
+  all.push_back({[](const Evidence& e) { return find_constant(e, kFactor, make_factor); }});
+  all.push_back({[](const Evidence& e) { return find_constant(e, kOffset, make_offset); }});
+  all.push_back({find_line_factors, true});
+  all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kFactor, make_factor); }});
+  all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kOffset, make_offset); }});
+  for (std::size_t d = 0; d < rank; ++d)
+    all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
+  for (std::size_t d = 0; d < rank; ++d)
+    all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
+  all.push_back({find_transposed, true});
+  all.push_back({find_unwritten, true});
+  all.push_back({find_rounded});
   return all;
 }
 

@@ -27,6 +27,7 @@ const std::map<std::string, Names> kArrows{
     {"verify", {"arrays", "core", "kernels"}},
     {"matmul", {"core", "kernels", "verify"}},
     {"attention", {"core", "kernels", "mask", "matmul", "verify"}},
+    {"check", {"core", "kernels", "mask", "matmul", "sequence", "verify"}},
 };
 
 // A public header and the room that it speaks for; one a line, so that two who add one do not meet.
@@ -53,9 +54,11 @@ const std::map<std::string, std::string> kPublic{
     {"tiling", "matmul"},
     {"attention", "attention"},
     {"attention_check", "attention"},
+    {"check", "check"},
     {"array_math", "arrays"},
     {"against", "verify"},
     {"compare", "verify"},
+    {"explain", "verify"},
     {"explanation", "verify"},
     {"generate", "arrays"},
     {"statistics", "arrays"},

@@ -650,6 +650,92 @@ TEST_CASE("attributes go to what is written into: file, group or dataset") {
   CHECK(attribute(path, "/", "key") == "again");
 }
 
+namespace {
+
+using Texts = std::map<std::string, std::string>;
+
+// An attribute of the file's first group.
+void put_attribute(hid_t file, const char* name, hid_t type, const std::vector<hsize_t>& shape,
+                   const void* value) {
+  const hid_t space = shape.empty() ? H5Screate(H5S_SCALAR)
+                                    : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
+  const hid_t a = H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+  H5Awrite(a, type, value);
+  H5Aclose(a), H5Sclose(space);
+}
+
+}  // namespace
+
+TEST_CASE("attributes are read back where they are one text, whole number or truth value") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const NamedArray x{"x", make_source(counting({3}))};
+  const Texts texts{{"block", "4x4"}, {"empty", ""}, {"é", "ü"}};
+  write_arrays(parse_reference(path + ":/g"), {x}, {.attributes = texts});
+  CHECK(ArrayFile(path).attributes("/g") == texts);
+  CHECK(ArrayFile(path + ":/g").attributes() == texts);
+  CHECK(ArrayFile(path).attributes().empty());
+  CHECK(ArrayFile(path).attributes("g/x").empty());
+  CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(path).attributes("gone"); }),
+                 "holds no group or dataset /gone"));
+
+  // As other programs write them, and what is passed over: lists, floats, more than 64 KiB.
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const std::int16_t small = -3;
+  const std::uint64_t large = UINT64_MAX;
+  const double number = 1.5;
+  const std::int32_t list[] = {1, 2};
+  const std::int8_t yes = 1;
+  put_attribute(file, "small", H5T_NATIVE_INT16, {}, &small);
+  put_attribute(file, "large", H5T_NATIVE_UINT64, {1}, &large);
+  put_attribute(file, "number", H5T_NATIVE_DOUBLE, {}, &number);
+  put_attribute(file, "list", H5T_NATIVE_INT32, {2}, list);
+  const hid_t fixed = H5Tcopy(H5T_C_S1);
+  H5Tset_size(fixed, 4);
+  put_attribute(file, "fixed", fixed, {}, "ab\0c");
+  H5Tset_size(fixed, H5T_VARIABLE);
+  const std::string long_text(65536, 'x'), too_long(65537, 'x');
+  const char* texts_of[] = {long_text.c_str(), too_long.c_str()};
+  put_attribute(file, "long", fixed, {}, &texts_of[0]);
+  put_attribute(file, "too long", fixed, {}, &texts_of[1]);
+  const hid_t truth = H5Tenum_create(H5T_NATIVE_INT8);
+  const std::int8_t no = 0;
+  H5Tenum_insert(truth, "FALSE", &no), H5Tenum_insert(truth, "TRUE", &yes);
+  put_attribute(file, "yes", truth, {}, &yes);
+  H5Tclose(truth), H5Tclose(fixed), H5Fclose(file);
+  CHECK(ArrayFile(path).attributes() == Texts{{"small", "-3"},
+                                              {"large", "18446744073709551615"},
+                                              {"fixed", "ab"},
+                                              {"long", long_text},
+                                              {"yes", "true"}});
+}
+
+TEST_CASE("a group gives those of its own arrays that are wanted, and its attributes") {
+  Folder folder;
+  const NamedArray x{"x", make_source(counting({3}))}, y{"y", make_source(counting({2}))};
+  for (const std::string file : {"a.h5", "a.npz", "a/"}) {
+    CAPTURE(file);
+    write_arrays(parse_output(folder / file), {x, y}, {.attributes = {{"key", "value"}}});
+    const ArrayGroup group = ArrayFile(parse_input(folder / file)).group({"y", "z"});
+    CHECK(group.name == folder / file);
+    CHECK(group.arrays.size() == 1);
+    CHECK(same(read_all(*group.find("y")), counting({2})));
+    CHECK(group.find("z") == nullptr);
+    CHECK(group.attributes == (file == "a.h5" ? Texts{{"key", "value"}} : Texts()));
+  }
+  const std::string path = folder / "a.h5";
+  write_arrays(parse_reference(path + ":/g"), {y}, {.attributes = {{"key", "of g"}}});
+  for (const char* g : {":/g", ":g", ":/g/"}) {
+    const ArrayGroup group = ArrayFile(path + g).group({"x", "y"});
+    CHECK(group.arrays.size() == 1);
+    CHECK(group.attributes == Texts{{"key", "of g"}});
+  }
+  CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(path + ":/gone").group({"x"}); }), "gone"));
+  write_array(parse_output(folder / "b.npy"), x);
+  CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(folder / "b.npy").group({"x"}); }),
+                 "is one array, and several are wanted"));
+}
+
 TEST_CASE("a file that is there keeps its objects, and one in the way is replaced only when asked") {
   Folder folder;
   const std::string path = folder / "a.h5";

@@ -1,7 +1,8 @@
-// Every instruction set this machine has says of all pairs together what a plain loop says of each, at every
-// length, and counts its zeros.
+// Every instruction set this machine has says of pairs together what a plain loop says, at every length.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -32,11 +33,32 @@ bool is_close(double x, double y) {
   return std::isfinite(x) && std::isfinite(y) && std::abs(x - y) <= 1.5 + std::abs(y) / 4;
 }
 
+// The kernel that counts, of one instruction set.
+template <class Element, class V>
+using Kernel = PairStats<V>(const Element*, const Element*, std::int64_t, V, V);
+
+// What a plain loop says of pairs of finite numbers, in V.
+template <class Element, class V, class Value>
+PairStats<V> plain(const std::vector<Element>& a, const std::vector<Element>& e, Value&& value) {
+  PairStats<V> stats;
+  stats.close = true;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const V x = static_cast<V>(value(a[i])), y = static_cast<V>(value(e[i])), apart = std::abs(x - y);
+    stats.close = stats.close && is_close(static_cast<double>(x), static_cast<double>(y));
+    stats.zeros += x == 0 && y == 0;
+    stats.difference = std::max(stats.difference, apart);
+    if (y != 0) stats.relative = std::max(stats.relative, apart / std::abs(y));
+    stats.difference_squares += apart * apart;
+    stats.actual_squares += x * x;
+    stats.expected_squares += y * y;
+  }
+  return stats;
+}
+
 // `values`: what elements may be, `value` what one of them stands for. Arrays of close pairs, of all lengths,
 // into which every other pair is put at every place of the last vectors.
 template <class Element, class V, class Value>
-void check_close(bool (*kernel)(const Element*, const Element*, std::int64_t, V, V, std::int64_t*),
-                 const std::vector<Element>& values, Value&& value) {
+void check_close(Kernel<Element, V>* kernel, const std::vector<Element>& values, Value&& value) {
   std::vector<std::pair<Element, Element>> close, far;
   for (const Element x : values)
     for (const Element y : values) (is_close(value(x), value(y)) ? close : far).emplace_back(x, y);
@@ -45,30 +67,36 @@ void check_close(bool (*kernel)(const Element*, const Element*, std::int64_t, V,
   std::size_t next_far = 0;
   for (std::int64_t n = 0; n < 140; ++n) {
     std::vector<Element> a, e;
-    std::int64_t wanted_zeros = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const auto& [x, y] = close[static_cast<std::size_t>(i * 7 + n) % close.size()];
-      a.push_back(x);
-      e.push_back(y);
-      wanted_zeros += value(x) == 0 && value(y) == 0;
+      const bool large =
+          !(std::abs(value(x)) < 1e4) || !(std::abs(value(y)) < 1e4);  // whose squares overflow
+      a.push_back(large ? Element{0} : x);
+      e.push_back(large ? Element{0} : y);
     }
-    std::int64_t zeros = -1;
-    CHECK(kernel(a.data(), e.data(), n, V(0.25), V(1.5), &zeros));
-    CHECK(zeros == wanted_zeros);
+    const PairStats<V> wanted = plain<Element, V>(a, e, value);
+    const PairStats<V> got = kernel(a.data(), e.data(), n, V(0.25), V(1.5));
+    CHECK(got.finite);
+    CHECK(got.close);
+    CHECK(got.zeros == wanted.zeros);
+    CHECK(got.difference == wanted.difference);
+    CHECK(got.relative == wanted.relative);
+    CHECK(got.difference_squares == doctest::Approx(wanted.difference_squares).epsilon(1e-5));
+    CHECK(got.actual_squares == doctest::Approx(wanted.actual_squares).epsilon(1e-5));
+    CHECK(got.expected_squares == doctest::Approx(wanted.expected_squares).epsilon(1e-5));
     for (std::size_t i = 0; i < a.size(); ++i) {
       const auto& [x, y] = far[next_far++ % far.size()];
       const auto was = std::pair(std::exchange(a[i], x), std::exchange(e[i], y));
-      CHECK_FALSE(kernel(a.data(), e.data(), n, V(0.25), V(1.5), &zeros));
+      const PairStats<V> found = kernel(a.data(), e.data(), n, V(0.25), V(1.5));
+      CHECK_FALSE(found.close);
+      if (!std::isfinite(value(x)) || !std::isfinite(value(y))) CHECK_FALSE(found.finite);
       a[i] = was.first, e[i] = was.second;
     }
   }
-  std::vector<Element> many(3'000'001, Element{0});
-  std::int64_t zeros = 0;
-  CHECK(kernel(many.data(), many.data(), 3'000'001, V{0}, V{0}, &zeros));
-  CHECK(zeros == 3'000'001);
-  many.back() = far[0].first;
-  const std::vector<Element> others(3'000'001, far[0].second);
-  CHECK_FALSE(kernel(&many.back(), &others.back(), 1, V{0}, V{0}, &zeros));
+  const std::vector<Element> many(60'001, Element{0});
+  CHECK(kernel(many.data(), many.data(), 60'001, V{0}, V{0}).zeros == 60'001);
+  const std::vector<Element> one(1, far[0].first), other(1, far[0].second);
+  CHECK_FALSE(kernel(one.data(), other.data(), 1, V{0}, V{0}).close);
 }
 
 template <class V>
@@ -92,28 +120,68 @@ std::vector<V> floats() {
 }
 
 // Everything that a 16-bit float can be: each value with itself and with its neighbours.
-template <class Kernel>
-void check_every_half(Kernel* kernel, int fraction_bits) {
+void check_every_half(Kernel<std::uint16_t, float>* kernel, int fraction_bits) {
+  const auto place = [](std::uint16_t bits) { return bits >> 15 != 0 ? -(bits & 0x7FFF) : bits & 0x7FFF; };
   for (int bits = 0; bits < 0x10000; ++bits) {
     for (const int step : {0, 1, 2}) {
       const auto x = static_cast<std::uint16_t>(bits), y = static_cast<std::uint16_t>(bits + step);
       const double p = value_of(x, fraction_bits), q = value_of(y, fraction_bits);
-      const bool wanted = std::isfinite(p) && std::isfinite(q) && std::abs(p - q) <= std::abs(q) / 64;
-      std::int64_t zeros = -1;
-      const bool found = kernel(&x, &y, 1, 0x1p-6F, 0.0F, &zeros);
-      if (found != wanted || (wanted && zeros != (p == 0 && q == 0))) {
+      const bool finite = std::isfinite(p) && std::isfinite(q) && p * p + q * q + (p - q) * (p - q) < 0x1p128;
+      const bool close = finite && std::abs(p - q) <= std::abs(q) / 64;
+      const PairStats<float> found = kernel(&x, &y, 1, 0x1p-6F, 0.0F);
+      const bool right =
+          found.finite == finite && found.close == close &&
+          (!finite || (found.zeros == (p == 0 && q == 0) && found.difference == std::abs(p - q) &&
+                       found.steps == static_cast<std::uint64_t>(std::abs(place(x) - place(y)))));
+      if (!right) {
         CAPTURE(bits);
         CAPTURE(step);
-        CHECK(found == wanted);
-        CHECK(zeros == (p == 0 && q == 0));
+        CHECK(right);
       }
     }
   }
 }
 
+template <class V, class Bits>
+void check_steps(Kernel<V, V>* kernel) {
+  const auto steps = [&](V x, V y) { return kernel(&x, &y, 1, V{0}, V{0}).steps; };
+  CHECK(steps(1, 1) == 0);
+  CHECK(steps(0, -V{0}) == 0);
+  CHECK(steps(1, std::nextafter(V{1}, V{2})) == 1);
+  CHECK(steps(std::nextafter(V{-1}, V{-2}), -1) == 1);
+  const V least = std::numeric_limits<V>::denorm_min();
+  CHECK(steps(least, -least) == 2);
+  CHECK(steps(-1, 1) == 2 * std::uint64_t{std::bit_cast<Bits>(V{1})});
+}
+
+// Of all kinds of numbers beside each other, at every length.
+void check_marks(const Kernels& row) {
+  const std::vector<double> values = floats<double>();
+  std::vector<double> a, e;
+  for (const double x : values)
+    for (const double y : values) a.push_back(x), e.push_back(y);
+  for (const bool nan_agrees : {false, true})
+    for (std::size_t begin = 0; begin < a.size(); begin += 7) {
+      const std::size_t n = a.size() - begin;
+      std::vector<std::uint8_t> flags(n + 1, 9);
+      std::int64_t wanted = 0;
+      const std::int64_t found =
+          row.mark_differences(a.data() + begin, e.data() + begin, static_cast<std::int64_t>(n), 0.25, 1.5,
+                               nan_agrees, flags.data());
+      for (std::size_t i = 0; i < n; ++i) {
+        const double x = a[begin + i], y = e[begin + i];
+        const bool agree = x == y || is_close(x, y) || (nan_agrees && std::isnan(x) && std::isnan(y));
+        wanted += !agree;
+        CHECK(flags[i] == (agree ? 0 : 1));
+      }
+      CHECK(found == wanted);
+      CHECK(flags[n] == 9);
+    }
+}
+
 }  // namespace
 
-TEST_CASE("pairs are all close where a plain loop says so of each on every instruction set at hand") {
+TEST_CASE("pairs are counted as a plain loop does on every instruction set at hand") {
   const std::vector<std::uint16_t> f16 = {0,      0x8000, 1,      0x3C00, 0xBC00, 0x4200, 0x5640, 0x57C0,
                                           0xD7C0, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0x7BFF, 0xFBFF};
   const std::vector<std::uint16_t> bf16 = {0,      0x8000, 1,      0x3F80, 0xBF80, 0x4040, 0x42C8, 0x42F8,
@@ -121,11 +189,14 @@ TEST_CASE("pairs are all close where a plain loop says so of each on every instr
   for (const Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     const auto itself = [](double x) { return x; };
-    check_close(row->all_close_32, floats<float>(), itself);
-    check_close(row->all_close_64, floats<double>(), itself);
-    check_close(row->all_close_f16, f16, [](std::uint16_t x) { return value_of(x, 10); });
-    check_close(row->all_close_bf16, bf16, [](std::uint16_t x) { return value_of(x, 7); });
-    check_every_half(row->all_close_f16, 10);
-    check_every_half(row->all_close_bf16, 7);
+    check_close(row->pair_stats_32, floats<float>(), itself);
+    check_close(row->pair_stats_64, floats<double>(), itself);
+    check_close(row->pair_stats_f16, f16, [](std::uint16_t x) { return value_of(x, 10); });
+    check_close(row->pair_stats_bf16, bf16, [](std::uint16_t x) { return value_of(x, 7); });
+    check_every_half(row->pair_stats_f16, 10);
+    check_every_half(row->pair_stats_bf16, 7);
+    check_steps<float, std::uint32_t>(row->pair_stats_32);
+    check_steps<double, std::uint64_t>(row->pair_stats_64);
+    check_marks(*row);
   }
 }

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "ejk/mask.hpp"
+#include "ejk/mask_info.hpp"
 #include "support/random_mask.hpp"
 
 using namespace ejk;
@@ -21,6 +22,8 @@ std::shared_ptr<const ArraySource> open_test_array(const std::string& reference)
     for (std::size_t i = 0; i < 64; ++i) a.elements<bool>()[64 + i] = true;
     return make_source(std::move(a), reference);
   }
+  if (reference == "blocks.npy")  // 0 1 1 / 1 0 0
+    return make_source(plain::array_of(2, 3, {0, 1, 1, 1, 0, 0}), reference);
   if (reference == "empty.npy") return make_source(Array(DType::boolean, {0, 8}), reference);
   throw Error(Error::Kind::input, reference + ": no such file");
 }
@@ -106,6 +109,66 @@ TEST_CASE("references keep their brackets, and quotes keep anything") {
   CHECK(elements("file(heads.npy)", 1, 2) == elements("full"));
 }
 
+TEST_CASE("a prefix is the first keys, and blocks stand for elements") {
+  CHECK(elements("prefix(3)") == plain::table(8, 8, [](auto, auto j) { return j < 3; }));
+  CHECK(elements("prefix(keys=0)") == elements("~full"));
+  CHECK(elements("prefix(100)") == elements("full"));
+  CHECK(failure("prefix").ends_with("prefix needs its argument 'keys' | prefix(KEYS)"));
+  CHECK(failure("prefix(-1)").ends_with("keys=-1 is not a count | prefix(KEYS)"));
+  const auto expected = plain::table(8, 8, [](auto i, auto j) { return (i < 4) == (j >= 3); });
+  CHECK(elements("blocks(blocks.npy, 4x3)") == expected);
+  CHECK(elements("blocks(blocks.npy, block=4x3)") == expected);
+  CHECK(failure("blocks(blocks.npy, 3x3)") ==
+        "blocks.npy: 2 x 3 blocks of 3x3 do not make 8 queries x 8 keys");
+  CHECK(failure("blocks(blocks.npy)").ends_with("blocks needs its argument 'block' | blocks(REF, QxK)"));
+  for (const char* block : {"4", "4x", "4x3x2", "0x4", "4 x 3", "99999999999999999999x1"})
+    CHECK(failure("blocks(blocks.npy, " + std::string(block) + ")").find(" is not QxK | ") !=
+          std::string::npos);
+  CHECK(
+      failure("blocks(cu.npy, 4x3)") ==
+      "cu.npy: a mask is (query blocks, key blocks) or (heads, query blocks, key blocks), not of shape (3,)");
+}
+
+TEST_CASE("a MaskInfo is read back by from and visited") {
+  const MaskInfo info = process_mask({causal_mask(8, 8) & full_mask(8, 8)}, {4, 2});
+  ArrayGroup group = stored_arrays(info);
+  int opened = 0;
+  const OpenArray open(open_test_array, [&](const std::string& reference, const auto&) {
+    ++opened;
+    if (reference != "a.h5") throw Error(Error::Kind::input, reference + ": no such file");
+    return group;
+  });
+  const auto read = [&](const char* text, const Shape& shape = {1, 8, 8}) {
+    const Mask m = MaskExpression::parse(text).resolve(shape, 0, Polarity::keep, open);
+    std::vector<std::uint8_t> out(64);
+    m.read(0, 8, 0, 8, reinterpret_cast<bool*>(out.data()));
+    return out;
+  };
+  CHECK(read("from(a.h5)") == elements("causal"));
+  CHECK(read("visited(a.h5) & from(a.h5)") == elements("causal"));
+  CHECK(read("visited(a.h5)") == plain::table(8, 8, [](auto i, auto j) { return i / 4 >= j / 4; }));
+  CHECK(opened == 1);  // by what is said of it
+  CHECK(read("from(a.h5, block=4x2, shape=8x8, walk=forward, head_shards=1)") == elements("causal"));
+  CHECK(opened == 2);
+  const MaskShape shape = MaskExpression::parse("from(a.h5)").shape(open);
+  CHECK((shape.heads == 1 && shape.q_length == 8 && shape.kv_length == 8 && !shape.at_most));
+  const auto refused = [&](const char* text, const Shape& of = {1, 8, 8}) {
+    try {
+      read(text, of);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return std::string("no error");
+  };
+  CHECK(refused("from(b.h5)") == "b.h5: no such file");
+  CHECK(refused("from(a.h5, 2x2)") == "the MaskInfo: its block is 4x2, and 2x2 is given");
+  CHECK(refused("from(a.h5, walk=dkv)") == "the MaskInfo: its direction is forward, and dkv is given");
+  CHECK(refused("from(a.h5, shape=1x8x9)").ends_with("its shape is (1, 8, 8), and (1, 8, 9) is given"));
+  CHECK(refused("from(a.h5, walk=up)").ends_with("walk=up is neither forward nor dkv"));
+  CHECK(refused("from(a.h5, head_shards=0)").ends_with("the number of head shards 0 is not positive"));
+  CHECK(failure("from(a.h5)") == "from(...) names a file of several arrays, which cannot be opened here");
+}
+
 TEST_CASE("align=bottom-right moves the diagonal by kv - q") {
   const Mask m = MaskExpression::parse("causal(align=bottom-right)")
                      .resolve({1, 3, 8}, 0, Polarity::keep, open_test_array);
@@ -113,10 +176,19 @@ TEST_CASE("align=bottom-right moves the diagonal by kv - q") {
 }
 
 TEST_CASE("arrays fix the shape, and disagreement is an error") {
-  CHECK(MaskExpression::parse("causal & documents(cu.npy)").shape(open_test_array) == Shape{1, 8, 8});
-  CHECK(MaskExpression::parse("documents(cu.npy) | file(heads.npy)").shape(open_test_array) ==
-        Shape{2, 8, 8});
-  CHECK_FALSE(MaskExpression::parse("causal").shape(open_test_array));
+  const auto shape = [](const char* text) {
+    const MaskShape found = MaskExpression::parse(text).shape(open_test_array);
+    CHECK(found.at_most == (std::string(text).find("file") == std::string::npos &&
+                            std::string(text).find("documents") == std::string::npos));
+    return Shape{found.heads, found.q_length, found.kv_length};
+  };
+  CHECK(shape("causal & documents(cu.npy)") == Shape{1, 8, 8});
+  CHECK(shape("documents(cu.npy) | file(heads.npy)") == Shape{2, 8, 8});
+  CHECK(shape("causal & prefix(3)") == Shape{0, 0, 0});
+  // Blocks are whole unless something else says how long they are.
+  CHECK(shape("blocks(blocks.npy, 4x3)") == Shape{1, 8, 9});
+  CHECK(shape("blocks(blocks.npy, 4x3) & blocks(blocks.npy, 5x4)") == Shape{1, 8, 9});
+  CHECK(shape("blocks(blocks.npy, 4x3) & file(heads.npy)") == Shape{2, 8, 8});
   CHECK_THROWS_AS(
       MaskExpression::parse("documents(cu.npy)").resolve({1, 8, 9}, 0, Polarity::keep, open_test_array),
       Error);
@@ -162,7 +234,7 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
         "mask expression 'casual': at \"casual\": 'casual' is not a kind of mask | did you mean 'causal'?");
   CHECK(failure("") ==
         "mask expression '': at its end: expected a kind of mask | the kinds are full, causal, local, "
-        "chunked, segments, documents, file");
+        "chunked, prefix, segments, documents, file, blocks, from, visited");
   CHECK(failure("causal &").find("at its end: expected a kind") != std::string::npos);
   CHECK(failure("(causal").find("expected ')'") != std::string::npos);
   CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);

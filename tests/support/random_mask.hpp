@@ -54,7 +54,7 @@ inline std::vector<std::int64_t> random_ids(Random& random, std::int64_t n) {
 /// A random expression of at most `depth` operators.
 inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int depth) {
   using namespace ejk;
-  switch (between(random, 0, depth > 0 ? 10 : 7)) {
+  switch (between(random, 0, depth > 0 ? 12 : 9)) {
     case 0:
       return {full_mask(q, kv), table(q, kv, [](auto, auto) { return true; })};
     case 1: {
@@ -111,6 +111,19 @@ inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int dep
               })};
     }
     case 8: {
+      const std::int64_t keys = between(random, 0, kv + 2);
+      return {prefix_mask(q, kv, keys), table(q, kv, [&](auto, auto j) { return j < keys; })};
+    }
+    case 9: {
+      const BlockShape block{between(random, 1, 40), between(random, 1, 40)};
+      const std::int64_t rows = (q + block.q - 1) / block.q, columns = (kv + block.kv - 1) / block.kv;
+      const auto blocks = table(rows, columns, [&](auto, auto) { return between(random, 0, 2) != 0; });
+      return {blocks_mask(make_source(array_of(rows, columns, blocks)), block, q, kv),
+              table(q, kv, [&](auto i, auto j) {
+                return blocks[static_cast<std::size_t>(i / block.q * columns + j / block.kv)] != 0;
+              })};
+    }
+    case 10: {
       Pair a = random_mask(random, q, kv, depth - 1);
       for (auto& e : a.elements) e ^= 1;
       return {~a.mask, a.elements};

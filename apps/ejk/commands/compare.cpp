@@ -1,5 +1,5 @@
 // ejk compare: are two arrays, or all arrays of two files or groups, the same within a tolerance; where and
-// by how much they are not. Says nothing when they are.
+// by how much they are not, and with --explain why. Says nothing when they are.
 //
 // tests: tests/cli/compare/
 #include "ejk/compare.hpp"
@@ -7,12 +7,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "commands.hpp"
+#include "ejk/explain.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -23,6 +24,16 @@ using Source = std::shared_ptr<const ArraySource>;
 struct CompareOptions {
   std::string actual, expected;
   Tolerance tolerance;
+  bool explain = false;
+  // Of --explain, for two arrays.
+  std::vector<std::string> axes;
+  std::string group_sizes, cu_seqlens;
+  Shape tile;
+
+  bool describes_one_array() const {
+    return !axes.empty() || !group_sizes.empty() || !cu_seqlens.empty() || !tile.empty();
+  }
+  bool explains() const { return explain || describes_one_array(); }
 };
 
 // One of the two words.
@@ -71,7 +82,11 @@ Table table() {
   return {"arrays",
           "",
           {{"array", "array"},
+           {"actual_dtype", "dtype", Unit::none, true},
+           {"expected_dtype", "dtype, expected", Unit::none, true},
            {"close", "close", Unit::none, true},
+           {"rtol", "rtol", Unit::none, true},
+           {"atol", "atol", Unit::none, true},
            {"elements", "elements", Unit::none, true},
            {"differing", "differ"},
            {"differing_share", "share", Unit::share},
@@ -79,9 +94,17 @@ Table table() {
            {"max_index", "at"},
            {"max_relative", "relative", Unit::none, true},
            {"max_ulps", "ulps", Unit::none, true},
+           {"rms", "root mean square", Unit::none, true},
+           {"cosine", "cosine", Unit::none, true},
+           {"one_sided_nans", "NaN", Unit::none, true},
+           {"one_sided_infinities", "infinite", Unit::none, true},
            {"why", "why"}},
           {},
           64};
+}
+
+std::string dtypes_of(const Comparison& c) {
+  return fmt::format("{} against {}", name_of(c.actual_dtype), name_of(c.expected_dtype));
 }
 
 std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
@@ -89,20 +112,32 @@ std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
     return d ? ReportValue(d->amount) : ReportValue();
   };
   std::string why = pair.why;
-  if (why.empty() && !c.same_shape())
+  const bool opened = why.empty(), compared = opened && c.same_shape();
+  if (opened && !compared)
     why = fmt::format("{} against {}", to_string(c.actual_shape), to_string(c.expected_shape));
-  const bool compared = pair.why.empty() && c.same_shape();
+  if (compared && c.actual_dtype != c.expected_dtype) why = dtypes_of(c);
+  if (compared && c.one_sided_nans > 0)
+    why += fmt::format("{}NaN on one side: {}", why.empty() ? "" : "; ", c.one_sided_nans);
+  const auto where = [](bool there, auto value) { return there ? ReportValue(value) : ReportValue(); };
+  const auto share =
+      static_cast<double>(c.differing) / static_cast<double>(std::max<std::int64_t>(c.elements, 1));
   return {printable(pair.name),
+          where(opened, std::string(name_of(c.actual_dtype))),
+          where(opened, std::string(name_of(c.expected_dtype))),
           c.close,
-          compared ? ReportValue(c.elements) : ReportValue(),
-          compared ? ReportValue(c.differing) : ReportValue(),
-          compared && c.elements > 0
-              ? ReportValue(static_cast<double>(c.differing) / static_cast<double>(c.elements))
-              : ReportValue(),
+          where(opened, c.rtol),
+          where(opened, c.atol),
+          where(compared, c.elements),
+          where(compared, c.differing),
+          where(compared && c.elements > 0, share),
           amount(c.largest_absolute),
           c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
           amount(c.largest_relative),
           amount(c.largest_ulps),
+          report_value(c.rms),
+          report_value(c.cosine),
+          where(compared, c.one_sided_nans),
+          where(compared, c.one_sided_infinities),
           why.empty() ? ReportValue() : ReportValue(why)};
 }
 
@@ -117,10 +152,10 @@ class Summary {
     if (!c.close || list_all) rows_.rows.push_back(row_of(pair, c));
     elements_ += c.elements;
     both_zero_ += proves_little(c) ? c.both_zero : 0;
+    if (pair.why.empty() && c.actual_dtype != c.expected_dtype)
+      other_dtypes_.push_back(fmt::format("{} ({})", printable(pair.name), dtypes_of(c)));
     const auto& found = c.largest_absolute;
-    if (found && (!worst_ ||
-                  (std::isnan(found->amount) ? !std::isnan(worst_->amount) : found->amount > worst_->amount)))
-      worst_ = found, worst_array_ = pair.name;
+    if (found && (!worst_ || found->amount > worst_->amount)) worst_ = found, worst_array_ = pair.name;
   }
 
   Report report() {
@@ -134,6 +169,8 @@ class Summary {
         .add("max_array", "in", worst_ ? ReportValue(printable(worst_array_)) : ReportValue())
         .add("max_index", "at", worst_ ? ReportValue(worst_->index) : ReportValue())
         .add(std::move(rows_));
+    if (!other_dtypes_.empty())
+      report.warnings.push_back(fmt::format("the dtypes differ: {}", fmt::join(other_dtypes_, ", ")));
     if (elements_ > 0 && both_zero_ / 9 >= elements_ - both_zero_)
       report.warnings.emplace_back("nearly all elements are 0 on both sides: the comparison proves little");
     return report;
@@ -145,7 +182,42 @@ class Summary {
   std::int64_t elements_ = 0, both_zero_ = 0;
   std::optional<Difference> worst_;
   std::string worst_array_;
+  std::vector<std::string> other_dtypes_;
 };
+
+// The tables of --explain for many arrays: those of each, with its name in front of every row.
+class ExplainedTables {
+ public:
+  void add(const std::string& array, const Explained& explained) {
+    for (const Report::Item& item : describe(explained).items) {
+      const auto* table = std::get_if<Table>(&item);
+      if (table == nullptr || (table->key != "axes" && table->key != "explanations")) continue;
+      Table& all = table->key == "axes" ? axes_ : explanations_;
+      if (all.columns.empty()) {
+        all = {table->key, table->title, {{"array", "array"}}, {}};
+        all.columns.insert(all.columns.end(), table->columns.begin(), table->columns.end());
+      }
+      for (const std::vector<ReportValue>& row : table->rows) {
+        all.rows.push_back({printable(array)});
+        all.rows.back().insert(all.rows.back().end(), row.begin(), row.end());
+      }
+    }
+  }
+
+  void move_to(Report& report) {
+    for (Table* table : {&axes_, &explanations_})
+      if (!table->columns.empty()) report.add(std::move(*table));
+  }
+
+ private:
+  Table axes_, explanations_;
+};
+
+// Where elements can be read in any order, as exchanges are looked for; as it is where there is no room for that.
+Source at_hand(const Source& source, std::int64_t room) {
+  const bool is_at_hand = source->mapped() && source->mapped()->is_c_contiguous();
+  return is_at_hand || byte_count(source->shape(), source->dtype()) > room ? source : in_memory(*source);
+}
 
 Answer run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
@@ -171,6 +243,11 @@ Answer run(const CompareOptions& options, Job& job) {
           head.warnings.push_back(left_out);
       }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
+    if (by_name && options.describes_one_array())
+      throw Error(Error::Kind::usage,
+                  "--axes, --group-sizes, --cu-seqlens and --block describe one array, and these "
+                  "are several")
+          .hint("name one on each side, as in a.h5:/out");
     const auto header = [](const ArraySource& source) {
       return fmt::format("{} {}", name_of(source.dtype()), to_string(source.shape()));
     };
@@ -193,7 +270,7 @@ Answer run(const CompareOptions& options, Job& job) {
       }
       planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
       if (a->shape() != e->shape()) continue;
-      peak = std::max(peak, compare_bytes(*a, *e));
+      peak = std::max(peak, options.explains() ? explain_bytes(*a, *e) : compare_bytes(*a, *e));
       bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
       elements += element_count(a->shape());
     }
@@ -205,27 +282,38 @@ Answer run(const CompareOptions& options, Job& job) {
   if (job.plan(std::move(plan), peak)) return Answer::yes;
 
   job.inputs.count_read(bytes);
+  ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile};
+  if (!options.group_sizes.empty()) explain.group_sizes = job.open("group_sizes", options.group_sizes);
+  if (!options.cu_seqlens.empty()) explain.cu_seqlens = job.open("cu_seqlens", options.cu_seqlens);
   const auto progress = job.progress();
   Summary summary;
-  Comparison last;
+  ExplainedTables explained;
+  Explained last;
   bool close = true;
   std::int64_t before = 0;
   job.phase(Phase::compute, [&] {
     for (const Pair& pair : pairs) {
-      Comparison comparison;
+      Explained found;
       if (pair.why.empty()) {
         const Source a = job.inputs.open(*pair.actual);
         const Source e = job.inputs.open(*pair.expected);
-        comparison = compare_arrays(*a, *e, options.tolerance,
-                                    [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
-        before += comparison.elements;
+        const auto done = [&](std::int64_t n, std::int64_t) { progress(before + n, elements); };
+        if (options.explains()) {
+          const std::int64_t room = (job.budget.bytes() - peak) / 2;
+          found = explain_difference(*at_hand(a, room), *at_hand(e, room), explain, done);
+        } else {
+          found.comparison = compare_arrays(*a, *e, options.tolerance, done);
+        }
+        before += found.comparison.elements;
       }
-      close = close && comparison.close;
-      summary.add(pair, comparison, job.json());
-      last = std::move(comparison);
+      close = close && found.comparison.close;
+      summary.add(pair, found.comparison, job.json());
+      explained.add(pair.name, found);
+      last = std::move(found);
     }
   });
   Report found = by_name ? summary.report() : describe(last);
+  if (by_name) explained.move_to(found);
   Report report = std::move(head);
   for (std::string& warning : found.warnings) report.warnings.push_back(std::move(warning));
   if (close && !job.json()) report.items.clear();  // like diff
@@ -241,6 +329,13 @@ double read_tolerance(const std::string& word) {
   return value;
 }
 
+std::vector<std::string> read_names(const std::string& word) {
+  std::vector<std::string> names = split_references(word);
+  for (const std::string& name : names)
+    if (name.empty()) throw Error(Error::Kind::usage, "a name is empty").hint("for example b,q,h,d");
+  return names;
+}
+
 }  // namespace
 
 Run compare(OptionSet& set) {
@@ -252,18 +347,40 @@ Run compare(OptionSet& set) {
       "a difference.")
       .required();
   add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
-  add_word(set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
-           "relative tolerance, 1e-5 by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
-           "|EXPECTED|, computed "
-           "in their common float type.")
-      .shown("rtol, of the reference");
-  add_word(set, "--atol", options->tolerance.atol, read_tolerance, "A", "absolute tolerance, 1e-8 by default")
-      .shown("atol");
+  add_word(
+      set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
+      "relative tolerance; that of the dtypes by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
+      "|EXPECTED|, computed in their common float type. By default R and A are 1e-5 and 1e-8 for float32 "
+      "and float64, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16, those of the coarser of two; "
+      "integers and bools are compared exactly.");
+  add_word(set, "--atol", options->tolerance.atol, read_tolerance, "A",
+           "absolute tolerance; that of the dtypes by default");
   add_flag(set, "--no-equal-nan", options->tolerance.nan, NanEqual::no,
            "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.")
       .from([options] { return options->tolerance.nan == NanEqual::yes; })
       .key("equal_nan")
       .shown("NaN equals NaN");
+  add_flag(
+      set, "--explain", options->explain,
+      "say where they differ, and what accounts for it\n"
+      "Indices of each axis, groups, sequences and tiles that hold differences; then a factor, an offset, "
+      "indices exchanged, repeated, shifted or reversed, axes transposed, boxes never written, rounding: said "
+      "only when it accounts for the differences and was tested on all elements.");
+  const char* const group = "Names for --explain, which they imply";
+  add_word(set, "--axes", options->axes, read_names, "NAMES", "what the axes are called, such as b,q,h,d")
+      .group(group);
+  add_reference(
+      set, "--group-sizes", options->group_sizes,
+      "name groups: rows of each, or one index each\nThey are those of the axis whose length is their sum, "
+      "or of the axis that has one index a group.")
+      .group(group);
+  add_reference(set, "--cu-seqlens", options->cu_seqlens,
+                "name sequences: the tokens of the axis that ends with it")
+      .group(group);
+  add_word(
+      set, "--block", options->tile, [](const std::string& w) { return read_lengths(w, 2, 2, "QxK"); }, "QxK",
+      "rows and columns of a tile of the last two axes")
+      .group(group);
   set_footer(set,
              "Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close,\n"
              "also when shapes or names differ, or an array's type is not supported.");

@@ -82,6 +82,7 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   std::shared_ptr<const ArraySource> array(const std::string& member) const override;
   std::vector<std::string> names(const std::string& group) const override;
   std::vector<ArrayLink> links(const std::string& group) const override;
+  std::map<std::string, std::string> attributes(const std::string& object) const override;
 
   // A dataset that stays open to be read, until others need its place.
   void keep_open(OpenedDataset& set) const;
@@ -275,6 +276,18 @@ std::vector<ArrayLink> Hdf5File::links(const std::string& group) const {
     links.push_back({std::move(name), std::move(kind), reply.text()});
   });
   return links;
+}
+
+std::map<std::string, std::string> Hdf5File::attributes(const std::string& object) const {
+  return in_turn([&] {
+    std::map<std::string, std::string> attributes;
+    Message reply = call(request(Hdf5Call::attributes).put(object));
+    for (std::int64_t n = reply.integer(); n > 0; --n) {
+      std::string name = reply.text();
+      attributes.insert_or_assign(std::move(name), reply.text());
+    }
+    return attributes;
+  });
 }
 
 std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) const {

@@ -13,6 +13,8 @@ enum class Hdf5Call : std::int64_t {
   names,
   // the same → how many; each link's path, kind and target
   links,
+  // the path of an object → how many; each attribute's name and text
+  attributes,
   // the dataset's path or "" → a number for it, its path, dtype, byte order, shape, offset in the file or -1,
   // how it is stored, the bytes of the one element that all are or ""
   open,

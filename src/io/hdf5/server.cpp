@@ -99,6 +99,8 @@ class Server {
           reply.put(link.name).put(link.kind).put(link.target);
         });
       }
+      case Hdf5Call::attributes:
+        return attributes_of(absolute(request.text()));
       case Hdf5Call::open: {
         open_file(H5F_ACC_RDONLY);
         Dataset set = open_dataset(request.text());
@@ -680,6 +682,80 @@ class Server {
     if (move(set.id.id(), set.type.id(), memory, file_space.id(), H5P_DEFAULT, buffer.data()) < 0)
       throw library_error(set.path,
                           errors_.kind == Error::Kind::output ? "cannot be written" : "cannot be read");
+  }
+
+  // --- attributes
+
+  // The few that say what an object is; a file may have any number of any size.
+  static constexpr std::size_t kMostText = std::size_t{64} << 10, kMostTexts = 16 * kMostText;
+
+  Message attributes_of(const std::string& path) {
+    open_file(H5F_ACC_RDONLY);
+    const Reached reached = reach(path);
+    if (reached.length < path.size())
+      throw error("", fmt::format("holds no group or dataset {}", core::printable(path)));
+    struct Visit {
+      const Server* server;
+      std::vector<std::pair<std::string, std::string>> found;
+      std::size_t bytes = 0;
+    } visit{this, {}, 0};
+    const auto note = [](hid_t object, const char* name, const H5A_info_t*, void* out) -> herr_t {
+      auto& v = *static_cast<Visit*>(out);
+      if (auto text = v.server->text_of_attribute(object, name)) {
+        v.found.emplace_back(name, std::move(*text));
+        v.bytes += v.found.back().first.size() + v.found.back().second.size();
+      }
+      return v.bytes < kMostTexts ? 0 : 1;
+    };
+    if (H5Aiterate2(reached.object.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &visit) < 0)
+      throw library_error(path == "/" ? "" : path, "its attributes cannot be read");
+    H5Eclear2(H5E_DEFAULT);
+    Message reply;
+    reply.put(static_cast<std::int64_t>(visit.found.size()));
+    for (const auto& [name, text] : visit.found) reply.put(name).put(text);
+    return reply;
+  }
+
+  // One text, whole number or truth value; nothing where it is something else or cannot be read.
+  std::optional<std::string> text_of_attribute(hid_t object, const char* name) const {
+    const Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
+    if (!attribute.valid()) return std::nullopt;
+    const Handle type(H5Aget_type(attribute.id()), H5Tclose), space(H5Aget_space(attribute.id()), H5Sclose);
+    if (!type.valid() || !space.valid() || H5Sget_simple_extent_npoints(space.id()) != 1) return std::nullopt;
+    const std::size_t size = H5Tget_size(type.id());
+    if (size == 0 || size > kMostText) return std::nullopt;
+    switch (H5Tget_class(type.id())) {
+      case H5T_STRING: {
+        if (H5Tis_variable_str(type.id()) > 0) {
+          char* text = nullptr;
+          if (H5Aread(attribute.id(), type.id(), static_cast<void*>(&text)) < 0) return std::nullopt;
+          const std::unique_ptr<char, void (*)(char*)> owner(text, [](char* p) { H5free_memory(p); });
+          const std::size_t length = text == nullptr ? 0 : strnlen(text, kMostText + 1);
+          if (length > kMostText) return std::nullopt;
+          return std::string(text == nullptr ? "" : text, length);
+        }
+        std::string text(size, '\0');
+        if (H5Aread(attribute.id(), type.id(), text.data()) < 0) return std::nullopt;
+        return text.substr(0, text.find('\0'));
+      }
+      case H5T_ENUM:
+      case H5T_INTEGER: {
+        ArrayLayout layout;
+        if (!read_type(type.id(), layout).empty()) return std::nullopt;
+        if (layout.dtype == DType::boolean) {
+          std::int8_t value = 0;
+          if (H5Aread(attribute.id(), type.id(), &value) < 0) return std::nullopt;
+          return value != 0 ? "true" : "false";
+        }
+        const bool is_unsigned = H5Tget_sign(type.id()) == H5T_SGN_NONE;
+        std::int64_t value = 0;
+        if (H5Aread(attribute.id(), is_unsigned ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64, &value) < 0)
+          return std::nullopt;
+        return is_unsigned ? fmt::format("{}", static_cast<std::uint64_t>(value)) : fmt::format("{}", value);
+      }
+      default:
+        return std::nullopt;
+    }
   }
 
   // --- writing

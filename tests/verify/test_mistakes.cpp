@@ -1,5 +1,5 @@
-// Hypotheses that hold are found, everywhere or in parts; those that do not hold are never told.
-#include "verify/hypotheses.hpp"
+// Mistakes that hold are found, everywhere or in parts; those that do not hold are never told.
+#include "verify/mistakes.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include "verify/rounding.hpp"
 
 using namespace ejk;
-using verify::Hypothesis;
+using verify::Mistake;
 
 namespace {
 
@@ -38,7 +38,7 @@ verify::ResultRows rows_of(const std::function<double(std::int64_t row, std::int
   return r;
 }
 
-Hypothesis times(double factor) {
+Mistake times(double factor) {
   return {"factor", std::to_string(static_cast<int>(factor)) + " times",
           [factor](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
             for (std::size_t c = 0; c < columns.size(); ++c)
@@ -48,15 +48,15 @@ Hypothesis times(double factor) {
 }
 
 std::vector<verify::Found> found(const std::function<double(std::int64_t, std::int64_t)>& given,
-                                 const std::vector<Hypothesis>& hypotheses) {
+                                 const std::vector<Mistake>& mistakes) {
   const verify::ResultRows rows = rows_of(given);
   Against against;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  verify::Search search(rows, counts, 100);
-  return search.run(hypotheses);
+  verify::MistakeSearch search(rows, counts, 100);
+  return search.run(mistakes);
 }
 
-const std::vector<Hypothesis> kTimes{times(2), times(3), times(5)};
+const std::vector<Mistake> kTimes{times(2), times(3), times(5)};
 
 }  // namespace
 
@@ -104,7 +104,7 @@ TEST_CASE("what was never written is told apart, beside a mistake in the rest") 
 
 TEST_CASE("of two that explain as much, the one that leaves right rows alone is told") {
   // Rows that are right stay so under the second one.
-  Hypothesis late = times(2);
+  Mistake late = times(2);
   late.text = "2 times from query 30 on";
   late.values = [](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
     for (std::size_t c = 0; c < columns.size(); ++c)
@@ -136,9 +136,9 @@ TEST_CASE("partners of parts are found and put into words") {
   });
   Against against;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  const verify::Search search(rows, counts, 100);
+  const verify::MistakeSearch search(rows, counts, 100);
   const auto from = search.partners(0, kHeads, [](std::int64_t other) {
-    return Hypothesis{
+    return Mistake{
         "", "",
         [other](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
           for (std::size_t c = 0; c < columns.size(); ++c)

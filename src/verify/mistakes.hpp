@@ -4,7 +4,7 @@
 // that, within the bound of that: by chance a row of many elements never does, so noise gets no explanation.
 // What agrees on the sample has to agree on a larger one before it is said. A mistake may hold everywhere, or
 // in some heads, entries or groups alone; then others are looked for in the rest.
-// tests: tests/verify/test_hypotheses.cpp
+// tests: tests/verify/test_mistakes.cpp
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace ejk::verify {
 
-struct Hypothesis {
+struct Mistake {
   std::string kind, text;
   /// What these columns of a row would be, and what they may then differ by; false: of this row it says
   /// nothing. Called by several threads.
@@ -30,9 +30,9 @@ struct Hypothesis {
 };
 
 struct Found {
-  Explanation explanation;                // share: of the array's elements beyond the bound
-  std::string where;                      // " in head 3", where it does not hold everywhere
-  std::optional<std::size_t> hypothesis;  // none: elements that were never written
+  Explanation explanation;             // share: of the array's elements beyond the bound
+  std::string where;                   // " in head 3", where it does not hold everywhere
+  std::optional<std::size_t> mistake;  // none: elements that were never written
 };
 
 /// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
@@ -41,23 +41,22 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
 /// Whether the parts have exchanged what they hold among themselves.
 bool is_exchange(const std::vector<std::int64_t>& from);
 
-class Search {
+class MistakeSearch {
  public:
-  /// `row_nanoseconds`: what a hypothesis takes for a row, about. All outlive this.
-  Search(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
+  /// `row_nanoseconds`: what a mistake takes for a row, about. All outlive this.
+  MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
   /// Rows that this makes agree are left out from now on; gives their share of the elements beyond the bound.
-  double leave_out(const Hypothesis& hypothesis);
-  /// The hypotheses that hold, until nothing is left to be explained; of those that hold equally well the
+  double leave_out(const Mistake& mistake);
+  /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
   /// first.
-  std::vector<Found> run(const std::vector<Hypothesis>& hypotheses);
+  std::vector<Found> run(const std::vector<Mistake>& mistakes);
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const;
-  /// For each index of an axis of parts: the candidate whose hypothesis makes the first rows of that part agree,
+  /// For each index of an axis of parts: the candidate whose mistake makes the first rows of that part agree,
   /// −1 where none does.
-  std::vector<std::int64_t> partners(
-      std::size_t axis, std::int64_t candidates,
-      const std::function<Hypothesis(std::int64_t candidate)>& hypothesis) const;
+  std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
+                                     const std::function<Mistake(std::int64_t candidate)>& mistake) const;
 
  private:
   struct Sampled {
@@ -81,14 +80,14 @@ class Search {
   enum class Zeros { count, skip };
 
   Sample choose(Rows rows, std::int64_t wanted, std::int64_t seed) const;
-  Answer answer(const Hypothesis& hypothesis, const Sampled& sampled, Zeros zeros) const;
-  std::vector<char> agreement(const Hypothesis& hypothesis, const Sample& sample, const Scope& scope,
+  Answer answer(const Mistake& mistake, const Sampled& sampled, Zeros zeros) const;
+  std::vector<char> agreement(const Mistake& mistake, const Sample& sample, const Scope& scope,
                               std::size_t first) const;
   struct Contradicted {
     double same_parts = 0, other_parts = 0;
   };
-  Contradicted contradicted(const Hypothesis& hypothesis, const Scope& scope) const;
-  bool holds(const Hypothesis& hypothesis, const Scope& scope);
+  Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
+  bool holds(const Mistake& mistake, const Scope& scope);
   std::optional<Found> unwritten();
   std::optional<Scope> scope_of(const std::vector<char>& agree, double& explained) const;
   std::vector<std::vector<bool>> flags_of(const std::vector<std::uint32_t>& counts) const;

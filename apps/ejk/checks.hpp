@@ -1,0 +1,26 @@
+// What the actions of `ejk check` share: their options, and what becomes of the findings.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ejk/check.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+struct CheckFlags {
+  bool all = false;
+  bool strict = false;
+
+  /// What the library is asked for.
+  CheckOptions options(Job& job) const;
+};
+
+/// --all and --strict, and in the footer the rules of the kind; `more` are paragraphs before them.
+void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more = "");
+
+/// Prints what was found. No is the answer where there is an error; with --strict also where there is a warning.
+Answer deliver(const Findings& findings, const CheckFlags& flags, Job& job);
+
+}  // namespace ejk::app

@@ -1,0 +1,244 @@
+// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels and tables that kernels read, whoever
+// made them.
+//
+// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds. A check
+// reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which value. An error is
+// what makes a kernel wrong; a warning is what some kernels do not expect (an empty sequence). Equal artefacts give
+// equal findings for any number of threads.
+//
+// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what cannot be
+// looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a claim that makes no
+// sense (an alignment of 0).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/convention.hpp"
+#include "ejk/groups.hpp"
+#include "ejk/integer_array.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+// --- rules and findings
+
+enum class Severity { warning, error };
+
+/// "warning", "error".
+const char* name_of(Severity severity);
+
+struct Rule {
+  std::string_view name;  // stable: "decreasing"
+  Severity severity = Severity::error;
+  std::string_view text;  // what holds: "no offset is less than the one before it"
+};
+
+struct CheckKind {
+  std::string_view name;  // "cu-seqlens"
+  std::span<const Rule> rules;
+};
+
+/// All kinds, each with its rules; they live as long as the program.
+std::span<const CheckKind> check_kinds();
+
+/// The rules of the kind of this name. Throws Error{usage} where there is none.
+std::span<const Rule> rules_of(std::string_view kind);
+
+/// One place where a rule is broken.
+struct Finding {
+  std::string array;  // the argument that it is in: "cu_seqlens"
+  Shape index;        // of an element; empty: of the array as a whole
+  ReportValue value;  // the element; null where there is none
+  std::string message;
+};
+
+/// What a check found. All findings are counted, the first few of each rule are kept.
+class Findings {
+ public:
+  static constexpr std::int64_t kFew = 10;  // kept of each rule, unless more are asked for
+
+  explicit Findings(std::span<const Rule> rules, std::int64_t most = kFew);
+
+  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were found at
+  /// places before it; then make() gives the Finding. Places are any numbers that put the findings of a rule in
+  /// order, such as flat indices.
+  template <class Make>
+  void add(std::string_view rule, std::int64_t place, Make&& make, std::int64_t count = 1) {
+    OfRule& of = found_[row_of(rule)];
+    of.count += count;
+    if (keeps(of, place)) keep(of, place, make());
+  }
+
+  /// Takes over the findings of a part of the same artefact, looked at by another thread.
+  void merge(Findings&& part);
+
+  std::int64_t count(std::string_view rule) const;
+  std::int64_t errors() const { return count(Severity::error); }
+  std::int64_t warnings() const { return count(Severity::warning); }
+
+  struct Kept {
+    const Rule& rule;
+    const Finding& finding;
+  };
+  /// Those that were kept: errors before warnings, rules in the order of their table, then by place.
+  std::vector<Kept> kept() const&;
+  std::vector<Kept> kept() const&& = delete;
+
+  std::span<const Rule> rules() const { return rules_; }
+
+  /// What else is known of the artefact: the report has it before the findings.
+  Report& facts() { return facts_; }
+  const Report& facts() const { return facts_; }
+
+ private:
+  struct Placed {
+    std::int64_t place;
+    Finding finding;
+  };
+  struct OfRule {
+    std::int64_t count = 0;
+    std::vector<Placed> kept;  // by place
+  };
+
+  std::size_t row_of(std::string_view rule) const;
+  bool keeps(const OfRule& of, std::int64_t place) const {
+    return static_cast<std::int64_t>(of.kept.size()) < most_ || (most_ > 0 && place < of.kept.back().place);
+  }
+  void keep(OfRule& of, std::int64_t place, Finding finding);
+  std::int64_t count(Severity severity) const;
+
+  std::span<const Rule> rules_;
+  std::int64_t most_;
+  std::vector<OfRule> found_;  // of each rule
+  Report facts_;
+};
+
+/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and how many
+/// there are of each rule that was broken.
+Report describe(const Findings& findings);
+
+struct CheckOptions {
+  std::int64_t most_findings = Findings::kFew;  // kept of each rule
+  /// Counts elements; called by one thread at a time.
+  std::function<void(std::int64_t done, std::int64_t all)> progress = {};
+  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values decide it; 0:
+  /// no limit.
+  std::int64_t max_bytes = 0;
+};
+
+// --- sequences
+
+struct CuSeqlensClaims {
+  std::optional<std::int64_t> tokens = {};      // of the packed array
+  std::optional<std::int64_t> max_seqlen = {};  // no sequence has more tokens
+  std::int64_t align = 1;                       // sequences with tokens begin at multiples of it
+};
+
+/// cu_seqlens (n + 1,). Memory: a piece.
+Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims& claims = {},
+                          const CheckOptions& options = {});
+
+struct SegmentIdsClaims {
+  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where they are
+  /// no cu_seqlens.
+  IntegerArray cu_seqlens = {};
+  /// Which ids are padding: 0 and less (document), or those below 0.
+  Convention convention = Convention::document;
+};
+
+/// Ids of packed segments, (tokens,) or (batch, tokens), each row on its own: the tokens of a segment follow one
+/// another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each range of ids that
+/// are in use, which for ids that count up is one; that is what max_bytes is for.
+Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
+                           const CheckOptions& options = {});
+
+struct PositionIdsClaims {
+  /// As for segment ids: sequences begin where they say, and what follows the last one means nothing.
+  IntegerArray cu_seqlens = {};
+  /// The position of padding, beside those below 0, where it is not one more than the position before it.
+  std::optional<std::int64_t> padding = {};
+};
+
+/// Positions of packed tokens in their sequences, (tokens,) or (batch, tokens): 0, 1, 2, … and again from 0. Below 0
+/// is padding. Memory: a piece, and 8 bytes a sequence.
+Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims = {},
+                            const CheckOptions& options = {});
+
+// --- groups
+
+/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly groups are
+/// filled. Memory: a piece.
+Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m = std::nullopt,
+                           const CheckOptions& options = {});
+
+/// What ejk/groups.hpp calls GroupMetadata, from wherever it comes: (groups + 1,), (L,), (L,), () or (1,).
+struct GroupMetadataArrays {
+  IntegerArray group_offsets, group_ids, m_tile_ids, num_tiles;
+};
+
+struct GroupMetadataClaims {
+  std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
+  std::optional<std::int64_t> m = {};   // all rows
+  /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each choice but
+  /// −1 is a row. At most one of them.
+  IntegerArray group_sizes = {};
+  IntegerArray topk_ids = {};
+  std::int64_t experts = 0;
+  std::int64_t align = 1;  // groups with rows begin at multiples of it, and their sizes are rounded up to it
+  std::optional<std::int64_t> start_group = {};         // the first group that is computed; absent: 0
+  std::optional<std::int64_t> num_nonzero_groups = {};  // how many are; absent: all of the rest
+  std::optional<EmptyGroups> empty_groups = {};         // absent: all of them have a step, or none has
+};
+
+/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the attributes,
+/// if ejk wrote them. Throws Error{input} where an array is missing.
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
+
+/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are looked at.
+/// Memory: 32 bytes an entry.
+Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
+                              const CheckOptions& options = {});
+
+/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say how evenly
+/// they are chosen. Memory: a piece for each thread, and 8 bytes an expert.
+Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t> experts = std::nullopt,
+                        const CheckOptions& options = {});
+
+// --- what queries read
+
+struct IndicesClaims {
+  std::optional<std::int64_t> keys = {};    // how many there are
+  bool causal = false;                      // query i sees key j where j ≤ i + offset
+  std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
+};
+
+/// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: a piece and 40 n bytes for each thread.
+Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims = {},
+                       const CheckOptions& options = {});
+
+struct BlockTableClaims {
+  std::int64_t page_size = 0;              // tokens of a page, at least 1
+  std::optional<std::int64_t> pages = {};  // of the cache
+  /// Holds nothing: it stands where a sequence needs a page no longer, any number of times.
+  std::optional<std::int64_t> null_page = {};
+};
+
+/// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size) count,
+/// and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8 bytes for each
+/// page of the cache, or without their number 64 for each page that is used.
+Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
+                           const BlockTableClaims& claims, const CheckOptions& options = {});
+
+/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices, or of a
+/// token in topk_ids.
+std::int64_t check_bytes(std::int64_t row = 0);
+
+}  // namespace ejk

@@ -1,0 +1,102 @@
+// Block tables: row after row, only as far as the length of its sequence needs. For each page the last sequence that
+// has it is kept, which tells a page that a sequence has twice from one that several share.
+// tests: tests/check/test_block_table.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "check/integers.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr std::int64_t kNobody = -1;
+
+// The last sequence that had a page.
+class Owners {
+ public:
+  explicit Owners(std::optional<std::int64_t> pages)
+      : of_page_(static_cast<std::size_t>(pages.value_or(0)), kNobody) {}
+
+  std::int64_t& operator[](std::int64_t page) {
+    if (page < std::ssize(of_page_)) return of_page_[static_cast<std::size_t>(page)];
+    return others_.try_emplace(page, kNobody).first->second;
+  }
+
+ private:
+  std::vector<std::int64_t> of_page_;  // where their number is known
+  std::unordered_map<std::int64_t, std::int64_t> others_;
+};
+
+}  // namespace
+
+Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
+                           const BlockTableClaims& claims, const CheckOptions& options) {
+  const ArraySource& table = *block_table;
+  check::require_integers(table, "block_table", 2, 2, "(batch, pages)");
+  check::require_integers(*seq_lens, "seq_lens", 1, 1, "(batch,)");
+  check::require_claim("page_size", claims.page_size, 1);
+  check::require_claim("pages", claims.pages.value_or(0), 0);
+  const std::int64_t batch = table.shape()[0], columns = table.shape()[1];
+  if (seq_lens->shape()[0] != batch)
+    throw std::move(Error(Error::Kind::input, fmt::format("{} lengths for the {} rows of the block table",
+                                                          seq_lens->shape()[0], batch))
+                        .at(seq_lens->name()));
+
+  Findings found(rules_of("block-table"), options.most_findings);
+  Owners owners(claims.pages);
+  const std::vector<std::int64_t> lengths = check::read_all_of(*seq_lens);
+  std::int64_t used = 0, different = 0;
+  check::Buffer buffer;
+  for (std::int64_t s = 0; s < batch; ++s) {
+    const std::int64_t length = lengths[static_cast<std::size_t>(s)];
+    const auto of_length = [&](std::string_view rule, auto&& message) {
+      found.add(rule, s, [&] { return Finding{"seq_lens", {s}, length, message()}; });
+    };
+    if (length < 0) of_length("length", [] { return "less than 0"; });
+    const std::int64_t needed = length <= 0 ? 0 : core::ceil_div(length, claims.page_size);
+    if (needed > columns)
+      of_length("beyond", [&] { return fmt::format("needs {} pages; a row holds {}", needed, columns); });
+    const std::int64_t end = std::min(needed, columns);
+    for (std::int64_t begin = 0; begin < end; begin += check::kPiece) {
+      const std::int64_t stop = std::min(end, begin + check::kPiece);
+      const auto entries = check::read_range(table, s * columns + begin, s * columns + stop, buffer);
+      for (std::size_t k = 0; k < entries.size(); ++k) {
+        const std::int64_t p = begin + static_cast<std::int64_t>(k), page = entries[k];
+        const auto add = [&](std::string_view rule, auto&& message) {
+          found.add(rule, s * columns + p, [&] { return Finding{"block_table", {s, p}, page, message()}; });
+        };
+        if (claims.null_page && page == *claims.null_page) continue;
+        if (page == -1) {
+          add("missing", [&] { return fmt::format("page {} of {} of sequence {}", p, needed, s); });
+          continue;
+        }
+        if (page < 0 || (claims.pages && page >= *claims.pages)) {
+          add("range", [&] {
+            return page < 0 ? std::string("below -1") : fmt::format("there are {} pages", *claims.pages);
+          });
+          continue;
+        }
+        ++used;
+        const std::int64_t owner = std::exchange(owners[page], s);
+        if (owner == s)
+          add("twice", [&] { return fmt::format("again for sequence {}", s); });
+        else if (owner == kNobody)
+          ++different;
+        else
+          add("shared", [&] { return fmt::format("also of sequence {}", owner); });
+      }
+    }
+    if (options.progress) options.progress(s + 1, batch);
+  }
+  found.facts()
+      .add("sequences", "sequences", batch, Unit::count)
+      .add("pages_needed", "entries in use", used, Unit::count)
+      .add("pages_used", "different pages", different, Unit::count);
+  return found;
+}
+
+}  // namespace ejk

@@ -1,0 +1,335 @@
+// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the tiles that
+// the rows of each group lie in: a tile without a step is dropped, one with two is computed twice. Where the steps are
+// in order, as they should be, sorting takes no time. Source of the meaning: include/ejk/groups.hpp.
+// tests: tests/check/test_groups.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "check/integers.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk {
+
+namespace {
+
+struct Step {
+  std::int64_t group = 0, tile = 0, index = 0;
+};
+
+class Checker {
+ public:
+  Checker(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims, const CheckOptions& options)
+      : arrays_(arrays),
+        claims_(claims),
+        options_(options),
+        found_(rules_of("group-metadata"), options.most_findings) {}
+
+  Findings check() {
+    check::require_integers(*arrays_.group_offsets, "group_offsets", 1, 1, "a 1-D array");
+    check::require_integers(*arrays_.group_ids, "group_ids", 1, 1, "a 1-D array");
+    check::require_integers(*arrays_.m_tile_ids, "m_tile_ids", 1, 1, "a 1-D array");
+    check::require_integers(*arrays_.num_tiles, "num_tiles", 0, 1, "one number");
+    check::require_claim("tm", claims_.tm.value_or(1), 1);
+    check::require_claim("align", claims_.align, 1);
+    check::require_claim("m", claims_.m.value_or(0), 0);
+    check::require_claim("start_group", claims_.start_group.value_or(0), 0);
+    check::require_claim("num_nonzero_groups", claims_.num_nonzero_groups.value_or(0), 0);
+    check::require_claim("experts", claims_.experts, 0);
+    if (claims_.group_sizes && claims_.topk_ids)
+      throw Error(Error::Kind::usage, "sizes of the groups are given, and the experts of tokens as well");
+
+    look_at_offsets();
+    if (look_at_lengths()) {
+      read_steps();
+      // Steps are compared with rows that are known.
+      if (found_.count("begin") + found_.count("decreasing") == 0) look_at_rows();
+    }
+    found_.facts()
+        .add("groups", "groups", groups_, Unit::count)
+        .add("rows", "rows", offsets_.empty() ? 0 : offsets_.back(), Unit::count)
+        .add("tm", "rows of a tile (tm)", claims_.tm ? ReportValue(*claims_.tm) : ReportValue(), Unit::count)
+        .add("num_tiles", "steps (num_tiles)", num_tiles_, Unit::count);
+    return std::move(found_);
+  }
+
+ private:
+  template <class Message>
+  void add(std::string_view rule, const char* array, std::int64_t index, ReportValue value,
+           Message&& message) {
+    found_.add(rule, index, [&] { return Finding{array, {index}, std::move(value), message()}; });
+  }
+
+  std::int64_t begin_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g)]; }
+  std::int64_t end_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g) + 1]; }
+
+  void look_at_offsets() {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    offsets_ = check::read_all_of(*arrays_.group_offsets);
+    const char* const name = "group_offsets";
+    for (std::size_t i = 0; i < offsets_.size(); ++i) {
+      const auto g = static_cast<std::int64_t>(i);
+      if (i == 0 && offsets_[0] != 0) add("begin", name, 0, offsets_[0], [] { return "not 0"; });
+      if (i > 0 && offsets_[i] < offsets_[i - 1])
+        add("decreasing", name, g, offsets_[i],
+            [&] { return check::less_than(offsets_[i - 1], offsets_[i]); });
+      if (offsets_[i] > kMost && (i == 0 || offsets_[i - 1] <= kMost))
+        add("int32", name, g, offsets_[i], [&] { return fmt::format("beyond {}", kMost); });
+      if (i + 1 < offsets_.size() && offsets_[i + 1] > offsets_[i] && offsets_[i] % claims_.align != 0)
+        add("misaligned", name, g, offsets_[i],
+            [&] { return fmt::format("group {} is off by {}", g, offsets_[i] % claims_.align); });
+    }
+    if (claims_.m && !offsets_.empty() && offsets_.back() > *claims_.m)
+      add("rows", name, std::ssize(offsets_) - 1, offsets_.back(),
+          [&] { return fmt::format("there are {} rows", *claims_.m); });
+    if (claims_.group_sizes || claims_.topk_ids) compare_sizes(sizes_given());
+  }
+
+  std::vector<std::int64_t> sizes_given() const {
+    if (claims_.group_sizes) {
+      check::require_integers(*claims_.group_sizes, "group_sizes", 1, 1, "a 1-D array");
+      return check::read_all_of(*claims_.group_sizes);
+    }
+    check::require_integers(*claims_.topk_ids, "topk_ids", 1, SIZE_MAX, "(tokens, k)");
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(claims_.experts));
+    check::scan(*claims_.topk_ids, {}, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+      for (std::size_t k = 0; k < ids.size(); ++k) {
+        if (ids[k] == -1) continue;
+        if (ids[k] < 0 || ids[k] >= claims_.experts)
+          throw std::move(Error(Error::Kind::input,
+                                fmt::format("element {} is {}; there are {} experts",
+                                            first + static_cast<std::int64_t>(k), ids[k], claims_.experts))
+                              .at(claims_.topk_ids->name()));
+        ++sizes[static_cast<std::size_t>(ids[k])];
+      }
+    });
+    return sizes;
+  }
+
+  void compare_sizes(const std::vector<std::int64_t>& sizes) {
+    if (sizes.size() + 1 != offsets_.size())
+      return add("shape", "group_offsets", std::ssize(offsets_), {},
+                 [&] { return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size()); });
+    // A wrong size moves all offsets behind it, so that each group's own rows are what is compared.
+    for (std::size_t g = 0; g < sizes.size(); ++g) {
+      const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
+      const std::int64_t rows = counts ? offsets_[g + 1] - offsets_[g] : -1;
+      const auto padded = core::checked_add(std::max<std::int64_t>(sizes[g], 0), claims_.align - 1);
+      const std::int64_t wanted = padded ? *padded / claims_.align * claims_.align : INT64_MAX;
+      if (sizes[g] < 0 || rows != wanted)
+        add("sizes", "group_offsets", static_cast<std::int64_t>(g) + 1, offsets_[g + 1], [&] {
+          return fmt::format("group {} has {} rows, not {}", g, counts ? fmt::format("{}", rows) : "no",
+                             sizes[g] < 0 ? sizes[g] : wanted);
+        });
+    }
+  }
+
+  // Whether there is anything to look at beyond the offsets.
+  bool look_at_lengths() {
+    groups_ = std::max<std::int64_t>(std::ssize(offsets_) - 1, 0);
+    const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
+    const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
+    if (offsets_.empty()) {
+      found_.add("shape", 0, [] {
+        return Finding{"group_offsets", {}, {}, "it has no element, not even a 0"};
+      });
+      return false;
+    }
+    if (num_tiles.size() != 1) {
+      found_.add("shape", 0, [&] {
+        return Finding{"num_tiles", {}, {}, fmt::format("{} numbers, not one", num_tiles.size())};
+      });
+      return false;
+    }
+    num_tiles_ = num_tiles[0];
+    // Without rows there are no tiles; else the list of groups has an entry for each tile and group but one.
+    tiles_ = length - (groups_ - 1);
+    const bool no_rows = of_tiles == 0 && (length == groups_ - 1 || groups_ == 0);
+    if (no_rows) tiles_ = 0;
+    if (of_tiles != length && !no_rows) {
+      found_.add("shape", 0, [&] {
+        return Finding{"m_tile_ids", {}, {}, fmt::format("{} entries; group_ids has {}", of_tiles, length)};
+      });
+      return false;
+    }
+    if (tiles_ < 0 || (groups_ == 0 && length > 0)) {
+      found_.add("shape", 0, [&] {
+        return Finding{
+            "group_ids", {}, {}, fmt::format("{} entries are too few for {} groups", length, groups_)};
+      });
+      return false;
+    }
+    first_ = claims_.start_group.value_or(0);
+    if (first_ > groups_)
+      throw Error(Error::Kind::usage,
+                  fmt::format("start_group is {}, but there are {} groups", first_, groups_));
+    const std::int64_t rest = groups_ - first_;
+    end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
+    const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
+    const auto room = [&](std::string wanted) {
+      found_.add("shape", 1, [&] {
+        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and {}", tiles_, wanted)};
+      });
+    };
+    if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
+      room("rows for more");
+    else if (claims_.tm && claims_.m && groups_ > 0 && tiles_ != core::ceil_div(*claims_.m, *claims_.tm))
+      room(fmt::format("there are {}", core::ceil_div(*claims_.m, *claims_.tm)));
+    // Empty groups have steps without rows as well, for which there is no room.
+    const std::int64_t most = tiles_ == 0 ? groups_ : length;
+    if (num_tiles_ < 0 || num_tiles_ > most)
+      found_.add("num-tiles", 0, [&] {
+        return Finding{"num_tiles", {}, num_tiles_, fmt::format("there are {} entries", length)};
+      });
+    // Without tiles nothing is computed, whatever the labels say.
+    steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
+    return true;
+  }
+
+  // Steps with labels that mean something, and whether they are in order.
+  void read_steps() {
+    steps_.reserve(static_cast<std::size_t>(steps_count_));
+    check::Buffer of_groups, of_tiles;
+    std::int64_t group_before = 0, tile_before = 0;
+    for (std::int64_t begin = 0; begin < steps_count_; begin += check::kPiece) {
+      const std::int64_t end = std::min(steps_count_, begin + check::kPiece);
+      const auto groups = check::read_range(*arrays_.group_ids, begin, end, of_groups);
+      const auto tiles = check::read_range(*arrays_.m_tile_ids, begin, end, of_tiles);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto k = static_cast<std::size_t>(i - begin);
+        const Step step{groups[k], tiles[k], i};
+        const bool is_group = step.group >= first_ && step.group < end_;
+        const bool is_tile = step.tile >= 0 && step.tile < tiles_;
+        if (!is_group)
+          add("range", "group_ids", i, step.group, [&] {
+            return step.group >= 0 && step.group < groups_ ? "a group that is not computed"
+                                                           : fmt::format("there are {} groups", groups_);
+          });
+        if (!is_tile)
+          add("range", "m_tile_ids", i, step.tile, [&] { return fmt::format("there are {} tiles", tiles_); });
+        if (i > 0 && step.group < group_before)
+          add("order", "group_ids", i, step.group,
+              [&] { return fmt::format("after group {}", group_before); });
+        if (i > 0 && step.tile < tile_before)
+          add("order", "m_tile_ids", i, step.tile, [&] { return fmt::format("after tile {}", tile_before); });
+        group_before = step.group, tile_before = step.tile;
+        if (is_group && is_tile) steps_.push_back(step);
+      }
+      if (options_.progress) options_.progress(end, steps_count_);
+    }
+    const auto place = [](const Step& s) { return std::tuple(s.group, s.tile, s.index); };
+    const auto before = [&](const Step& a, const Step& b) { return place(a) < place(b); };
+    if (!std::is_sorted(steps_.begin(), steps_.end(), before))
+      std::sort(steps_.begin(), steps_.end(), before);
+  }
+
+  void look_at_rows() {
+    bool any_has_step = false;  // of the empty groups
+    std::optional<std::int64_t> without_step;
+    auto at = steps_.begin();
+    for (std::int64_t g = first_; g < end_; ++g) {
+      auto stop = at;
+      while (stop != steps_.end() && stop->group == g) ++stop;
+      const std::span<const Step> steps(at, stop);
+      at = stop;
+      if (end_of(g) > begin_of(g)) {
+        look_at_group(g, steps);
+        continue;
+      }
+      if (steps.empty()) {
+        without_step = g;
+        continue;
+      }
+      any_has_step = true;
+      for (const Step& step : steps.subspan(1))
+        idle(step, [] { return std::string("an empty group's second step"); });
+    }
+    // Without tiles no group has a step.
+    const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
+    if (tiles_ > 0 && must_have && without_step)
+      add("empty-groups", "group_offsets", *without_step, begin_of(*without_step),
+          [&] { return fmt::format("empty group {} has no step", *without_step); });
+  }
+
+  // The steps of a group that has rows: one for each of its tiles.
+  void look_at_group(std::int64_t g, std::span<const Step> steps) {
+    if (steps.empty())
+      return add("dropped", "group_offsets", g, begin_of(g), [&] { return std::string("it has no step"); });
+    // Without the rows of a tile, those between the first and the last that it has.
+    const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
+    const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
+    const auto dropped = [&](std::int64_t from, std::int64_t to) {
+      add("dropped", "group_offsets", g, begin_of(g), [&] {
+        if (!claims_.tm) return fmt::format("tiles {} to {} have no step", from, to);
+        const std::int64_t end = to == last ? end_of(g) : (to + 1) * *claims_.tm;
+        return fmt::format("rows {} to {} have no step", std::max(from * *claims_.tm, begin_of(g)), end - 1);
+      });
+    };
+    std::int64_t next = first;  // the first tile that no step has had
+    for (const Step& step : steps) {
+      if (step.tile < first || step.tile > last) {
+        idle(step, [&] { return fmt::format("no row of it in tile {}", step.tile); });
+      } else if (step.tile < next) {
+        add("twice", "m_tile_ids", step.index, step.tile,
+            [&] { return fmt::format("again for group {}", g); });
+      } else {
+        if (step.tile > next) dropped(next, step.tile - 1);
+        next = step.tile + 1;
+      }
+    }
+    if (next <= last) dropped(next, last);
+  }
+
+  template <class Why>
+  void idle(const Step& step, Why&& why) {
+    add("idle", "group_ids", step.index, step.group, why);
+  }
+
+  const GroupMetadataArrays& arrays_;
+  const GroupMetadataClaims& claims_;
+  const CheckOptions& options_;
+  Findings found_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t groups_ = 0, tiles_ = 0, num_tiles_ = 0, steps_count_ = 0;
+  std::int64_t first_ = 0, end_ = 0;  // the groups that are computed
+  std::vector<Step> steps_;
+};
+
+}  // namespace
+
+GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims) {
+  const auto array = [&](const char* name) -> IntegerArray {
+    if (auto source = group.find(name)) return source;
+    throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", group.name, name))
+        .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
+  };
+  GroupMetadataArrays arrays{array("group_offsets"), array("group_ids"), array("m_tile_ids"),
+                             array("num_tiles")};
+
+  const auto attribute = [&](const char* name) -> std::string {
+    const auto found = group.attributes.find(name);
+    return found == group.attributes.end() ? "" : found->second;
+  };
+  if (attribute("ejk_command") != "group-metadata") return arrays;
+  const auto set = [&](std::optional<std::int64_t>& claim, const char* name, std::int64_t least) {
+    const auto number = parse_integer(attribute(name));
+    if (!claim && number && *number >= least) claim = number;
+  };
+  set(claims.tm, "tm", 1);
+  set(claims.m, "m", 0);
+  set(claims.start_group, "start_group", 0);
+  set(claims.num_nonzero_groups, "num_nonzero_groups", 0);
+  const std::string visits = attribute("visit_empty_groups");
+  if (!claims.empty_groups && (visits == "true" || visits == "false"))
+    claims.empty_groups = visits == "true" ? EmptyGroups::visit : EmptyGroups::skip;
+  return arrays;
+}
+
+Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims,
+                              const CheckOptions& options) {
+  return Checker(arrays, claims, options).check();
+}
+
+}  // namespace ejk

@@ -1,0 +1,48 @@
+// Group sizes: one pass, the sum in 128 bits, which no number of sizes passes.
+// tests: tests/check/test_groups.cpp
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "check/groups.hpp"
+#include "check/integers.hpp"
+
+namespace ejk {
+
+Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m,
+                           const CheckOptions& options) {
+  check::require_integers(*group_sizes, "group_sizes", 1, 1, "a 1-D array");
+  check::require_claim("m", m.value_or(0), 0);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  Findings found(rules_of("group-sizes"), options.most_findings);
+  check::Load load;
+  __extension__ __int128 sum = 0;
+  check::scan(*group_sizes, options, [&](std::span<const std::int64_t> sizes, std::int64_t first) {
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      const std::int64_t g = first + static_cast<std::int64_t>(k), size = sizes[k];
+      if (size < 0)
+        found.add("negative", g, [&] { return Finding{"group_sizes", {g}, size, "less than 0"}; });
+      const bool fitted = sum <= kMost;
+      sum += size;
+      load.add(g, size);
+      if (fitted && sum > kMost)
+        found.add("int32", g, [&] {
+          return Finding{"group_sizes", {g}, size, fmt::format("the sum up to it is beyond {}", kMost)};
+        });
+    }
+  });
+  if (m && sum != *m)
+    found.add("sum", 0, [&] {
+      const bool fits =
+          sum <= std::numeric_limits<std::int64_t>::max() && sum >= std::numeric_limits<std::int64_t>::min();
+      return Finding{
+          "group_sizes",
+          {},
+          fits ? ReportValue(static_cast<std::int64_t>(sum)) : ReportValue(static_cast<double>(sum)),
+          fmt::format("the sum of the sizes; there are {} rows", *m)};
+    });
+  load.describe(found.facts(), "group");
+  return found;
+}
+
+}  // namespace ejk

@@ -1,0 +1,43 @@
+// How evenly rows are shared among groups, as reports say it.
+// tests: tests/check/test_groups.cpp
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ejk/report.hpp"
+
+namespace ejk::check {
+
+/// Sizes of groups, or loads of experts, as they come.
+class Load {
+ public:
+  void add(std::int64_t group, std::int64_t rows) {
+    ++groups_;
+    empty_ += rows == 0;
+    sum_ += static_cast<double>(rows);
+    if (groups_ == 1 || rows > largest_) largest_ = rows, largest_group_ = group;
+  }
+
+  /// `group` is what one is called, in the plural `groups`.
+  void describe(Report& report, const std::string& group) const {
+    const double count = static_cast<double>(groups_), mean = groups_ > 0 ? sum_ / count : 0;
+    const auto share = [](double part, double whole) {
+      return whole > 0 ? ReportValue(part / whole) : ReportValue();
+    };
+    report.add(group + "s", group + "s", groups_, Unit::count)
+        .add("rows", "rows", whole_number(sum_), Unit::count)
+        .add("empty", "empty " + group + "s", empty_, Unit::count)
+        .add("empty_share", "of all", share(static_cast<double>(empty_), count), Unit::share)
+        .add("largest", "largest", groups_ > 0 ? ReportValue(largest_) : ReportValue(), Unit::rows)
+        .add("largest_index", "the largest is " + group,
+             groups_ > 0 ? ReportValue(largest_group_) : ReportValue())
+        .add("max_over_mean", "largest over mean", share(static_cast<double>(largest_), mean));
+  }
+
+ private:
+  std::int64_t groups_ = 0, empty_ = 0, largest_ = 0, largest_group_ = 0;
+  double sum_ = 0;
+};
+
+}  // namespace ejk::check

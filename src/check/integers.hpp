@@ -1,0 +1,189 @@
+// Integer arrays as 64-bit numbers, piece by piece or row by row.
+// tests: tests/check/test_sequences.cpp
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/axis.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "core/pieces.hpp"
+#include "ejk/check.hpp"
+
+namespace ejk::check {
+
+/// Elements of a piece: what fits a processor's cache as 64-bit numbers.
+inline constexpr std::int64_t kPiece = std::int64_t{1} << 15;
+
+/// The hint for an array with an axis too many.
+inline std::string one_of(const ArraySource& source) {
+  return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
+}
+
+/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in words:
+/// "(batch, pages)".
+inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
+                             const char* form) {
+  if (!is_integer(source.dtype()))
+    throw std::move(Error(Error::Kind::input,
+                          fmt::format("{} must be integers, not {}", what, name_of(source.dtype())),
+                          is_float(source.dtype()) ? Error::Code::not_integers : Error::Code::other)
+                        .at(source.name()));
+  const std::size_t rank = source.shape().size();
+  if (rank >= least && rank <= most) return;
+  Error error(Error::Kind::input,
+              fmt::format("{} must be {}, not of shape {}", what, form, to_string(source.shape())));
+  if (rank == most + 1) error.hint(one_of(source));
+  throw std::move(error.at(source.name()));
+}
+
+/// Throws Error{input} unless it is (tokens,), or (1, tokens): cu_seqlens are of one row.
+inline void require_one_row(const ArraySource& source, const char* what) {
+  if (source.shape().size() == 2 && source.shape()[0] != 1)
+    throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
+                                                          what, to_string(source.shape())))
+                        .at(source.name())
+                        .hint(one_of(source)));
+}
+
+/// The claim is at least `least`. Throws Error{usage}.
+inline void require_claim(const char* what, std::int64_t value, std::int64_t least) {
+  if (value < least)
+    throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
+}
+
+/// What is wrong with an offset that is less than the one before it.
+inline std::string less_than(std::int64_t before, std::int64_t value) {
+  return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
+}
+
+/// Numbers, and the memory that they were read through.
+struct Buffer {
+  std::vector<std::byte> raw;
+  std::vector<std::int64_t> values;
+};
+
+/// Elements begin … end − 1 in C order of an array of rank 1 or more; what 63 bits do not hold is 2^63 − 1.
+inline std::span<const std::int64_t> read_range(const ArraySource& source, std::int64_t begin,
+                                                std::int64_t end, Buffer& buffer) {
+  const auto n = static_cast<std::size_t>(end - begin);
+  const auto size = static_cast<std::size_t>(size_of(source.dtype()));
+  buffer.raw.resize(n * size);
+  buffer.values.resize(n);
+  std::byte* at = buffer.raw.data();
+  core::for_each_box(source.shape(), begin, end, [&](const Shape& start, const Shape& count) {
+    source.read(start, count, at);
+    at += element_count(count) * static_cast<std::int64_t>(size);
+  });
+  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const T* from = reinterpret_cast<const T*>(buffer.raw.data());
+      for (std::size_t i = 0; i < n; ++i) {
+        if constexpr (std::is_same_v<T, std::uint64_t>)
+          buffer.values[i] = static_cast<std::int64_t>(
+              std::min<std::uint64_t>(from[i], std::numeric_limits<std::int64_t>::max()));
+        else
+          buffer.values[i] = from[i];
+      }
+    }
+  });
+  return buffer.values;
+}
+
+/// All elements of an array of any rank.
+inline std::vector<std::int64_t> read_all_of(const ArraySource& source) {
+  Buffer buffer;
+  if (source.shape().empty())
+    read_range(*make_source(read_all(source).reshaped({1})), 0, 1, buffer);
+  else
+    read_range(source, 0, element_count(source.shape()), buffer);
+  return std::move(buffer.values);
+}
+
+/// f(values, first) for consecutive pieces in C order: `first` is the flat index of values[0].
+template <class F>
+void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
+  const std::int64_t n = element_count(source.shape());
+  Buffer buffer;
+  for (std::int64_t begin = 0; begin < n; begin += kPiece) {
+    const std::int64_t end = std::min(n, begin + kPiece);
+    f(read_range(source, begin, end, buffer), begin);
+    if (options.progress) options.progress(end, n);
+  }
+}
+
+/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several threads,
+/// each with a part that make() made; then join(part) for each, in any order. An element takes one thread about `each`
+/// nanoseconds.
+template <class Make, class Work, class Join>
+void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptions& options, double each,
+               Make&& make, Work&& work, Join&& join) {
+  const std::int64_t n = element_count(source.shape());
+  if (n == 0) return;
+  const std::int64_t rows = n / columns;
+  const std::int64_t step = std::max<std::int64_t>(1, kPiece / columns);  // rows of a piece
+  const std::int64_t pieces = core::ceil_div(rows, step);
+  const int threads = source.random_access() ? core::threads_for(pieces, each * static_cast<double>(n)) : 1;
+  std::mutex telling;
+  std::int64_t done = 0;
+  using Part = decltype(make());
+  core::parallel_reduce(
+      pieces, threads, [&] { return std::pair<Part, Buffer>(make(), {}); },
+      [&](std::pair<Part, Buffer>& part, std::int64_t piece) {
+        const std::int64_t first = piece * step, end = std::min(rows, first + step);
+        const auto values = read_range(source, first * columns, end * columns, part.second);
+        for (std::int64_t row = first; row < end; ++row)
+          work(part.first, row,
+               values.subspan(static_cast<std::size_t>((row - first) * columns),
+                              static_cast<std::size_t>(columns)));
+        if (!options.progress) return;
+        const std::scoped_lock lock(telling);
+        options.progress(done += (end - first) * columns, n);
+      },
+      [&](std::pair<Part, Buffer>& part) { join(part.first); });
+}
+
+/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they were
+/// made, so that it need not be emptied.
+class SeenSet {
+ public:
+  explicit SeenSet(std::int64_t most) {
+    std::size_t places = 16;
+    while (static_cast<std::int64_t>(places) < 2 * most) places *= 2, --shift_;
+    entries_.resize(places);
+  }
+
+  void begin() { ++now_; }
+
+  /// Puts it in; false where it was there.
+  bool insert(std::int64_t value) {
+    const std::size_t last = entries_.size() - 1;
+    std::size_t at = (static_cast<std::uint64_t>(value) * 0x9E3779B97F4A7C15u) >> shift_;
+    for (; entries_[at].when == now_; at = (at + 1) & last)
+      if (entries_[at].value == value) return false;
+    entries_[at] = {value, now_};
+    return true;
+  }
+
+ private:
+  struct Entry {
+    std::int64_t value = 0;
+    std::int64_t when = 0;
+  };
+  std::vector<Entry> entries_;
+  int shift_ = 60;  // 64 − log2 of the places
+  std::int64_t now_ = 0;
+};
+
+}  // namespace ejk::check

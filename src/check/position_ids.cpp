@@ -1,0 +1,107 @@
+// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said by
+// cu_seqlens, or by the zeros among the positions.
+// tests: tests/check/test_sequences.cpp
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "check/integers.hpp"
+#include "core/offsets.hpp"
+
+namespace ejk {
+
+namespace {
+
+struct Walk {
+  template <class Message>
+  void add(std::string_view rule, std::int64_t at, std::int64_t id, Message&& message) {
+    found.add(rule, at, [&] { return Finding{"ids", core::index_of(source.shape(), at), id, message()}; });
+  }
+
+  const ArraySource& source;
+  Findings found;
+  std::int64_t sequences = 0, padding = 0;
+};
+
+bool follows(std::int64_t position, std::int64_t before) { return position > 0 && position - 1 == before; }
+
+void walk_rows(Walk& walk, std::optional<std::int64_t> padding, const CheckOptions& options) {
+  const std::int64_t columns = walk.source.shape().back();
+  std::int64_t before = -1, gap = -1, gap_id = 0, column = 0;
+  bool has_tokens = false;
+  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
+      if (column == 0) before = -1, gap = -1, has_tokens = false;
+      if (++column == columns) column = 0;
+      if (id < 0 || (id == padding && id != 0 && !follows(id, before))) {
+        ++walk.padding;
+        if (has_tokens && gap < 0) gap = at, gap_id = id;
+        before = -1;
+        continue;
+      }
+      if (gap >= 0)
+        walk.add("padding-inside", std::exchange(gap, -1), gap_id,
+                 [&] { return fmt::format("tokens go on at {}", at % columns); });
+      walk.sequences += id == 0 || before < 0;
+      if (id != 0 && before < 0)
+        walk.add("restart", at, id, [] { return "the first position is not 0"; });
+      else if (id != 0 && !follows(id, before))
+        walk.add("jump", at, id, [&] { return fmt::format("neither 0 nor one more than {}", before); });
+      before = id;
+      has_tokens = true;
+    }
+  });
+}
+
+void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
+  const auto sequences = cu.size() - 1;
+  std::size_t s = 0;
+  std::int64_t before = 0;
+  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
+      while (s < sequences && cu[s + 1] <= at) ++s;
+      if (s == sequences) {
+        walk.padding += static_cast<std::int64_t>(ids.size() - k);
+        return;
+      }
+      if (at == cu[s]) {
+        ++walk.sequences;
+        if (id != 0) walk.add("restart", at, id, [&] { return fmt::format("sequence {} begins here", s); });
+      } else if (!follows(id, before)) {
+        walk.add("jump", at, id, [&] { return fmt::format("after {}, in sequence {}", before, s); });
+      }
+      before = id;
+    }
+  });
+  const std::int64_t tokens = element_count(walk.source.shape());
+  if (tokens < cu.back())
+    walk.found.add("length", 0, [&] {
+      return Finding{"cu_seqlens",
+                     {static_cast<std::int64_t>(sequences)},
+                     cu.back(),
+                     fmt::format("there are {} positions", tokens)};
+    });
+}
+
+}  // namespace
+
+Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims,
+                            const CheckOptions& options) {
+  check::require_integers(*ids, "position ids", 1, 2, "(tokens,) or (batch, tokens)");
+  Walk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
+  if (claims.cu_seqlens) {
+    check::require_one_row(*ids, "position ids");
+    walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);
+  } else {
+    walk_rows(walk, claims.padding, options);
+  }
+  walk.found.facts()
+      .add("tokens", "tokens", element_count(ids->shape()) - walk.padding, Unit::count)
+      .add("padding", "padding", walk.padding, Unit::count)
+      .add("sequences", "sequences", walk.sequences, Unit::count);
+  return std::move(walk.found);
+}
+
+}  // namespace ejk

@@ -1,0 +1,166 @@
+// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids that count
+// up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
+// tests: tests/check/test_sequences.cpp
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+#include "check/integers.hpp"
+#include "core/offsets.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk {
+
+namespace {
+
+// Numbers as ranges of consecutive ones.
+class IdSet {
+ public:
+  /// Ranges may take so many bytes; 0: any number.
+  explicit IdSet(std::int64_t max_bytes) : most_(max_bytes / kOfRange) {}
+
+  /// False where it was there.
+  bool insert(std::int64_t id) {
+    auto after = ranges_.upper_bound(id);  // the first range that begins behind it
+    const bool joins_after = after != ranges_.end() && id == after->first - 1;
+    if (after != ranges_.begin()) {
+      const auto before = std::prev(after);
+      if (id <= before->second) return false;
+      if (id - 1 == before->second) {
+        before->second = joins_after ? after->second : id;
+        if (joins_after) ranges_.erase(after);
+        return true;
+      }
+    }
+    const std::int64_t end = joins_after ? after->second : id;
+    if (joins_after) ranges_.erase(after);
+    ranges_.emplace(id, end);
+    if (most_ > 0 && std::ssize(ranges_) > most_)
+      throw Error(Error::Kind::budget,
+                  fmt::format("the ids are so far from counting up that {} are to be remembered one "
+                              "by one, more than {} allowed hold",
+                              format_count(std::ssize(ranges_)), format_bytes(most_ * kOfRange)));
+    return true;
+  }
+  void clear() { ranges_.clear(); }
+
+ private:
+  static constexpr std::int64_t kOfRange = 64;  // bytes
+
+  std::int64_t most_;
+  std::map<std::int64_t, std::int64_t> ranges_;  // first and last number
+};
+
+struct Walk {
+  Walk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
+      : source(ids),
+        padding_below(claims.convention == Convention::document ? 1 : 0),
+        found(rules_of("segment-ids"), options.most_findings),
+        seen(options.max_bytes) {}
+
+  bool is_padding(std::int64_t id) const { return id < padding_below; }
+
+  template <class Message>
+  void add(std::string_view rule, std::int64_t at, std::int64_t id, Message&& message) {
+    found.add(rule, at, [&] { return Finding{"ids", core::index_of(source.shape(), at), id, message()}; });
+  }
+
+  const ArraySource& source;
+  std::int64_t padding_below;
+  Findings found;
+  IdSet seen;
+  std::int64_t segments = 0, padding = 0;
+};
+
+// Each row by itself.
+void walk_rows(Walk& walk, const CheckOptions& options) {
+  const std::int64_t columns = walk.source.shape().back();
+  std::int64_t run = 0, gap = -1;  // the id of this run; where padding behind tokens began
+  std::int64_t gap_id = 0, column = 0;
+  bool has_tokens = false;
+  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t id = ids[k], at = first + static_cast<std::int64_t>(k);
+      const bool begins_row = column == 0;
+      if (++column == columns) column = 0;
+      if (begins_row) {
+        walk.seen.clear();
+        has_tokens = false;
+        gap = -1;
+      }
+      if (walk.is_padding(id)) {
+        ++walk.padding;
+        if (has_tokens && gap < 0) gap = at, gap_id = id;
+      } else if (begins_row || id != run) {
+        if (gap >= 0)
+          walk.add("padding-inside", std::exchange(gap, -1), gap_id,
+                   [&] { return fmt::format("tokens go on at {}", at % columns); });
+        has_tokens = true;
+        if (walk.seen.insert(id))
+          ++walk.segments;
+        else
+          walk.add("split", at, id, [&] { return fmt::format("segment {} again, after others", id); });
+      }
+      run = id;
+    }
+  });
+}
+
+// One row, and its sequences.
+void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
+  const auto sequences = cu.size() - 1;
+  std::size_t s = 0;  // the sequence of the token, or the one after the last
+  std::int64_t before = 0;
+  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
+      while (s < sequences && cu[s + 1] <= at) ++s;
+      const bool is_padding = walk.is_padding(id);
+      walk.padding += is_padding;
+      if (s == sequences) {
+        if (!is_padding)
+          walk.add("past-end", at, id, [&] { return fmt::format("the sequences end at {}", cu.back()); });
+      } else if (at == cu[s]) {
+        ++walk.segments;
+        if (is_padding)
+          walk.add("boundary", at, id,
+                   [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
+        else if (!walk.seen.insert(id))
+          walk.add("repeated", at, id, [&] { return fmt::format("sequence {} has an earlier one's id", s); });
+      } else if (id != before) {
+        walk.add("boundary", at, id, [&] { return fmt::format("{} before it, in sequence {}", before, s); });
+      }
+      before = id;
+    }
+  });
+  const std::int64_t tokens = element_count(walk.source.shape());
+  if (tokens < cu.back())
+    walk.found.add("length", 0, [&] {
+      return Finding{"cu_seqlens",
+                     {static_cast<std::int64_t>(sequences)},
+                     cu.back(),
+                     fmt::format("there are {} ids", tokens)};
+    });
+}
+
+}  // namespace
+
+Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims,
+                           const CheckOptions& options) {
+  check::require_integers(*ids, "segment ids", 1, 2, "(tokens,) or (batch, tokens)");
+  Walk walk(*ids, claims, options);
+  if (claims.cu_seqlens) {
+    check::require_one_row(*ids, "segment ids");
+    walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);
+  } else {
+    walk_rows(walk, options);
+  }
+  walk.found.facts()
+      .add("tokens", "tokens", element_count(ids->shape()) - walk.padding, Unit::count)
+      .add("padding", "padding", walk.padding, Unit::count)
+      .add("segments", "segments", walk.segments, Unit::count);
+  return std::move(walk.found);
+}
+
+}  // namespace ejk

@@ -1,0 +1,224 @@
+// Masks that are known block by block: blocks(...) of an array, and what a MaskInfo stores. A row of the grid
+// lists the blocks that hold True, so that a mask of many blocks takes no more memory than it has such blocks,
+// and is told about without a look at an element where the blocks asked for are those of the grid.
+//
+// Cost: filling a rectangle takes the time of its bits; the elements of a partial block are read when it is
+// looked at.
+// tests: tests/mask/test_grid_mask.cpp, test_mask.cpp
+#include "mask/grid_mask.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/checked.hpp"
+
+namespace ejk {
+
+namespace {
+
+using mask::BitBuffer;
+using mask::BitRows;
+using mask::BlockClassifier;
+using mask::BlockElements;
+using mask::BlockGrid;
+using mask::BlockState;
+using mask::Rectangle;
+using mask::Word;
+
+// Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
+void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
+  const std::int64_t shift = begin % 64;
+  to += begin / 64;
+  for (std::int64_t w = 0; w < mask::words_for(n); ++w) {
+    to[w] |= from[w] << shift;
+    if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
+  }
+}
+
+// Of two parts of a block. `partial` has a True and a False, whatever else there is; of `undecided` nothing is
+// known.
+BlockState joined(BlockState a, BlockState b) {
+  if (a == BlockState::partial || b == BlockState::partial) return BlockState::partial;
+  if (a == BlockState::undecided || b == BlockState::undecided) return BlockState::undecided;
+  return a == b ? a : BlockState::partial;
+}
+
+class GridMask final : public MaskNode {
+ public:
+  GridMask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
+           std::int64_t q_length, std::int64_t kv_length, std::string text)
+      : MaskNode(q_length, kv_length),
+        grid_(std::move(grid)),
+        elements_(std::move(elements)),
+        text_(std::move(text)) {}
+
+  std::string text() const override { return text_; }
+  const BlockGrid& grid() const { return *grid_; }
+
+  bool same_as(const MaskNode& other) const override;
+
+  std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
+
+  void fill(const Rectangle& where, const BitRows& out) const override {
+    const auto [bq, bk] = grid_->block;
+    for (std::int64_t i = where.q_begin / bq; i * bq < where.q_end; ++i) {
+      const std::int64_t begin = std::max(i * bq, where.q_begin), end = std::min((i + 1) * bq, where.q_end);
+      const BitRows rows{out.row(begin - where.q_begin), out.row_words, end - begin, out.columns};
+      Word* first = rows.words;
+      std::fill(first, first + out.row_words, Word{0});
+      const auto row = grid_->row(i);
+      const auto from = std::lower_bound(
+          row.begin(), row.end(), where.k_begin / bk,
+          [](const BlockGrid::Entry& entry, std::int64_t column) { return entry.column < column; });
+      const auto keys = [&, bk = bk](const BlockGrid::Entry& entry) {
+        return std::pair(std::max(entry.column * bk, where.k_begin),
+                         std::min((entry.column + 1) * bk, where.k_end));
+      };
+      bool partial = false;
+      auto to = from;
+      for (; to != row.end() && to->column * bk < where.k_end; ++to) {
+        const auto [k_begin, k_end] = keys(*to);
+        if (to->pattern == BlockGrid::kFull)
+          mask::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
+        else
+          partial = true;
+      }
+      for (std::int64_t r = 1; r < rows.rows; ++r) std::copy(first, first + out.row_words, rows.row(r));
+      if (!partial) continue;
+      thread_local BitBuffer buffer;
+      for (auto entry = from; entry != to; ++entry) {
+        if (entry->pattern == BlockGrid::kFull) continue;
+        const auto [k_begin, k_end] = keys(*entry);
+        const std::int64_t key = entry->column * bk;
+        const BitRows bits = buffer.rows(rows.rows, k_end - k_begin);
+        elements_->fill(i, entry->pattern, {begin - i * bq, end - i * bq, k_begin - key, k_end - key}, bits);
+        for (std::int64_t r = 0; r < rows.rows; ++r)
+          put_bits(rows.row(r), k_begin - where.k_begin, bits.row(r), bits.columns);
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const BlockGrid> grid_;
+  std::shared_ptr<const BlockElements> elements_;
+  std::string text_;
+};
+
+class GridClassifier final : public BlockClassifier {
+ public:
+  GridClassifier(const GridMask& mask, std::int64_t kv_block) : mask_(mask), kv_block_(kv_block) {}
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+    const BlockGrid& grid = mask_.grid();
+    const std::int64_t first = q_begin / grid.block.q, last = (q_end - 1) / grid.block.q;
+    const std::int64_t bk = grid.block.kv, keys = mask_.kv_length(), n = core::ceil_div(keys, kv_block_);
+    const auto state_of = [](const BlockGrid::Entry& entry) {
+      return entry.pattern == BlockGrid::kFull ? BlockState::full : BlockState::undecided;
+    };
+    if (first == last && bk == kv_block_) {
+      std::fill(out, out + n, BlockState::empty);
+      for (const BlockGrid::Entry& entry : grid.row(first)) out[entry.column] = state_of(entry);
+      return;
+    }
+    // The rows of the grid that the blocks reach over as one, then its columns.
+    std::vector<BlockState> columns, more;
+    for (std::int64_t i = first; i <= last; ++i) {
+      std::vector<BlockState>& row = i == first ? columns : more;
+      row.assign(static_cast<std::size_t>(grid.kv_blocks), BlockState::empty);
+      for (const BlockGrid::Entry& entry : grid.row(i))
+        row[static_cast<std::size_t>(entry.column)] = state_of(entry);
+      if (i > first) std::transform(columns.begin(), columns.end(), more.begin(), columns.begin(), joined);
+    }
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::int64_t begin = j * kv_block_ / bk, end = (std::min((j + 1) * kv_block_, keys) - 1) / bk;
+      out[j] = columns[static_cast<std::size_t>(begin)];
+      for (std::int64_t c = begin + 1; c <= end && out[j] != BlockState::partial; ++c)
+        out[j] = joined(out[j], columns[static_cast<std::size_t>(c)]);
+    }
+  }
+
+ private:
+  const GridMask& mask_;
+  std::int64_t kv_block_;
+};
+
+std::unique_ptr<BlockClassifier> GridMask::classifier(std::int64_t, std::int64_t kv_block) const {
+  return std::make_unique<GridClassifier>(*this, kv_block);
+}
+
+// Blocks of another size are another mask; elements are looked at where one of two blocks is partial.
+bool GridMask::same_as(const MaskNode& other) const {
+  const auto& o = static_cast<const GridMask&>(other);
+  if (grid_ == o.grid_ && elements_ == o.elements_) return true;
+  const BlockShape block = grid_->block;
+  if (block.q != o.grid_->block.q || block.kv != o.grid_->block.kv) return false;
+  BitBuffer mine, theirs;
+  const auto same = [&](std::int64_t i, std::int64_t column) {
+    const Rectangle where{i * block.q, std::min((i + 1) * block.q, q_length()), column * block.kv,
+                          std::min((column + 1) * block.kv, kv_length())};
+    const BitRows a = mine.rows(where.rows(), where.columns()),
+                  b = theirs.rows(where.rows(), where.columns());
+    fill(where, a);
+    o.fill(where, b);
+    return std::equal(a.words, a.words + a.rows * a.row_words, b.words);
+  };
+  for (std::int64_t i = 0; i < grid_->q_blocks; ++i) {
+    const auto row = grid_->row(i), their_row = o.grid_->row(i);
+    for (auto a = row.begin(), b = their_row.begin(); a != row.end() || b != their_row.end();) {
+      const bool in_mine = a != row.end() && (b == their_row.end() || a->column <= b->column);
+      const bool in_theirs = b != their_row.end() && (a == row.end() || b->column <= a->column);
+      const std::int32_t column = in_mine ? a->column : b->column;
+      // A block of one alone is no difference only if all of its elements are False.
+      const bool known = in_mine && in_theirs && a->pattern == b->pattern &&
+                         (a->pattern == BlockGrid::kFull || elements_ == o.elements_);
+      const bool differ = in_mine != in_theirs && (in_mine ? a : b)->pattern == BlockGrid::kFull;
+      if (differ || (!known && !same(i, column))) return false;
+      a += in_mine;
+      b += in_theirs;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Mask mask::grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
+                     std::int64_t q_length, std::int64_t kv_length, std::string text) {
+  return Mask(
+      std::make_shared<GridMask>(std::move(grid), std::move(elements), q_length, kv_length, std::move(text)));
+}
+
+Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
+                 std::int64_t kv_length, Polarity polarity) {
+  for (const std::int64_t length : {block.q, block.kv})
+    if (length < 1 || length > kLongestMask)
+      throw Error(Error::Kind::input, fmt::format("a block of {} is no block", to_string(block)));
+  const std::string name = blocks->name();
+  const Mask of_blocks = array_mask(std::move(blocks), polarity);
+  auto grid = std::make_shared<BlockGrid>();
+  grid->block = block;
+  grid->q_blocks = of_blocks.q_length();
+  grid->kv_blocks = of_blocks.kv_length();
+  if (q_length < 1 || kv_length < 1 || core::ceil_div(q_length, block.q) != grid->q_blocks ||
+      core::ceil_div(kv_length, block.kv) != grid->kv_blocks)
+    throw Error(Error::Kind::input,
+                fmt::format("{}: {} x {} blocks of {} do not make {} queries x {} keys", name, grid->q_blocks,
+                            grid->kv_blocks, to_string(block), q_length, kv_length));
+  if (grid->kv_blocks > INT32_MAX)
+    throw Error(Error::Kind::input, fmt::format("{}: more than 2^31 blocks in a row", name));
+  const auto row = std::make_unique<bool[]>(static_cast<std::size_t>(grid->kv_blocks));
+  for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
+    grid->begins.push_back(std::ssize(grid->entries));
+    of_blocks.read(i, i + 1, 0, grid->kv_blocks, row.get());
+    for (std::int64_t j = 0; j < grid->kv_blocks; ++j)
+      if (row[static_cast<std::size_t>(j)])
+        grid->entries.push_back({static_cast<std::int32_t>(j), BlockGrid::kFull});
+  }
+  grid->begins.push_back(std::ssize(grid->entries));
+  return mask::grid_mask(std::move(grid), nullptr, q_length, kv_length,
+                         fmt::format("blocks({}, {})", name, to_string(block)));
+}
+
+}  // namespace ejk

@@ -1,0 +1,660 @@
+// A stored MaskInfo, walked as a kernel walks it.
+//
+// Cost: one pass over the index arrays of a row, piece by piece, and memory for the blocks that it visits.
+// Elements of partial blocks are read when a mask is looked at.
+// Source of the walk: the kernels of JAX's splash attention, which run a grid of (row, query block, step) in
+// forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
+// data_next names, and applies block mask_next of partial_mask_blocks where block_mask is 1.
+// tests: tests/mask/test_stored_info.cpp
+#include "mask/stored_info.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/node.hpp"
+#include "mask/patterns.hpp"
+
+namespace ejk::mask {
+
+namespace {
+
+Error wrong(std::string_view array, std::string why) {
+  return Error(Error::Kind::input, std::move(why)).about(array);
+}
+
+// --- what the attributes of a file say
+
+StoredSettings settings_in(const ArrayGroup& group) {
+  StoredSettings found;
+  const auto& attributes = group.attributes;
+  // Another command's options have other meanings.
+  if (const auto command = attributes.find("ejk_command");
+      command != attributes.end() && command->second != "mask-info")
+    return found;
+  const auto text = [&](const char* key) -> const std::string* {
+    const auto at = attributes.find(key);
+    return at == attributes.end() ? nullptr : &at->second;
+  };
+  const auto refuse = [&](const char* key) {
+    return wrong(
+        key, fmt::format("{}: the attribute {} is '{}'", group.name, key, core::printable(*text(key), 40)));
+  };
+  const auto lengths = [&](const char* key, std::size_t least, std::size_t most) {
+    const std::string* value = text(key);
+    if (value == nullptr) return Shape();
+    const auto all = lengths_in(*value);
+    if (!all || all->size() < least || all->size() > most) throw refuse(key);
+    return *all;
+  };
+  if (const auto block = lengths("block", 2, 2); !block.empty()) found.block = BlockShape{block[0], block[1]};
+  if (auto shape = lengths("shape", 2, 3); !shape.empty()) {
+    if (shape.size() == 2) shape.insert(shape.begin(), 1);
+    found.shape = shape;
+  }
+  if (const std::string* dkv = text("dkv")) {
+    if (*dkv != "true" && *dkv != "false") throw refuse("dkv");
+    found.direction = *dkv == "true" ? Direction::dkv : Direction::forward;
+  }
+  if (const auto shards = lengths("head_shards", 1, 1); !shards.empty()) found.head_shards = shards[0];
+  if (const auto shards = lengths("q_seq_shards", 1, 1); !shards.empty()) found.q_seq_shards = shards[0];
+  return found;
+}
+
+const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "dkv"; }
+std::string text_of(std::int64_t value) { return fmt::format("{}", value); }
+std::string text_of(const Shape& shape) { return to_string(shape); }
+std::string text_of(const BlockShape& block) { return to_string(block); }
+std::string text_of(Direction direction) { return name_of(direction); }
+
+// What the file says and what the caller gave must be one.
+template <class T>
+std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
+                        const std::optional<T>& given) {
+  if (found && given && text_of(*found) != text_of(*given))
+    throw Error(Error::Kind::usage, fmt::format("{}: its {} is {}, and {} is given", group.name, what,
+                                                text_of(*found), text_of(*given)));
+  return found ? found : given;
+}
+
+// --- arrays
+
+void require_index(const ArraySource& array, const char* name) {
+  if (!is_integer(array.dtype()))
+    throw wrong(name,
+                fmt::format("{} is {}; indices are integers", array.name(), ejk::name_of(array.dtype())));
+  if (array.shape().size() != 3)
+    throw wrong(name, fmt::format("{} has the shape {}; index arrays have three axes", array.name(),
+                                  to_string(array.shape())));
+  if (element_count(array.shape()) == 0)
+    throw wrong(name, fmt::format("{}: shape {} has no element", array.name(), to_string(array.shape())));
+}
+
+bool read_bool(const ArraySource& array) {
+  if (!array.shape().empty() || array.dtype() != DType::boolean)
+    throw wrong("is_dynamic_mask", fmt::format("{} is {}; it is a bool without axes", array.name(),
+                                               to_string(ArrayType(array.dtype(), array.shape()))));
+  std::uint8_t value = 0;
+  array.read({}, {}, &value);
+  return value != 0;
+}
+
+}  // namespace
+
+std::optional<Shape> lengths_in(std::string_view text) {
+  Shape lengths;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('x', begin), text.size());
+    const auto length = core::parse_integer(text.substr(begin, end - begin));
+    if (!length || *length < 1 || *length > kLongestMask) return std::nullopt;
+    lengths.push_back(*length);
+    begin = end + 1;
+  }
+  return lengths;
+}
+
+StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given) {
+  StoredArrays s;
+  s.name = group.name;
+  for (auto [array, name] : {std::pair{&s.data_next, "data_next"}, std::pair{&s.block_mask, "block_mask"}}) {
+    *array = group.find(name);
+    if (!*array)
+      throw wrong(name, fmt::format("{}: there is no {}, which every MaskInfo has", group.name, name));
+  }
+  s.mask_next = group.find("mask_next");
+  s.partial_mask_blocks = group.find("partial_mask_blocks");
+  s.q_sequence = group.find("q_sequence");
+  require_index(*s.block_mask, "block_mask");
+  for (const auto& [array, name] :
+       {std::pair{s.data_next, "data_next"}, std::pair{s.mask_next, "mask_next"}}) {
+    if (!array) continue;
+    require_index(*array, name);
+    if (array->shape() != s.grid())
+      throw wrong(name, fmt::format("{} has the shape {}, block_mask {}", array->name(),
+                                    to_string(array->shape()), to_string(s.grid())));
+  }
+  if (s.q_sequence && (!is_integer(s.q_sequence->dtype()) || s.q_sequence->shape().size() != 1))
+    throw wrong("q_sequence",
+                fmt::format("{} is {}; it is one integer a query", s.q_sequence->name(),
+                            to_string(ArrayType(s.q_sequence->dtype(), s.q_sequence->shape()))));
+
+  const StoredSettings found = settings_in(group);
+  s.direction = agreed(group, "direction", found.direction, given.direction).value_or(Direction::forward);
+  s.head_shards = agreed(group, "number of head shards", found.head_shards, given.head_shards).value_or(1);
+  s.q_shards = agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards).value_or(1);
+  auto block = agreed(group, "block", found.block, given.block);
+  if (const auto shape = agreed(group, "shape", found.shape, given.shape))
+    s.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
+  else
+    s.shape = {s.grid()[0], 0, 0};
+
+  if (s.partial_mask_blocks) {
+    const Shape& shape = s.partial_mask_blocks->shape();
+    const std::size_t rank = shape.size();
+    const char* const name = "partial_mask_blocks";
+    if (s.partial_mask_blocks->dtype() != DType::boolean)
+      throw wrong(name, fmt::format("{} is {}, not bool", s.partial_mask_blocks->name(),
+                                    ejk::name_of(s.partial_mask_blocks->dtype())));
+    if ((rank != 3 && rank != 5) || element_count(shape) == 0)
+      throw wrong(name,
+                  fmt::format("{} has the shape {}; it is (patterns, q, kv), or of a dynamic mask (heads, "
+                              "q blocks, kv blocks, q, kv)",
+                              s.partial_mask_blocks->name(), to_string(shape)));
+    s.is_dynamic = rank == 5;
+    BlockShape stored{shape[rank - 2], shape[rank - 1]};
+    if (!s.forward()) std::swap(stored.q, stored.kv);
+    if (block && text_of(*block) != text_of(stored))
+      throw wrong(name, fmt::format("{} has blocks of {}, not {}", s.partial_mask_blocks->name(),
+                                    text_of(stored), text_of(*block)));
+    block = stored;
+  }
+  if (const auto dynamic = group.find("is_dynamic_mask")) {
+    if (read_bool(*dynamic) != s.is_dynamic)
+      throw wrong("is_dynamic_mask",
+                  s.is_dynamic
+                      ? fmt::format("{} is false, and partial_mask_blocks has every block of every "
+                                    "head, as that of a dynamic mask",
+                                    dynamic->name())
+                      : fmt::format("{} is true, and partial_mask_blocks does not have every block of "
+                                    "every head",
+                                    dynamic->name()));
+  }
+  if (!block)
+    throw Error(Error::Kind::input, fmt::format("{}: nothing says how large its blocks are", group.name),
+                Error::Code::unknown_block)
+        .hint(fmt::format("from({}, block=QxK) says it", group.name));
+  for (const std::int64_t length : {block->q, block->kv})
+    if (length < 1 || length > kLongestMask)
+      throw wrong("block", fmt::format("{}: a block of {} is no block", group.name, to_string(*block)));
+  s.block = *block;
+  return s;
+}
+
+StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
+  StoredLayout l;
+  l.heads = shape[0], l.q_length = shape[1], l.kv_length = shape[2];
+  const Shape& grid = arrays.grid();
+  Layout& layout = l.layout;
+  layout = {arrays.direction,
+            arrays.head_shards,
+            arrays.q_shards,
+            grid[0],
+            core::ceil_div(l.q_length, arrays.block.q),
+            core::ceil_div(l.kv_length, arrays.block.kv)};
+  const auto fail = [&](std::string why) { return wrong("block_mask", arrays.name + ": " + why); };
+  if (layout.q_blocks > INT32_MAX || layout.kv_blocks > INT32_MAX)
+    throw fail(fmt::format("{} x {} blocks are more than 32-bit indices can name", layout.q_blocks,
+                           layout.kv_blocks));
+  if (l.heads % layout.head_shards != 0)
+    throw fail(fmt::format("{} heads do not divide into {} head shards", l.heads, layout.head_shards));
+  if (layout.q_blocks % layout.q_shards != 0)
+    throw fail(fmt::format("{} rows of blocks do not divide into {} query shards", layout.q_blocks,
+                           layout.q_shards));
+  if (layout.rows != l.heads && (arrays.is_dynamic || layout.rows != layout.head_shards))
+    throw fail(fmt::format("the index arrays have {} rows for {} heads in {} head shard{}", layout.rows,
+                           l.heads, layout.head_shards, layout.head_shards == 1 ? "" : "s"));
+  const std::string blocks = fmt::format("{} x {} in blocks of {} ({} x {} of them)", l.q_length, l.kv_length,
+                                         to_string(arrays.block), layout.q_blocks, layout.kv_blocks);
+  const bool fits = arrays.forward() ? grid[1] == layout.q_blocks && grid[2] <= layout.kv_blocks
+                                     : grid[2] == layout.kv_blocks && grid[1] % layout.q_shards == 0 &&
+                                           grid[1] / layout.q_shards <= layout.q_blocks_per_shard();
+  if (!fits || (arrays.is_dynamic && (grid[1] != layout.q_blocks || grid[2] != layout.kv_blocks))) {
+    Error error = fail(fmt::format("a grid of {} is not that of {} queries x keys, {}", to_string(grid),
+                                   blocks, name_of(arrays.direction)));
+    if (!arrays.is_dynamic) error.hint("one of the backward pass of keys and values is walked as dkv");
+    throw error;
+  }
+  l.is_dynamic = arrays.is_dynamic;
+  l.lines_per_shard = grid[1] / layout.q_shards;
+  l.data_limit = arrays.forward() ? layout.kv_blocks : layout.q_blocks_per_shard();
+  if (arrays.partial_mask_blocks) {
+    const Shape& patterns = arrays.partial_mask_blocks->shape();
+    if (!arrays.is_dynamic)
+      l.mask_limit = patterns[0];
+    else if (!std::equal(grid.begin(), grid.end(), patterns.begin()))
+      throw wrong("partial_mask_blocks",
+                  fmt::format("{} has the shape {}, and the grid is {}", arrays.partial_mask_blocks->name(),
+                              to_string(patterns), to_string(grid)));
+    else
+      l.mask_limit = layout.rows_per_shard() * layout.q_blocks_per_shard() * layout.kv_blocks;
+    l.mask_limit = std::min<std::int64_t>(l.mask_limit, INT32_MAX);
+  }
+  if (arrays.q_sequence && arrays.q_sequence->shape()[0] != l.q_length)
+    throw wrong("q_sequence", fmt::format("{} has {} elements for {} queries", arrays.q_sequence->name(),
+                                          arrays.q_sequence->shape()[0], l.q_length));
+  return l;
+}
+
+namespace {
+
+// A box of an integer array, each number as one of 64 bits.
+void read_integers(const ArraySource& array, const Shape& start, const Shape& count,
+                   std::vector<std::byte>& raw, std::vector<std::int64_t>& out) {
+  const std::int64_t n = element_count(count);
+  raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
+  out.resize(static_cast<std::size_t>(n));
+  array.read(start, count, raw.data());
+  dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const T* from = reinterpret_cast<const T*>(raw.data());
+      for (std::int64_t i = 0; i < n; ++i)
+        out[static_cast<std::size_t>(i)] =
+            std::cmp_less(from[i], INT64_MAX) ? static_cast<std::int64_t>(from[i]) : INT64_MAX;
+    }
+  });
+}
+
+}  // namespace
+
+void for_each_line(const StoredArrays& arrays, std::int64_t row,
+                   const std::function<void(const StoredLine&)>& f) {
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 17;
+  const std::int64_t height = arrays.grid()[1], width = arrays.grid()[2];
+  const std::int64_t lines = std::max<std::int64_t>(1, kAtOnce / width);
+  std::vector<std::byte> raw;
+  std::vector<std::int64_t> states, data, masks;
+  for (std::int64_t first = 0; first < height; first += lines) {
+    const std::int64_t n = std::min(lines, height - first);
+    const Shape start{row, first, 0}, count{1, n, width};
+    read_integers(*arrays.block_mask, start, count, raw, states);
+    read_integers(*arrays.data_next, start, count, raw, data);
+    if (arrays.mask_next) read_integers(*arrays.mask_next, start, count, raw, masks);
+    for (std::int64_t l = 0; l < n; ++l) {
+      const auto of = [&](const std::vector<std::int64_t>& all) {
+        return std::span(all).subspan(static_cast<std::size_t>(l * width), static_cast<std::size_t>(width));
+      };
+      f({first + l, of(states), of(data), arrays.mask_next ? of(masks) : std::span<const std::int64_t>()});
+    }
+  }
+}
+
+std::optional<StoredFault> fault_of(const StoredArrays& arrays, const StoredLayout& layout,
+                                    const StoredLine& line, std::size_t p, Take take) {
+  using Kind = StoredFault::Kind;
+  const std::int64_t state = line.states[p];
+  if (state == 0) return std::nullopt;
+  if (state != 1 && state != 2)
+    return StoredFault{Kind::state, "block_mask", state, "a block is 0 (empty), 1 (partial) or 2 (full)"};
+  if (line.data[p] < 0 || line.data[p] >= layout.data_limit)
+    return StoredFault{Kind::range, "data_next", line.data[p], layout.data_range()};
+  if (take == Take::visits || state == 2) return std::nullopt;
+  if (!arrays.mask_next || !arrays.partial_mask_blocks)
+    return StoredFault{Kind::elements, "block_mask", state,
+                       fmt::format("partial, and there is no {} with its elements",
+                                   arrays.mask_next ? "partial_mask_blocks" : "mask_next")};
+  if (line.masks[p] < 0 || line.masks[p] >= layout.mask_limit)
+    return StoredFault{Kind::range, "mask_next", line.masks[p], layout.mask_range()};
+  return std::nullopt;
+}
+
+std::string StoredLayout::data_range() const {
+  return fmt::format("there {} {} {} block{}{}", data_limit == 1 ? "is" : "are", data_limit,
+                     layout.direction == Direction::forward ? "key" : "query", data_limit == 1 ? "" : "s",
+                     layout.direction == Direction::forward || layout.q_shards == 1 ? "" : " in a shard");
+}
+
+std::string StoredLayout::mask_range() const {
+  return fmt::format("partial_mask_blocks has {}{}", mask_limit, is_dynamic ? " of a shard" : "");
+}
+
+std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
+                                         std::span<const StoredVisit> visits,
+                                         const std::function<void(std::int64_t, std::int64_t)>& twice) {
+  // By rows of blocks, and in each by columns.
+  auto grid = std::make_shared<BlockGrid>();
+  grid->block = arrays.block;
+  grid->q_blocks = layout.layout.q_blocks;
+  grid->kv_blocks = layout.layout.kv_blocks;
+  std::vector<std::int64_t>& begins = grid->begins;
+  begins.assign(static_cast<std::size_t>(grid->q_blocks + 1), 0);
+  for (const StoredVisit& visit : visits) ++begins[static_cast<std::size_t>(visit.q_block) + 1];
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  std::vector<BlockGrid::Entry>& entries = grid->entries;
+  entries.resize(visits.size());
+  std::vector<std::int64_t> next = begins;
+  for (const StoredVisit& visit : visits)
+    entries[static_cast<std::size_t>(next[static_cast<std::size_t>(visit.q_block)]++)] = {visit.column,
+                                                                                          visit.pattern};
+  const auto before = [](const BlockGrid::Entry& a, const BlockGrid::Entry& b) {
+    return a.column < b.column;
+  };
+  auto kept = entries.begin();
+  for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
+    const auto begin = entries.begin() + begins[static_cast<std::size_t>(i)],
+               end = entries.begin() + begins[static_cast<std::size_t>(i + 1)];
+    if (!std::is_sorted(begin, end, before)) std::stable_sort(begin, end, before);
+    begins[static_cast<std::size_t>(i)] = kept - entries.begin();
+    for (auto entry = begin; entry != end; ++entry) {
+      const bool again = entry != begin && (entry - 1)->column == entry->column;
+      if (again)
+        twice(i, entry->column);
+      else
+        *kept++ = *entry;
+    }
+  }
+  entries.erase(kept, entries.end());
+  begins.back() = std::ssize(entries);
+  return grid;
+}
+
+StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
+                     std::int64_t j) {
+  StoredSteps steps;
+  const std::int64_t shard = i / layout.layout.q_blocks_per_shard();
+  Shape count;
+  if (arrays.forward()) {
+    steps.first = {row, i, 0};
+    count = {1, 1, arrays.grid()[2]};
+    steps.axis = 2;
+    steps.wanted = j;
+  } else {
+    steps.first = {row, shard * layout.lines_per_shard, j};
+    count = {1, layout.lines_per_shard, 1};
+    steps.axis = 1;
+    steps.wanted = i - shard * layout.layout.q_blocks_per_shard();
+  }
+  std::vector<std::byte> raw;
+  read_integers(*arrays.block_mask, steps.first, count, raw, steps.states);
+  read_integers(*arrays.data_next, steps.first, count, raw, steps.data);
+  if (arrays.mask_next) read_integers(*arrays.mask_next, steps.first, count, raw, steps.masks);
+  return steps;
+}
+
+namespace {
+
+Error error_at(const ArraySource& array, const Shape& index, std::int64_t value, const std::string& why) {
+  return Error(Error::Kind::input,
+               fmt::format("{}[{}] is {}: {}", array.name(), fmt::join(index, ", "), value, why));
+}
+
+}  // namespace
+
+std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, const StoredLayout& layout,
+                                                std::int64_t row, Take take) {
+  std::vector<StoredVisit> visits;
+  for_each_line(arrays, row, [&](const StoredLine& line) {
+    for (std::size_t p = 0; p < line.states.size(); ++p) {
+      if (line.states[p] == 0) continue;
+      if (take == Take::elements && line.states[p] == 1 && arrays.is_computable())
+        throw Error(
+            Error::Kind::input,
+            fmt::format("{}: the elements of its partial blocks are not stored: a kernel computes them "
+                        "from positions",
+                        arrays.name),
+            Error::Code::computable_mask)
+            .hint("MaskInfoSettings::computable = false stores them");
+      if (const auto fault = fault_of(arrays, layout, line, p, take))
+        throw error_at(*arrays.find(fault->array), {row, line.i, static_cast<std::int64_t>(p)}, fault->value,
+                       fault->why);
+      visits.push_back(layout.visit(line, p, take));
+    }
+  });
+  return grid_of(arrays, layout, visits, [&](std::int64_t i, std::int64_t j) {
+    const StoredSteps steps = steps_to(arrays, layout, row, i, j);
+    const std::size_t again = *steps.find(steps.find(0).value() + 1);
+    throw error_at(*arrays.data_next, steps.index(again), steps.data[again],
+                   fmt::format("block ({}, {}) is visited a second time", i, j));
+  });
+}
+
+// --- the elements of partial blocks
+
+// Rows of bits of the stored blocks, which those of dkv are the transposes of.
+class StoredPatterns::Bits {
+ public:
+  Bits(std::shared_ptr<const ArraySource> array, bool forward) : array_(std::move(array)), forward_(forward) {
+    const Shape& shape = array_->shape();
+    rows_ = shape[shape.size() - 2];
+    columns_ = shape[shape.size() - 1];
+    leading_.assign(shape.begin(), shape.end() - 2);
+  }
+
+  // A part of the block at these places along the first axes.
+  void fill(const Shape& block, const Rectangle& part, const BitRows& out) const {
+    if (forward_) {
+      read(block, part.q_begin, part.rows(), part.k_begin, part.columns(), out);
+      return;
+    }
+    thread_local BitBuffer buffer;
+    const BitRows stored = buffer.rows(part.columns(), part.rows());
+    read(block, part.k_begin, part.columns(), part.q_begin, part.rows(), stored);
+    for (std::int64_t r = 0; r < out.rows; r += 64)
+      for (std::int64_t c = 0; c < out.columns; c += 64) {
+        Word square[64] = {};
+        for (std::int64_t k = c; k < std::min(c + 64, out.columns); ++k)
+          square[k - c] = stored.row(k)[r / 64];
+        transpose_64(square);
+        for (std::int64_t k = r; k < std::min(r + 64, out.rows); ++k) out.row(k)[c / 64] = square[k - r];
+      }
+  }
+
+ private:
+  void read(const Shape& block, std::int64_t row, std::int64_t rows, std::int64_t column,
+            std::int64_t columns, const BitRows& out) const {
+    const auto to_bits = [&](const std::byte* in, std::int64_t r) {
+      kernels::active().nonzero_bits_8(in, columns, out.row(r));
+    };
+    if (const auto& view = array_->mapped(); view && view->strides.back() == 1) {
+      const std::byte* first = view->data + column;
+      for (std::size_t d = 0; d < block.size(); ++d) first += block[d] * view->strides[d];
+      const std::int64_t step = view->strides[block.size()];
+      for (std::int64_t r = 0; r < rows; ++r) to_bits(first + (row + r) * step, r);
+      return;
+    }
+    if (!array_->random_access()) {
+      std::call_once(once_, [&] { hold(); });
+      std::int64_t at = 0;
+      for (std::size_t d = 0; d < block.size(); ++d) at = at * leading_[d] + block[d];
+      BitRows all = held_rows();
+      all.words += (at * rows_ + row) * all.row_words;
+      all.rows = rows;
+      gather(all, column, columns, out.row_words, out.words);
+      return;
+    }
+    thread_local std::vector<std::byte> raw;
+    raw.resize(static_cast<std::size_t>(rows * columns));
+    Shape start = block, count(block.size(), 1);
+    start.insert(start.end(), {row, column});
+    count.insert(count.end(), {rows, columns});
+    array_->read(start, count, raw.data());
+    for (std::int64_t r = 0; r < rows; ++r) to_bits(raw.data() + r * columns, r);
+  }
+
+  BitRows held_rows() const {
+    return {held_.elements<Word>().data(), words_for(columns_), held_.shape()[0], columns_};
+  }
+
+  void hold() const {
+    const std::int64_t blocks = element_count(leading_);
+    held_ = Array(DType::uint64, {blocks * rows_, words_for(columns_)});
+    const BitRows to = held_rows();
+    std::vector<std::byte> raw(static_cast<std::size_t>(rows_ * columns_));
+    Shape start(leading_.size() + 2, 0), count(leading_.size(), 1);
+    count.insert(count.end(), {rows_, columns_});
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      for (std::size_t d = leading_.size(), rest = static_cast<std::size_t>(b); d-- > 0;) {
+        const auto length = static_cast<std::size_t>(leading_[d]);
+        start[d] = static_cast<std::int64_t>(rest % length);
+        rest /= length;
+      }
+      array_->read(start, count, raw.data());
+      for (std::int64_t r = 0; r < rows_; ++r)
+        kernels::active().nonzero_bits_8(raw.data() + r * columns_, columns_, to.row(b * rows_ + r));
+    }
+  }
+
+  std::shared_ptr<const ArraySource> array_;
+  bool forward_;
+  std::int64_t rows_ = 0, columns_ = 0;
+  Shape leading_;
+  mutable std::once_flag once_;
+  mutable Array held_;
+};
+
+namespace {
+
+// Of fixed masks: the pattern is the block's place.
+class FixedElements final : public BlockElements {
+ public:
+  explicit FixedElements(std::shared_ptr<const StoredPatterns::Bits> bits) : bits_(std::move(bits)) {}
+  void fill(std::int64_t, std::int32_t pattern, const Rectangle& part, const BitRows& out) const override {
+    bits_->fill({pattern}, part, out);
+  }
+
+ private:
+  std::shared_ptr<const StoredPatterns::Bits> bits_;
+};
+
+// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the shard,
+// columns of blocks).
+class DynamicElements final : public BlockElements {
+ public:
+  DynamicElements(std::shared_ptr<const StoredPatterns::Bits> bits, const Layout& layout, std::int64_t row)
+      : bits_(std::move(bits)),
+        layout_(layout),
+        first_row_(row / layout.rows_per_shard() * layout.rows_per_shard()) {}
+  void fill(std::int64_t i, std::int32_t pattern, const Rectangle& part, const BitRows& out) const override {
+    const std::int64_t per_shard = layout_.q_blocks_per_shard(), line = pattern / layout_.kv_blocks;
+    bits_->fill({first_row_ + line / per_shard, i / per_shard * per_shard + line % per_shard,
+                 pattern % layout_.kv_blocks},
+                part, out);
+  }
+
+ private:
+  std::shared_ptr<const StoredPatterns::Bits> bits_;
+  Layout layout_;
+  std::int64_t first_row_;
+};
+
+}  // namespace
+
+StoredPatterns::StoredPatterns(const StoredArrays& arrays) : is_dynamic_(arrays.is_dynamic) {
+  if (!arrays.partial_mask_blocks) return;
+  bits_ = std::make_shared<Bits>(arrays.partial_mask_blocks, arrays.forward());
+  if (!is_dynamic_) of_all_rows_ = std::make_shared<FixedElements>(bits_);
+}
+
+std::shared_ptr<const BlockElements> StoredPatterns::of_row(const StoredLayout& layout,
+                                                            std::int64_t row) const {
+  if (!bits_ || !is_dynamic_) return of_all_rows_;
+  return std::make_shared<DynamicElements>(bits_, layout.layout, row);
+}
+
+}  // namespace ejk::mask
+
+namespace ejk {
+
+namespace mask {
+
+struct StoredInfo {
+  using Key = std::tuple<Take, std::int64_t, Shape>;  // row, shape
+
+  explicit StoredInfo(const ArrayGroup& group, const StoredSettings& settings)
+      : arrays(stored_arrays(group, settings)), patterns(arrays) {}
+
+  StoredArrays arrays;
+  StoredPatterns patterns;
+  std::mutex mutex;
+  std::map<Key, std::optional<Mask>> masks;  // heads that share a row share its mask
+};
+
+}  // namespace mask
+
+StoredMaskInfo::StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings)
+    : info_(std::make_shared<mask::StoredInfo>(arrays, settings)) {}
+
+const std::vector<std::string>& StoredMaskInfo::array_names() {
+  static const std::vector<std::string> names{"data_next",           "mask_next",  "block_mask",
+                                              "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
+  return names;
+}
+
+MaskShape StoredMaskInfo::shape() const { return info_->arrays.shape; }
+
+namespace {
+
+Mask stored(mask::StoredInfo& info, const Shape& shape, std::int64_t head, mask::Take take) {
+  const mask::StoredLayout layout = mask::stored_layout(info.arrays, shape);
+  const std::int64_t row = layout.row_of(head);
+  const std::scoped_lock lock(info.mutex);
+  auto& made = info.masks[{take, row, shape}];
+  if (!made)
+    made = mask::grid_mask(
+        mask::visited_blocks(info.arrays, layout, row, take),
+        take == mask::Take::elements ? info.patterns.of_row(layout, row) : nullptr, layout.q_length,
+        layout.kv_length,
+        fmt::format("{}({})", take == mask::Take::elements ? "from" : "visited", info.arrays.name));
+  return *made;
+}
+
+}  // namespace
+
+Mask StoredMaskInfo::mask(const Shape& shape, std::int64_t head) const {
+  return stored(*info_, shape, head, mask::Take::elements);
+}
+
+Mask StoredMaskInfo::visited(const Shape& shape, std::int64_t head) const {
+  return stored(*info_, shape, head, mask::Take::visits);
+}
+
+ArrayGroup stored_arrays(const MaskInfo& info) {
+  ArrayGroup group;
+  group.name = "the MaskInfo";
+  const auto add = [&](const char* name, const Array& array) {
+    group.arrays.emplace(name, make_source(array.view(), name));
+  };
+  add("data_next", info.data_next);
+  if (info.mask_next) add("mask_next", *info.mask_next);
+  add("block_mask", info.block_mask);
+  if (info.partial_mask_blocks) group.arrays.emplace("partial_mask_blocks", info.partial_mask_blocks);
+  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  Array dynamic(DType::boolean, {});
+  dynamic.elements<bool>()[0] = info.is_dynamic_mask;
+  group.arrays.emplace("is_dynamic_mask", make_source(std::move(dynamic), "is_dynamic_mask"));
+  const auto word = [](bool value) { return value ? "true" : "false"; };
+  const MaskSummary& summary = info.summaries.front();
+  group.attributes = {
+      {"block", to_string(info.block)},
+      {"computable", word(info.settings.computable)},
+      {"dkv", word(info.direction == Direction::dkv)},
+      {"downcast", word(info.settings.downcast)},
+      {"dynamic", word(info.is_dynamic_mask)},
+      {"head_shards", fmt::format("{}", info.settings.head_shards)},
+      {"pad", word(info.settings.pad)},
+      {"q_seq_shards", fmt::format("{}", info.settings.q_seq_shards)},
+      {"shape", fmt::format("{}x{}x{}", info.head_mask.size(), summary.q_length, summary.kv_length)},
+      {"shrink_grid", word(info.settings.shrink_grid)},
+  };
+  return group;
+}
+
+}  // namespace ejk

@@ -1,0 +1,324 @@
+// An array is cut into pieces, and a piece into lines of the last axis. Pieces are counted apart and joined in order;
+// the sample of each depends on nothing but the piece. So the result is the same for any number of threads.
+// tests: tests/verify/test_explain.cpp
+#include "verify/difference_pass.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "arrays/boxes.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "core/splitmix64.hpp"
+
+namespace ejk::verify {
+
+namespace {
+
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
+constexpr std::int64_t kMostBins = std::int64_t{1} << 20;  // of an axis
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 16;
+
+// Samples of a piece, so that all pieces together have enough and none has none.
+std::int64_t samples_of_a_piece(std::int64_t pieces) {
+  return std::clamp<std::int64_t>(kMostSamples / pieces, 16, 8192);
+}
+
+// Which differences of a piece are looked at: a random choice of at most `room`, each as likely as any other,
+// that passes over all others without a look (Li, "Reservoir-sampling algorithms of time complexity
+// O(n(1 + log(N/n)))", 1994).
+class Reservoir {
+ public:
+  Reservoir(std::int64_t room, std::uint64_t seed) : room_(room), random_(seed << 32) {}
+
+  /// The place that the next wanted element gets, and how many come before it: `next()` counts from the first.
+  std::int64_t next() const { return next_; }
+  std::size_t take() {
+    if (next_ < room_) {
+      const auto place = static_cast<std::size_t>(next_++);
+      if (next_ == room_) skip();
+      return place;
+    }
+    const auto place = static_cast<std::size_t>(random() % static_cast<std::uint64_t>(room_));
+    skip();
+    return place;
+  }
+
+ private:
+  std::uint64_t random() { return core::splitmix64(random_++); }
+  double uniform() { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; }
+  void skip() {
+    weight_ *= std::exp(std::log(uniform()) / static_cast<double>(room_));
+    const double passed = std::floor(std::log(uniform()) / std::log1p(-weight_));
+    next_ += 1 + static_cast<std::int64_t>(std::min(passed, 1e15));
+    if (next_ < room_) next_ = room_;
+  }
+
+  std::int64_t room_, next_ = 0;
+  double weight_ = 1;
+  std::uint64_t random_;
+};
+
+std::vector<IndexCounts> counts_of(const Shape& shape) {
+  std::vector<IndexCounts> counts;
+  for (const std::int64_t length : shape) counts.emplace_back(length);
+  return counts;
+}
+
+void join(std::vector<IndexCounts>& sum, const std::vector<IndexCounts>& part) {
+  for (std::size_t d = 0; d < sum.size(); ++d) sum[d].join(part[d]);
+}
+
+std::int64_t count_of(const std::uint8_t* flags, std::int64_t n) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < n; ++i) count += flags[i];
+  return count;
+}
+
+// What one thread counts.
+struct Counter {
+  explicit Counter(const PassPlan& plan)
+      : differing_at(counts_of(plan.actual.shape())),
+        zero_at(counts_of(plan.actual.shape())),
+        tiles(static_cast<std::size_t>(plan.grid.rows * plan.grid.columns)) {
+    for (std::size_t h = 0; h < plan.hypotheses.size(); ++h)
+      verdicts.push_back({0, 0, 0, counts_of(plan.actual.shape()), counts_of(plan.actual.shape())});
+  }
+
+  std::int64_t differing = 0, left = 0;
+  std::vector<IndexCounts> differing_at, zero_at;
+  std::vector<std::int64_t> tiles;
+  std::vector<Verdict> verdicts;
+
+  Scratch scratch;
+  std::vector<std::byte> raw;
+  std::vector<double> actual, expected;
+  std::vector<std::uint8_t> differs, in_scope, holds;
+};
+
+class Pass {
+ public:
+  explicit Pass(const PassPlan& plan) : plan_(plan), shape_(plan.actual.shape()), last_(shape_.size() - 1) {}
+
+  void look_at_piece(Counter& c, const Shape& start, const Shape& count, std::uint64_t seed,
+                     std::int64_t room, std::vector<Sample>& samples) const {
+    const std::int64_t n = count[last_], elements = element_count(count), left_before = c.left;
+    const auto size = static_cast<std::size_t>(elements);
+    c.actual.resize(size);
+    c.expected.resize(size);
+    c.differs.resize(static_cast<std::size_t>(n));
+    c.in_scope.resize(static_cast<std::size_t>(n));
+    c.holds.resize(static_cast<std::size_t>(n));
+    const bool at_hand = plan_.actual.is_at_hand() && plan_.expected.is_at_hand();
+    if (!at_hand) {
+      plan_.actual.read(start, count, c.raw, c.actual.data());
+      plan_.expected.read(start, count, c.raw, c.expected.data());
+    }
+    Reservoir reservoir(room, seed);
+    Shape at = start;
+    for (std::int64_t line = 0; line < elements; line += n) {
+      double *a = c.actual.data(), *e = c.expected.data();
+      if (at_hand) {  // one line at a time stays in the nearest cache
+        plan_.actual.line(at, n, c.raw, a);
+        plan_.expected.line(at, n, c.raw, e);
+      } else {
+        a += line, e += line;
+      }
+      look_at_line(c, at, n, a, e, left_before, reservoir, samples);
+      for (std::size_t d = last_; d-- > 0;) {  // the next line of the piece
+        if (++at[d] < start[d] + count[d]) break;
+        at[d] = start[d];
+      }
+    }
+  }
+
+ private:
+  void look_at_line(Counter& c, const Shape& at, std::int64_t n, const double* a, const double* e,
+                    std::int64_t left_before, Reservoir& reservoir, std::vector<Sample>& samples) const {
+    std::uint8_t* differs = c.differs.data();
+    std::int64_t left = plan_.agree.mark_differences(a, e, n, differs);
+    c.differing += left;
+    for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
+      std::fill_n(c.in_scope.begin(), n, std::uint8_t{0});
+      if (!plan_.hypotheses[h]->judge({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch)) continue;
+      Verdict& verdict = c.verdicts[h];
+      // Flags of what it explains, of what it fails at, and of differences that are left.
+      {
+        std::uint8_t* __restrict explains = c.holds.data(), * __restrict fails = c.in_scope.data(), * __restrict differs_too = differs;
+        for (std::int64_t i = 0; i < n; ++i) {
+          const std::uint8_t holds = explains[i] & fails[i], was = differs_too[i];
+          explains[i] = was & holds;
+          fails[i] = fails[i] & (holds ^ 1);
+          differs_too[i] = was & (holds ^ 1);
+        }
+      }
+      const std::int64_t explained = count_of(c.holds.data(), n), failed = count_of(c.in_scope.data(), n);
+      std::int64_t unexplained = 0;
+      if (failed > 0)
+        for (std::int64_t i = 0; i < n; ++i)
+          unexplained += c.in_scope[static_cast<std::size_t>(i)] & differs[i];
+      const std::int64_t contradicted = failed - unexplained;
+      verdict.explained += explained;
+      verdict.unexplained += unexplained;
+      verdict.contradicted += contradicted;
+      if (explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
+      if (failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
+      left -= explained;
+    }
+    if (left == 0) return;
+    add_line(c.differing_at, at, n, differs, left);
+    add_tiles(c, at, n, differs, left);
+    // Those wanted of this line's differences.
+    const std::int64_t before = c.left - left_before;
+    if (reservoir.next() < before + left) {
+      std::int64_t seen = before;
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (differs[i] == 0 || seen++ != reservoir.next()) continue;
+        Sample sample{at, a[i], e[i]};
+        sample.at[last_] += i;
+        const std::size_t place = reservoir.take();
+        if (place == samples.size())
+          samples.push_back(std::move(sample));
+        else
+          samples[place] = std::move(sample);
+      }
+    }
+    c.left += left;
+    std::int64_t zeros = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      differs[i] = static_cast<std::uint8_t>(differs[i] & (a[i] == 0));
+      zeros += differs[i];
+    }
+    if (zeros > 0) add_line(c.zero_at, at, n, differs, zeros);
+  }
+
+  void add_line(std::vector<IndexCounts>& counts, const Shape& at, std::int64_t n, const std::uint8_t* flags,
+                std::int64_t sum) const {
+    for (std::size_t d = 0; d < last_; ++d) counts[d].add(at[d], sum);
+    IndexCounts& along = counts[last_];
+    if (along.bin == 1) {
+      std::int64_t* __restrict to = along.counts.data() + at[last_];
+      const std::uint8_t* __restrict from = flags;
+      for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+    } else {
+      for (std::int64_t i = 0; i < n; ++i)
+        if (flags[i] != 0) along.add(at[last_] + i, 1);
+    }
+  }
+
+  void add_tiles(Counter& c, const Shape& at, std::int64_t n, const std::uint8_t* flags,
+                 std::int64_t sum) const {
+    const TileGrid& grid = plan_.grid;
+    if (grid.rows == 0) return;
+    std::int64_t* row = c.tiles.data() + at[grid.row_axis] / grid.tile_rows * grid.columns;
+    if (grid.column_axis != last_) {
+      row[at[grid.column_axis] / grid.tile_columns] += sum;
+      return;
+    }
+    for (std::int64_t i = 0; i < n;) {
+      const std::int64_t column = (at[last_] + i) / grid.tile_columns;
+      const std::int64_t end = std::min(n, (column + 1) * grid.tile_columns - at[last_]);
+      std::int64_t in_tile = 0;
+      for (; i < end; ++i) in_tile += flags[i];
+      row[column] += in_tile;
+    }
+  }
+
+  const PassPlan& plan_;
+  const Shape& shape_;
+  std::size_t last_;
+};
+
+}  // namespace
+
+IndexCounts::IndexCounts(std::int64_t axis_length)
+    : length(axis_length),
+      bin(std::max<std::int64_t>(1, core::ceil_div(axis_length, kMostBins))),
+      counts(static_cast<std::size_t>(core::ceil_div(axis_length, bin))) {}
+
+void IndexCounts::join(const IndexCounts& other) {
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+}
+
+std::vector<AxisRange> IndexCounts::ranges(
+    const std::function<bool(std::int64_t, std::int64_t)>& wanted) const {
+  std::vector<AxisRange> ranges;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto begin = static_cast<std::int64_t>(i) * bin, end = std::min(length, begin + bin);
+    if (!wanted(counts[i], end - begin)) continue;
+    if (!ranges.empty() && ranges.back().end == begin)
+      ranges.back().end = end;
+    else
+      ranges.push_back({begin, end});
+  }
+  return ranges;
+}
+
+PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress) {
+  const Shape& shape = plan.actual.shape();
+  const arrays::Boxes boxes(shape, kPieceElements);
+  const arrays::BoxReader a(plan.actual.source()), e(plan.expected.source());
+  const Pass pass(plan);
+  const std::int64_t room = samples_of_a_piece(boxes.size());
+  std::vector<std::vector<Sample>> samples(static_cast<std::size_t>(boxes.size()));
+  std::vector<std::uint8_t> has_left(static_cast<std::size_t>(boxes.size()));
+
+  PassResult result;
+  Counter sum(plan);
+  std::mutex mutex;
+  std::int64_t done = 0;
+  core::parallel_reduce(
+      boxes.size(), std::min(a.threads(boxes, 2), e.threads(boxes, 2)), [&] { return Counter(plan); },
+      [&](Counter& c, std::int64_t box) {
+        const auto b = static_cast<std::size_t>(box);
+        if (plan.pieces.empty() || plan.pieces[b]) {
+          const std::int64_t left = c.left;
+          pass.look_at_piece(c, boxes.starts[b], boxes.counts[b], static_cast<std::uint64_t>(box), room,
+                             samples[b]);
+          has_left[b] = c.left > left;
+          a.release(boxes, box);
+          e.release(boxes, box);
+        }
+        if (!progress) return;
+        const std::lock_guard lock(mutex);
+        progress(done += boxes.elements(box));
+      },
+      [&](const Counter& c) {
+        sum.differing += c.differing;
+        sum.left += c.left;
+        join(sum.differing_at, c.differing_at);
+        join(sum.zero_at, c.zero_at);
+        for (std::size_t i = 0; i < sum.tiles.size(); ++i) sum.tiles[i] += c.tiles[i];
+        for (std::size_t h = 0; h < sum.verdicts.size(); ++h) {
+          sum.verdicts[h].explained += c.verdicts[h].explained;
+          sum.verdicts[h].unexplained += c.verdicts[h].unexplained;
+          sum.verdicts[h].contradicted += c.verdicts[h].contradicted;
+          join(sum.verdicts[h].explained_at, c.verdicts[h].explained_at);
+          join(sum.verdicts[h].failed_at, c.verdicts[h].failed_at);
+        }
+      });
+  result.differing = sum.differing;
+  result.left = sum.left;
+  result.differing_at = std::move(sum.differing_at);
+  result.zero_at = std::move(sum.zero_at);
+  result.tiles = std::move(sum.tiles);
+  result.verdicts = std::move(sum.verdicts);
+  for (std::vector<Sample>& part : samples) {
+    std::sort(part.begin(), part.end(), [](const Sample& x, const Sample& y) { return x.at < y.at; });
+    std::move(part.begin(), part.end(), std::back_inserter(result.samples));
+  }
+  result.pieces.assign(has_left.begin(), has_left.end());
+  return result;
+}
+
+std::int64_t pass_bytes(const Shape& shape) {
+  std::int64_t bins = 0;
+  for (const std::int64_t length : shape) bins += std::min(length, kMostBins) + 1;
+  const std::int64_t elements = std::min(element_count(shape), kPieceElements);
+  const std::int64_t pieces = element_count(shape) / kPieceElements + 1;
+  return threads() * (elements * 40 + bins * 8 * 8) + bins * 8 * 8 + kMostSamples * 200 +
+         pieces * (arrays::bytes_of_a_box(shape.size()) + 64);
+}
+
+}  // namespace ejk::verify

@@ -1,0 +1,65 @@
+// One pass over both sides of a comparison: which elements differ, which of them hypotheses account for, and how the
+// rest lies along the axes. Cost: reading both, some operations an element; lines without a difference are left
+// after one look.
+// tests: tests/verify/test_explain.cpp
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "verify/hypothesis.hpp"
+
+namespace ejk::verify {
+
+/// How many elements each index of an axis has of something. Long axes are counted in bins of several indices.
+struct IndexCounts {
+  std::int64_t length = 0, bin = 1;
+  std::vector<std::int64_t> counts;
+
+  explicit IndexCounts(std::int64_t axis_length);
+  void add(std::int64_t index, std::int64_t n) { counts[static_cast<std::size_t>(index / bin)] += n; }
+  void join(const IndexCounts& other);
+  /// Indices whose bins fulfil `wanted(count, indices of the bin)`.
+  std::vector<AxisRange> ranges(const std::function<bool(std::int64_t, std::int64_t)>& wanted) const;
+};
+
+/// What a hypothesis came to.
+struct Verdict {
+  std::int64_t explained = 0;                        // differences that it accounts for
+  std::int64_t unexplained = 0;                      // differences in its scope that it does not
+  std::int64_t contradicted = 0;                     // elements in its scope that do not differ, and should
+  std::vector<IndexCounts> explained_at, failed_at;  // of the first; of the other two
+};
+
+struct TileGrid {
+  std::size_t row_axis = 0, column_axis = 0;
+  std::int64_t tile_rows = 1, tile_columns = 1, rows = 0, columns = 0;
+};
+
+struct PassResult {
+  std::int64_t differing = 0;  // before any hypothesis
+  std::int64_t left = 0;       // that none accounts for
+  std::vector<IndexCounts> differing_at,
+      zero_at;                      // of those left; of them those that are 0 in the actual array
+  std::vector<std::int64_t> tiles;  // of those left, (rows, columns) of the grid
+  std::vector<Verdict> verdicts;
+  std::vector<Sample> samples;  // of those left, spread over the array
+  std::vector<bool> pieces;     // that hold some of those left
+};
+
+struct PassPlan {
+  const Side& actual;
+  const Side& expected;
+  Agreement agree;
+  std::vector<HypothesisPtr> hypotheses;  // the first that accounts for an element has it
+  TileGrid grid;                          // without rows: no tiles
+  std::vector<bool> pieces;               // the only ones to be looked at; empty: all
+};
+
+PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress);
+
+/// Bytes that a pass takes, at most.
+std::int64_t pass_bytes(const Shape& shape);
+
+}  // namespace ejk::verify

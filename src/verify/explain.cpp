@@ -1,0 +1,412 @@
+// One pass counts and samples the differences. Then, again and again, the finders look at the sample, and what they
+// propose is tested by a pass over the pieces that hold differences; what holds is set aside, and the next round
+// looks at the rest. A proposal that holds for a part of its scope only is tried once more for that part. Cost: the
+// comparison, a pass, and one or two for each proposal.
+// tests: tests/verify/test_explain.cpp
+#include "ejk/explain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <numeric>
+
+#include "core/checked.hpp"
+#include "core/offsets.hpp"
+#include "verify/describe.hpp"
+#include "verify/difference_pass.hpp"
+#include "verify/hypothesis.hpp"
+
+namespace ejk {
+
+namespace {
+
+using verify::Hypothesis;
+using verify::HypothesisPtr;
+using verify::Naming;
+using verify::PassResult;
+using verify::Side;
+using verify::TileGrid;
+using verify::Verdict;
+
+constexpr std::int64_t kFewestExplained = 8;
+constexpr std::size_t kMostExplanations = 6;
+constexpr int kMostPasses = 32;
+constexpr std::int64_t kPictureCells = 64;
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 22;
+
+// --- names of axes and their parts
+
+Naming::Run run_of(const IntegerArray& sizes_or_offsets, const char* name, std::vector<std::int64_t> offsets,
+                   const Shape& shape) {
+  const std::int64_t end = offsets.back();
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] == end) return {d, name, std::move(offsets)};
+  throw Error(Error::Kind::input, fmt::format("{}: its {} end at {}, and no axis of shape {} has that length",
+                                              sizes_or_offsets->name(), name, end, to_string(shape)));
+}
+
+std::vector<std::int64_t> sums_of(const ArraySource& sizes) {
+  std::vector<std::int64_t> offsets{0};
+  for (const std::int64_t size : core::read_integers(sizes, "group sizes")) {
+    const auto next = size < 0 ? std::nullopt : core::checked_add(offsets.back(), size);
+    if (!next)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: size {} is {}", sizes.name(), offsets.size() - 1, size));
+    offsets.push_back(*next);
+  }
+  return offsets;
+}
+
+Naming naming_of(const Shape& shape, const ExplainOptions& options) {
+  Naming naming;
+  naming.shape = shape;
+  naming.axes = options.axes;
+  if (naming.axes.empty())
+    for (std::size_t d = 0; d < shape.size(); ++d) naming.axes.push_back(fmt::format("axis {}", d));
+  if (naming.axes.size() != shape.size())
+    throw Error(Error::Kind::usage, fmt::format("{} names for the {} axes of shape {}", naming.axes.size(),
+                                                shape.size(), to_string(shape)));
+  if (options.group_sizes) {
+    std::vector<std::int64_t> offsets = sums_of(*options.group_sizes);
+    const auto groups = static_cast<std::int64_t>(offsets.size()) - 1;
+    const auto of_groups = std::find(shape.begin(), shape.end(), groups);
+    const bool has_rows = std::find(shape.begin(), shape.end(), offsets.back()) != shape.end();
+    if (!has_rows && of_groups != shape.end()) {  // an index a group
+      if (options.axes.empty()) naming.axes[static_cast<std::size_t>(of_groups - shape.begin())] = "group";
+    } else if (!has_rows && !shape.empty() && shape[0] > offsets.back()) {  // rows past the last group
+      naming.runs.push_back({0, "group", std::move(offsets)});
+    } else {
+      naming.runs.push_back(run_of(options.group_sizes, "group", std::move(offsets), shape));
+    }
+  }
+  if (options.cu_seqlens)
+    naming.runs.push_back(
+        run_of(options.cu_seqlens, "sequence", core::read_offsets(*options.cu_seqlens), shape));
+  return naming;
+}
+
+// --- tiles
+
+// Of the last two axes if their size is given, else of the two longest.
+TileGrid grid_of(const Shape& shape, const Shape& tile) {
+  TileGrid grid;
+  if (!tile.empty() && (tile.size() != 2 || tile[0] < 1 || tile[1] < 1))
+    throw Error(Error::Kind::usage,
+                fmt::format("a tile has rows and columns, not the shape {}", to_string(tile)));
+  if (element_count(shape) == 0) return grid;
+  if (shape.size() < 2) {
+    if (!tile.empty())
+      throw Error(Error::Kind::usage, fmt::format("arrays of shape {} have no tiles", to_string(shape)));
+    return grid;
+  }
+  if (!tile.empty()) {
+    grid.row_axis = shape.size() - 2, grid.column_axis = shape.size() - 1;
+    grid.tile_rows = tile[0], grid.tile_columns = tile[1];
+  } else {
+    std::vector<std::size_t> axes(shape.size());
+    std::iota(axes.begin(), axes.end(), 0);
+    std::stable_sort(axes.begin(), axes.end(),
+                     [&](std::size_t x, std::size_t y) { return shape[x] > shape[y]; });
+    grid.row_axis = std::min(axes[0], axes[1]), grid.column_axis = std::max(axes[0], axes[1]);
+    grid.tile_rows = core::ceil_div(shape[grid.row_axis], kPictureCells);
+    grid.tile_columns = core::ceil_div(shape[grid.column_axis], kPictureCells);
+  }
+  grid.rows = core::ceil_div(shape[grid.row_axis], grid.tile_rows);
+  grid.columns = core::ceil_div(shape[grid.column_axis], grid.tile_columns);
+  if (grid.rows > kMostTiles / grid.columns)
+    throw Error(Error::Kind::usage, fmt::format("tiles of {} x {} are {} x {}, more than can be counted",
+                                                grid.tile_rows, grid.tile_columns, grid.rows, grid.columns));
+  return grid;
+}
+
+TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
+                         const std::vector<std::int64_t>& differing) {
+  TileDifferences tiles{static_cast<std::int64_t>(grid.row_axis),
+                        static_cast<std::int64_t>(grid.column_axis),
+                        grid.tile_rows,
+                        grid.tile_columns,
+                        grid.rows,
+                        grid.columns,
+                        nullptr};
+  const std::int64_t others = element_count(shape) / (shape[grid.row_axis] * shape[grid.column_axis]);
+  const auto length = [](std::int64_t index, std::int64_t size, std::int64_t all) {
+    return std::min(size, all - index * size);
+  };
+  auto states = std::make_shared<std::vector<std::uint8_t>>();
+  for (std::int64_t r = 0; r < grid.rows; ++r)
+    for (std::int64_t c = 0; c < grid.columns; ++c) {
+      const std::int64_t all = length(r, grid.tile_rows, shape[grid.row_axis]) *
+                               length(c, grid.tile_columns, shape[grid.column_axis]) * others;
+      const std::int64_t n = differing[static_cast<std::size_t>(r * grid.columns + c)];
+      states->push_back(n == 0 ? 0 : n == all ? 2 : 1);
+    }
+  tiles.states = std::move(states);
+  return tiles;
+}
+
+// --- where
+
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pass) {
+  std::vector<AxisDifferences> axes;
+  const std::int64_t elements = element_count(naming.shape);
+  for (std::size_t d = 0; d < naming.shape.size(); ++d) {
+    AxisDifferences axis;
+    axis.name = naming.axes[d];
+    axis.length = naming.shape[d];
+    const verify::IndexCounts &counts = pass.differing_at[d], &zeros = pass.zero_at[d];
+    const std::int64_t each = elements / naming.shape[d];
+    axis.ranges = counts.ranges([](std::int64_t n, std::int64_t) { return n > 0; });
+    for (const AxisRange& range : axis.ranges) axis.indices += range.end - range.begin;
+    axis.whole = counts.ranges([&](std::int64_t n, std::int64_t indices) { return n == each * indices; });
+    std::size_t i = 0;  // both are asked in the same order
+    axis.zero = counts.ranges([&](std::int64_t n, std::int64_t) { return zeros.counts[i++] == n && n > 0; });
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass) {
+  std::vector<RunDifferences> runs;
+  const std::int64_t elements = element_count(naming.shape);
+  for (const Naming::Run& run : naming.runs) {
+    const verify::IndexCounts& counts = pass.differing_at[run.axis];
+    if (counts.bin != 1) continue;  // bins are no groups
+    for (std::size_t g = 0; g + 1 < run.offsets.size(); ++g) {
+      const std::int64_t begin = run.offsets[g], end = run.offsets[g + 1];
+      const std::int64_t differing =
+          std::accumulate(counts.counts.begin() + begin, counts.counts.begin() + end, std::int64_t{0});
+      if (differing > 0)
+        runs.push_back({run.name, static_cast<std::int64_t>(g), begin, end,
+                        (end - begin) * (elements / naming.shape[run.axis]), differing});
+    }
+  }
+  return runs;
+}
+
+// --- why
+
+bool holds(const Verdict& verdict) {
+  const auto explained = static_cast<double>(verdict.explained);
+  return verdict.explained >= kFewestExplained &&
+         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.unexplained) &&
+         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
+}
+
+// Takes indices out of the scope for which it does not hold; whether there were some. First all that it explains
+// nothing of, then those of the axis that tells best where it holds.
+bool tighten(Hypothesis& hypothesis, const Verdict& verdict) {
+  const auto without = [&](std::size_t d, auto&& keep, std::int64_t& kept, bool& is_less) {
+    const verify::IndexCounts &explained = verdict.explained_at[d], &failed = verdict.failed_at[d];
+    std::size_t i = 0;
+    return explained.ranges([&](std::int64_t n, std::int64_t) {
+      const std::int64_t failures = failed.counts[i++];
+      const bool stays = n > 0 && keep(n, failures);
+      if (stays) kept += n;
+      is_less = is_less || (!stays && failures > 0);
+      return stays;
+    });
+  };
+  const std::size_t rank = hypothesis.scope.axes.size();
+  bool is_less = false;
+  std::vector<std::vector<AxisRange>> support;
+  for (std::size_t d = 0; d < rank; ++d) {
+    std::int64_t kept = 0;
+    const std::int64_t most =
+        *std::max_element(verdict.explained_at[d].counts.begin(), verdict.explained_at[d].counts.end());
+    support.push_back(without(
+        d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; }, kept, is_less));
+  }
+  if (is_less) {
+    hypothesis.scope.axes = std::move(support);
+    return true;
+  }
+  std::int64_t best = 0;
+  std::size_t axis = 0;
+  std::vector<AxisRange> ranges;
+  for (std::size_t d = 0; d < rank; ++d) {
+    std::int64_t kept = 0;
+    bool less = false;
+    auto clean = without(
+        d, [](std::int64_t n, std::int64_t failures) { return n >= 19 * failures; }, kept, less);
+    if (less && kept > best) best = kept, axis = d, ranges = std::move(clean);
+  }
+  if (best < kFewestExplained) return false;
+  hypothesis.scope.axes[axis] = std::move(ranges);
+  return true;
+}
+
+class Search {
+ public:
+  using Progress = std::function<void(std::int64_t)>;
+
+  Search(const Side& actual, const Side& expected, const verify::Agreement& agree, const Naming& naming,
+         const TileGrid& grid, Progress progress)
+      : actual_(actual), expected_(expected), agree_(agree), naming_(naming), progress_(std::move(progress)) {
+    rest_ = verify::run_pass({actual_, expected_, agree_, {}, grid, {}}, progress_);
+    first_ = rest_;
+  }
+
+  /// What the first pass found, of all differences.
+  const PassResult& differences() const { return first_; }
+
+  void find_explanations(Explained& into) {
+    const bool at_hand = actual_.is_at_hand() && expected_.is_at_hand();
+    bool found = true;
+    while (found && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
+      found = false;
+      for (const verify::Finder& finder : verify::finders(naming_.shape.size())) {
+        if (finder.needs_elements && !at_hand) {
+          into.not_tried =
+              "exchanges, shifts, transpositions, unwritten boxes and factors of lines: they need both arrays in memory "
+              "or in files that are not compressed";
+          continue;
+        }
+        const HypothesisPtr hypothesis = finder.find({actual_, expected_, agree_, naming_, rest_.samples});
+        if (hypothesis && passes_ < kMostPasses && test(hypothesis)) {
+          found = true;
+          break;
+        }
+      }
+    }
+    const auto all = static_cast<double>(first_.left);
+    for (const auto& [hypothesis, explained] : accepted_) {
+      const std::string part = hypothesis->names_scope() ? "" : naming_.part(hypothesis->scope);
+      into.explanations.push_back({hypothesis->kind(),
+                                   part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
+                                   static_cast<double>(explained) / all});
+    }
+    if (all > 0) into.share_explained = static_cast<double>(first_.left - rest_.left) / all;
+  }
+
+ private:
+  // Of all elements with differences. What holds is set aside.
+  bool test(const HypothesisPtr& hypothesis) {
+    for (int turn = 0; turn < 4; ++turn) {
+      std::vector<HypothesisPtr> all;
+      for (const auto& [one, explained] : accepted_) all.push_back(one);
+      all.push_back(hypothesis);
+      PassResult pass = verify::run_pass({actual_, expected_, agree_, all, {}, rest_.pieces}, progress_);
+      ++passes_;
+      const Verdict& verdict = pass.verdicts.back();
+      if (holds(verdict)) {
+        accepted_.emplace_back(hypothesis, verdict.explained);
+        rest_ = std::move(pass);
+        return true;
+      }
+      if (verdict.explained < kFewestExplained || !tighten(*hypothesis, verdict)) return false;
+    }
+    return false;
+  }
+
+  const Side& actual_;
+  const Side& expected_;
+  verify::Agreement agree_;
+  const Naming& naming_;
+  Progress progress_;
+  PassResult first_, rest_;
+  std::vector<std::pair<HypothesisPtr, std::int64_t>> accepted_;
+  int passes_ = 0;
+};
+
+}  // namespace
+
+Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
+                             const ExplainOptions& options,
+                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const Shape& shape = expected.shape();
+  const bool alike = actual.shape() == shape;
+  const Naming naming = alike ? naming_of(shape, options) : Naming{};
+  const TileGrid grid = alike ? grid_of(shape, options.tile) : TileGrid{};
+  Explained explained;
+  explained.comparison = compare_arrays(actual, expected, options.tolerance, progress);
+  const Comparison& c = explained.comparison;
+  if (c.close || !alike || shape.empty()) return explained;
+
+  const verify::Agreement agree{c.rtol, c.atol, options.tolerance.nan == NanEqual::yes};
+  const Side a(actual), e(expected);
+  Search search(a, e, agree, naming, grid, [&](std::int64_t done) {
+    if (progress) progress(done, c.elements);
+  });
+  explained.axes = axes_of(naming, search.differences());
+  explained.runs = runs_of(naming, search.differences());
+  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.differences().tiles);
+  search.find_explanations(explained);
+  return explained;
+}
+
+std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected) {
+  return compare_bytes(actual, expected) + 4 * verify::pass_bytes(expected.shape());
+}
+
+Report describe(const Explained& explained) {
+  Report comparison = describe(explained.comparison);
+  if (explained.axes.empty()) return comparison;
+  // Where and why stand before the tables of single elements.
+  Report report;
+  report.warnings = std::move(comparison.warnings);
+  const auto tables =
+      std::find_if(comparison.items.begin(), comparison.items.end(),
+                   [](const Report::Item& item) { return std::holds_alternative<Table>(item); });
+  std::move(comparison.items.begin(), tables, std::back_inserter(report.items));
+  Table axes{"axes",
+             "where they differ",
+             {{"axis", "axis"},
+              {"length", "length", Unit::none, true},
+              {"indices", "indices"},
+              {"ranges", "which"},
+              {"whole", "wholly different"},
+              {"zero", "wholly 0"}},
+             {}};
+  const auto text = [](const std::vector<AxisRange>& ranges, std::int64_t length) {
+    if (ranges.empty()) return ReportValue();
+    if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length)
+      return ReportValue(std::string("all"));
+    return ReportValue(Naming::indices(ranges));
+  };
+  for (const AxisDifferences& axis : explained.axes)
+    axes.rows.push_back({axis.name, axis.length, axis.indices, text(axis.ranges, axis.length),
+                         text(axis.whole, axis.length), text(axis.zero, axis.length)});
+  report.add(std::move(axes));
+  if (!explained.runs.empty()) {
+    Table runs{"runs",
+               "groups and sequences that differ",
+               {{"of", ""},
+                {"index", "index"},
+                {"begin", "from"},
+                {"end", "to"},
+                {"differing", "differ"},
+                {"differing_share", "share", Unit::share}},
+               {},
+               16};
+    for (const RunDifferences& run : explained.runs)
+      runs.rows.push_back({run.name, run.index, run.begin, run.end, run.differing,
+                           verify::share_of(run.differing, run.elements)});
+    report.add(std::move(runs));
+  }
+  report.add("share_explained", "accounted for", explained.share_explained, Unit::share);
+  report.add(table_of(explained.explanations));
+  if (explained.explanations.empty())
+    report.add(Remark{"None of the usual mistakes accounts for the differences."});
+  if (!explained.not_tried.empty()) report.add(Remark{"Not tried: " + explained.not_tried + "."});
+  const auto has_contrast = [](const TileDifferences& tiles) {
+    const std::vector<std::uint8_t>& states = *tiles.states;
+    return std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end();
+  };
+  if (explained.tiles && has_contrast(*explained.tiles)) {
+    const TileDifferences& t = *explained.tiles;
+    const auto name = [&](std::int64_t axis) { return explained.axes[static_cast<std::size_t>(axis)].name; };
+    BlockPicture picture{"tiles",
+                         fmt::format("tiles of {} x {} elements ({} down, {} across)", t.tile_rows,
+                                     t.tile_columns, name(t.row_axis), name(t.column_axis)),
+                         t.rows, t.columns, t.states};
+    picture.state_names = {"nothing differs", "something differs", "everything differs"};
+    picture.block_name = "tile";
+    report.add(std::move(picture));
+  }
+  std::move(tables, comparison.items.end(), std::back_inserter(report.items));
+  return report;
+}
+
+}  // namespace ejk

@@ -1,0 +1,86 @@
+// The two sides of a comparison as doubles, by boxes, lines and elements, and when two numbers agree.
+// tests: tests/verify/test_explain.cpp
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "arrays/convert.hpp"
+#include "ejk/array.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::verify {
+
+/// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN.
+struct Agreement {
+  double rtol = 0, atol = 0;
+  bool nan = true;
+
+  bool operator()(double a, double e) const {
+    const double allowed = std::min(atol + rtol * std::abs(e), std::numeric_limits<double>::max());
+    return std::abs(a - e) <= allowed || a == e || (nan && a != a && e != e);
+  }
+  /// flags[i] = 1 where they do not agree, else 0; how many do not.
+  std::int64_t mark_differences(const double* a, const double* e, std::int64_t n, std::uint8_t* flags) const {
+    return kernels::active().mark_differences(a, e, n, rtol, atol, nan, flags);
+  }
+};
+
+/// A source read as doubles. Its rank is at least 1.
+class Side {
+ public:
+  explicit Side(const ArraySource& source) : source_(source), view_(source.mapped()) {
+    if (view_ && !view_->is_c_contiguous()) view_.reset();
+    strides_ = c_strides(source.shape(), source.dtype());
+  }
+
+  const ArraySource& source() const { return source_; }
+  const Shape& shape() const { return source_.shape(); }
+  /// Elements may be read in any order at little cost.
+  bool is_at_hand() const { return view_.has_value(); }
+
+  /// The box's elements in C order.
+  void read(const Shape& start, const Shape& count, std::vector<std::byte>& raw, double* out) const {
+    const std::int64_t n = element_count(count);
+    raw.resize(static_cast<std::size_t>(n * size_of(source_.dtype())));
+    source_.read(start, count, raw.data());
+    arrays::convert_elements(source_.dtype(), raw.data(), DType::float64, reinterpret_cast<std::byte*>(out),
+                             n);
+  }
+
+  /// n elements of the last axis, the first at `at`.
+  void line(const Shape& at, std::int64_t n, std::vector<std::byte>& raw, double* out) const {
+    if (view_) {
+      arrays::convert_elements(source_.dtype(), view_->data + offset(at), DType::float64,
+                               reinterpret_cast<std::byte*>(out), n);
+      return;
+    }
+    Shape count(at.size(), 1);
+    count.back() = n;
+    read(at, count, raw, out);
+  }
+
+  double element(const Shape& at) const {
+    double out = 0;
+    thread_local std::vector<std::byte> raw;
+    line(at, 1, raw, &out);
+    return out;
+  }
+
+ private:
+  std::int64_t offset(const Shape& at) const {
+    std::int64_t bytes = 0;
+    for (std::size_t d = 0; d < at.size(); ++d) bytes += at[d] * strides_[d];
+    return bytes;
+  }
+
+  const ArraySource& source_;
+  std::optional<ArrayView> view_;  // in C order
+  Shape strides_;
+};
+
+}  // namespace ejk::verify

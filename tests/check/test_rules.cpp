@@ -1,0 +1,179 @@
+// Each rule of each kind has an artefact that breaks it, and one beside it that just does not.
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "check/artefacts.hpp"
+
+using namespace ejk;
+using namespace artefacts;
+
+namespace {
+
+// Whole artefacts, by which a rule is broken or not.
+struct Pair {
+  std::function<Findings()> broken, sound;
+};
+
+std::function<Findings()> cu(Numbers values, CuSeqlensClaims claims = {}) {
+  return [=] { return check_cu_seqlens(integers(values), claims); };
+}
+
+std::function<Findings()> segments(Numbers ids, Numbers cu_seqlens = {},
+                                   Convention convention = Convention::document) {
+  return [=] {
+    SegmentIdsClaims claims{{}, convention};
+    if (!cu_seqlens.empty()) claims.cu_seqlens = integers(cu_seqlens);
+    return check_segment_ids(integers(ids), claims);
+  };
+}
+
+std::function<Findings()> positions(Numbers ids, Numbers cu_seqlens = {}) {
+  return [=] {
+    return check_position_ids(integers(ids), {cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens)});
+  };
+}
+
+std::function<Findings()> sizes(Numbers values, std::optional<std::int64_t> m = {}) {
+  return [=] { return check_group_sizes(integers(values), m); };
+}
+
+// Three groups of 5, 0 and 11 rows in tiles of 4: group 0 in tiles 0 and 1, group 2 in 1 to 3.
+struct Metadata {
+  Numbers offsets{0, 5, 5, 16}, groups{0, 0, 2, 2, 2, 2}, tiles{0, 1, 1, 2, 3, 3}, num_tiles{5};
+};
+
+std::function<Findings()> metadata(Metadata m = {}, std::int64_t align = 1, Numbers group_sizes = {},
+                                   std::optional<std::int64_t> tm = 4,
+                                   std::optional<std::int64_t> rows = {}) {
+  return [=] {
+    GroupMetadataClaims claims{.tm = tm, .m = rows, .align = align};
+    if (!group_sizes.empty()) claims.group_sizes = integers(group_sizes);
+    return check_group_metadata(
+        {integers(m.offsets), integers(m.groups), integers(m.tiles), integers(m.num_tiles)}, claims);
+  };
+}
+
+template <class Change>
+Metadata changed(Change change) {
+  Metadata m;
+  change(m);
+  return m;
+}
+
+std::function<Findings()> experts(Numbers ids, Shape shape, std::optional<std::int64_t> count = {}) {
+  return [=] { return check_topk_ids(integers(ids, shape), count); };
+}
+
+std::function<Findings()> keys(Numbers ids, Shape shape, IndicesClaims claims = {}) {
+  return [=] { return check_indices(integers(ids, shape), claims); };
+}
+
+std::function<Findings()> pages(Numbers table, Shape shape, Numbers lengths,
+                                std::optional<std::int64_t> count = {}) {
+  return [=] {
+    return check_block_table(integers(table, shape), integers(lengths), {.page_size = 4, .pages = count});
+  };
+}
+
+const std::int64_t kInt32 = 2147483647;
+
+const std::map<std::string, std::map<std::string, Pair>> kPairs{
+    {"cu-seqlens",
+     {{"length", {cu({}), cu({0})}},
+      {"begin", {cu({3, 5}), cu({0, 5})}},
+      {"decreasing", {cu({0, 5, 4}), cu({0, 5, 5})}},
+      {"tokens", {cu({0, 5}, {.tokens = 6}), cu({0, 5}, {.tokens = 5})}},
+      {"too-long", {cu({0, 5}, {.max_seqlen = 4}), cu({0, 5}, {.max_seqlen = 5})}},
+      // An empty sequence is at no multiple, and has nothing to be misaligned.
+      {"misaligned", {cu({0, 5, 6}, {.align = 4}), cu({0, 8, 9, 9}, {.align = 4})}},
+      {"int32", {cu({0, kInt32 + 1}), cu({0, kInt32})}},
+      {"empty", {cu({0, 2, 2}), cu({0, 2, 3})}}}},
+    {"segment-ids",
+     {{"split", {segments({1, 1, 2, 1}), segments({2, 2, 1, 0})}},
+      {"boundary", {segments({1, 1, 2}, {0, 3}), segments({1, 1, 1}, {0, 3})}},
+      {"repeated", {segments({1, 1, 2, 1}, {0, 2, 3, 4}), segments({7, 7, 2, 1}, {0, 2, 3, 4})}},
+      {"past-end", {segments({1, 1, 2}, {0, 2}), segments({1, 1, 0}, {0, 2})}},
+      {"length", {segments({1, 1}, {0, 2, 3}), segments({1, 1}, {0, 2, 2})}},
+      {"padding-inside", {segments({1, 0, 2}), segments({0, 1, 2, 0, -1})}}}},
+    {"position-ids",
+     {{"restart", {positions({0, 1, 2}, {0, 2, 3}), positions({0, 1, 0}, {0, 2, 3})}},
+      {"jump", {positions({0, 2}), positions({0, 1, 0, 0, 1})}},
+      {"length", {positions({0, 1}, {0, 3}), positions({0, 1, 7}, {0, 2})}},
+      {"padding-inside", {positions({0, -1, 0}), positions({-1, 0, 1, -1, -1})}}}},
+    {"group-sizes",
+     {{"negative", {sizes({1, -1, 2}, 2), sizes({1, 0, 1}, 2)}},
+      {"sum", {sizes({1, 2}, 4), sizes({1, 3}, 4)}},
+      {"int32", {sizes({kInt32, 1}), sizes({kInt32 - 1, 1})}}}},
+    {"group-metadata",
+     {{"shape", {metadata(changed([](Metadata& m) { m.tiles.pop_back(); })), metadata()}},
+      {"begin", {metadata(changed([](Metadata& m) { m.offsets[0] = 1; })), metadata()}},
+      {"decreasing", {metadata(changed([](Metadata& m) { m.offsets[2] = 4; })), metadata()}},
+      {"sizes", {metadata({}, 1, {5, 1, 10}), metadata({}, 1, {5, 0, 11})}},
+      {"rows", {metadata({}, 1, {}, 4, 15), metadata({}, 1, {}, 4, 16)}},
+      {"misaligned", {metadata({}, 2), metadata({}, 5)}},
+      {"num-tiles", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 7; })), metadata()}},
+      {"range", {metadata(changed([](Metadata& m) { m.groups[4] = 3; })), metadata()}},
+      {"order", {metadata(changed([](Metadata& m) { std::swap(m.groups[1], m.groups[2]); })), metadata()}},
+      {"dropped", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 4; })), metadata()}},
+      {"twice", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 6; })), metadata()}},
+      {"empty-groups",
+       {metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {3}}),
+        metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {4}})}},
+      {"int32",
+       {metadata({{0, kInt32 + 1}, {0}, {0}, {1}}, 1, {}, kInt32 + 1),
+        metadata({{0, kInt32}, {0}, {0}, {1}}, 1, {}, kInt32 + 1)}},
+      {"idle", {metadata({{0, 4}, {0, 0}, {0, 1}, {2}}), metadata({{0, 5}, {0, 0}, {0, 1}, {2}})}}}},
+    {"topk-ids",
+     {{"range", {experts({0, 4}, {1, 2}, 4), experts({0, 3}, {1, 2}, 4)}},
+      {"duplicate", {experts({0, 1, 2, 2}, {2, 2}), experts({0, 1, 1, 2, -1, -1}, {3, 2})}},
+      {"partial", {experts({0, -1}, {1, 2}), experts({0, 1, -1, -1}, {2, 2})}}}},
+    {"indices",
+     {{"range", {keys({0, 8}, {1, 2}, {.keys = 8}), keys({0, 7}, {1, 2}, {.keys = 8})}},
+      {"duplicate", {keys({3, 1, 3}, {1, 3}), keys({3, 1, 3, 1}, {2, 2})}},
+      {"future", {keys({0, 2}, {2, 1}, {.causal = true}), keys({0, 1}, {2, 1}, {.causal = true})}},
+      {"gap", {keys({1, -1, 0}, {1, 3}), keys({1, 0, -1}, {1, 3})}},
+      {"empty", {keys({0, -1}, {2, 1}), keys({0, 0}, {2, 1})}}}},
+    {"block-table",
+     {{"length", {pages({0}, {1, 1}, {-1}), pages({0}, {1, 1}, {0})}},
+      {"beyond", {pages({0, 1}, {1, 2}, {9}), pages({0, 1}, {1, 2}, {8})}},
+      {"missing", {pages({0, -1}, {1, 2}, {5}), pages({0, -1}, {1, 2}, {4})}},
+      {"range", {pages({0, 9}, {1, 2}, {8}, 9), pages({0, 8, 9}, {1, 3}, {8}, 9)}},
+      {"twice", {pages({3, 3}, {1, 2}, {8}), pages({3, 3}, {1, 2}, {4})}},
+      {"shared", {pages({3, 3}, {2, 1}, {4, 4}), pages({3, 3}, {2, 1}, {4, 0})}}}},
+};
+
+}  // namespace
+
+TEST_CASE("each rule is broken by an artefact, and not by one beside it") {
+  for (const CheckKind& kind : check_kinds()) {
+    const std::string of_kind(kind.name);
+    CAPTURE(of_kind);
+    REQUIRE(kPairs.contains(of_kind));
+    CHECK(kPairs.at(of_kind).size() == kind.rules.size());
+    for (const Rule& rule : kind.rules) {
+      const std::string name(rule.name);
+      CAPTURE(name);
+      REQUIRE(kPairs.at(of_kind).contains(name));
+      const Pair& pair = kPairs.at(of_kind).at(name);
+      CHECK(pair.broken().count(name) > 0);
+      CHECK((rule.severity == Severity::error ? pair.broken().errors() : pair.broken().warnings()) > 0);
+      const Findings sound = pair.sound();
+      CHECK(sound.count(name) == 0);
+      CHECK(sound.errors() == 0);
+    }
+  }
+}
+
+TEST_CASE("rules fit a line of help and of a report, and the names of a kind differ") {
+  for (const CheckKind& kind : check_kinds())
+    for (const Rule& rule : kind.rules) {
+      CAPTURE(rule.name);
+      CHECK(rule.name.size() <= 14);
+      CHECK(rule.text.size() <= 45);
+      CHECK_FALSE(rule.text.ends_with('.'));
+      CHECK(std::count_if(kind.rules.begin(), kind.rules.end(),
+                          [&](const Rule& other) { return other.name == rule.name; }) == 1);
+    }
+  CHECK_THROWS_AS(rules_of("cu-seqlen"), Error);
+}

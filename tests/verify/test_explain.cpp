@@ -1,0 +1,517 @@
+// What accounts for a difference: faults that kernels have, planted by plain loops, are named; noise gets no story.
+#include "ejk/explain.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "ejk/array_math.hpp"
+#include "io/support.hpp"
+#include "support/arrays.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+
+namespace {
+
+// Random numbers as a kernel's results are: of either sign, none of them 0.
+Array random_array(const Shape& shape, std::uint64_t seed) {
+  Array array(DType::float32, shape);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  for (float& x : array.elements<float>()) x = normal(random) + 1e-3F;
+  return array;
+}
+
+// An element of an array in C order.
+struct At {
+  Array& array;
+  float& operator()(const Shape& index) const {
+    std::int64_t flat = 0;
+    for (std::size_t d = 0; d < index.size(); ++d) flat = flat * array.shape()[d] + index[d];
+    return array.elements<float>()[static_cast<std::size_t>(flat)];
+  }
+};
+
+// f(index) for each element.
+void for_each(const Shape& shape, const std::function<void(const Shape&)>& f) {
+  Shape index(shape.size());
+  for (std::int64_t i = 0; i < element_count(shape); ++i) {
+    f(index);
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      if (++index[d] < shape[d]) break;
+      index[d] = 0;
+    }
+  }
+}
+
+using Fault = std::function<void(Array& actual, const Array& expected)>;
+
+struct Planted {
+  std::string name;
+  Shape shape;
+  Fault fault;
+  std::vector<std::pair<std::string, std::string>> wanted;  // kinds, and what their texts hold
+  ExplainOptions options = {};
+  std::vector<DType> dtypes = {DType::float32, DType::bfloat16};
+};
+
+// actual[at(index)] = f(expected, index).
+Fault each(const std::function<float(const At&, const Shape&)>& f) {
+  return [f](Array& actual, const Array& expected) {
+    Array copy = Array::copy_of(expected.view());
+    const At to{actual}, from{copy};
+    for_each(actual.shape(), [&](const Shape& index) { to(index) = f(from, index); });
+  };
+}
+
+// Those of `axis` that `from` gives another index.
+Fault moved(std::size_t axis, const std::function<std::int64_t(std::int64_t)>& from) {
+  return each([=](const At& e, Shape index) {
+    index[axis] = from(index[axis]);
+    return e(index);
+  });
+}
+
+Fault both(const Fault& first, const Fault& second) {
+  return [=](Array& actual, const Array& expected) {
+    first(actual, expected);
+    const Array between = Array::copy_of(actual.view());
+    second(actual, between);
+  };
+}
+
+std::int64_t exchange(std::int64_t i, std::int64_t a, std::int64_t b) { return i == a ? b : i == b ? a : i; }
+
+Fault fill(const Shape& begin, const Shape& end, float value) {
+  return each([=](const At& e, const Shape& index) {
+    for (std::size_t d = 0; d < index.size(); ++d)
+      if (index[d] < begin[d] || index[d] >= end[d]) return e(index);
+    return value;
+  });
+}
+
+ExplainOptions with_axes(std::vector<std::string> names) {
+  ExplainOptions options;
+  options.axes = std::move(names);
+  return options;
+}
+
+ExplainOptions with_groups(std::vector<std::int32_t> sizes) {
+  ExplainOptions options;
+  options.group_sizes = IntegerArray(std::move(sizes));
+  return options;
+}
+
+ExplainOptions with_sequences(std::vector<std::int32_t> cu_seqlens) {
+  ExplainOptions options;
+  options.cu_seqlens = IntegerArray(std::move(cu_seqlens));
+  return options;
+}
+
+const Shape kOut{2, 96, 4, 32};  // attention's batch, queries, heads, head_dim
+
+std::vector<Planted> planted() {
+  const auto lse_base_2 = each([](const At& e, const Shape& i) { return e(i) * 1.44269504F; });
+  const auto times = [](float c) { return each([c](const At& e, const Shape& i) { return c * e(i); }); };
+  const auto bf16 = each([](const At& e, const Shape& i) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &e(i), 4);
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000U;
+    float x = 0;
+    std::memcpy(&x, &bits, 4);
+    return x;
+  });
+  const std::vector<DType> f32{DType::float32};
+  return {
+      // Those of a kernel author's day.
+      {"experts exchanged",
+       {8, 24, 40},
+       moved(0, [](auto i) { return exchange(i, 3, 7); }),
+       {{"exchanged", "axis 0 3 and axis 0 7 are exchanged"}}},
+      {"experts exchanged, by name",
+       {8, 24, 40},
+       moved(0, [](auto i) { return exchange(i, 3, 7); }),
+       {{"exchanged", "group 3 and group 7 are exchanged"}},
+       with_groups({9, 9, 9, 9, 9, 9, 9, 9})},
+      {"a tile never written",
+       {256, 192},
+       fill({192, 64}, {256, 128}, 0),
+       {{"unwritten", "tile (3, 1) of 64 x 64"}}},
+      {"the last rows of a group missing",
+       {100, 48},
+       fill({35, 0}, {40, 48}, 0),
+       {{"unwritten", "the last 5 of group 1"}},
+       with_groups({10, 30, 40, 20})},
+      {"a log-sum-exp in base 2", {2, 4, 96}, lse_base_2, {{"factor", "1 / ln 2"}}},
+      {"experts exchanged and a tile unwritten",
+       {8, 64, 64},
+       both(moved(0, [](auto i) { return exchange(i, 3, 7); }), fill({1, 32, 0}, {2, 64, 32}, 0)),
+       {{"exchanged", "3 and axis 0 7"}, {"unwritten", "tile (1, 0) of 32 x 32"}}},
+      // Factors and offsets.
+      {"twice", {300}, times(2), {{"factor", "2 times"}}},
+      {"half", kOut, times(0.5F), {{"factor", "0.5 times"}}},
+      {"the sign", kOut, times(-1), {{"factor", "the sign"}}},
+      {"base e for base 2", {2, 4, 96}, times(0.69314718F), {{"factor", "ln 2"}}},
+      {"√D", kOut, times(std::sqrt(32.0F)), {{"factor", "√32"}}},
+      {"1 / √D", {64, 128}, times(1 / std::sqrt(128.0F)), {{"factor", "1 / √128"}}},
+      {"a factor in one head",
+       kOut,
+       each([](const At& e, const Shape& i) { return e(i) * (i[2] == 2 ? 3.5F : 1); }),
+       {{"factor", "h 2: 3.5 times"}},
+       with_axes({"b", "q", "h", "d"})},
+      {"a factor in some rows of one head",
+       kOut,
+       each([](const At& e, const Shape& i) {
+         return e(i) * (i[2] == 1 && i[1] >= 40 && i[0] == 0 ? 3.5F : 1);
+       }),
+       {{"factor", "b 0, q 40 to 95, h 1: 3.5 times"}},
+       with_axes({"b", "q", "h", "d"})},
+      {"a factor for each line",
+       {40, 64},
+       each([](const At& e, const Shape& i) { return e(i) * (2 + static_cast<float>(i[0])); }),
+       {{"factor", "each line of axis 1 has a factor of its own"}}},
+      {"an offset",
+       {64, 64},
+       each([](const At& e, const Shape& i) { return e(i) + 20; }),
+       {{"offset", "20 too large"}}},
+      {"an offset in one entry",
+       kOut,
+       each([](const At& e, const Shape& i) { return e(i) - (i[0] == 1 ? 20 : 0); }),
+       {{"offset", "axis 0 1: 20 too small"}}},
+      // Indices of an axis.
+      {"heads exchanged",
+       kOut,
+       moved(2, [](auto i) { return exchange(i, 0, 3); }),
+       {{"exchanged", "h 0 and h 3 are exchanged"}},
+       with_axes({"b", "q", "h", "d"})},
+      {"heads exchanged in one entry",
+       kOut,
+       each([](const At& e, Shape i) {
+         if (i[0] == 1) i[2] = exchange(i[2], 0, 3);
+         return e(i);
+       }),
+       {{"exchanged", "h 0 and h 3 are exchanged"}},
+       with_axes({"b", "q", "h", "d"})},
+      {"a head repeated",
+       kOut,
+       moved(2, [](auto i) { return i == 3 ? 1 : i; }),
+       {{"repeated", "axis 2 3 holds what belongs to 1"}}},
+      {"key heads repeated in another order",
+       {64, 8, 16},
+       moved(1, [](auto i) { return i % 2 * 4 + i / 2; }),
+       {{"permuted", "(i mod 2) * 4 + i / 2"}}},
+      {"rows exchanged",
+       {512, 24},
+       moved(0, [](auto i) { return i / 128 == 1   ? i + 256
+                                    : i / 128 == 3 ? i - 256
+                                                   : i; }),
+       {{"exchanged", "axis 0 128 to 255 and axis 0 384 to 511 are exchanged"}}},
+      {"groups of rows exchanged",
+       {80, 24},
+       moved(0, [](auto i) { return i / 20 == 0   ? i + 40
+                                    : i / 20 == 2 ? i - 40
+                                                  : i; }),
+       {{"exchanged", "group 0 and group 2 are exchanged"}},
+       with_groups({20, 20, 20, 20})},
+      {"rows one too far",
+       {300, 16},
+       moved(0, [](auto i) { return std::max<std::int64_t>(i - 1, 0); }),
+       {{"shifted", "index i of axis 0 holds what belongs to i - 1"}}},
+      {"columns in a circle",
+       {48, 64},
+       moved(1, [](auto i) { return (i + 5) % 64; }),
+       {{"shifted", "i + 5"}}},
+      {"a long axis shifted",
+       {40000, 4},
+       moved(0, [](auto i) { return std::min<std::int64_t>(i + 3, 39999); }),
+       {{"shifted", "i + 3"}}},
+      {"one axis, shifted",
+       {5000},
+       moved(0, [](auto i) { return std::min<std::int64_t>(i + 1, 4999); }),
+       {{"shifted", "i + 1"}}},
+      {"reversed", {50, 40}, moved(0, [](auto i) { return 49 - i; }), {{"reversed", "axis 0"}}},
+      {"one axis reversed",
+       {5001},
+       moved(0, [](auto i) { return 5000 - i; }),
+       {{"reversed", "axis 0 is reversed"}}},
+      // Axes.
+      {"a square transposed",
+       {64, 64},
+       each([](const At& e, const Shape& i) {
+         return e({i[1], i[0]});
+       }),
+       {{"transposed", "(axis 1, axis 0)"}}},
+      {"heads before queries",
+       {2, 24, 6, 16},
+       [](Array& a, const Array& e) {
+         std::size_t next = 0;
+         Array copy = Array::copy_of(e.view());
+         for (std::int64_t b = 0; b < 2; ++b)
+           for (std::int64_t h = 0; h < 6; ++h)
+             for (std::int64_t q = 0; q < 24; ++q)
+               for (std::int64_t d = 0; d < 16; ++d) a.elements<float>()[next++] = At{copy}({b, q, h, d});
+       },
+       {{"transposed", "(b, h, q, d)"}},
+       with_axes({"b", "q", "h", "d"})},
+      // What was never written.
+      {"NaN in a stripe",
+       {128, 96},
+       fill({0, 64}, {128, 80}, NAN),
+       {{"unwritten", "axis 1 64 to 79 holds only nan"}}},
+      {"a poison",
+       {128, 96},
+       fill({64, 0}, {96, 96}, -776),
+       {{"unwritten", "axis 0 64 to 95 holds only -776"}}},
+      {"a tile of one head",
+       kOut,
+       fill({1, 32, 2, 0}, {2, 64, 3, 32}, 0),
+       {{"unwritten", "axis 0 1, axis 1 32 to 63, axis 2 2"}}},
+      {"everything 0", {64, 32}, fill({0, 0}, {64, 32}, 0), {{"unwritten", "everything holds only 0"}}},
+      {"a tile at the ragged edge",
+       {200, 100},
+       fill({192, 64}, {200, 100}, 0),
+       {{"unwritten", "axis 0 192 to 199, axis 1 64 to 99"}}},
+      {"the end of every sequence",
+       {90, 32},
+       both(fill({27, 0}, {30, 32}, 0), fill({80, 0}, {90, 32}, 0)),
+       {{"unwritten", "the last 3 of sequence 0"}},
+       with_sequences({0, 30, 60, 90})},
+      // Rounding.
+      {"rounded to bfloat16", {64, 64}, bf16, {{"rounding", "bfloat16"}}, {}, f32},
+      {"rounded in one head",
+       kOut,
+       each([bf16](const At& e, const Shape& i) {
+         if (i[2] != 1) return e(i);
+         std::uint32_t bits = 0;
+         std::memcpy(&bits, &e(i), 4);
+         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000U;
+         float x = 0;
+         std::memcpy(&x, &bits, 4);
+         return x;
+       }),
+       {{"rounding", "axis 2 1: rounded to bfloat16"}},
+       {},
+       f32},
+      // Together.
+      {"a factor in one head and a stripe of NaN",
+       kOut,
+       both(each([](const At& e, const Shape& i) { return e(i) * (i[2] == 0 ? 2 : 1); }),
+            fill({0, 0, 3, 0}, {2, 96, 4, 8}, NAN)),
+       {{"factor", "axis 2 0: 2 times"}, {"unwritten", "axis 2 3, axis 3 0 to 7"}}},
+      {"heads exchanged, but one entry negated",
+       {6, 32, 4, 16},
+       each([](const At& e, Shape i) {
+         if (i[0] == 5) return -e(i);
+         i[2] = exchange(i[2], 1, 2);
+         return e(i);
+       }),
+       {{"exchanged", "axis 2 1 and axis 2 2"}, {"factor", "axis 0 5: -1 times"}}},
+      {"two boxes of 0 and a shifted block of rows",
+       {256, 64},
+       both(moved(0, [](auto i) { return i >= 128 && i < 192 ? i + 64 : i; }), fill({0, 0}, {32, 64}, 0)),
+       {{"repeated", "axis 0 128 to 191"}, {"unwritten", "axis 0 0 to 31"}}},
+  };
+}
+
+std::string said(const Explained& found) {
+  std::string text;
+  for (const Explanation& e : found.explanations) text += e.kind + ": " + e.text + "\n";
+  return text;
+}
+
+bool says(const Explained& found, const std::string& kind, const std::string& part) {
+  return std::any_of(found.explanations.begin(), found.explanations.end(), [&](const Explanation& e) {
+    return e.kind == kind && e.text.find(part) != std::string::npos;
+  });
+}
+
+std::shared_ptr<const ArraySource> in_memory(const std::shared_ptr<const ArraySource>& source) {
+  return make_source(read_all(*source), source->name());
+}
+
+Explained explain(const Array& actual, const Array& expected, DType dtype, const ExplainOptions& options) {
+  return explain_difference(*in_memory(convert_array(make_source(actual.view(), "actual"), dtype)),
+                            *in_memory(convert_array(make_source(expected.view(), "expected"), dtype)),
+                            options);
+}
+
+}  // namespace
+
+TEST_CASE("faults of kernels are named, in float32 and bfloat16") {
+  std::uint64_t seed = 0;
+  for (const Planted& p : planted())
+    for (const DType dtype : p.dtypes) {
+      CAPTURE(p.name);
+      CAPTURE(name_of(dtype));
+      const Array expected = random_array(p.shape, ++seed);
+      Array actual = Array::copy_of(expected.view());
+      p.fault(actual, expected);
+      const Explained found = explain(actual, expected, dtype, p.options);
+      CAPTURE(said(found));
+      REQUIRE(found.explanations.size() >= p.wanted.size());
+      for (const auto& [kind, part] : p.wanted) CHECK(says(found, kind, part));
+      CHECK(found.share_explained > 0.99);
+    }
+}
+
+TEST_CASE("faults are named where rounding differences are all over the array") {
+  std::uint64_t seed = 1000;
+  for (const Planted& p : planted()) {
+    if (p.dtypes.size() == 1) continue;  // rounding itself
+    CAPTURE(p.name);
+    const Array expected = random_array(p.shape, ++seed);
+    Array actual = Array::copy_of(expected.view());
+    p.fault(actual, expected);
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    for (float& x : actual.elements<float>())
+      if (x != 0 && x != -776) x *= 1 + 1e-6F * normal(random);
+    const Explained found = explain(actual, expected, DType::float32, p.options);
+    CAPTURE(said(found));
+    for (const auto& [kind, part] : p.wanted) CHECK(says(found, kind, part));
+    CHECK(found.share_explained > 0.98);
+  }
+}
+
+TEST_CASE("noise gets no explanation") {
+  std::mt19937_64 random(7);
+  const std::vector<Shape> shapes{{3000}, {64, 48}, {2, 40, 4, 16}, {8, 24, 40}, {5, 5}, {1, 700}};
+  int with_differences = 0;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    const Shape& shape = shapes[static_cast<std::size_t>(round) % shapes.size()];
+    const Array expected = random_array(shape, static_cast<std::uint64_t>(round) + 5000);
+    Array actual = Array::copy_of(expected.view());
+    std::normal_distribution<float> normal;
+    const int kind = round / 6 % 5;
+    for (float& x : actual.elements<float>()) {
+      if (kind == 0) x = normal(random);                        // nothing to do with it
+      if (kind == 1) x *= 1 + 3e-5F * normal(random);           // rounding, beyond the tolerance
+      if (kind == 2) x += 0.1F * normal(random);                // noise
+      if (kind == 3 && random() % 10 == 0) x = normal(random);  // a tenth is wrong
+      if (kind == 4) x = std::nearbyint(x * 64) / 64 + 1e-4F * normal(random);  // quantized
+    }
+    const DType dtype = round % 2 == 0 ? DType::float32 : DType::bfloat16;
+    const Explained found = explain(actual, expected, dtype, {});
+    CAPTURE(said(found));
+    CHECK(found.explanations.empty());
+    CHECK(found.share_explained == 0);
+    with_differences += !found.comparison.close;
+  }
+  CHECK(with_differences > 120);
+}
+
+TEST_CASE("elements that are nearly the same tell neither a factor nor an offset") {
+  const Array noise = random_array({4, 400}, 11);
+  Array actual(DType::float32, {4, 400}), expected(DType::float32, {4, 400});
+  for (std::size_t i = 0; i < 1600; ++i) {
+    expected.elements<float>()[i] = 4.1589F + 3e-4F * noise.elements<float>()[i];
+    actual.elements<float>()[i] = expected.elements<float>()[i] + 0.0155F;
+  }
+  const Explained found = explain(actual, expected, DType::float32, {});
+  CAPTURE(said(found));
+  CHECK(found.explanations.empty());
+}
+
+TEST_CASE("integers that are off by one are told, and shuffled masks are not") {
+  Array a(DType::int32, {4000}), e(DType::int32, {4000});
+  for (std::size_t i = 0; i < 4000; ++i) {
+    e.elements<std::int32_t>()[i] = static_cast<std::int32_t>(i / 3 * 7);
+    a.elements<std::int32_t>()[i] = e.elements<std::int32_t>()[i] + (i >= 2000 ? 1 : 0);
+  }
+  const Explained off = explain_difference(*make_source(a.view()), *make_source(e.view()));
+  CAPTURE(said(off));
+  REQUIRE(off.explanations.size() == 1);
+  CHECK(off.explanations[0].kind == "offset");
+  CHECK(off.explanations[0].text == "axis 0 2000 to 3999: 1 too large");
+
+  Array p(DType::boolean, {100, 100}), q(DType::boolean, {100, 100});
+  std::mt19937_64 random(3);
+  for (std::size_t i = 0; i < 10000; ++i) {
+    p.elements<bool>()[i] = random() % 2 == 0;
+    q.elements<bool>()[i] = random() % 2 == 0;
+  }
+  const Explained noise = explain_difference(*make_source(p.view()), *make_source(q.view()));
+  CAPTURE(said(noise));
+  CHECK(noise.explanations.empty());
+}
+
+TEST_CASE("where: indices of axes, groups and tiles that hold differences") {
+  const Array expected = random_array({100, 64}, 1);
+  Array actual = Array::copy_of(expected.view());
+  fill({35, 16}, {40, 32}, 0)(actual, expected);
+  ExplainOptions options = with_groups({10, 30, 40, 20});
+  options.tile = {20, 16};
+  const Explained found = explain(actual, expected, DType::float32, options);
+  REQUIRE(found.axes.size() == 2);
+  CHECK(found.axes[0].indices == 5);
+  CHECK(found.axes[0].ranges.size() == 1);
+  CHECK(found.axes[0].ranges[0].begin == 35);
+  CHECK(found.axes[0].ranges[0].end == 40);
+  CHECK(found.axes[0].whole.empty());
+  CHECK(found.axes[0].zero.size() == 1);
+  CHECK(found.axes[1].ranges[0].begin == 16);
+  REQUIRE(found.runs.size() == 1);
+  CHECK(found.runs[0].index == 1);
+  CHECK(found.runs[0].differing == 80);
+  CHECK(found.runs[0].elements == 30 * 64);
+  REQUIRE(found.tiles);
+  CHECK(found.tiles->rows == 5);
+  CHECK(found.tiles->columns == 4);
+  for (std::size_t t = 0; t < 20; ++t) CHECK((*found.tiles->states)[t] == (t == 5 ? 1 : 0));
+}
+
+TEST_CASE(
+    "the same is said by any number of threads, and of arrays that are not in memory what can be said") {
+  const Array expected = random_array({700, 1000}, 2);
+  Array actual = Array::copy_of(expected.view());
+  each([](const At& e, const Shape& i) { return e(i) * (i[0] >= 350 ? 2 : 1); })(actual, expected);
+  std::string first;
+  for (const int threads : {1, 2, 7}) {
+    const Threads set(threads);
+    const std::string json = to_json(describe(explain(actual, expected, DType::float32, {})), {"c", {}});
+    if (first.empty()) first = json;
+    CHECK(json == first);
+  }
+  const Explained streamed =
+      explain_difference(test::Unmapped(Array::copy_of(actual.view())), *make_source(expected.view()));
+  REQUIRE(streamed.explanations.size() == 1);
+  CHECK(streamed.explanations[0].text == "axis 0 350 to 699: 2 times what it should be");
+  moved(0, [](auto i) { return 699 - i; })(actual, expected);
+  const Explained reversed =
+      explain_difference(test::Unmapped(Array::copy_of(actual.view())), *make_source(expected.view()));
+  CHECK(reversed.explanations.empty());
+  CHECK(test::contains(reversed.not_tried, "exchanges"));
+}
+
+TEST_CASE("what does not fit is an error that says so") {
+  const Array a = random_array({10, 10}, 1), e = random_array({10, 10}, 2);
+  const auto error = [&](Error::Kind kind, const ExplainOptions& options) {
+    return test::error_of(kind, [&] { explain(a, e, DType::float32, options); });
+  };
+  CHECK(test::contains(error(Error::Kind::usage, with_axes({"b"})), "1 names for the 2 axes"));
+  CHECK(test::contains(error(Error::Kind::input, with_groups({3, 20})), "no axis of shape (10, 10)"));
+  CHECK(test::contains(error(Error::Kind::input, with_groups({-3, 13})), "size 0 is -3"));
+  CHECK(test::contains(error(Error::Kind::input, with_sequences({0, 4})), "no axis"));
+  ExplainOptions tile;
+  tile.tile = {0, 4};
+  CHECK(test::contains(error(Error::Kind::usage, tile), "rows and columns"));
+}
+
+TEST_CASE("close arrays, other shapes, empty arrays and scalars have no where and no why") {
+  const Array a = random_array({4, 4}, 1);
+  CHECK(explain(a, a, DType::float32, {}).axes.empty());
+  const Array other = random_array({4, 5}, 1);
+  CHECK(explain(a, other, DType::float32, {}).axes.empty());
+  CHECK(explain(Array(DType::float32, {0, 4}), Array(DType::float32, {0, 4}), DType::float32, {})
+            .comparison.close);
+  const Array one = random_array({}, 1), two = random_array({}, 2);
+  const Explained scalars = explain(one, two, DType::float32, {});
+  CHECK_FALSE(scalars.comparison.close);
+  CHECK(scalars.explanations.empty());
+}
