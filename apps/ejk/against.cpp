@@ -1,3 +1,5 @@
+// Which arrays MINE holds, and what is said of them.
+//
 // tests: tests/cli/attention/against.case, tests/cli/grouped-matmul/against.case
 #include "against.hpp"
 

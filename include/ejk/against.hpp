@@ -4,6 +4,11 @@
 // matmul_check.hpp states, with ε of the dtype in which it is given. Of a larger one every element is compared
 // with the library's own result, from which it may differ by the bounds of both. So every element is judged,
 // and one that is beyond is wrong wherever the library's is right.
+//
+// Kinds of explanations. Of any result: unwritten, exchanged, repeated (a part holds what belongs to another one),
+// rounding. Of attention: scale, mask, sequences, heads, softcap, bias, no_key, lse_base, lse_sign, lse_max,
+// lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset, shifted,
+// existing, accumulated, factor, sign, cut_short. Two that hold together are joined: scale+mask.
 #pragma once
 
 #include <cstdint>

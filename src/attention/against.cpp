@@ -221,7 +221,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
 
   Against against;
   against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
-  std::vector<std::unique_ptr<GivenArray>> bad;
+  std::vector<std::unique_ptr<GivenArray>> compared;
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (!given[r]) {
       against.not_given.push_back(plan.results[r].name);
@@ -232,11 +232,11 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     if (setup.gradients) array->most = most_of(right.results[r], setup.layout);
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
     array->counts = verify::compare_rows(array->rows, against, 0);
-    if (against.arrays.back().beyond > 0) bad.push_back(std::move(array));
+    compared.push_back(std::move(array));
   }
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!bad.empty()) against.explanations = explanations_of(it, bad, against.arrays.size());
+    if (!against.agrees()) against.explanations = explanations_of(it, compared);
   }
   return against;
 }

@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <set>
+#include <numeric>
 #include <utility>
 
 #include "attention/numbers.hpp"
+#include "core/parallel.hpp"
 #include "verify/mistakes.hpp"
 #include "verify/rounding.hpp"
 
@@ -107,10 +109,26 @@ std::optional<std::vector<std::optional<Mask>>> masks_of_one_sequence(const Give
   return masks;
 }
 
+// Columns of a row as it should be.
+void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
+                   double* values, double* allowed) {
+  std::vector<double> row(static_cast<std::size_t>(rows.columns)), may(row);
+  rows.expected(n, row.data(), may.data());
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    values[c] = row[static_cast<std::size_t>(columns[c])];
+    allowed[c] = may[static_cast<std::size_t>(columns[c])];
+  }
+}
+
 class Mistakes {
  public:
-  explicit Mistakes(const GivenAttention& it)
-      : it_(it), setup_(it.setup), blocks_(it.plan.blocks()), nearby_(blocks_), right_(setup_, blocks_) {
+  Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays)
+      : it_(it),
+        arrays_(arrays),
+        setup_(it.setup),
+        blocks_(it.plan.blocks()),
+        nearby_(blocks_),
+        right_(setup_, blocks_) {
     if (setup_.packed() && setup_.shape.entries > 1) one_sequence_ = masks_of_one_sequence(it);
     changes_ = changes();
   }
@@ -169,8 +187,11 @@ class Mistakes {
     const bool of_key = array.which == Result::dk || array.which == Result::dv;
     // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
     const bool cheap = reference_work(setup_) <= 0x1p25;
-    for (const Change& change : of_key && !cheap ? found_ : changes_)
-      add(mistake(array, change, Pass::both, unit), change);
+    std::vector<Change> tried = of_key && !cheap ? std::vector<Change>() : changes_;
+    for (const Change& change : found_)
+      if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
+        tried.push_back(change);
+    for (const Change& change : tried) add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : gradient_changes())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
@@ -183,15 +204,19 @@ class Mistakes {
     }
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
+    add_other_arrays(array, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
     if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
     if (search.left() <= kOpen) return all;
-    // Two at once.
     list.clear();
     origin.clear();
+    // A scale of any size.
+    if (!of_key && array.which != Result::lse)
+      for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
+    // Two at once.
     std::vector<Change> plausible;
     for (const Change& change : changes_)
       if (change.plausible) plausible.push_back(change);
@@ -393,6 +418,68 @@ class Mistakes {
     return all;
   }
 
+  // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
+  std::vector<Change> fitted_scales(const GivenArray& array) const {
+    constexpr std::size_t kRows = 4;
+    std::vector<std::int64_t> bad;
+    for (std::int64_t n = 0; n < array.rows.rows; ++n)
+      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
+    std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
+    std::iota(columns.begin(), columns.end(), 0);
+    const auto change = [](double factor, std::string text) {
+      return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
+    };
+    // Σ of squares of what is left between both; rows with NaN say nothing.
+    const auto error = [&](double log_factor) {
+      const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
+      std::vector<double> given(columns.size()), values(columns.size()), allowed(columns.size());
+      double sum = 0;
+      for (std::size_t r = 0; r < std::min(kRows, bad.size()); ++r) {
+        const std::int64_t n = bad[bad.size() * (2 * r + 1) / (2 * std::min(kRows, bad.size()))];
+        array.rows.given(n, given.data());
+        m.values(n, columns, values.data(), allowed.data());
+        for (std::size_t c = 0; c < given.size(); ++c) {
+          const double difference = given[c] - values[c];
+          if (std::isfinite(difference)) sum += difference * difference;
+        }
+      }
+      return sum;
+    };
+    constexpr int kSteps = 48;  // of a quarter of an octave
+    constexpr double kStep = kLn2 / 4;
+    std::vector<double> errors(kSteps + 1);
+    core::parallel_for(kSteps + 1, kSteps * kRows * row_nanoseconds(array.which), [&](std::int64_t n) {
+      errors[static_cast<std::size_t>(n)] = error(static_cast<double>(n - kSteps / 2) * kStep);
+    });
+    const auto least = std::min_element(errors.begin(), errors.end()) - errors.begin();
+    double low = static_cast<double>(least - 1 - kSteps / 2) * kStep, high = low + 2 * kStep;
+    constexpr double kGolden = 0.6180339887498949;
+    double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x),
+           at_y = error(y);
+    for (int n = 0; n < 44; ++n) {
+      if (at_x < at_y)
+        high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x);
+      else
+        low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y);
+    }
+    const double scale = setup_.scale * std::exp((low + high) / 2);
+    std::vector<Change> all;
+    const auto add = [&](double value, const std::string& text) {
+      if (std::isfinite(value) && std::abs(value / scale - 1) < 0.01)
+        all.push_back(
+            change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale)));
+    };
+    const double length = std::round(1 / (scale * scale)), inverse = std::round(1 / scale);
+    if (length >= 2) add(1 / std::sqrt(length), fmt::format("1/sqrt({:.0f})", length));
+    if (inverse >= 2) add(1 / inverse, fmt::format("1/{:.0f}", inverse));
+    for (const int digits : {1, 2, 3}) {
+      const std::string text = fmt::format("{:.{}g}", scale, digits);
+      add(std::strtod(text.c_str(), nullptr), text);
+    }
+    add(scale, fmt::format("{:.6g}", scale));
+    return all;
+  }
+
   // Of the backward pass, with lse and δ as they should be.
   std::vector<Change> gradient_changes() const {
     std::vector<Change> all;
@@ -455,7 +542,8 @@ class Mistakes {
       const auto made = reference(base, false);
       Variation v;
       if (base.apply) base.apply(v);
-      for (const Form& form : kForms)
+      for (const Form& form : kForms) {
+        if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
         add({form.kind, form.text,
              [=, this, scale = v.scale, &form](std::int64_t n, std::span<const std::int64_t>, double* values,
                                                double* allowed) {
@@ -466,6 +554,7 @@ class Mistakes {
                allowed[0] = it_.bounds.of_lse(std::max(size, std::abs(r.most)), scale) + relative * size;
                return true;
              }});
+      }
     }
   }
 
@@ -484,16 +573,30 @@ class Mistakes {
                          Place place = rows.at(n);
                          (axis == 0 ? place.head : place.entry) = other;
                          if (place.row >= rows.length(place.entry)) return false;
-                         std::vector<double> row(static_cast<std::size_t>(array.rows.columns)), may(row);
-                         array.rows.expected(rows.row_of(place), row.data(), may.data());
-                         for (std::size_t c = 0; c < columns.size(); ++c) {
-                           values[c] = row[static_cast<std::size_t>(columns[c])];
-                           allowed[c] = may[static_cast<std::size_t>(columns[c])];
-                         }
+                         load_expected(array.rows, rows.row_of(place), columns, values, allowed);
                          return true;
                        }};
       };
-      add_mapped(search, axis, of, "the result", candidate, add);
+      add_mapped(array, search, axis, of, "the result", candidate, add);
+    }
+  }
+
+  // An array of the same shape in the place of this one.
+  template <class Add>
+  void add_other_arrays(const GivenArray& array, Add&& add) {
+    for (const auto& other : arrays_) {
+      const auto lengths = [](const GivenArray& a) {
+        std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
+        for (const verify::RowAxis& axis : a.rows.axes) all.push_back(axis.length);
+        return all;
+      };
+      if (other->which == array.which || lengths(*other) != lengths(array)) continue;
+      add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
+           [&other = *other](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                             double* allowed) {
+             load_expected(other.rows, n, columns, values, allowed);
+             return true;
+           }});
     }
   }
 
@@ -516,14 +619,14 @@ class Mistakes {
       };
       if (has_masks_along(axis))
         add_mapped(
-            search, axis, of, "the mask",
+            array, search, axis, of, "the mask",
             [&](std::int64_t other) {
               return mistake(array, {"", "", mask_of(other)}, Pass::both, unit);
             },
             add);
       if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
         add_mapped(
-            search, axis, of, "the bias",
+            array, search, axis, of, "the bias",
             [&](std::int64_t other) {
               return mistake(
                   array,
@@ -541,23 +644,24 @@ class Mistakes {
   }
 
   template <class Add>
-  void add_mapped(const verify::MistakeSearch& search, std::size_t axis, const verify::RowAxis& of,
-                  const char* what, const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
+  void add_mapped(const GivenArray& array, const verify::MistakeSearch& search, std::size_t axis,
+                  const verify::RowAxis& of, const char* what,
+                  const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
     const std::vector<std::int64_t> from = search.partners(axis, of.length, candidate);
     const std::string text = verify::text_of_partners(from, of.name, of.plural, what);
     if (text.empty()) return;
     const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
     for (const std::int64_t other : from)
       if (other >= 0) mistakes->try_emplace(other, candidate(other));
-    Mistake h{
-        verify::is_exchange(from) ? "exchanged" : "repeated", text,
-        [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-          // Queries and keys have their heads and entries in one order.
-          const Place place = axis_rows_->at(n);
-          const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-          return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
-        },
-        true};
+    Mistake h{verify::is_exchange(from) ? "exchanged" : "repeated", text,
+              [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                const Place place = rows.at(n);
+                const std::int64_t other =
+                    from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+                return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
+              },
+              true};
     add(std::move(h));
   }
 
@@ -575,19 +679,14 @@ class Mistakes {
     }
   }
 
- public:
-  /// The rows of the array that is being explained.
-  void set_rows(const Rows& rows) { axis_rows_ = &rows; }
-
- private:
   const GivenAttention& it_;
+  const std::vector<std::unique_ptr<GivenArray>>& arrays_;
   const CheckedArguments& setup_;
   const MaskPlan& blocks_;
   NearbyMasks nearby_;
   Reference right_;
   std::optional<std::vector<std::optional<Mask>>> one_sequence_;
   std::vector<Change> changes_, found_;
-  const Rows* axis_rows_ = nullptr;
 };
 
 std::int64_t beyond(const GivenArray& array) {
@@ -599,9 +698,8 @@ std::int64_t beyond(const GivenArray& array) {
 }  // namespace
 
 std::vector<Explanation> explanations_of(const GivenAttention& given,
-                                         const std::vector<std::unique_ptr<GivenArray>>& arrays,
-                                         std::size_t given_arrays) {
-  Mistakes mistakes(given);
+                                         const std::vector<std::unique_ptr<GivenArray>>& arrays) {
+  Mistakes mistakes(given, arrays);
   std::int64_t all_beyond = 0;
   for (const auto& array : arrays) all_beyond += beyond(*array);
   // What holds in several arrays is said once.
@@ -612,7 +710,7 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   };
   std::vector<Said> said;
   for (const auto& array : arrays) {
-    mistakes.set_rows(given.rows_of(array->which));
+    if (beyond(*array) == 0) continue;
     const double part = static_cast<double>(beyond(*array)) / static_cast<double>(all_beyond);
     for (const verify::Found& found : mistakes.explain(*array)) {
       const Explanation& e = found.explanation;
@@ -631,7 +729,10 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   std::vector<Explanation> all;
   for (Said& s : said) {
     s.explanation.text += s.where;
-    if (s.arrays.size() < given_arrays && !s.explanation.text.starts_with("lse "))
+    // Some texts say by themselves what they are about.
+    const std::string& text = s.explanation.text;
+    const bool is_said = text.starts_with("lse ") || text.starts_with(s.arrays[0] + " ");
+    if (s.arrays.size() < arrays.size() && !is_said)
       s.explanation.text = fmt::format("{}: {}", fmt::join(s.arrays, ", "), s.explanation.text);
     all.push_back(std::move(s.explanation));
   }

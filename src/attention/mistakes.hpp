@@ -8,10 +8,9 @@
 
 namespace ejk::attn {
 
-/// What makes the rows of these arrays agree that are beyond their bound, best first; shares are of all of them.
-/// `given_arrays`: how many were given, those within their bounds included.
+/// What makes the rows agree that are beyond their bound, best first; shares are of all of them. `arrays` are all
+/// that were given.
 std::vector<Explanation> explanations_of(const GivenAttention& given,
-                                         const std::vector<std::unique_ptr<GivenArray>>& arrays,
-                                         std::size_t given_arrays);
+                                         const std::vector<std::unique_ptr<GivenArray>>& arrays);
 
 }  // namespace ejk::attn

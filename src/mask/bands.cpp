@@ -131,6 +131,14 @@ class PrefixMask final : public BandMask {
     return keys_ == static_cast<const PrefixMask&>(other).keys_;
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
+  std::vector<NearbyMask> nearby() const override {
+    std::vector<NearbyMask> all{
+        {"the prefix is one key longer", Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ + 1))}};
+    if (keys_ > 0)
+      all.push_back({"the prefix is one key shorter",
+                     Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ - 1))});
+    return all;
+  }
 
  private:
   std::int64_t keys_;

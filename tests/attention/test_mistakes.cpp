@@ -238,6 +238,10 @@ TEST_CASE("mistakes of scores, heads and caps are named, in several types") {
               "lse_max: lse lacks the largest score"));
     CHECK(has(with([](Loops& w) { w.lse = [](double most, double sum) { return -most - std::log(sum); }; }),
               "lse_sign"));
+    CHECK(has(with([&](Loops& w) { w.score = [](double dot, double) { return 0.3 * dot; }; }),
+              "scale: the scale is 0.3, not 0.353553"));
+    CHECK(has(with([&](Loops& w) { w.score = [](double dot, double) { return dot / std::sqrt(12.0); }; }),
+              "scale: the scale is 1/sqrt(12), not"));
     // out and lse wrong for different reasons.
     const std::string two = with([](Loops& w) {
       w.score = [](double dot, double) { return dot; };
@@ -495,6 +499,16 @@ TEST_CASE("mistakes of gradients are named") {
   mapped.kv_head = [](Index h) { return h % 2; };
   CHECK(has(a.story(mapped.backward({})), "heads: query head h uses key/value head h mod G"));
 
+  // Arrays that have changed places.
+  Loops e = copy();
+  e.value_size = 8;
+  e.make(86);
+  Loops::Gradient changed = e.backward({});
+  std::swap(changed.dk, changed.dv);
+  const std::string places = e.story(changed);
+  CHECK(has(places, "exchanged: dk holds what belongs to dv"));
+  CHECK(has(places, "exchanged: dv holds what belongs to dk"));
+
   Loops c;
   c.options.softcap = 1.0;
   c.make(84);
@@ -510,8 +524,9 @@ TEST_CASE("noise gets no explanation") {
     CAPTURE(n);
     Loops a;
     a.batch = 1;
+    a.queries = a.keys = 16;
     a.type = n % 3 == 1 ? DType::bfloat16 : DType::float32;
-    if (n % 2 == 0) a.options.masks.push_back(mask_of(causal_mask(24, 24)));
+    if (n % 2 == 0) a.options.masks.push_back(mask_of(causal_mask(16, 16)));
     a.make(1000 + static_cast<std::uint64_t>(n));
     if (n % 2 == 0) a.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
     Loops::Made made = a.forward();
