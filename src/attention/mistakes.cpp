@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "attention/numbers.hpp"
+#include "attention/variations.hpp"
 #include "core/parallel.hpp"
 #include "verify/mistakes.hpp"
 #include "verify/rounding.hpp"
@@ -26,88 +27,6 @@ namespace ejk::attn {
 namespace {
 
 using verify::Mistake;
-
-constexpr double kLn2 = 0.69314718055994530942;
-
-// What is done otherwise. Plausible ones are tried in pairs, too, those of different kinds.
-struct Change {
-  std::string kind, text;
-  std::function<void(Variation&)> apply;
-  bool plausible = false;
-};
-
-// The masks that are taken for those of a problem, made when they are first asked for.
-class NearbyMasks {
- public:
-  explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
-
-  /// The mask of that text, or the problem's own where it has none; null: all pairs attend.
-  const Mask* find(const Problem& p, const std::string& text) {
-    const MaskTiles* tiles = blocks_.of(p);
-    if (p.q_length == 0 || p.kv_length == 0) return nullptr;
-    const std::scoped_lock lock(mutex_);
-    for (const mask::NearbyMask& other : nearby(p, tiles))
-      if (other.text == text) return &other.mask;
-    return tiles ? &*tiles->mask : nullptr;
-  }
-
-  std::vector<std::string> texts(const CheckedArguments& setup) {
-    constexpr std::int64_t kMost = 64;
-    std::vector<std::string> all;
-    for (std::int64_t n = 0; n < std::min(kMost, setup.problems()); ++n) {
-      const std::int64_t at = setup.problems() <= kMost ? n : n * (setup.problems() / kMost);
-      const Problem p = setup.problem(at / setup.shape.heads, at % setup.shape.heads);
-      if (p.q_length == 0 || p.kv_length == 0) continue;
-      for (const mask::NearbyMask& other : nearby(p, blocks_.of(p)))
-        if (std::find(all.begin(), all.end(), other.text) == all.end()) all.push_back(other.text);
-    }
-    return all;
-  }
-
- private:
-  const std::vector<mask::NearbyMask>& nearby(const Problem& p, const MaskTiles* tiles) {
-    auto& known = tiles ? of_mask_[&tiles->mask->node()] : of_lengths_[{p.q_length, p.kv_length}];
-    if (!known.empty()) return known;
-    if (tiles) return known = mask::nearby_masks(*tiles->mask);
-    known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
-    if (p.q_length != p.kv_length)
-      known.push_back({"a causal mask is applied at the bottom right, and there is none",
-                       causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
-    return known;
-  }
-
-  const MaskPlan& blocks_;
-  std::mutex mutex_;
-  std::map<const MaskNode*, std::vector<mask::NearbyMask>> of_mask_;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<mask::NearbyMask>> of_lengths_;
-};
-
-// The masks of packed sequences that are taken for one: nothing where they have lengths of their own.
-std::optional<std::vector<std::optional<Mask>>> masks_of_one_sequence(const GivenAttention& it) {
-  const CheckedArguments& s = it.setup;
-  const AttentionSettings& settings = it.plan.settings;
-  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
-  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
-  const auto join = [&](std::size_t head, const Mask& more) {
-    masks[head] = masks[head] ? *masks[head] & more : more;
-  };
-  try {
-    for (const HeadMasks& part : settings.masks) {
-      if (part.batch != 1) return std::nullopt;
-      for (std::size_t head = 0; head < masks.size(); ++head)
-        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
-    }
-    if (settings.q_segment_ids) {
-      const Mask segments =
-          segments_mask(*settings.q_segment_ids,
-                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
-      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
-    }
-  } catch (const Error&) {  // of other lengths
-    return std::nullopt;
-  }
-  return masks;
-}
 
 // Columns of a row as it should be.
 void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
@@ -127,11 +46,8 @@ class Mistakes {
         arrays_(arrays),
         setup_(it.setup),
         blocks_(it.plan.blocks()),
-        nearby_(blocks_),
-        right_(setup_, blocks_) {
-    if (setup_.packed() && setup_.shape.entries > 1) one_sequence_ = masks_of_one_sequence(it);
-    changes_ = changes();
-  }
+        changes_(it.plan, it.setup),
+        right_(setup_, blocks_) {}
 
   std::vector<verify::Found> explain(const GivenArray& array) {
     const double nanoseconds = row_nanoseconds(array.which);
@@ -187,16 +103,16 @@ class Mistakes {
     const bool of_key = array.which == Result::dk || array.which == Result::dv;
     // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
     const bool cheap = reference_work(setup_) <= 0x1p25;
-    std::vector<Change> tried = of_key && !cheap ? std::vector<Change>() : changes_;
+    std::vector<Change> tried = of_key && !cheap ? std::vector<Change>() : changes_.of_scores();
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
         tried.push_back(change);
     for (const Change& change : tried) add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
-      for (const Change& change : gradient_changes())
+      for (const Change& change : changes_.of_gradients())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
           add(mistake(array, change, Pass::both, unit, true), change);
-      for (const Change& change : changes_) {
+      for (const Change& change : changes_.of_scores()) {
         Change alone = change;
         alone.text += ", in the backward pass alone";
         add(mistake(array, alone, Pass::backward, unit), alone);
@@ -218,7 +134,7 @@ class Mistakes {
       for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
     // Two at once.
     std::vector<Change> plausible;
-    for (const Change& change : changes_)
+    for (const Change& change : changes_.of_scores())
       if (change.plausible) plausible.push_back(change);
     if (of_key && !cheap) plausible.clear();
     for (std::size_t a = 0; a < plausible.size(); ++a)
@@ -330,94 +246,6 @@ class Mistakes {
     return h;
   }
 
-  // --- the mistakes
-
-  Change mask_change(const char* kind, std::string text, bool plausible) {
-    return {kind, text,
-            [this, text](Variation& v) {
-              v.mask = [this, text](const Problem& p) { return nearby_.find(p, text); };
-            },
-            plausible};
-  }
-
-  std::vector<Change> changes() {
-    std::vector<Change> all;
-    const auto scale = [&](double factor, std::string text, bool plausible) {
-      if (std::abs(factor - 1) < 1e-9 || !std::isfinite(factor)) return;
-      all.push_back({"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }, plausible});
-    };
-    const double s = setup_.scale, d = static_cast<double>(setup_.shape.head_size),
-                 dv = static_cast<double>(setup_.shape.value_size);
-    scale(1 / s, "the scale is left out", true);
-    scale(s, "the scale is applied twice", true);
-    scale(1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true);
-    scale(1 / d / s, "the scale is 1/D", false);
-    scale(std::sqrt(d) / s, "the scale is sqrt(D)", false);
-    if (dv != d) scale(1 / std::sqrt(dv) / s, "the scale is 1/sqrt(Dv), of the values", false);
-    scale(kLn2, "powers of 2 are taken of scores that are meant for powers of e", true);
-    scale(1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true);
-    scale(-1, "scores have the wrong sign", false);
-    int masks = 0;
-    for (const std::string& text : nearby_.texts(setup_))
-      all.push_back(mask_change("mask", text, ++masks <= 8));
-    if (one_sequence_)
-      all.push_back({"sequences", "packed sequences attend to each other",
-                     [this](Variation& v) {
-                       v.one_sequence = true;
-                       v.mask = [this](const Problem& p) -> const Mask* {
-                         const auto& mask = (*one_sequence_)[static_cast<std::size_t>(p.head)];
-                         return mask ? &*mask : nullptr;
-                       };
-                     },
-                     false});
-    if (setup_.group() > 1 && setup_.shape.kv_heads > 1)
-      all.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
-                     [](Variation& v) { v.interleaved = true; }, true});
-    using Cap = Variation::Cap;
-    const auto cap = [&](Cap how, const char* text, bool plausible) {
-      all.push_back({"softcap", text, [how](Variation& v) { v.cap = how; }, plausible});
-    };
-    if (setup_.softcap > 0) {
-      cap(Cap::none, "the soft cap is left out", true);
-      if (setup_.bias) cap(Cap::after_bias, "the soft cap comes after the bias", true);
-      cap(Cap::before_scale, "the soft cap comes before the scale", false);
-      cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
-    }
-    const auto bias = [&](double factor, const char* text, bool plausible) {
-      if (factor != 1) all.push_back({"bias", text, [factor](Variation& v) { v.bias = factor; }, plausible});
-    };
-    if (setup_.bias) {
-      bias(0, "the bias is left out", true);
-      bias(-1, "the bias is subtracted", true);
-      bias(2, "the bias is added twice", true);
-      bias(s, "the bias is multiplied by the scale", true);
-      bias(1 / s, "the bias is divided by the scale", false);
-      bias(1 / kLn2, "the bias is multiplied by log2(e)", false);
-      bias(kLn2, "the bias is not multiplied by log2(e), as the scores are", false);
-    }
-    all.push_back({"no_key", "queries without a key are NaN",
-                   [](Variation& v) { v.no_key = Variation::NoKey::nan; }, false});
-    all.push_back({"no_key", "queries without a key get the mean of all values",
-                   [](Variation& v) { v.no_key = Variation::NoKey::mean; }, false});
-    const auto wide = [&](const verify::Rounding& to) {
-      for (const DType type : {setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
-        if (verify::float_type(type).fraction_bits > to.bits) return true;
-      return false;
-    };
-    for (const verify::Rounding& to : verify::kRoundings)
-      if (wide(to))
-        all.push_back({"rounding", fmt::format("the inputs are rounded to {}", to.name),
-                       [to](Variation& v) { v.inputs = to; }, false});
-    for (const verify::Rounding& to : verify::kRoundings) {
-      all.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
-                     [to](Variation& v) { v.weights = to; }, false});
-      if (wide(to))
-        all.push_back({"rounding", fmt::format("the inputs and the weights are rounded to {}", to.name),
-                       [to](Variation& v) { v.inputs = v.weights = to; }, false});
-    }
-    return all;
-  }
-
   // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
   std::vector<Change> fitted_scales(const GivenArray& array) const {
     constexpr std::size_t kRows = 4;
@@ -477,32 +305,6 @@ class Mistakes {
       add(std::strtod(text.c_str(), nullptr), text);
     }
     add(scale, fmt::format("{:.6g}", scale));
-    return all;
-  }
-
-  // Of the backward pass, with lse and δ as they should be.
-  std::vector<Change> gradient_changes() const {
-    std::vector<Change> all;
-    const auto scale = [&](double factor, const char* text) {
-      if (std::abs(factor - 1) > 1e-9)
-        all.push_back({"scale", text, [factor](Variation& v) { v.scale_of_gradient = factor; }});
-    };
-    scale(1 / setup_.scale, "the gradient is not multiplied by the scale");
-    scale(setup_.scale, "the gradient is multiplied by the scale twice");
-    scale(kLn2, "the gradient is multiplied by ln 2");
-    scale(1 / kLn2, "the gradient is divided by ln 2");
-    all.push_back({"delta", "delta = rowsum(dout out) is left out", [](Variation& v) { v.delta = 0; }});
-    all.push_back({"delta", "delta is added, not subtracted", [](Variation& v) { v.delta = -1; }});
-    if (setup_.softcap > 0)
-      all.push_back(
-          {"softcap", "the derivative of the soft cap is left out", [](Variation& v) { v.slope = false; }});
-    using Heads = Variation::Heads;
-    if (setup_.group() > 1)
-      for (const auto& [how, text] :
-           {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
-            std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
-            std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"}})
-        all.push_back({"heads", text, [how = how](Variation& v) { v.heads = how; }});
     return all;
   }
 
@@ -683,10 +485,9 @@ class Mistakes {
   const std::vector<std::unique_ptr<GivenArray>>& arrays_;
   const CheckedArguments& setup_;
   const MaskPlan& blocks_;
-  NearbyMasks nearby_;
+  Changes changes_;
   Reference right_;
-  std::optional<std::vector<std::optional<Mask>>> one_sequence_;
-  std::vector<Change> changes_, found_;
+  std::vector<Change> found_;
 };
 
 std::int64_t beyond(const GivenArray& array) {

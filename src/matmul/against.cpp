@@ -171,6 +171,8 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   rows.columns = it.columns();
   rows.axes = {{"group", "groups", problem.groups_in_all(), verify::RowAxis::Kind::part},
                {"row", "rows", by_rows ? problem.m : problem.k, verify::RowAxis::Kind::position}};
+  rows.column = "column";
+  rows.columns_name = "columns";
   rows.place = [&it, by_rows, k = problem.k](std::int64_t row, std::int64_t* at) {
     at[0] = it.group_of(row);
     at[1] = by_rows ? row : row % k;

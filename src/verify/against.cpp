@@ -94,7 +94,10 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t)>& progress) {
   const auto rows = static_cast<std::size_t>(result.rows);
-  RowCounts counts{std::vector<std::uint32_t>(rows), std::vector<std::uint32_t>(rows)};
+  const auto columns = static_cast<std::size_t>(result.columns);
+  RowCounts counts{std::vector<std::uint32_t>(rows), std::vector<std::uint32_t>(rows),
+                   std::vector<bool>(columns)};
+  std::vector<bool> beyond_columns(columns);
   std::vector<float> worst(rows);  // in bounds
   const FloatType type = float_type(result.dtype);
   Against::Compared all{result.name, result.dtype, result.rows * result.columns, 0, 0, 0};
@@ -105,6 +108,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   core::parallel_for(core::ceil_div(result.rows, at_once),
                      nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
                        Row it(result.columns);
+                       std::vector<std::uint8_t> beyond(columns), zeros(columns);
                        std::int64_t not_numbers = 0;
                        const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
                        for (std::int64_t row = part * at_once; row < end; ++row) {
@@ -117,12 +121,18 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                            if (judged.right) continue;
                            ++counts.beyond[r];
                            counts.zeros[r] += it.value[c] == 0;
+                           beyond[c] = 1;
+                           if (it.value[c] == 0) zeros[c] = 1;
                            not_numbers += !std::isfinite(it.value[c]) && std::isfinite(it.expected[c]);
                          }
                          worst[r] = static_cast<float>(most);
                        }
                        const std::scoped_lock lock(adding);
                        all.not_numbers += not_numbers;
+                       for (std::size_t c = 0; c < columns; ++c) {
+                         if (beyond[c] != 0) beyond_columns[c] = true;
+                         if (zeros[c] != 0) counts.zero_columns[c] = true;
+                       }
                        if (progress) progress(done += end - part * at_once);
                      });
 
@@ -169,6 +179,10 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
     const std::int64_t count = std::count(flags.begin(), flags.end(), true);
     if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
   }
+  const std::int64_t told = std::count(beyond_columns.begin(), beyond_columns.end(), true);
+  if (!result.column.empty() && told > 0)
+    against.where.push_back(
+        {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
   against.elements += all.elements;
   against.beyond += all.beyond;
   against.arrays.push_back(all);

@@ -29,6 +29,8 @@ struct ResultRows {
   DType dtype = DType::float32;
   std::int64_t rows = 0, columns = 0;
   std::vector<RowAxis> axes;
+  /// What columns are called, where they are told: "column", "columns". Else empty.
+  std::string column, columns_name;
   /// The index of a row on each axis; −1: on none.
   std::function<void(std::int64_t row, std::int64_t* at)> place;
   std::function<Shape(std::int64_t row, std::int64_t column)> index;
@@ -41,6 +43,7 @@ struct ResultRows {
 /// What was counted in each row.
 struct RowCounts {
   std::vector<std::uint32_t> beyond, zeros;  // elements beyond their bound; of them those that are 0
+  std::vector<bool> zero_columns;            // that have some of the latter
 
   std::int64_t bad_rows() const;
 };

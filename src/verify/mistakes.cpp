@@ -295,9 +295,13 @@ std::optional<Found> MistakeSearch::unwritten() {
       if (zero == wrong) s.left = false;
     }
   written_ = 1 - zeros / beyond;
-  return Found{{"unwritten", "0 stands there, as if never written", zeros / beyond},
-               where(flags_of(counts_.zeros), true),
-               std::nullopt};
+  std::string place = where(flags_of(counts_.zeros), true);
+  const std::vector<bool>& columns = counts_.zero_columns;
+  const auto count = std::count(columns.begin(), columns.end(), true);
+  if (!result_.column.empty() && count < result_.columns)
+    place += fmt::format("{} {} {}", place.empty() ? " in" : ",",
+                         count == 1 ? result_.column : result_.columns_name, ranges_of(columns, 4));
+  return Found{{"unwritten", "0 stands there, as if never written", zeros / beyond}, place, std::nullopt};
 }
 
 std::vector<std::int64_t> MistakeSearch::partners(
