@@ -121,6 +121,7 @@ class Mistakes {
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
     add_other_arrays(array, add);
+    add_shifted(array, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
     if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
 
@@ -297,13 +298,16 @@ class Mistakes {
         all.push_back(
             change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale)));
     };
+    const auto add_decimal = [&](int digits) {
+      const std::string text = fmt::format("{:.{}g}", scale, digits);
+      add(std::strtod(text.c_str(), nullptr), text);
+    };
+    add_decimal(1);
+    add_decimal(2);
     const double length = std::round(1 / (scale * scale)), inverse = std::round(1 / scale);
     if (length >= 2) add(1 / std::sqrt(length), fmt::format("1/sqrt({:.0f})", length));
     if (inverse >= 2) add(1 / inverse, fmt::format("1/{:.0f}", inverse));
-    for (const int digits : {1, 2, 3}) {
-      const std::string text = fmt::format("{:.{}g}", scale, digits);
-      add(std::strtod(text.c_str(), nullptr), text);
-    }
+    add_decimal(3);
     add(scale, fmt::format("{:.6g}", scale));
     return all;
   }
@@ -400,6 +404,24 @@ class Mistakes {
              return true;
            }});
     }
+  }
+
+  // Rows one place off.
+  template <class Add>
+  void add_shifted(const GivenArray& array, Add&& add) {
+    const Rows& rows = it_.rows_of(array.which);
+    const std::string& name = array.rows.axes[2].name;
+    for (const std::int64_t by : {1, -1})
+      add({"shifted",
+           fmt::format("each {} holds the result of the {} one", name, by > 0 ? "next" : "previous"),
+           [&array, &rows, by](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                               double* allowed) {
+             Place place = rows.at(n);
+             place.row += by;
+             if (place.row < 0 || place.row >= rows.length(place.entry)) return false;
+             load_expected(array.rows, rows.row_of(place), columns, values, allowed);
+             return true;
+           }});
   }
 
   // Heads or entries that take the mask, or the bias, of another one.

@@ -55,6 +55,8 @@ class NearbyMasks {
     if (p.q_length != p.kv_length)
       known.push_back({"a causal mask is applied at the bottom right, and there is none",
                        causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
+    for (mask::NearbyMask& other : mask::masks_without_keys(full_mask(p.q_length, p.kv_length)))
+      known.push_back(std::move(other));
     return known;
   }
 

@@ -74,6 +74,19 @@ std::vector<mask::NearbyMask> mask::nearby_masks(const Mask& of) {
   all.push_back({"the mask is inverted", ~of});
   if (of.q_length() == of.kv_length())
     all.push_back({"the mask is transposed", Mask(std::make_shared<TransposedMask>(of))});
+  for (NearbyMask& other : masks_without_keys(of)) all.push_back(std::move(other));
+  return all;
+}
+
+std::vector<mask::NearbyMask> mask::masks_without_keys(const Mask& of) {
+  const std::int64_t queries = of.q_length(), keys = of.kv_length();
+  if (keys < 2) return {};
+  std::vector<NearbyMask> all{{"the last key is left out", of & prefix_mask(queries, keys, keys - 1)},
+                              {"the first key is left out", of & ~prefix_mask(queries, keys, 1)}};
+  for (std::int64_t tile = 16; tile <= std::min<std::int64_t>(keys, 512); tile *= 2)
+    if (keys % tile > 1)
+      all.push_back({fmt::format("the keys after whole tiles of {} are left out", tile),
+                     of & prefix_mask(queries, keys, keys - keys % tile)});
   return all;
 }
 

@@ -102,8 +102,10 @@ class MaskNode {
 namespace mask {
 
 /// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
-/// transpose.
+/// transpose, and it without some keys.
 std::vector<NearbyMask> nearby_masks(const Mask& mask);
+/// The same mask without some keys: the first or last one, or those after whole tiles.
+std::vector<NearbyMask> masks_without_keys(const Mask& mask);
 
 /// How the positions of queries and keys meet, for the report, one entry a manner: "top left: query 0 at key
 /// 0". Nothing where it does not matter: as many queries as keys, or no part that goes by positions.

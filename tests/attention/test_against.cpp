@@ -139,3 +139,28 @@ TEST_CASE("given results are judged by their own type, and those of another shap
     CHECK(error.subject() == "lse");
   }
 }
+
+TEST_CASE("mistakes are named beside own results, too, where nothing is evaluated in full") {
+  std::mt19937_64 engine(65);
+  const Array q = plain::random(DType::float32, {2, 40, 4, 8}, engine),
+              k = plain::random(DType::float32, {2, 40, 2, 8}, engine),
+              v = plain::random(DType::float32, {2, 40, 2, 8}, engine),
+              dout = plain::random(DType::float32, {2, 40, 4, 8}, engine);
+  AttentionOptions right, wrong;
+  right.masks.push_back(head_masks(std::vector<Mask>{local_mask(40, 40, 6, 0)}));
+  wrong.masks.push_back(head_masks(std::vector<Mask>{local_mask(40, 40, 7, 0)}));
+  const auto text = [](const Against& against) {
+    CHECK(against.method == Against::Method::own_result);
+    return against.explanations.size() == 1 ? against.explanations[0].text : std::string();
+  };
+  const Attention own = attention(q.view(), k.view(), v.view(), right),
+                  mine = attention(q.view(), k.view(), v.view(), wrong);
+  CHECK(text(compared({q.view(), k.view(), v.view(), {}, {}, {}, {}}, right, views_of({&own.out, &own.lse}),
+                      all(views_of({&mine.out, &mine.lse})), 0.5, Explain::yes)) ==
+        "the window is one key longer at the left");
+  const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), right),
+                           h = attention_grad(q.view(), k.view(), v.view(), dout.view(), wrong);
+  CHECK(text(compared({q.view(), k.view(), v.view(), {}, dout.view(), {}, {}}, right,
+                      views_of({&g.dq, &g.dk, &g.dv}), all(views_of({&h.dq, &h.dk, &h.dv})), 0.5,
+                      Explain::yes)) == "the window is one key longer at the left");
+}

@@ -325,9 +325,12 @@ TEST_CASE("mistakes of masks are named") {
   CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return j <= i && token(i) && token(j); }),
             "segments are ignored, padding is not"));
 
-  // None, where there is one.
+  // None, where there is one; and keys after the last whole tile.
   Loops n;
   n.make(75);
+  CHECK(has(with(n, [](Index, Index, Index, Index j) { return j < 23; }), "mask: the last key is left out"));
+  CHECK(has(with(n, [](Index, Index, Index, Index j) { return j < 16; }),
+            "mask: the keys after whole tiles of 16 are left out"));
   CHECK(has(with(n, causal(0)), "mask: a causal mask is applied, and there is none"));
 }
 
@@ -368,6 +371,14 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
                 made.lse[static_cast<std::size_t>((b * 4 + 3) * 24 + i)]);
     }
   CHECK(has(a.story(made, DType::float32), "exchanged: heads 1 and 3 hold the result of each other"));
+  Loops::Made late = a.forward();
+  const Loops::Made right = late;
+  for (Index b = 0; b < 2; ++b)
+    for (Index i = 0; i + 1 < 24; ++i)
+      for (Index h = 0; h < 4; ++h)
+        for (Index d = 0; d < 6; ++d)
+          late.out[Loops::at(b, i, h, d, 24, 4, 6)] = right.out[Loops::at(b, i + 1, h, d, 24, 4, 6)];
+  CHECK(has(a.story(late, DType::float32), "shifted: out: each query holds the result of the next one"));
   // A tile of queries was never written, and the mask is that of head 0.
   Loops::Made tile = with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); });
   for (Index b = 0; b < 2; ++b)

@@ -301,6 +301,9 @@ TEST_CASE("the masks that a mask is taken for have its shape, and are what their
   same(causal_mask(9, 9) | full_mask(9, 9), "the causal edge is one key short",
        causal_mask(9, 9, -1) | full_mask(9, 9));
   same(~causal_mask(9, 9), "'causal' is not negated", causal_mask(9, 9));
+  same(causal_mask(9, 9), "the last key is left out", causal_mask(9, 9) & prefix_mask(9, 9, 8));
+  same(full_mask(2, 37), "the keys after whole tiles of 16 are left out",
+       full_mask(2, 37) & prefix_mask(2, 37, 32));
   const std::vector<std::int64_t> ids{1, 1, 2, 0}, all{1, 1, 1, 0};
   same(segments_mask(ids, ids), "segments are ignored, padding is not", segments_mask(all, all));
   const std::vector<std::int64_t> cu{0, 2, 5}, late{0, 3, 5};

@@ -133,6 +133,21 @@ TEST_CASE("the comparison is the same for any number of threads") {
   }
 }
 
+TEST_CASE("mistakes are named beside own results, too, where nothing is evaluated in full") {
+  std::mt19937_64 engine(36);
+  const Array lhs = plain::random(DType::bfloat16, {90, 40}, engine),
+              rhs = plain::random(DType::bfloat16, {2, 40, 24}, engine);
+  Array swapped(DType::bfloat16, rhs.shape());
+  const std::int64_t half = rhs.bytes() / 2;
+  std::copy_n(rhs.data(), half, swapped.data() + half);
+  std::copy_n(rhs.data() + half, half, swapped.data());
+  const Array given = grouped_matmul(lhs.view(), swapped.view(), *plain::source({50, 40}));
+  const Against a = against(lhs, rhs, {50, 40}, given, GroupedMatmulOptions{}, {0, 0}, Explain::yes);
+  CHECK(a.method == Against::Method::own_result);
+  REQUIRE(a.explanations.size() == 1);
+  CHECK(a.explanations[0].text == "groups 0 and 1 hold the weights of each other");
+}
+
 TEST_CASE("a given product of another shape is an error about it") {
   const Array lhs(DType::float32, {2, 3}), rhs(DType::float32, {1, 3, 4}), given(DType::float32, {2, 5});
   try {
