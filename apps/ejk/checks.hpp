@@ -20,7 +20,8 @@ struct CheckFlags {
 /// --all and --strict, and in the footer the rules of the kind; `more` are paragraphs before them.
 void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more = "");
 
-/// Prints what was found. No is the answer where there is an error; with --strict also where there is a warning.
+/// Prints what was found. No is the answer where there is an error; with --strict also where there is a
+/// warning.
 Answer deliver(const Findings& findings, const CheckFlags& flags, Job& job);
 
 }  // namespace ejk::app

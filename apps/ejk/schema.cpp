@@ -448,6 +448,7 @@ constexpr ReportKey kCompare[] = {
      "where nothing, something, everything differs"},
     {"share_explained", kShare, kOfExplained,
      "of the differences, the share that the explanations account for"},
+    {"not_tried", kString, "with --explain, where something could not be", "what was not tried, and why"},
     {"explanations", kTable, kOfExplained, "what accounts for the differences"},
     {"explanations[].array", kString, kOfFiles, "the array"},
     {"explanations[].kind", kString, kAlways,

@@ -1,14 +1,14 @@
-// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels and tables that kernels read, whoever
-// made them.
+// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels and tables that kernels read,
+// whoever made them.
 //
-// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds. A check
-// reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which value. An error is
-// what makes a kernel wrong; a warning is what some kernels do not expect (an empty sequence). Equal artefacts give
-// equal findings for any number of threads.
+// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds.
+// A check reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which
+// value. An error is what makes a kernel wrong; a warning is what some kernels do not expect (an empty
+// sequence). Equal artefacts give equal findings for any number of threads.
 //
-// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what cannot be
-// looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a claim that makes no
-// sense (an alignment of 0).
+// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what
+// cannot be looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a
+// claim that makes no sense (an alignment of 0).
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,9 @@ class Findings {
 
   explicit Findings(std::span<const Rule> rules, std::int64_t most = kFew);
 
-  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were found at
-  /// places before it; then make() gives the Finding. Places are any numbers that put the findings of a rule in
-  /// order, such as flat indices.
+  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were
+  /// found at places before it; then make() gives the Finding. Places are any numbers that put the findings
+  /// of a rule in order, such as flat indices.
   template <class Make>
   void add(std::string_view rule, std::int64_t place, Make&& make, std::int64_t count = 1) {
     OfRule& of = found_[row_of(rule)];
@@ -121,16 +121,16 @@ class Findings {
   Report facts_;
 };
 
-/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and how many
-/// there are of each rule that was broken.
+/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and
+/// how many there are of each rule that was broken.
 Report describe(const Findings& findings);
 
 struct CheckOptions {
   std::int64_t most_findings = Findings::kFew;  // kept of each rule
   /// Counts elements; called by one thread at a time.
   std::function<void(std::int64_t done, std::int64_t all)> progress = {};
-  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values decide it; 0:
-  /// no limit.
+  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values
+  /// decide it; 0: no limit.
   std::int64_t max_bytes = 0;
 };
 
@@ -147,16 +147,16 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
                           const CheckOptions& options = {});
 
 struct SegmentIdsClaims {
-  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where they are
-  /// no cu_seqlens.
+  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where
+  /// they are no cu_seqlens.
   IntegerArray cu_seqlens = {};
   /// Which ids are padding: 0 and less (document), or those below 0.
   Convention convention = Convention::document;
 };
 
-/// Ids of packed segments, (tokens,) or (batch, tokens), each row on its own: the tokens of a segment follow one
-/// another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each range of ids that
-/// are in use, which for ids that count up is one; that is what max_bytes is for.
+/// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment follow
+/// one another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each
+/// range of ids that are in use, which for ids that count up is one; that is what max_bytes is for.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
@@ -167,15 +167,15 @@ struct PositionIdsClaims {
   std::optional<std::int64_t> padding = {};
 };
 
-/// Positions of packed tokens in their sequences, (tokens,) or (batch, tokens): 0, 1, 2, … and again from 0. Below 0
-/// is padding. Memory: a piece, and 8 bytes a sequence.
+/// Positions of packed tokens in their sequences, (tokens,) or (..., tokens): 0, 1, 2, … and again from 0.
+/// Below 0 is padding. Memory: a piece, and 8 bytes a sequence.
 Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims = {},
                             const CheckOptions& options = {});
 
 // --- groups
 
-/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly groups are
-/// filled. Memory: a piece.
+/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly
+/// groups are filled. Memory: a piece.
 Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m = std::nullopt,
                            const CheckOptions& options = {});
 
@@ -187,8 +187,8 @@ struct GroupMetadataArrays {
 struct GroupMetadataClaims {
   std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
   std::optional<std::int64_t> m = {};   // all rows
-  /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each choice but
-  /// −1 is a row. At most one of them.
+  /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each
+  /// choice but −1 is a row. At most one of them.
   IntegerArray group_sizes = {};
   IntegerArray topk_ids = {};
   std::int64_t experts = 0;
@@ -198,17 +198,17 @@ struct GroupMetadataClaims {
   std::optional<EmptyGroups> empty_groups = {};         // absent: all of them have a step, or none has
 };
 
-/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the attributes,
-/// if ejk wrote them. Throws Error{input} where an array is missing.
+/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the
+/// attributes, if ejk wrote them. Throws Error{input} where an array is missing.
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
 
-/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are looked at.
-/// Memory: 32 bytes an entry.
+/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are
+/// looked at. Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 
-/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say how evenly
-/// they are chosen. Memory: a piece for each thread, and 8 bytes an expert.
+/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say
+/// how evenly they are chosen. Memory: for each thread a piece, and 8 bytes an expert.
 Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t> experts = std::nullopt,
                         const CheckOptions& options = {});
 
@@ -220,7 +220,8 @@ struct IndicesClaims {
   std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
 };
 
-/// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: a piece and 40 n bytes for each thread.
+/// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: for each thread a piece and
+/// 80 n bytes.
 Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims = {},
                        const CheckOptions& options = {});
 
@@ -231,14 +232,14 @@ struct BlockTableClaims {
   std::optional<std::int64_t> null_page = {};
 };
 
-/// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size) count,
-/// and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8 bytes for each
-/// page of the cache, or without their number 64 for each page that is used.
+/// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size)
+/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8
+/// bytes for each page of the cache, or without their number 64 for each page that is used.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
-/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices, or of a
-/// token in topk_ids.
+/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices,
+/// or of a token in topk_ids.
 std::int64_t check_bytes(std::int64_t row = 0);
 
 }  // namespace ejk

@@ -1,5 +1,5 @@
-// Block tables: row after row, only as far as the length of its sequence needs. For each page the last sequence that
-// has it is kept, which tells a page that a sequence has twice from one that several share.
+// Block tables: row after row, only as far as the length of its sequence needs. For each page the last
+// sequence that has it is kept, which tells a page that a sequence has twice from one that several share.
 // tests: tests/check/test_block_table.cpp
 #include <fmt/format.h>
 

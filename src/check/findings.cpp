@@ -1,5 +1,5 @@
-// Findings are kept by rule, sorted by place, so that the first few are the same whatever order they come in. A
-// finding beyond those costs a comparison: its text is never made.
+// Findings are kept by rule, sorted by place, so that the first few are the same whatever order they come in.
+// A finding beyond those costs a comparison: its text is never made.
 // tests: tests/check/test_findings.cpp
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
-// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the tiles that
-// the rows of each group lie in: a tile without a step is dropped, one with two is computed twice. Where the steps are
-// in order, as they should be, sorting takes no time. Source of the meaning: include/ejk/groups.hpp.
+// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the
+// tiles that the rows of each group lie in: a tile without a step is dropped, one with two is computed twice.
+// Where the steps are in order, as they should be, sorting takes no time. Source of the meaning:
+// include/ejk/groups.hpp.
 // tests: tests/check/test_groups.cpp
 #include <fmt/format.h>
 
@@ -62,6 +63,12 @@ class Checker {
     found_.add(rule, index, [&] { return Finding{array, {index}, std::move(value), message()}; });
   }
 
+  // Of an array as a whole.
+  template <class Message>
+  void add_whole(std::string_view rule, const char* array, ReportValue value, Message&& message) {
+    found_.add(rule, -1, [&] { return Finding{array, {}, std::move(value), message()}; });
+  }
+
   std::int64_t begin_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g)]; }
   std::int64_t end_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g) + 1]; }
 
@@ -110,8 +117,9 @@ class Checker {
 
   void compare_sizes(const std::vector<std::int64_t>& sizes) {
     if (sizes.size() + 1 != offsets_.size())
-      return add("shape", "group_offsets", std::ssize(offsets_), {},
-                 [&] { return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size()); });
+      return add_whole("shape", "group_offsets", {}, [&] {
+        return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size());
+      });
     // A wrong size moves all offsets behind it, so that each group's own rows are what is compared.
     for (std::size_t g = 0; g < sizes.size(); ++g) {
       const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
@@ -132,15 +140,12 @@ class Checker {
     const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
     const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
     if (offsets_.empty()) {
-      found_.add("shape", 0, [] {
-        return Finding{"group_offsets", {}, {}, "it has no element, not even a 0"};
-      });
+      add_whole("shape", "group_offsets", {}, [] { return "it has no element, not even a 0"; });
       return false;
     }
     if (num_tiles.size() != 1) {
-      found_.add("shape", 0, [&] {
-        return Finding{"num_tiles", {}, {}, fmt::format("{} numbers, not one", num_tiles.size())};
-      });
+      add_whole("shape", "num_tiles", {},
+                [&] { return fmt::format("{} numbers, not one", num_tiles.size()); });
       return false;
     }
     num_tiles_ = num_tiles[0];
@@ -149,16 +154,13 @@ class Checker {
     const bool no_rows = of_tiles == 0 && (length == groups_ - 1 || groups_ == 0);
     if (no_rows) tiles_ = 0;
     if (of_tiles != length && !no_rows) {
-      found_.add("shape", 0, [&] {
-        return Finding{"m_tile_ids", {}, {}, fmt::format("{} entries; group_ids has {}", of_tiles, length)};
-      });
+      add_whole("shape", "m_tile_ids", {},
+                [&] { return fmt::format("{} entries; group_ids has {}", of_tiles, length); });
       return false;
     }
     if (tiles_ < 0 || (groups_ == 0 && length > 0)) {
-      found_.add("shape", 0, [&] {
-        return Finding{
-            "group_ids", {}, {}, fmt::format("{} entries are too few for {} groups", length, groups_)};
-      });
+      add_whole("shape", "group_ids", {},
+                [&] { return fmt::format("{} entries do not go with {} groups", length, groups_); });
       return false;
     }
     first_ = claims_.start_group.value_or(0);
@@ -168,10 +170,9 @@ class Checker {
     const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
-    const auto room = [&](std::string wanted) {
-      found_.add("shape", 1, [&] {
-        return Finding{"group_ids", {}, {}, fmt::format("room for {} tiles, and {}", tiles_, wanted)};
-      });
+    const auto room = [&](const std::string& wanted) {
+      add_whole("shape", "group_ids", {},
+                [&] { return fmt::format("room for {} tiles, and {}", tiles_, wanted); });
     };
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
       room("rows for more");
@@ -180,9 +181,8 @@ class Checker {
     // Empty groups have steps without rows as well, for which there is no room.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
-      found_.add("num-tiles", 0, [&] {
-        return Finding{"num_tiles", {}, num_tiles_, fmt::format("there are {} entries", length)};
-      });
+      add_whole("num-tiles", "num_tiles", num_tiles_,
+                [&] { return fmt::format("there are {} entries", length); });
     // Without tiles nothing is computed, whatever the labels say.
     steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
@@ -243,8 +243,7 @@ class Checker {
         continue;
       }
       any_has_step = true;
-      for (const Step& step : steps.subspan(1))
-        idle(step, [] { return std::string("an empty group's second step"); });
+      for (const Step& step : steps.subspan(1)) idle(step, [] { return "an empty group's second step"; });
     }
     // Without tiles no group has a step.
     const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
@@ -256,7 +255,7 @@ class Checker {
   // The steps of a group that has rows: one for each of its tiles.
   void look_at_group(std::int64_t g, std::span<const Step> steps) {
     if (steps.empty())
-      return add("dropped", "group_offsets", g, begin_of(g), [&] { return std::string("it has no step"); });
+      return add("dropped", "group_offsets", g, begin_of(g), [] { return "it has no step"; });
     // Without the rows of a tile, those between the first and the last that it has.
     const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;

@@ -1,5 +1,5 @@
-// The keys that queries have chosen: each query by itself, on several threads. Keys that were seen are kept in a hash
-// table of the length of a row, so that the order of keys and their number do not matter.
+// The keys that queries have chosen: each query by itself, on several threads. Keys that were seen are kept
+// in a hash table of the length of a row, so that the order of keys and their number do not matter.
 // tests: tests/check/test_choices.cpp
 #include <fmt/format.h>
 

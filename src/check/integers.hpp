@@ -31,8 +31,8 @@ inline std::string one_of(const ArraySource& source) {
   return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
 }
 
-/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in words:
-/// "(batch, pages)".
+/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in
+/// words: "(batch, pages)".
 inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
                              const char* form) {
   if (!is_integer(source.dtype()))
@@ -44,13 +44,13 @@ inline void require_integers(const ArraySource& source, const char* what, std::s
   if (rank >= least && rank <= most) return;
   Error error(Error::Kind::input,
               fmt::format("{} must be {}, not of shape {}", what, form, to_string(source.shape())));
-  if (rank == most + 1) error.hint(one_of(source));
+  if (rank > most && rank - most == 1) error.hint(one_of(source));
   throw std::move(error.at(source.name()));
 }
 
-/// Throws Error{input} unless it is (tokens,), or (1, tokens): cu_seqlens are of one row.
+/// Throws Error{input} unless it is (tokens,), or has other axes of length 1: cu_seqlens are of one row.
 inline void require_one_row(const ArraySource& source, const char* what) {
-  if (source.shape().size() == 2 && source.shape()[0] != 1)
+  if (element_count(source.shape()) != source.shape().back())
     throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
                                                           what, to_string(source.shape())))
                         .at(source.name())
@@ -123,9 +123,9 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   }
 }
 
-/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several threads,
-/// each with a part that make() made; then join(part) for each, in any order. An element takes one thread about `each`
-/// nanoseconds.
+/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several
+/// threads, each with a part that make() made; then join(part) for each, in any order. An element takes one
+/// thread about `each` nanoseconds.
 template <class Make, class Work, class Join>
 void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptions& options, double each,
                Make&& make, Work&& work, Join&& join) {
@@ -154,8 +154,8 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
       [&](std::pair<Part, Buffer>& part) { join(part.first); });
 }
 
-/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they were
-/// made, so that it need not be emptied.
+/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they
+/// were made, so that it need not be emptied.
 class SeenSet {
  public:
   explicit SeenSet(std::int64_t most) {

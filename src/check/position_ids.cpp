@@ -1,5 +1,5 @@
-// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said by
-// cu_seqlens, or by the zeros among the positions.
+// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said
+// by cu_seqlens, or by the zeros among the positions.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -89,7 +89,7 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 
 Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims,
                             const CheckOptions& options) {
-  check::require_integers(*ids, "position ids", 1, 2, "(tokens,) or (batch, tokens)");
+  check::require_integers(*ids, "position ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   Walk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");

@@ -1,5 +1,5 @@
-// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids that count
-// up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
+// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids
+// that count up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -38,8 +38,7 @@ class IdSet {
     ranges_.emplace(id, end);
     if (most_ > 0 && std::ssize(ranges_) > most_)
       throw Error(Error::Kind::budget,
-                  fmt::format("the ids are so far from counting up that {} are to be remembered one "
-                              "by one, more than {} allowed hold",
+                  fmt::format("the ids of segments do not count up: {} ranges of them take more than {}",
                               format_count(std::ssize(ranges_)), format_bytes(most_ * kOfRange)));
     return true;
   }
@@ -148,7 +147,7 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims,
                            const CheckOptions& options) {
-  check::require_integers(*ids, "segment ids", 1, 2, "(tokens,) or (batch, tokens)");
+  check::require_integers(*ids, "segment ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   Walk walk(*ids, claims, options);
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "segment ids");

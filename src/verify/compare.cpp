@@ -364,7 +364,8 @@ class Comparer {
       part.finite += m;
       part.both_zero += stats.zeros;
       absolute.see(static_cast<double>(stats.difference), begin);
-      if (stats.expected_squares > 0) relative.see(static_cast<double>(stats.relative), begin);
+      if (stats.expected_squares > 0 || stats.relative > 0)
+        relative.see(static_cast<double>(stats.relative), begin);
       ulps.see(static_cast<double>(stats.steps), begin);
       if (stats.close && !is_lossy(stats, m)) {
         part.squares.join({static_cast<double>(stats.difference_squares),
@@ -501,8 +502,9 @@ std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expecte
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
   for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
-    if (t && !(*t >= 0))
-      throw Error(Error::Kind::usage, fmt::format("the tolerance is {}; it must be at least 0", *t));
+    if (t && (!(*t >= 0) || std::isinf(*t)))
+      throw Error(Error::Kind::usage,
+                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
   Comparison result;
   const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
   result.rtol = tolerance.rtol.value_or(rtol);

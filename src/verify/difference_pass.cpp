@@ -312,6 +312,18 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
   return result;
 }
 
+std::vector<bool> pieces_in(const Scope& scope, const Shape& shape) {
+  const arrays::Boxes boxes(shape, kPieceElements);
+  std::vector<bool> pieces;
+  for (std::size_t b = 0; b < boxes.starts.size(); ++b) {
+    bool in = true;
+    for (std::size_t d = 0; d < shape.size() && in; ++d)
+      in = scope.meets(d, boxes.starts[b][d], boxes.starts[b][d] + boxes.counts[b][d]);
+    pieces.push_back(in);
+  }
+  return pieces;
+}
+
 std::int64_t pass_bytes(const Shape& shape) {
   std::int64_t bins = 0;
   for (const std::int64_t length : shape) bins += std::min(length, kMostBins) + 1;

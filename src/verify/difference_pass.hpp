@@ -59,6 +59,9 @@ struct PassPlan {
 
 PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress);
 
+/// The pieces that hold elements of a scope.
+std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);
+
 /// Bytes that a pass takes, at most.
 std::int64_t pass_bytes(const Shape& shape);
 

@@ -14,6 +14,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "ejk/threads.hpp"
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
 #include "verify/hypothesis.hpp"
@@ -31,6 +32,7 @@ using verify::TileGrid;
 using verify::Verdict;
 
 constexpr std::int64_t kFewestExplained = 8;
+constexpr double kLeastShare = 0.05;  // of what is left: less is not the story
 constexpr std::size_t kMostExplanations = 6;
 constexpr int kMostPasses = 32;
 constexpr std::int64_t kPictureCells = 64;
@@ -73,7 +75,8 @@ Naming naming_of(const Shape& shape, const ExplainOptions& options) {
     const auto groups = static_cast<std::int64_t>(offsets.size()) - 1;
     const auto of_groups = std::find(shape.begin(), shape.end(), groups);
     const bool has_rows = std::find(shape.begin(), shape.end(), offsets.back()) != shape.end();
-    if (!has_rows && of_groups != shape.end()) {  // an index a group
+    const bool is_weights = shape.size() == 3 && shape[0] == groups;  // (groups, k, n), whatever k is
+    if (is_weights || (!has_rows && of_groups != shape.end())) {      // an index a group
       if (options.axes.empty()) naming.axes[static_cast<std::size_t>(of_groups - shape.begin())] = "group";
     } else if (!has_rows && !shape.empty() && shape[0] > offsets.back()) {  // rows past the last group
       naming.runs.push_back({0, "group", std::move(offsets)});
@@ -194,47 +197,45 @@ bool holds(const Verdict& verdict) {
          explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
 }
 
-// Takes indices out of the scope for which it does not hold; whether there were some. First all that it explains
-// nothing of, then those of the axis that tells best where it holds.
-bool tighten(Hypothesis& hypothesis, const Verdict& verdict) {
-  const auto without = [&](std::size_t d, auto&& keep, std::int64_t& kept, bool& is_less) {
+// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then those of the
+// axis that tells best where it holds. The axis that has become the most ragged; nothing where none was taken out.
+std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
+  struct Kept {
+    std::vector<AxisRange> ranges;
+    std::int64_t explained = 0;
+    bool is_less = false;
+  };
+  const auto kept = [&](std::size_t d, auto&& keep) {
+    Kept result;
     const verify::IndexCounts &explained = verdict.explained_at[d], &failed = verdict.failed_at[d];
     std::size_t i = 0;
-    return explained.ranges([&](std::int64_t n, std::int64_t) {
+    result.ranges = explained.ranges([&](std::int64_t n, std::int64_t) {
       const std::int64_t failures = failed.counts[i++];
       const bool stays = n > 0 && keep(n, failures);
-      if (stays) kept += n;
-      is_less = is_less || (!stays && failures > 0);
+      if (stays) result.explained += n;
+      result.is_less = result.is_less || (!stays && failures > 0);
       return stays;
     });
+    return result;
   };
-  const std::size_t rank = hypothesis.scope.axes.size();
-  bool is_less = false;
-  std::vector<std::vector<AxisRange>> support;
-  for (std::size_t d = 0; d < rank; ++d) {
-    std::int64_t kept = 0;
-    const std::int64_t most =
-        *std::max_element(verdict.explained_at[d].counts.begin(), verdict.explained_at[d].counts.end());
-    support.push_back(without(
-        d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; }, kept, is_less));
+  std::optional<std::size_t> ragged;
+  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
+    const std::vector<std::int64_t>& counts = verdict.explained_at[d].counts;
+    const std::int64_t most = *std::max_element(counts.begin(), counts.end());
+    Kept support = kept(d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; });
+    if (!support.is_less) continue;
+    hypothesis.scope.axes[d] = std::move(support.ranges);
+    if (!ragged || hypothesis.scope.axes[d].size() > hypothesis.scope.axes[*ragged].size()) ragged = d;
   }
-  if (is_less) {
-    hypothesis.scope.axes = std::move(support);
-    return true;
+  if (ragged) return ragged;
+  Kept best;
+  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
+    Kept clean = kept(d, [](std::int64_t n, std::int64_t failures) { return n >= 19 * failures; });
+    if (clean.is_less && clean.explained > best.explained) best = std::move(clean), ragged = d;
   }
-  std::int64_t best = 0;
-  std::size_t axis = 0;
-  std::vector<AxisRange> ranges;
-  for (std::size_t d = 0; d < rank; ++d) {
-    std::int64_t kept = 0;
-    bool less = false;
-    auto clean = without(
-        d, [](std::int64_t n, std::int64_t failures) { return n >= 19 * failures; }, kept, less);
-    if (less && kept > best) best = kept, axis = d, ranges = std::move(clean);
-  }
-  if (best < kFewestExplained) return false;
-  hypothesis.scope.axes[axis] = std::move(ranges);
-  return true;
+  if (best.explained < kFewestExplained) return std::nullopt;
+  hypothesis.scope.axes[*ragged] = std::move(best.ranges);
+  return ragged;
 }
 
 class Search {
@@ -256,11 +257,15 @@ class Search {
     bool found = true;
     while (found && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
       found = false;
-      for (const verify::Finder& finder : verify::finders(naming_.shape.size())) {
+      for (const verify::Finder& finder : verify::finders(naming_)) {
         if (finder.needs_elements && !at_hand) {
           into.not_tried =
-              "exchanges, shifts, transpositions, unwritten boxes and factors of lines: they need both arrays in memory "
-              "or in files that are not compressed";
+              "exchanges, shifts, transpositions, unwritten boxes and factors of lines, which need both arrays in "
+              "memory or in files that are not compressed";
+          continue;
+        }
+        if (!finder.not_tried.empty()) {
+          into.not_tried = finder.not_tried;
           continue;
         }
         const HypothesisPtr hypothesis = finder.find({actual_, expected_, agree_, naming_, rest_.samples});
@@ -272,7 +277,7 @@ class Search {
     }
     const auto all = static_cast<double>(first_.left);
     for (const auto& [hypothesis, explained] : accepted_) {
-      const std::string part = hypothesis->names_scope() ? "" : naming_.part(hypothesis->scope);
+      const std::string part = naming_.part(hypothesis->scope, hypothesis->named_axes());
       into.explanations.push_back({hypothesis->kind(),
                                    part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
                                    static_cast<double>(explained) / all});
@@ -281,23 +286,48 @@ class Search {
   }
 
  private:
-  // Of all elements with differences. What holds is set aside.
+  // Of all elements that it speaks of. What holds is set aside.
   bool test(const HypothesisPtr& hypothesis) {
+    // Where nothing differs it has nothing to explain.
+    for (std::size_t d = 0; d < naming_.shape.size(); ++d) {
+      if (!hypothesis->scope.axes[d].empty()) continue;
+      std::vector<AxisRange> support =
+          rest_.differing_at[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
+      std::int64_t indices = 0;
+      for (const AxisRange& range : support) indices += range.end - range.begin;
+      if (static_cast<double>(indices) < 0.95 * static_cast<double>(naming_.shape[d]))
+        hypothesis->scope.axes[d] = std::move(support);
+    }
+    const std::vector<AxisRange>* narrowed = nullptr;
     for (int turn = 0; turn < 4; ++turn) {
       std::vector<HypothesisPtr> all;
       for (const auto& [one, explained] : accepted_) all.push_back(one);
       all.push_back(hypothesis);
-      PassResult pass = verify::run_pass({actual_, expected_, agree_, all, {}, rest_.pieces}, progress_);
+      std::vector<bool> pieces = verify::pieces_in(hypothesis->scope, naming_.shape);
+      for (std::size_t p = 0; p < pieces.size(); ++p) pieces[p] = pieces[p] || rest_.pieces[p];
+      PassResult pass = verify::run_pass({actual_, expected_, agree_, all, {}, pieces}, progress_);
       ++passes_;
       const Verdict& verdict = pass.verdicts.back();
-      if (holds(verdict)) {
+      if (holds(verdict) && !is_scattered(narrowed) &&
+          static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
         accepted_.emplace_back(hypothesis, verdict.explained);
         rest_ = std::move(pass);
         return true;
       }
-      if (verdict.explained < kFewestExplained || !tighten(*hypothesis, verdict)) return false;
+      if (verdict.explained < kFewestExplained) return false;
+      const auto axis = tighten(*hypothesis, verdict);
+      if (!axis) return false;
+      narrowed = &hypothesis->scope.axes[*axis];
     }
     return false;
+  }
+
+  // Indices that were left over here and there: those for which it happens to hold.
+  static bool is_scattered(const std::vector<AxisRange>* ranges) {
+    if (ranges == nullptr || ranges->size() <= 4) return false;
+    std::int64_t indices = 0;
+    for (const AxisRange& range : *ranges) indices += range.end - range.begin;
+    return indices < 4 * static_cast<std::int64_t>(ranges->size());
   }
 
   const Side& actual_;
@@ -331,18 +361,28 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   });
   explained.axes = axes_of(naming, search.differences());
   explained.runs = runs_of(naming, search.differences());
+  if (search.differences().differing == 0) {  // integers that float64 does not tell apart
+    explained.axes.clear();
+    explained.not_tried = "anything: the values differ by less than float64 holds";
+    return explained;
+  }
   if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.differences().tiles);
   search.find_explanations(explained);
   return explained;
 }
 
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected) {
-  return compare_bytes(actual, expected) + 4 * verify::pass_bytes(expected.shape());
+  constexpr std::int64_t kTileCounts = 2;  // of either pass that is held
+  return compare_bytes(actual, expected) + 4 * verify::pass_bytes(expected.shape()) +
+         (threads() + kTileCounts) * kPictureCells * kPictureCells * 8;
 }
 
 Report describe(const Explained& explained) {
   Report comparison = describe(explained.comparison);
-  if (explained.axes.empty()) return comparison;
+  if (explained.axes.empty()) {
+    if (!explained.not_tried.empty()) comparison.add("not_tried", "not tried", explained.not_tried);
+    return comparison;
+  }
   // Where and why stand before the tables of single elements.
   Report report;
   report.warnings = std::move(comparison.warnings);
@@ -388,8 +428,8 @@ Report describe(const Explained& explained) {
   report.add("share_explained", "accounted for", explained.share_explained, Unit::share);
   report.add(table_of(explained.explanations));
   if (explained.explanations.empty())
-    report.add(Remark{"None of the usual mistakes accounts for the differences."});
-  if (!explained.not_tried.empty()) report.add(Remark{"Not tried: " + explained.not_tried + "."});
+    report.add(Remark{"Nothing that was tried accounts for the differences."});
+  if (!explained.not_tried.empty()) report.add("not_tried", "not tried", explained.not_tried);
   const auto has_contrast = [](const TileDifferences& tiles) {
     const std::vector<std::uint8_t>& states = *tiles.states;
     return std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end();

@@ -17,6 +17,7 @@
 #include <set>
 
 #include "arrays/cast.hpp"
+#include "core/axis.hpp"
 #include "core/splitmix64.hpp"
 #include "verify/float_type.hpp"
 #include "verify/hypothesis.hpp"
@@ -29,7 +30,7 @@ using Samples = std::vector<const Sample*>;
 
 constexpr double kMostlyHolds = 0.95;
 constexpr std::size_t kFewest = 8;              // samples that say something
-constexpr std::int64_t kMostIndices = 1 << 14;  // of an axis whose indices are matched one by one
+constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
 
 Samples all_of(const Evidence& evidence) {
   Samples samples;
@@ -262,12 +263,30 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 
 // --- a factor for each line of the last axis
 
-// Σae / Σe²; nothing where that is no finite number or e is 0.
-std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n) {
-  double ae = 0, ee = 0;
-  for (std::int64_t i = 0; i < n; ++i) ae += a[i] * e[i], ee += e[i] * e[i];
-  const double c = ae / ee;
-  return std::isfinite(c) && c != 0 ? std::optional(c) : std::nullopt;
+// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements that are not
+// all the same. Nothing where there is none but 1.
+std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
+                                     const Agreement& agree) {
+  std::vector<double> ratios;
+  std::int64_t others = 0, differing = 0;
+  double first = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(e[i]) || std::abs(e[i]) <= 8 * agree.atol) continue;
+    if (ratios.empty()) first = e[i];
+    others += !agree(first, e[i]);
+    differing += !agree(a[i], e[i]);
+    ratios.push_back(a[i] / e[i]);
+  }
+  const auto counted = std::ssize(ratios);
+  if (differing < static_cast<std::int64_t>(kFewest) || 2 * differing < counted || 4 * others < counted)
+    return std::nullopt;
+  const double c = median(std::move(ratios));
+  if (c == 0 || std::abs(c - 1) <= 4 * agree.rtol) return std::nullopt;
+  std::int64_t good = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol && agree(a[i], e[i] * c);
+  return static_cast<double>(good) >= kMostlyHolds * static_cast<double>(counted) ? std::optional(c)
+                                                                                  : std::nullopt;
 }
 
 class LineFactors final : public Hypothesis {
@@ -279,9 +298,8 @@ class LineFactors final : public Hypothesis {
 
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (line.n < kShortest) return false;
-    const auto c = factor_of_line(line.actual, line.expected, line.n);
-    if (!c || std::abs(*c - 1) <= 4 * agree_.rtol) return false;
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    const auto c = factor_of_line(line.actual, line.expected, line.n, agree_);
+    if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
     judge_each(line, agree_, scratch, [factor = *c](double e) { return e * factor; });
     return true;
   }
@@ -308,11 +326,7 @@ HypothesisPtr find_line_factors(const Evidence& e) {
     ++lines;
     e.actual.line(at, n, raw, a.data());
     e.expected.line(at, n, raw, x.data());
-    const auto c = factor_of_line(a.data(), x.data(), n);
-    if (!c || std::abs(*c - 1) <= 4 * e.agree.rtol) continue;
-    std::int64_t good = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) good += e.agree(a[i], x[i] * *c);
-    if (static_cast<double>(good) >= kMostlyHolds * static_cast<double>(n)) factors.push_back(*c);
+    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree)) factors.push_back(*c);
   }
   if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
   const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
@@ -329,24 +343,25 @@ HypothesisPtr find_line_factors(const Evidence& e) {
 
 // --- indices of an axis that hold what belongs to others
 
-class MovedIndices final : public Hypothesis {
+// Whose elements each of some indices of an axis holds, and that in words.
+using Moves = std::map<std::int64_t, std::int64_t>;
+struct Said {
+  std::string kind, text;
+};
+Said say(const Moves& from, std::size_t axis, const Naming& naming);
+
+class MovedIndices : public Hypothesis {
  public:
-  /// `from(i)`: whose elements index i holds; i or -1: nothing is said of it.
-  MovedIndices(std::string kind, const Side& expected, std::size_t axis,
-               std::function<std::int64_t(std::int64_t)> from, Agreement agree, std::string text,
-               bool names_scope)
-      : Hypothesis(std::move(kind), expected.shape().size()),
-        expected_(expected),
-        axis_(axis),
-        from_(std::move(from)),
-        agree_(agree),
-        text_(std::move(text)),
-        names_scope_(names_scope) {}
+  MovedIndices(std::string kind, const Evidence& evidence, std::size_t axis)
+      : Hypothesis(std::move(kind), evidence.naming.shape.size()),
+        expected_(evidence.expected),
+        agree_(evidence.agree),
+        axis_(axis) {}
 
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     const std::size_t last = line.at.size() - 1;
     if (axis_ != last) {
-      const std::int64_t from = from_(line.at[axis_]);
+      const std::int64_t from = whose(line.at[axis_]);
       if (from < 0 || from == line.at[axis_] || !scope.mark(line.at, line.n, line.in_scope)) return false;
       Shape at = line.at;
       at[axis_] = from;
@@ -356,33 +371,81 @@ class MovedIndices final : public Hypothesis {
       return true;
     }
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    scratch.places.resize(static_cast<std::size_t>(line.n));
     std::int64_t begin = expected_.shape()[last], end = 0;
     for (std::int64_t i = 0; i < line.n; ++i) {
-      const std::int64_t from = from_(line.at[last] + i);
+      const std::int64_t from = whose(line.at[last] + i);
       if (from < 0 || from == line.at[last] + i) line.in_scope[i] = 0;
       if (line.in_scope[i] != 0) begin = std::min(begin, from), end = std::max(end, from + 1);
+      scratch.places[static_cast<std::size_t>(i)] = from;
     }
     if (begin >= end) return false;
     Shape at = line.at;
     at[last] = begin;
     scratch.values.resize(static_cast<std::size_t>(end - begin));
     expected_.line(at, end - begin, scratch.raw, scratch.values.data());
-    for (std::int64_t i = 0; i < line.n; ++i)
-      if (line.in_scope[i] != 0)
-        line.holds[i] = agree_(line.actual[i],
-                               scratch.values[static_cast<std::size_t>(from_(line.at[last] + i) - begin)]);
+    for (std::int64_t i = 0; i < line.n; ++i) {
+      if (line.in_scope[i] == 0) continue;
+      const std::int64_t place = scratch.places[static_cast<std::size_t>(i)] - begin;
+      line.holds[i] = agree_(line.actual[i], scratch.values[static_cast<std::size_t>(place)]);
+    }
     return true;
   }
-  std::string text() const override { return text_; }
-  bool names_scope() const override { return names_scope_; }
+
+ protected:
+  /// Whose elements index i holds; -1 or i: nothing is said of it.
+  virtual std::int64_t whose(std::int64_t i) const = 0;
+  std::size_t axis() const { return axis_; }
 
  private:
   const Side& expected_;
-  std::size_t axis_;
-  std::function<std::int64_t(std::int64_t)> from_;
   Agreement agree_;
+  std::size_t axis_;
+};
+
+// Index by index.
+class MatchedIndices final : public MovedIndices {
+ public:
+  MatchedIndices(const Evidence& evidence, std::size_t axis, Moves from)
+      : MovedIndices(say(from, axis, evidence.naming).kind, evidence, axis),
+        naming_(evidence.naming),
+        from_(std::move(from)),
+        whose_(static_cast<std::size_t>(evidence.naming.shape[axis]), -1) {
+    for (const auto& [i, j] : from_) whose_[static_cast<std::size_t>(i)] = j;
+  }
+
+  std::string text() const override {
+    Moves told;
+    for (const auto& move : from_)
+      if (scope.contains(axis(), move.first)) told.insert(move);
+    return say(told.empty() ? from_ : told, axis(), naming_).text;
+  }
+  std::vector<std::size_t> named_axes() const override { return {axis()}; }
+
+ protected:
+  std::int64_t whose(std::int64_t i) const override { return whose_[static_cast<std::size_t>(i)]; }
+
+ private:
+  const Naming& naming_;
+  Moves from_;
+  std::vector<std::int64_t> whose_;
+};
+
+// All by one rule.
+class RuledIndices final : public MovedIndices {
+ public:
+  using Rule = std::function<std::int64_t(std::int64_t)>;
+  RuledIndices(std::string kind, const Evidence& evidence, std::size_t axis, Rule rule, std::string text)
+      : MovedIndices(std::move(kind), evidence, axis), rule_(std::move(rule)), text_(std::move(text)) {}
+
+  std::string text() const override { return text_; }
+
+ protected:
+  std::int64_t whose(std::int64_t i) const override { return rule_(i); }
+
+ private:
+  Rule rule_;
   std::string text_;
-  bool names_scope_;
 };
 
 // Lines along an axis, of either side.
@@ -412,9 +475,9 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
 
 // Whose elements each index holds, where that is another index's: found by where the values of `actual` stand
 // among those of `expected`, line by line.
-std::map<std::int64_t, std::int64_t> match_indices(const CrossLines& lines, const Agreement& agree) {
-  constexpr std::size_t kMostAlike = 32;
+Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
+  const std::size_t most_alike = std::clamp<std::size_t>(n / 32, 32, 128);
   std::vector<std::vector<std::pair<double, std::int64_t>>> sorted;
   for (const auto& line : lines.expected) {
     auto& pairs = sorted.emplace_back();
@@ -422,7 +485,7 @@ std::map<std::int64_t, std::int64_t> match_indices(const CrossLines& lines, cons
       if (std::isfinite(line[j])) pairs.emplace_back(line[j], static_cast<std::int64_t>(j));
     std::sort(pairs.begin(), pairs.end());
   }
-  std::map<std::int64_t, std::int64_t> from;
+  Moves from;
   std::map<std::int64_t, std::size_t> votes;
   for (std::size_t i = 0; i < n; ++i) {
     votes.clear();
@@ -435,11 +498,12 @@ std::map<std::int64_t, std::int64_t> match_indices(const CrossLines& lines, cons
       auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
                                  std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
       std::vector<std::int64_t> alike;
-      for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= kMostAlike; ++at)
+      for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= most_alike; ++at)
         if (agree(a, at->first)) alike.push_back(at->second);
       ++asked;
-      alike_shares += std::max(1.0, static_cast<double>(alike.size())) / static_cast<double>(n);
-      if (alike.size() > kMostAlike) continue;
+      // Beside the one that is meant there are so many others; where there are none, next to none.
+      alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
+      if (alike.size() > most_alike) continue;
       for (const std::int64_t j : alike) ++votes[j];
     }
     if (asked < 3) continue;
@@ -450,14 +514,13 @@ std::map<std::int64_t, std::int64_t> match_indices(const CrossLines& lines, cons
     const double by_chance = std::min(alike_shares / wanted, 1.0);
     const double log_chance =
         std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
-    const bool is_enough =
-        got >= 0.5 * wanted && (log_chance < std::log(1e-6) || (asked >= 4 && n <= 4 && got == wanted));
+    const bool is_enough = got >= 0.5 * wanted && log_chance < std::log(1e-6);
     if (is_enough) from[static_cast<std::int64_t>(i)] = best->first;
   }
   return from;
 }
 
-std::vector<std::int64_t> keys_of(const std::map<std::int64_t, std::int64_t>& from) {
+std::vector<std::int64_t> keys_of(const Moves& from) {
   std::vector<std::int64_t> keys;
   for (const auto& [i, j] : from) keys.push_back(i);
   return keys;
@@ -465,8 +528,7 @@ std::vector<std::int64_t> keys_of(const std::map<std::int64_t, std::int64_t>& fr
 
 // (i % inner) · outer + i / inner, for i and j = from(i): the order of an axis (outer, inner) that was taken for
 // (inner, outer).
-std::optional<std::int64_t> regrouping(const std::map<std::int64_t, std::int64_t>& from,
-                                       std::int64_t length) {
+std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
   for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
     if (length % inner != 0) continue;
     const auto is_regrouped = [&](const auto& pair) {
@@ -479,12 +541,7 @@ std::optional<std::int64_t> regrouping(const std::map<std::int64_t, std::int64_t
   return std::nullopt;
 }
 
-struct Said {
-  std::string kind, text;
-};
-
-// In words what was found of an axis.
-Said say(const std::map<std::int64_t, std::int64_t>& from, std::size_t axis, const Naming& naming) {
+Said say(const Moves& from, std::size_t axis, const Naming& naming) {
   const std::int64_t length = naming.shape[axis];
   const std::string& name = naming.axes[axis];
   const auto first = *from.begin();
@@ -514,16 +571,31 @@ Said say(const std::map<std::int64_t, std::int64_t>& from, std::size_t axis, con
   const bool in_step = all([&](const auto& p) { return p.second - p.first == step; });
   const auto places = ranges_of(keys_of(from));
   if (moved > 2 && in_step && std::abs(step) >= moved && places.size() == 1)  // from elsewhere
-    return {"repeated", fmt::format("{} holds what belongs to {}", naming.part(axis, places),
+    return {"repeated", fmt::format("{} hold what belongs to {}", naming.part(axis, places),
                                     naming.part(axis, {{places[0].begin + step, places[0].end + step}}))};
   if (moved > 2 && in_step)
     return {"shifted",
             fmt::format("index i of {} holds what belongs to i {} {}{}", name, step < 0 ? "-" : "+",
                         std::abs(step),
                         moved + std::abs(step) >= length ? "" : ", for " + naming.part(axis, places))};
-  if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; }))
-    return {"shifted", fmt::format("index i of {} holds what belongs to i + {} modulo {}", name,
-                                   ((step % length) + length) % length, length)};
+  if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; })) {
+    std::int64_t shorter = ((step % length) + length) % length;
+    if (2 * shorter > length) shorter -= length;
+    return {"shifted", fmt::format("index i of {} holds what belongs to i {} {} modulo {}", name,
+                                   shorter < 0 ? "-" : "+", std::abs(shorter), length)};
+  }
+  for (std::int64_t size = 2; size < length; ++size) {
+    const auto of_all = [&](auto&& rule) {
+      std::int64_t fixed = 0;
+      for (std::int64_t i = 0; i < length; ++i) fixed += rule(i) == i;
+      return moved + fixed == length && all([&](const auto& p) { return p.second == rule(p.first); });
+    };
+    if (of_all([&](std::int64_t i) { return i / size; }))
+      return {"repeated", fmt::format("index i of {} holds what belongs to i / {}", name, size)};
+    if (of_all([&](std::int64_t i) { return i % size; }))
+      return {"repeated", fmt::format("index i of {} holds what belongs to i mod {}", name, size)};
+    if (size > 256) break;  // repeated heads are few
+  }
   if (const auto inner = regrouping(from, length))
     return {"permuted", fmt::format("index i of {} holds what belongs to (i mod {}) * {} + i / {}", name,
                                     *inner, length / *inner, *inner)};
@@ -534,8 +606,9 @@ Said say(const std::map<std::int64_t, std::int64_t>& from, std::size_t axis, con
     std::size_t told = 0;
     for (const auto& [j, at] : holders) {
       if (told++ == 4) break;
-      text += fmt::format("{}{} holds what belongs to {}", text.empty() ? "" : "; ",
-                          naming.part(axis, ranges_of(at)), j);
+      text += fmt::format("{}{} {} what belongs to {}", text.empty() ? "" : "; ",
+                          naming.part(axis, ranges_of(at)), at.size() == 1 ? "holds" : "hold",
+                          naming.part(axis, {{j, j + 1}}));
     }
     if (holders.size() > 4) text += fmt::format(" and {} more", holders.size() - 4);
     return {"repeated", text};
@@ -549,22 +622,39 @@ Said say(const std::map<std::int64_t, std::int64_t>& from, std::size_t axis, con
                                   moved > 4 ? ", ..." : "")};
 }
 
+// Lines are read whole, with what other hypotheses have explained: without the indices of which nothing is left, as
+// far as the samples tell.
+void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
+  std::set<std::int64_t> left;
+  for (const Sample& s : e.samples) left.insert(s.at[axis]);
+  if (e.samples.size() < 20 * left.size()) return;
+  std::erase_if(from, [&](const auto& move) { return !left.contains(move.first); });
+}
+
+// Where nearly all are moved by as many places, in a circle perhaps, without the few that are not.
+void keep_one_step(Moves& from, std::int64_t length) {
+  const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
+  std::map<std::int64_t, std::size_t> steps;
+  for (const auto& move : from) ++steps[step(move)];
+  const auto most = std::max_element(steps.begin(), steps.end(),
+                                     [](const auto& x, const auto& y) { return x.second < y.second; });
+  if (most == steps.end() || 100 * most->second < 99 * from.size()) return;
+  std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
+}
+
 HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (length < 2 || length > kMostIndices || element_count(e.naming.shape) / length < 4) return nullptr;
-  const CrossLines lines = read_across(e, axis, 24);
+  const auto most_lines = static_cast<std::size_t>(std::clamp<std::int64_t>((1 << 22) / length, 8, 24));
+  const CrossLines lines = read_across(e, axis, most_lines);
   if (lines.actual.size() < 3) return nullptr;
-  const auto from = std::make_shared<std::map<std::int64_t, std::int64_t>>(match_indices(lines, e.agree));
-  if (from->empty()) return nullptr;
-  const Said said = say(*from, axis, e.naming);
-  auto hypothesis = std::make_shared<MovedIndices>(
-      said.kind, e.expected, axis,
-      [from](std::int64_t i) {
-        const auto found = from->find(i);
-        return found == from->end() ? std::int64_t{-1} : found->second;
-      },
-      e.agree, said.text, true);
-  hypothesis->scope.axes[axis] = ranges_of(keys_of(*from));
+  Moves from = match_indices(lines, e.agree);
+  keep_what_is_left(from, e, axis);
+  keep_one_step(from, length);
+  if (from.empty()) return nullptr;
+  std::vector<AxisRange> indices = ranges_of(keys_of(from));
+  auto hypothesis = std::make_shared<MatchedIndices>(e, axis, std::move(from));
+  hypothesis->scope.axes[axis] = std::move(indices);
   return hypothesis;
 }
 
@@ -601,26 +691,28 @@ HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
     for (const std::int64_t step : {size, -size}) {
       const auto from = [inside, step](std::int64_t i) { return inside(i + step); };
       if (!holds(from)) continue;
-      return std::make_shared<MovedIndices>("shifted", e.expected, axis, from, e.agree,
+      return std::make_shared<RuledIndices>("shifted", e, axis, from,
                                             fmt::format("index i of {} holds what belongs to i {} {}",
-                                                        e.naming.axes[axis], step < 0 ? "-" : "+", size),
-                                            false);
+                                                        e.naming.axes[axis], step < 0 ? "-" : "+", size));
     }
   const auto back = [length](std::int64_t i) { return length - 1 - i; };
   if (!holds(back)) return nullptr;
-  return std::make_shared<MovedIndices>("reversed", e.expected, axis, back, e.agree,
-                                        fmt::format("{} is reversed", e.naming.axes[axis]), false);
+  return std::make_shared<RuledIndices>("reversed", e, axis, back,
+                                        fmt::format("{} is reversed", e.naming.axes[axis]));
 }
 
 // --- axes in another order
 
 class Transposed final : public Hypothesis {
  public:
-  /// The actual array holds, in C order, the elements of expected.transpose(axes).
-  Transposed(const Side& expected, std::vector<std::size_t> axes, Agreement agree, std::string text)
+  /// forth: the actual array holds, in C order, the elements of expected.transpose(axes). back: its elements are those
+  /// of the expected array's buffer, taken for an array of the transposed shape and transposed back.
+  enum class Way { forth, back };
+  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, Agreement agree, std::string text)
       : Hypothesis("transposed", axes.size()),
         expected_(expected),
         axes_(std::move(axes)),
+        way_(way),
         agree_(agree),
         text_(std::move(text)) {
     for (const std::size_t axis : axes_) transposed_.push_back(expected.shape()[axis]);
@@ -628,38 +720,38 @@ class Transposed final : public Hypothesis {
 
   bool judge(const JudgedLine& line, Scratch&) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    Shape place = place_of(line.at), at(place.size());
-    for (std::int64_t i = 0; i < line.n; ++i) {
-      for (std::size_t d = 0; d < axes_.size(); ++d) at[axes_[d]] = place[d];
-      line.holds[i] = agree_(line.actual[i], expected_.element(at));
-      for (std::size_t d = place.size(); d-- > 0;) {
-        if (++place[d] < transposed_[d]) break;
-        place[d] = 0;
-      }
-    }
+    Shape index = line.at;
+    for (std::int64_t i = 0; i < line.n; ++i, ++index.back())
+      line.holds[i] = agree_(line.actual[i], value_at(index));
     return true;
   }
   std::string text() const override { return text_; }
 
+  /// What it says is at this index of the actual array.
   double value_at(const Shape& index) const {
-    const Shape place = place_of(index);
-    Shape at(place.size());
-    for (std::size_t d = 0; d < axes_.size(); ++d) at[axes_[d]] = place[d];
+    const std::size_t rank = index.size();
+    Shape at(rank);
+    if (way_ == Way::forth) {
+      std::int64_t flat = flat_of(index, expected_.shape());
+      for (std::size_t d = rank; d-- > 0; flat /= transposed_[d]) at[axes_[d]] = flat % transposed_[d];
+    } else {
+      Shape place(rank);
+      for (std::size_t d = 0; d < rank; ++d) place[d] = index[axes_[d]];
+      at = core::index_of(expected_.shape(), flat_of(place, transposed_));
+    }
     return expected_.element(at);
   }
 
  private:
-  // Where the element that has this index in the actual array stands in the transposed one.
-  Shape place_of(const Shape& index) const {
+  static std::int64_t flat_of(const Shape& index, const Shape& shape) {
     std::int64_t flat = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) flat = flat * expected_.shape()[d] + index[d];
-    Shape place(index.size());
-    for (std::size_t d = place.size(); d-- > 0; flat /= transposed_[d]) place[d] = flat % transposed_[d];
-    return place;
+    for (std::size_t d = 0; d < index.size(); ++d) flat = flat * shape[d] + index[d];
+    return flat;
   }
 
   const Side& expected_;
   std::vector<std::size_t> axes_;
+  Way way_;
   Shape transposed_;
   Agreement agree_;
   std::string text_;
@@ -687,11 +779,18 @@ HypothesisPtr find_transposed(const Evidence& e) {
   for (const auto& order : orders) {
     std::string names;
     for (const std::size_t axis : order) names += (names.empty() ? "" : ", ") + e.naming.axes[axis];
-    auto hypothesis = std::make_shared<Transposed>(
-        e.expected, order, e.agree, fmt::format("it holds its elements in the order ({})", names));
-    if (share_of(samples, [&](const Sample* s) { return e.agree(s->actual, hypothesis->value_at(s->at)); }) >=
-        kMostlyHolds)
-      return hypothesis;
+    for (const auto way : {Transposed::Way::forth, Transposed::Way::back}) {
+      auto hypothesis = std::make_shared<Transposed>(
+          e.expected, order, way, e.agree,
+          fmt::format(
+              "{} in the order ({})",
+              way == Transposed::Way::forth ? "it holds its elements" : "its elements were taken to be",
+              names));
+      if (share_of(samples, [&](const Sample* s) {
+            return e.agree(s->actual, hypothesis->value_at(s->at));
+          }) >= kMostlyHolds)
+        return hypothesis;
+    }
   }
   return nullptr;
 }
@@ -717,8 +816,11 @@ bool same(double x, double y) { return x == y || (x != x && y != y); }
 
 class Unwritten final : public Hypothesis {
  public:
-  Unwritten(std::size_t rank, std::vector<Box> boxes, double value, std::string text)
-      : Hypothesis("unwritten", rank), boxes_(std::move(boxes)), value_(value), text_(std::move(text)) {}
+  Unwritten(const Naming& naming, std::vector<Box> boxes, double value)
+      : Hypothesis("unwritten", naming.shape.size()),
+        naming_(naming),
+        boxes_(std::move(boxes)),
+        value_(value) {}
 
   bool judge(const JudgedLine& line, Scratch&) const override {
     const std::size_t last = line.at.size() - 1;
@@ -731,25 +833,35 @@ class Unwritten final : public Hypothesis {
       const std::int64_t end = std::min(line.n, box.end[last] - line.at[last]);
       for (std::int64_t i = begin; i < end; ++i) {
         line.in_scope[i] = 1;
-        line.holds[i] = same(line.actual[i], value_);
+        line.holds[i] = same(line.actual[i], value_) && !same(line.expected[i], value_);
+        // What is rightly so tells nothing.
+        if (same(line.actual[i], value_) && line.holds[i] == 0) line.in_scope[i] = 0;
       }
       any = any || begin < end;
     }
     return any;
   }
-  std::string text() const override { return text_; }
-  bool names_scope() const override { return true; }
+  std::string text() const override;
+  std::vector<std::size_t> named_axes() const override {
+    std::vector<std::size_t> all(naming_.shape.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
 
  private:
+  const Naming& naming_;
   std::vector<Box> boxes_;
   double value_;
-  std::string text_;
 };
 
 // Makes a box of one value as large as it can be, axis by axis, the last first.
 class Grower {
  public:
-  Grower(const Side& side, double value) : side_(side), value_(value) {}
+  Grower(const Side& side, double value)
+      : side_(side), value_(value), budget_(4 * element_count(side.shape()) + kAtOnce) {}
+
+  /// It has read more than any few boxes can have.
+  bool is_exhausted() const { return budget_ < 0; }
 
   Box grow(const Shape& at) {
     Box box{at, at};
@@ -767,7 +879,7 @@ class Grower {
                      std::int64_t step) {
     const std::int64_t face = box.volume() / (box.end[axis] - box.begin[axis]);
     std::int64_t at_once = 1;
-    while (from != to) {
+    while (from != to && !is_exhausted()) {
       const std::int64_t some = std::min(at_once, std::abs(to - from));
       Shape start = box.begin, count(start.size());
       for (std::size_t d = 0; d < start.size(); ++d) count[d] = box.end[d] - box.begin[d];
@@ -776,7 +888,6 @@ class Grower {
       if (!is_one_value(start, count)) {
         if (some == 1) return from;
         at_once = std::max<std::int64_t>(1, some / 2);
-        most_ = at_once;
         continue;
       }
       from += step * some;
@@ -800,6 +911,7 @@ class Grower {
         return is_one_value(start, count);
       }
     }
+    budget_ -= n;
     values_.resize(static_cast<std::size_t>(n));
     side_.read(start, count, raw_, values_.data());
     return std::all_of(values_.begin(), values_.end(), [&](double x) { return same(x, value_); });
@@ -808,32 +920,85 @@ class Grower {
   static constexpr std::int64_t kAtOnce = 1 << 18;
   const Side& side_;
   double value_;
-  std::int64_t most_ = 0;
+  std::int64_t budget_;  // elements that may be read yet
   std::vector<std::byte> raw_;
   std::vector<double> values_;
 };
 
-// "tile (3, 1) of 64 x 64", or the part of each axis.
+// The part of each axis, and "tile (3, 1) of 64 x 64" where it is cut along two of them.
 std::string name_of(const Box& box, const Naming& naming) {
   const std::size_t rank = box.begin.size();
-  const auto is_whole = [&](std::size_t d) { return box.begin[d] == 0 && box.end[d] == naming.shape[d]; };
-  // Of the size of the box, or cut short by the end of the axis.
-  const auto place = [&](std::size_t d) -> std::optional<std::int64_t> {
-    const std::int64_t size = box.end[d] - box.begin[d];
-    return !is_whole(d) && box.begin[d] % size == 0 ? std::optional(box.begin[d] / size) : std::nullopt;
-  };
   Scope scope(rank);
-  for (std::size_t d = 0; d < rank; ++d)
-    if (!is_whole(d)) scope.axes[d] = {{box.begin[d], box.end[d]}};
+  std::vector<std::size_t> cut;  // axes of which it has more than one index and not all
+  for (std::size_t d = 0; d < rank; ++d) {
+    if (box.begin[d] == 0 && box.end[d] == naming.shape[d]) continue;
+    scope.axes[d] = {{box.begin[d], box.end[d]}};
+    if (box.end[d] - box.begin[d] > 1) cut.push_back(d);
+  }
   std::string text = naming.part(scope);
   if (text.empty()) text = "everything";
-  if (rank < 2) return text;
-  const auto row = place(rank - 2), column = place(rank - 1);
-  if (row && column && box.end[rank - 2] - box.begin[rank - 2] > 1 &&
-      box.end[rank - 1] - box.begin[rank - 1] > 1)
-    text += fmt::format(" (tile ({}, {}) of {} x {})", *row, *column, box.end[rank - 2] - box.begin[rank - 2],
-                        box.end[rank - 1] - box.begin[rank - 1]);
-  return text;
+  if (cut.size() != 2) return text;
+  // Of the size of the box, or cut short by the end of the axis.
+  const auto size = [&](std::size_t d) { return box.end[d] - box.begin[d]; };
+  if (box.begin[cut[0]] % size(cut[0]) != 0 || box.begin[cut[1]] % size(cut[1]) != 0) return text;
+  return text + fmt::format(" (tile ({}, {}) of {} x {})", box.begin[cut[0]] / size(cut[0]),
+                            box.begin[cut[1]] / size(cut[1]), size(cut[0]), size(cut[1]));
+}
+
+std::string Unwritten::text() const {
+  std::string text = name_of(boxes_[0], naming_);
+  for (std::size_t b = 1; b < std::min<std::size_t>(boxes_.size(), 3); ++b)
+    text += "; " + name_of(boxes_[b], naming_);
+  if (boxes_.size() > 3) text += fmt::format("; and {} more", boxes_.size() - 3);
+  text += boxes_.size() > 1 ? " hold" : " holds";
+  return text + (value_ == 0 || value_ != value_
+                     ? fmt::format(" only {:g}: never written", value_)
+                     : fmt::format(" only {:.6g}: filled, or never written", value_));
+}
+
+// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is wrong.
+std::optional<Box> differing_part(const Evidence& e, Box box, double value) {
+  Box part{box.end, box.begin};
+  std::int64_t differing = 0;
+  std::vector<std::byte> raw;
+  std::vector<double> line;
+  Shape at = box.begin;
+  const std::size_t last = at.size() - 1;
+  const std::int64_t n = box.end[last] - box.begin[last];
+  line.resize(static_cast<std::size_t>(n));
+  for (bool more = true; more;) {
+    e.expected.line(at, n, raw, line.data());
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (same(line[static_cast<std::size_t>(i)], value) || e.agree(value, line[static_cast<std::size_t>(i)]))
+        continue;
+      ++differing;
+      at[last] = box.begin[last] + i;
+      for (std::size_t d = 0; d <= last; ++d) {
+        part.begin[d] = std::min(part.begin[d], at[d]);
+        part.end[d] = std::max(part.end[d], at[d] + 1);
+      }
+    }
+    at[last] = box.begin[last];
+    more = false;
+    for (std::size_t d = last; d-- > 0;) {
+      if (++at[d] < box.end[d]) {
+        more = true;
+        break;
+      }
+      at[d] = box.begin[d];
+    }
+  }
+  if (differing < static_cast<std::int64_t>(kFewest)) return std::nullopt;
+  // Results may be 0 here and there; that they are another number by themselves is rarer.
+  const double least = value == 0 || value != value ? 0.3 : 0.9;
+  if (static_cast<double>(differing) < least * static_cast<double>(part.volume())) return std::nullopt;
+  return part;
+}
+
+bool overlap(const Box& x, const Box& y) {
+  for (std::size_t d = 0; d < x.begin.size(); ++d)
+    if (x.end[d] <= y.begin[d] || y.end[d] <= x.begin[d]) return false;
+  return true;
 }
 
 HypothesisPtr find_unwritten(const Evidence& e) {
@@ -850,7 +1015,8 @@ HypothesisPtr find_unwritten(const Evidence& e) {
     const auto value = std::bit_cast<double>(values[v].second);
     Grower grower(e.actual, value);
     std::vector<Box> boxes;
-    std::size_t small = 0, in_boxes = 0, asked = 0;
+    std::size_t rejected = 0, in_boxes = 0, asked = 0;
+    bool is_ragged = false;  // boxes that overlap are parts of another form
     for (const Sample& s : e.samples) {
       if (!same(s.actual, value)) continue;
       ++asked;
@@ -859,24 +1025,20 @@ HypothesisPtr find_unwritten(const Evidence& e) {
         ++in_boxes;
         continue;
       }
-      if (boxes.size() == 64 || small > 16) continue;
-      Box box = grower.grow(s.at);
-      if (box.volume() < static_cast<std::int64_t>(kFewest)) {
-        ++small;
+      if (boxes.size() == 512 || rejected > 16 || is_ragged || grower.is_exhausted()) continue;
+      const auto box = differing_part(e, grower.grow(s.at), value);
+      if (!box) {
+        ++rejected;
         continue;
       }
       ++in_boxes;
-      boxes.push_back(std::move(box));
+      is_ragged =
+          std::any_of(boxes.begin(), boxes.end(), [&](const Box& other) { return overlap(*box, other); });
+      boxes.push_back(*box);
     }
-    if (boxes.empty() || 10 * in_boxes < 9 * asked) continue;
-    std::string text = name_of(boxes[0], e.naming);
-    for (std::size_t b = 1; b < std::min<std::size_t>(boxes.size(), 3); ++b)
-      text += "; " + name_of(boxes[b], e.naming);
-    if (boxes.size() > 3) text += fmt::format("; and {} more", boxes.size() - 3);
-    text += boxes.size() > 1 ? " hold" : " holds";
-    text +=
-        value == 0 ? " only 0: never written" : fmt::format(" only {:.6g}: never written, or filled", value);
-    return std::make_shared<Unwritten>(e.naming.shape.size(), std::move(boxes), value, text);
+    if (boxes.empty() || is_ragged || 10 * in_boxes < 9 * asked) continue;
+    std::sort(boxes.begin(), boxes.end(), [](const Box& x, const Box& y) { return x.begin < y.begin; });
+    return std::make_shared<Unwritten>(e.naming, std::move(boxes), value);
   }
   return nullptr;
 }
@@ -885,30 +1047,38 @@ HypothesisPtr find_unwritten(const Evidence& e) {
 
 class Rounded final : public Hypothesis {
  public:
-  Rounded(std::size_t rank, DType dtype)
-      : Hypothesis("rounding", rank), dtype_(dtype), type_(float_type(dtype)) {}
+  enum class How { nearest, cut_off };
+  Rounded(std::size_t rank, DType dtype, How how)
+      : Hypothesis("rounding", rank), dtype_(dtype), type_(float_type(dtype)), how_(how) {}
 
   bool judge(const JudgedLine& line, Scratch&) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] = holds(line.actual[i], line.expected[i]);
     return true;
   }
-  std::string text() const override { return fmt::format("rounded to {}", ejk::name_of(dtype_)); }
+  std::string text() const override {
+    return fmt::format(
+        "{} to {}{}", how_ == How::nearest ? "rounded" : "cut off", ejk::name_of(dtype_),
+        dtype_ == DType::float16 ? ", or to another type with 10 bits of fraction (tf32)" : "");
+  }
 
-  // `a` is a number of the type, and the nearest of `e` or the next one to it.
+  // `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
   bool holds(double a, double e) const {
-    if (!std::isfinite(a) || !std::isfinite(e)) return same(a, e);
-    float narrow = 0;
-    if (dtype_ == DType::bfloat16)
-      narrow = arrays::widened(arrays::narrowed<bfloat16>(static_cast<float>(a)));
-    else
-      narrow = arrays::widened(arrays::narrowed<float16>(static_cast<float>(a)));
-    return static_cast<double>(narrow) == a && std::abs(a - e) <= 0.501 * type_.spacing_at(e);
+    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) > double{std::numeric_limits<float>::max()})
+      return false;
+    const auto single = static_cast<float>(a);
+    const float narrow = dtype_ == DType::bfloat16  ? arrays::widened(arrays::narrowed<bfloat16>(single))
+                         : dtype_ == DType::float16 ? arrays::widened(arrays::narrowed<float16>(single))
+                                                    : single;
+    if (static_cast<double>(narrow) != a) return false;
+    const double apart = std::abs(a - e), spacing = type_.spacing_at(e);
+    return how_ == How::nearest ? apart <= 0.501 * spacing : apart < spacing && std::abs(a) <= std::abs(e);
   }
 
  private:
   DType dtype_;
   FloatType type_;
+  How how_;
 };
 
 HypothesisPtr find_rounded(const Evidence& e) {
@@ -916,12 +1086,15 @@ HypothesisPtr find_rounded(const Evidence& e) {
   if (dtype != DType::float32 && dtype != DType::float64) return nullptr;
   const Samples samples = all_of(e);
   if (samples.size() < kFewest) return nullptr;
-  for (const DType narrow : {DType::float16, DType::bfloat16}) {
-    const auto hypothesis = std::make_shared<Rounded>(e.naming.shape.size(), narrow);
-    if (share_of(samples, [&](const Sample* s) { return hypothesis->holds(s->actual, s->expected); }) >=
-        kMostlyHolds)
-      return hypothesis;
-  }
+  std::vector<DType> narrower{DType::float16, DType::bfloat16};
+  if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
+  for (const DType narrow : narrower)
+    for (const auto how : {Rounded::How::nearest, Rounded::How::cut_off}) {
+      const auto hypothesis = std::make_shared<Rounded>(e.naming.shape.size(), narrow, how);
+      if (share_of(samples, [&](const Sample* s) { return hypothesis->holds(s->actual, s->expected); }) >=
+          kMostlyHolds)
+        return hypothesis;
+    }
   return nullptr;
 }
 
@@ -941,6 +1114,14 @@ bool Scope::contains(const Shape& at) const {
   for (std::size_t d = 0; d < at.size(); ++d)
     if (!contains(d, at[d])) return false;
   return true;
+}
+
+bool Scope::meets(std::size_t axis, std::int64_t begin, std::int64_t end) const {
+  const std::vector<AxisRange>& ranges = axes[axis];
+  if (ranges.empty()) return true;
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin,
+                                      [](std::int64_t i, const AxisRange& range) { return i < range.end; });
+  return after != ranges.end() && after->begin < end;
 }
 
 bool Scope::mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const {
@@ -999,28 +1180,36 @@ std::string Naming::part(std::size_t axis, const std::vector<AxisRange>& ranges)
     if (begin == from)
       return fmt::format("the first {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
   }
-  return fmt::format("{} {}", axes[axis], indices(ranges));
+  // "head 3", but "axis 0 at 3".
+  return fmt::format("{}{} {}", axes[axis], axes[axis].find(' ') == std::string::npos ? "" : " at",
+                     indices(ranges));
 }
 
-std::string Naming::part(const Scope& scope) const {
+std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& named) const {
   std::string text;
   for (std::size_t d = 0; d < scope.axes.size(); ++d) {
     const std::vector<AxisRange>& ranges = scope.axes[d];
+    if (std::find(named.begin(), named.end(), d) != named.end()) continue;
     if (ranges.empty() || (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == shape[d])) continue;
     text += (text.empty() ? "" : ", ") + part(d, ranges);
   }
   return text;
 }
 
-std::vector<Finder> finders(std::size_t rank) {
+std::vector<Finder> finders(const Naming& naming) {
+  const std::size_t rank = naming.shape.size();
   std::vector<Finder> all;
   all.push_back({[](const Evidence& e) { return find_constant(e, kFactor, make_factor); }});
   all.push_back({[](const Evidence& e) { return find_constant(e, kOffset, make_offset); }});
+  for (std::size_t d = 0; d < rank; ++d) {
+    all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
+    if (naming.shape[d] > kMostIndices)
+      all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
+                                         naming.axes[d], kMostIndices);
+  }
   all.push_back({find_line_factors, true});
   all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kFactor, make_factor); }});
   all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kOffset, make_offset); }});
-  for (std::size_t d = 0; d < rank; ++d)
-    all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});

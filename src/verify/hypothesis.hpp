@@ -27,6 +27,8 @@ struct Scope {
   explicit Scope(std::size_t rank) : axes(rank) {}
   bool contains(std::size_t axis, std::int64_t index) const;
   bool contains(const Shape& at) const;
+  /// Whether it has an index of [begin, end).
+  bool meets(std::size_t axis, std::int64_t begin, std::int64_t end) const;
   /// Whether the line of the last axis that begins at `at` has such elements; marks them.
   bool mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const;
 };
@@ -35,6 +37,7 @@ struct Scope {
 struct Scratch {
   std::vector<std::byte> raw;
   std::vector<double> values;
+  std::vector<std::int64_t> places;
 };
 
 /// A line of both sides, and what is to be said of it.
@@ -55,10 +58,10 @@ class Hypothesis {
 
   /// False where nothing of the line is in scope.
   virtual bool judge(const JudgedLine& line, Scratch& scratch) const = 0;
-  /// What it says, without the scope.
+  /// What it says of its scope as it is now, without naming that.
   virtual std::string text() const = 0;
-  /// The scope belongs to what text() says.
-  virtual bool names_scope() const { return false; }
+  /// The axes of the scope that text() names.
+  virtual std::vector<std::size_t> named_axes() const { return {}; }
 
   const std::string& kind() const { return kind_; }
 
@@ -86,8 +89,8 @@ struct Naming {
   std::string part(std::size_t axis, const std::vector<AxisRange>& ranges) const;
   /// The same without the axis: "128 to 255".
   static std::string indices(const std::vector<AxisRange>& ranges);
-  /// The parts of all axes that are not whole: "head 3, row 0 to 127"; empty: everything.
-  std::string part(const Scope& scope) const;
+  /// The parts of all axes that are not whole: "head 3, row 0 to 127"; empty: everything. Without those of `named`.
+  std::string part(const Scope& scope, const std::vector<std::size_t>& named = {}) const;
 };
 
 /// What the finders know.
@@ -105,8 +108,10 @@ struct Finder {
   std::function<HypothesisPtr(const Evidence&)> find;
   /// It reads elements here and there: both sides must be at hand.
   bool needs_elements = false;
+  /// Why it is not tried with such arrays, in words; empty: it is.
+  std::string not_tried = {};
 };
-std::vector<Finder> finders(std::size_t rank);
+std::vector<Finder> finders(const Naming& naming);
 
 /// The ranges that an increasing list of indices makes.
 std::vector<AxisRange> ranges_of(const std::vector<std::int64_t>& indices);

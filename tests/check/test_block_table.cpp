@@ -1,5 +1,5 @@
-// Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether each token
-// still has a page of its own sequence.
+// Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether
+// each token still has a page of its own sequence.
 #include <algorithm>
 #include <numeric>
 #include <set>

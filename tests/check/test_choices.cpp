@@ -1,5 +1,5 @@
-// Experts of tokens and keys of queries: one number of a right artefact is changed, and a plain loop says whether it
-// is still one.
+// Experts of tokens and keys of queries: one number of a right artefact is changed, and a plain loop says
+// whether it is still one.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>

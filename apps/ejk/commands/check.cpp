@@ -23,8 +23,8 @@ class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is an array
-  /// that was not given.
+  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is
+  /// an array that was not given.
   IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
     if (word.empty()) return {};
     return add(role, job_.open(role, word), bytes);
@@ -96,8 +96,7 @@ Run check_cu_seqlens(OptionSet& set) {
 
 Run check_segment_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<SegmentIdsClaims>>();
-  add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (batch, tokens)")
-      .required();
+  add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (..., tokens)").required();
   add_cu_seqlens(set, words->second);
   add_convention(set, words->claims.convention,
                  "which ids are padding: document or ejkernel\n"
@@ -115,12 +114,12 @@ Run check_segment_ids(OptionSet& set) {
 Run check_position_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<PositionIdsClaims>>();
   add_reference(set, "IDS", words->array,
-                "the position of each token, (tokens,) or (batch, tokens)\nBelow 0 is padding.")
+                "the position of each token, (tokens,) or (..., tokens)\nBelow 0 is padding.")
       .required();
   add_cu_seqlens(set, words->second);
-  add_word(
-      set, "--padding", words->claims.padding, at_least(0), "N",
-      "the position that padding has, as 1 in some tokenizers\nOnly where it does not go on from the position before it.");
+  add_word(set, "--padding", words->claims.padding, at_least(0), "N",
+           "the position that padding has, as 1 in some tokenizers\n"
+           "Only where it does not go on from the position before it.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
@@ -153,8 +152,8 @@ Run check_group_metadata(OptionSet& set) {
       .required();
   add_word(
       set, "--tm", claims.tm, at_least(1), "T",
-      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, tiles are "
-      "not compared with the rows of their groups.");
+      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, "
+      "tiles are not compared with the rows of their groups.");
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
@@ -238,9 +237,9 @@ Run check_block_table(OptionSet& set) {
   add_reference(set, "SEQ_LENS", words->second, "tokens of each sequence, (batch,)").required();
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
-  add_word(
-      set, "--null-page", words->claims.null_page, at_least(0), "N",
-      "a page that holds nothing, any number of times\nSome servers put it where a window has left a page behind.");
+  add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
+           "a page that holds nothing, any number of times\n"
+           "Some servers put it where a window has left a page behind.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
