@@ -221,6 +221,55 @@ constexpr ReportKey kGroupedMatmul[] = {
     {"check.differences[].reference", kNumberOrNull, kAlways, "the float64 value there"},
 };
 
+// --- results of other programs
+
+constexpr ReportKey kAgainst[] = {
+    {"against", kSection, "with --against", "MINE, held to the error bound"},
+    {"against.agrees", kBoolean, kAlways, "whether no element is beyond its bound"},
+    {"against.method", kString, kAlways, "what every element was compared with: float64 or the own result"},
+    {"against.elements", kInteger, kAlways, "elements that were given"},
+    {"against.beyond", kInteger, kAlways, "of them those beyond their bound"},
+    {"against.beyond_share", kShareOrNull, kAlways, "beyond / elements"},
+    {"against.largest", kNumberOrNull, kAlways,
+     "the largest error, in bounds; null where one is not a number"},
+    {"against.arrays", kTable, kAlways, "the arrays that were given"},
+    {"against.arrays[].array", kString, kAlways, "the array"},
+    {"against.arrays[].dtype", kString, kAlways, "its element type"},
+    {"against.arrays[].elements", kInteger, kAlways, "its elements"},
+    {"against.arrays[].beyond", kInteger, kAlways, "of them those beyond their bound"},
+    {"against.arrays[].beyond_share", kShareOrNull, kAlways, "beyond / elements"},
+    {"against.arrays[].zeros", kInteger, kAlways, "of those beyond, the ones that are 0"},
+    {"against.arrays[].not_numbers", kInteger, kAlways, "and NaN or infinite where a number belongs"},
+    {"against.parts", kTable, kAlways, "heads, batch entries, sequences or groups with elements beyond"},
+    {"against.parts[].array", kString, kAlways, "the array"},
+    {"against.parts[].axis", kString, kAlways, "head, key head, batch entry, sequence or group"},
+    {"against.parts[].index", kIntegerOrNull, kAlways, "which; null: rows of no group"},
+    {"against.parts[].elements", kInteger, kAlways, "its elements"},
+    {"against.parts[].beyond", kInteger, kAlways, "of them those beyond their bound"},
+    {"against.parts[].beyond_share", kShareOrNull, kAlways, "beyond / elements"},
+    {"against.parts[].worst", kNumberOrNull, kAlways, "the largest error, in bounds"},
+    {"against.where", kTable, kAlways, "the indices with elements beyond, axis by axis"},
+    {"against.where[].array", kString, kAlways, "the array"},
+    {"against.where[].axis", kString, kAlways, "heads, batch entries, queries, groups, rows and so on"},
+    {"against.where[].count", kInteger, kAlways, "how many of them have such elements"},
+    {"against.where[].length", kInteger, kAlways, "how many there are"},
+    {"against.where[].indices", kString, kAlways, "which: 0-3, 7"},
+    {"against.worst", kTable, kAlways, "the elements furthest beyond their bound, of a few rows"},
+    {"against.worst[].array", kString, kAlways, "the array"},
+    {"against.worst[].difference", kNumberOrNull, kAlways, "the difference"},
+    {"against.worst[].allowed", kNumberOrNull, kAlways, "the bound there"},
+    {"against.worst[].index", kShape, kAlways, "where it is"},
+    {"against.worst[].value", kNumberOrNull, kAlways, "MINE there"},
+    {"against.worst[].expected", kNumberOrNull, kAlways, "what it should be"},
+    {"against.explanations", kTable, "with --explain", "the mistakes that make MINE agree, best first"},
+    {"against.explanations[].kind", kString, kAlways, "a stable word; two joined by + hold together"},
+    {"against.explanations[].share_explained", kShare, kAlways, "of the elements beyond their bound"},
+    {"against.explanations[].text", kString, kAlways, "what is wrong, and where"},
+};
+
+constexpr ReportKey kNotGiven[] = {
+    {"against.not_given", kString, "where a result is not in MINE", "the results that it lacks"}};
+
 // --- attention
 
 constexpr ReportKey kAttentionInputs[] = {
@@ -650,8 +699,8 @@ const std::map<std::string_view, Keys>& table() {
       {"mask-info", joined({}, kMaskInfo)},
       {"mask", array_made()},
       {"group-metadata", joined({}, kGroupMetadata)},
-      {"grouped-matmul", joined({}, kGroupedMatmul)},
-      {"transposed-grouped-matmul", joined({}, kGroupedMatmul)},
+      {"grouped-matmul", joined({}, kGroupedMatmul, kAgainst)},
+      {"transposed-grouped-matmul", joined({}, kGroupedMatmul, kAgainst)},
       {"attention", joined({}, kAttentionInputs,
                            Keys{{"out", kShape, kAlways, "the shape of out"},
                                 {"out_dtype", kString, kAlways, "its element type"},
@@ -661,7 +710,7 @@ const std::map<std::string_view, Keys>& table() {
                            Keys{kMasksTime,
                                 kForwardTime,
                                 {"rate_flop_per_s", kNumberOrNull, kDone, "forward_flop / forward_time_s"}},
-                           kAttentionEnd)},
+                           kAttentionEnd, kAgainst, kNotGiven)},
       {"attention-grad",
        joined({}, kAttentionInputs,
               Keys{{"saved", kString, kAlways, "given or computed: out and lse of the forward pass"},
@@ -677,7 +726,7 @@ const std::map<std::string_view, Keys>& table() {
                    kForwardTime,
                    {"backward_time_s", kNumber, kDone, "the time of the backward pass"},
                    {"rate_flop_per_s", kNumberOrNull, kDone, "backward_flop / backward_time_s"}},
-              kAttentionEnd)},
+              kAttentionEnd, kAgainst, kNotGiven)},
       {"info", joined({}, kInfo)},
       {"convert",
        {{"arrays", kTable, kAlways, "the arrays"},

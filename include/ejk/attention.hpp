@@ -119,6 +119,8 @@ struct AttentionWork {
 };
 
 struct AttentionCheck;  // attention_check.hpp
+struct Against;         // against.hpp
+enum class Explain;     // against.hpp
 
 namespace attn {
 struct Plan;
@@ -161,6 +163,15 @@ class AttentionPlan {
   /// `results` are what run() gave, or another implementation's, of any float dtype; out and lse of `arrays`
   /// are not looked at. attention_check.hpp says what is compared.
   AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
+
+  /// `given` are another implementation's results for the same arguments, in the order of results(), of any
+  /// float dtype; those that are absent are not compared. `own` are what run() gave. Every element is judged;
+  /// with Explain::yes the usual mistakes are tried where some are beyond the bound. Throws Error{input} for
+  /// results of another shape, about their names.
+  Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                  const std::vector<std::optional<ArrayView>>& given, Explain explain) const;
+  /// Memory that compare() takes beside the arrays.
+  std::int64_t compare_bytes() const;
 
  private:
   friend Report describe(const AttentionPlan& plan);

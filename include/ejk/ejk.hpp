@@ -1,6 +1,7 @@
 // Everything.
 #pragma once
 
+#include "ejk/against.hpp"
 #include "ejk/array.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"

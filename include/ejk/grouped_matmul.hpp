@@ -38,6 +38,8 @@ enum class Existing { keep, add };
 
 class TilingTable;   // tiling.hpp
 struct MatmulCheck;  // matmul_check.hpp
+struct Against;      // against.hpp
+enum class Explain;  // against.hpp
 struct Report;       // report.hpp
 
 /// Told of the work done and of all of it; from any thread, one call at a time.
@@ -122,6 +124,15 @@ class GroupedMatmulPlan {
   /// before. matmul_check.hpp says what is compared.
   MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                     const ArrayView& out, const WorkProgress& progress = {}) const;
+
+  /// `given` is another implementation's result for the same arguments, of any float dtype, and `own` what run()
+  /// gave. Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the
+  /// bound. Throws Error{input} about "given" for one of another shape.
+  Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
+                  const ArrayView& own, const ArrayView& given, Explain explain,
+                  const WorkProgress& progress = {}) const;
+  /// Memory that compare() takes beside the arrays.
+  std::int64_t compare_bytes() const;
 
  private:
   friend Report describe(const GroupedMatmulPlan& plan);

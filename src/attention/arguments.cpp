@@ -182,6 +182,13 @@ ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
   return out;
 }
 
+Shape in_layout(const ArrayView& array, AttentionLayout layout) {
+  Shape shape = array.shape;
+  if (layout != Layout::bhsd) std::swap(shape[1], shape[2]);
+  if (layout == Layout::thd) shape.erase(shape.begin());
+  return shape;
+}
+
 CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSettings& options) {
   check_array(types.q, "q", options.layout);
   check_array(types.k, "k", options.layout);

@@ -13,28 +13,13 @@
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
+#include "attention/rows.hpp"
 #include "core/parallel.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/sample.hpp"
 
 namespace ejk::attn {
-
-namespace {
-
-double finer(DType arithmetic) { return arithmetic == DType::float64 ? 0x1p-29 : 1; }
-
-double half_spacing(DType dtype) { return verify::float_type(dtype).epsilon() / 2; }
-
-// Half of the smallest result; bfloat16 and float32 may lose subnormal numbers.
-double half_of_least(DType dtype) {
-  return dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
-}
-
-// Of the finite elements of an array of (B, heads, positions, elements): the largest, and the longest row.
-struct Extent {
-  double most = 0, longest = 0;
-};
 
 Extent extent_of(const ArrayView& array) {
   const std::int64_t rows = array.shape[0] * array.shape[1] * array.shape[2], size = array.shape[3];
@@ -56,46 +41,28 @@ Extent extent_of(const ArrayView& array) {
   return all;
 }
 
-// Rows of an array of (B, heads, positions, ·): all of them, or a sample, in order.
-struct Place {
-  std::int64_t entry = 0, head = 0, row = 0;  // row: within the entry
-  bool operator<(const Place& o) const {
-    return std::tie(entry, head, row) < std::tie(o.entry, o.head, o.row);
-  }
-};
+Bounds::Bounds(const CheckedArguments& setup, DType arithmetic)
+    : unit_(arithmetic == DType::float64 ? 0x1p-29 : 1),
+      q_(extent_of(setup.q)),
+      k_(extent_of(setup.k)),
+      v_(extent_of(setup.v)),
+      scale_(std::abs(setup.scale)),
+      value_size_(static_cast<double>(setup.shape.value_size)),
+      scores_(scale_ * q_.longest * k_.longest) {}
 
-class RowSampler {
- public:
-  enum class Of { queries, keys };
+void Bounds::set(const ArrayView& dout, double lse_most) {
+  dv_floor_ = 0x1p-22 * (1 + scores_ + lse_most) * extent_of(dout).most;
+  ds_floor_ = dv_floor_ * scale_ * value_size_ * v_.most;
+}
 
-  RowSampler(const CheckedArguments& setup, Of of) : setup_(setup), of_(of) {
-    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
-      first_.push_back(first_.back() + heads() * length(e));
-  }
-  std::int64_t count() const { return first_.back(); }
+namespace {
 
-  Place at(std::int64_t n) const {
-    const auto after = std::upper_bound(first_.begin(), first_.end(), n);
-    const std::int64_t entry = after - first_.begin() - 1, in_entry = n - after[-1], rows = length(entry);
-    return {entry, in_entry / rows, in_entry % rows};
-  }
-
-  std::vector<Place> choose(std::int64_t wanted) const {
-    std::vector<Place> places;
-    for (const std::int64_t n : verify::sample_rows(count(), wanted - 2)) places.push_back(at(n));
-    return places;
-  }
-
- private:
-  std::int64_t heads() const { return of_ == Of::queries ? setup_.shape.heads : setup_.shape.kv_heads; }
-  std::int64_t length(std::int64_t e) const {
-    return of_ == Of::queries ? setup_.q_length(e) : setup_.kv_length(e);
-  }
-
-  const CheckedArguments& setup_;
-  Of of_;
-  std::vector<std::int64_t> first_{0};
-};
+// All rows, or a sample, in order.
+std::vector<Place> choose(const Rows& rows, std::int64_t wanted) {
+  std::vector<Place> places;
+  for (const std::int64_t n : verify::sample_rows(rows.count(), wanted - 2)) places.push_back(rows.at(n));
+  return places;
+}
 
 // Of an element: its row, in the order in which rows are compared, and where that is.
 struct Position {
@@ -111,46 +78,32 @@ struct Position {
 struct Compared {
   std::string name;
   const CheckedArguments& setup;
-  ArrayView array;                           // as (B, heads, positions, elements), or lse as it is
-  const std::vector<std::int64_t>& offsets;  // of its positions
-  double relative = 0;                       // of what is allowed
+  const Rows& rows;
+  ArrayView array;      // as (B, heads, positions, elements), or lse as it is
+  double relative = 0;  // of what is allowed
   verify::ErrorStats<Position> stats{array.dtype};
 
   void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
-    const kernels::StridedMatrix rows = setup.rows_of(array, place.entry, place.head, offsets);
+    const kernels::StridedMatrix matrix = setup.rows_of(array, place.entry, place.head, rows.offsets());
     std::vector<double> got(reference.size());
-    load_row(rows, place.row, 0, std::ssize(got), got.data());
+    load_row(matrix, place.row, 0, std::ssize(got), got.data());
     for (std::size_t d = 0; d < got.size(); ++d) {
       const double size = std::isfinite(reference[d]) ? std::abs(reference[d]) : 0;
       stats.see({order, place, static_cast<std::int64_t>(d)}, got[d], reference[d],
-                absolute + relative * size + half_of_least(array.dtype));
+                absolute + relative * size + Bounds::half_of_least(array.dtype));
     }
   }
 
   void lse(std::int64_t order, const Place& place, double reference, double absolute) {
-    const Position at{order, place};
-    const Shape index = index_of(at);
-    const std::byte* from = array.data;
-    for (std::size_t d = 0; d < index.size(); ++d) from += index[d] * array.strides[d];
-    double value = 0;
-    load(array.dtype, from, 0, 1, &value);
-    stats.see(at, value, reference, absolute);
+    stats.see({order, place}, load_lse(array, rows.index_in_lse(place)), reference, absolute);
   }
 
   AttentionDifference difference(const verify::Largest<Position, verify::Deviation>& found) const {
     const auto& [value, reference, size, allowed] = found.item;
-    return {name, index_of(found.at), value, reference, size, allowed};
-  }
-
- private:
-  Shape index_of(const Position& at) const {
-    const auto& [entry, head, row] = at.place;
-    const bool packed = setup.packed();
-    const std::int64_t position = row + (packed ? offsets[static_cast<std::size_t>(entry)] : 0);
-    if (array.rank() < 4) return packed ? Shape{head, position} : Shape{entry, head, position};
-    if (packed) return {position, head, at.element};
-    if (setup.layout == AttentionLayout::bshd) return {entry, position, head, at.element};
-    return {entry, head, position, at.element};
+    const Place& place = found.at.place;
+    return {name,  array.rank() < 4 ? rows.index_in_lse(place) : rows.index_of(place, found.at.element),
+            value, reference,
+            size,  allowed};
   }
 };
 
@@ -186,26 +139,17 @@ void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
                             to_string(array.shape), to_string(shape)));
 }
 
-double most_finite(const std::vector<double>& values) {
-  double all = 0;
-  for (const double value : values)
-    if (std::isfinite(value)) all = std::max(all, std::abs(value));
-  return all;
-}
-
 AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& out,
                              const ArrayView& lse, double effort) {
   const Reference reference(setup, plan);
-  const RowSampler queries(setup, RowSampler::Of::queries);
+  const Rows queries(setup, Rows::Of::queries);
   AttentionCheck result;
   result.elements = element_count(out.shape) + element_count(lse.shape);
   const double work = reference_work(setup);
-  const auto chosen = queries.choose(affordable(queries.count(), work, effort));
+  const auto chosen = choose(queries, affordable(queries.count(), work, effort));
   if (std::ssize(chosen) < queries.count()) result.method = AttentionCheck::Method::sampled_rows;
 
-  const double u = finer(setup.shape.arithmetic);
-  const double scores = std::abs(setup.scale) * extent_of(setup.q).longest * extent_of(setup.k).longest;
-  const double v_most = extent_of(setup.v).most;
+  const Bounds bounds(setup, setup.shape.arithmetic);
   std::vector<ReferenceRow> rows(chosen.size());
   core::parallel_for(std::ssize(chosen), share(chosen.size(), queries.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
@@ -214,15 +158,13 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
   });
-  Compared outs{"out", setup, in_one_form(out, setup.layout), setup.q_offsets,
-                2e-5 * u + half_spacing(out.dtype)};
-  Compared lses{"lse", setup, lse, setup.q_offsets};
+  Compared outs{"out", setup, queries, in_one_form(out, setup.layout),
+                bounds.relative_of_out() + Bounds::half_spacing(out.dtype)};
+  Compared lses{"lse", setup, queries, lse};
   for (std::size_t n = 0; n < chosen.size(); ++n) {
     const auto order = 2 * static_cast<std::int64_t>(n);
-    const double size = std::isfinite(rows[n].lse) ? std::abs(rows[n].lse) : 0;
-    const double inexact = u * 0x1p-21 * (scores + size);
-    outs.row(order, chosen[n], rows[n].out, (2e-6 * u + inexact) * v_most);
-    lses.lse(order + 1, chosen[n], rows[n].lse, 1e-5 * u * std::max(1.0, size) + inexact);
+    outs.row(order, chosen[n], rows[n].out, bounds.of_out(rows[n].lse));
+    lses.lse(order + 1, chosen[n], rows[n].lse, bounds.of_lse(rows[n].lse));
   }
   conclude(result, {&outs, &lses});
   return result;
@@ -231,12 +173,12 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
 AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& dout,
                                const ArrayView& dq, const ArrayView& dk, const ArrayView& dv, double effort) {
   const Reference reference(setup, plan);
-  const RowSampler queries(setup, RowSampler::Of::queries), keys(setup, RowSampler::Of::keys);
+  const Rows queries(setup, Rows::Of::queries), keys(setup, Rows::Of::keys);
   AttentionCheck result;
   result.elements = element_count(dq.shape) + element_count(dk.shape) + element_count(dv.shape);
   const double work = reference_work(setup);
-  const auto some_queries = queries.choose(affordable(queries.count(), work, effort / 2));
-  const auto some_keys = keys.choose(affordable(keys.count(), work, effort / 2));
+  const auto some_queries = choose(queries, affordable(queries.count(), work, effort / 2));
+  const auto some_keys = choose(keys, affordable(keys.count(), work, effort / 2));
   const bool whole = std::ssize(some_queries) == queries.count() && std::ssize(some_keys) == keys.count();
   if (!whole) result.method = AttentionCheck::Method::sampled_rows;
 
@@ -267,30 +209,22 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
-  const double u = finer(setup.shape.arithmetic);
-  const Extent of_q = extent_of(setup.q), of_k = extent_of(setup.k);
-  const double v_most = extent_of(setup.v).most, g_most = extent_of(g).most;
-  const double scores = std::abs(setup.scale) * of_q.longest * of_k.longest + most_finite(saved.lse);
-  const double dv_floor = 0x1p-22 * (1 + scores) * g_most;
-  const double ds_floor =
-      dv_floor * std::abs(setup.scale) * static_cast<double>(setup.shape.value_size) * v_most;
+  Bounds bounds(setup, setup.shape.arithmetic);
+  bounds.set(g, most_finite(saved.lse));
   double dq_most = 0, dk_most = 0, dv_most = 0;
   for (const auto& row : dq_rows) dq_most = std::max(dq_most, most_finite(row));
   for (const auto& row : key_rows)
     dk_most = std::max(dk_most, most_finite(row.dk)), dv_most = std::max(dv_most, most_finite(row.dv));
-  const auto compared = [&](const char* name, const ArrayView& array,
-                            const std::vector<std::int64_t>& offsets) {
-    return Compared{name, setup, in_one_form(array, setup.layout), offsets, half_spacing(array.dtype)};
+  const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
+    return Compared{name, setup, rows, in_one_form(array, setup.layout), Bounds::half_spacing(array.dtype)};
   };
-  Compared dqs = compared("dq", dq, setup.q_offsets), dks = compared("dk", dk, setup.kv_offsets),
-           dvs = compared("dv", dv, setup.kv_offsets);
+  Compared dqs = compared("dq", dq, queries), dks = compared("dk", dk, keys), dvs = compared("dv", dv, keys);
   std::int64_t order = 0;
   for (std::size_t n = 0; n < some_queries.size(); ++n)
-    dqs.row(order++, some_queries[n], dq_rows[n], u * (1e-4 * dq_most + ds_floor * of_k.most));
+    dqs.row(order++, some_queries[n], dq_rows[n], bounds.of_dq(dq_most));
   for (std::size_t n = 0; n < some_keys.size(); ++n) {
-    const double weight = std::max(1.0, key_rows[n].weight);
-    dks.row(order++, some_keys[n], key_rows[n].dk, u * (1e-4 * dk_most + ds_floor * weight * of_q.most));
-    dvs.row(order++, some_keys[n], key_rows[n].dv, u * (1e-4 * dv_most + dv_floor * weight));
+    dks.row(order++, some_keys[n], key_rows[n].dk, bounds.of_dk(dk_most, key_rows[n].weight));
+    dvs.row(order++, some_keys[n], key_rows[n].dv, bounds.of_dv(dv_most, key_rows[n].weight));
   }
   conclude(result, {&dqs, &dks, &dvs});
   return result;

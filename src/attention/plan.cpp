@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "attention/against.hpp"
 #include "attention/check.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
@@ -88,8 +89,9 @@ std::vector<PlannedArray> results_of(const AttentionTypes& types, const Attentio
 
 }  // namespace
 
-Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& settings)
+Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& wanted)
     : types(arguments),
+      settings(wanted),
       setup(check_arguments(types, settings)),
       masks(masks_of(setup, settings)),
       results(results_of(types, settings, setup)) {
@@ -141,5 +143,12 @@ AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
                                     const std::vector<ArrayView>& results) const {
   return attn::check(*plan_, arrays, results, attn::kCheckEffort);
 }
+
+Against AttentionPlan::compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                               const std::vector<std::optional<ArrayView>>& given, Explain explain) const {
+  return attn::compare(*plan_, arrays, own, given, explain, attn::kCheckEffort);
+}
+
+std::int64_t AttentionPlan::compare_bytes() const { return attn::compare_bytes(*plan_, attn::kCheckEffort); }
 
 }  // namespace ejk

@@ -12,7 +12,7 @@ namespace ejk::attn {
 
 struct Plan {
   /// Throws what the constructor of AttentionPlan throws.
-  Plan(const AttentionTypes& arguments, const AttentionSettings& settings);
+  Plan(const AttentionTypes& arguments, const AttentionSettings& wanted);
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
@@ -20,6 +20,7 @@ struct Plan {
   const MaskPlan& blocks() const;
 
   AttentionTypes types;
+  AttentionSettings settings;
   CheckedArguments setup;
   MaskSet masks;  // refers to setup
   std::vector<PlannedArray> results;

@@ -84,6 +84,9 @@ CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& ty
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
 
+/// The shape of an array of (B, heads, positions, elements) in the layout.
+Shape in_layout(const ArrayView& array, AttentionLayout layout);
+
 /// A mask cut into blocks.
 struct MaskTiles {
   std::optional<Mask> mask;  // none: an entry without queries or keys

@@ -37,80 +37,159 @@ void add(Row& to, double factor, const Row& row) {
   for (std::size_t d = 0; d < to.size(); ++d) to[d] += factor * row[d];
 }
 
+void add_sizes(Row& to, double factor, const Row& row) {
+  for (std::size_t d = 0; d < to.size(); ++d) to[d] += std::abs(factor * row[d]);
+}
+
+}  // namespace
+
+std::int64_t Reference::kv_head_of(std::int64_t head) const {
+  return variation_.interleaved ? head % setup_.shape.kv_heads : head / setup_.group();
+}
+
+Problem Reference::varied(const Problem& problem) const {
+  Problem p = problem;
+  if (variation_.interleaved || variation_.one_sequence) {
+    const std::int64_t head = kv_head_of(p.head);
+    // The first sequence begins at the first key.
+    const std::int64_t entry = variation_.one_sequence ? 0 : p.entry;
+    p.k = setup_.rows_of(setup_.k, entry, head, setup_.kv_offsets);
+    p.v = setup_.rows_of(setup_.v, entry, head, setup_.kv_offsets);
+    if (variation_.one_sequence) p.kv_length = setup_.kv_offsets.back();
+  }
+  if (p.bias.data && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
+    p.bias = setup_
+                 .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
+                          variation_.bias_head >= 0 ? variation_.bias_head : p.head)
+                 .bias;
+  return p;
+}
+
 // Which pairs of a rectangle, one row or one column, attend.
-std::unique_ptr<bool[]> allowed(const MaskTiles* tiles, const mask::Rectangle& where) {
+std::unique_ptr<bool[]> Reference::allowed(const Problem& problem, const mask::Rectangle& where) const {
   const std::int64_t n = where.rows() * where.columns();
   auto out = std::make_unique<bool[]>(static_cast<std::size_t>(n));
-  if (tiles)
-    tiles->mask->read(where.q_begin, where.q_end, where.k_begin, where.k_end, out.get());
+  const Mask* mask = nullptr;
+  if (variation_.mask) {
+    mask = variation_.mask(problem);
+  } else if (const MaskTiles* tiles = plan_.of(problem)) {
+    mask = &*tiles->mask;
+  }
+  const std::int64_t first =
+      variation_.one_sequence ? setup_.q_offsets[static_cast<std::size_t>(problem.entry)] : 0;
+  if (mask)
+    mask->read(first + where.q_begin, first + where.q_end, where.k_begin, where.k_end, out.get());
   else
     std::fill_n(out.get(), n, true);
   return out;
 }
 
-struct Score {
-  double value, slope;
-};
-
-Score score(const CheckedArguments& setup, const Problem& p, const Row& q, const Row& k, std::int64_t i,
-            std::int64_t j) {
-  Score s{setup.scale * dot(q, k), 1};
-  if (setup.softcap > 0) {
-    const double t = std::tanh(s.value / setup.softcap);
-    s = {setup.softcap * t, 1 - t * t};
-  }
-  if (p.bias.data) {
-    double bias = 0;
-    load_row(p.bias, i, j, 1, &bias);
-    s.value += bias;
-  }
-  return s;
+std::vector<double> Reference::loaded(const kernels::StridedMatrix& matrix, std::int64_t row,
+                                      std::int64_t columns) const {
+  Row values = row_of(matrix, row, columns);
+  if (variation_.inputs)
+    for (double& value : values) value = variation_.inputs(value);
+  return values;
 }
 
-}  // namespace
+Reference::Score Reference::score(const Problem& p, const Row& q, const Row& k, std::int64_t i,
+                                  std::int64_t j) const {
+  using Cap = Variation::Cap;
+  const double scale = setup_.scale * variation_.scale, c = setup_.softcap;
+  const Cap order = c > 0 ? variation_.cap : Cap::none;
+  double bias = 0;
+  if (p.bias.data && variation_.bias != 0) {
+    load_row(p.bias, i, j, 1, &bias);
+    bias *= variation_.bias;
+  }
+  const double s = scale * dot(q, k);
+  const auto capped = [&](double x) {
+    const double t = std::tanh(x / c);
+    return Score{c * t, 1 - t * t};
+  };
+  Score result{s + bias, 1};
+  if (order == Cap::before_bias) {
+    result = capped(s);
+    result.value += bias;
+  } else if (order == Cap::after_bias) {
+    result = capped(s + bias);
+  } else if (order == Cap::before_scale) {
+    result = capped(s / scale);
+    result.value = scale * result.value + bias;
+  } else if (order == Cap::without_factor) {
+    result = capped(s);
+    result = {result.value / c + bias, result.slope / c};
+  }
+  if (!variation_.slope) result.slope = 1;
+  return result;
+}
 
-ReferenceRow Reference::row(const Problem& p, std::int64_t query) const {
+ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
+  const Problem p = varied(problem);
   ReferenceRow r;
   r.scores.assign(static_cast<std::size_t>(p.kv_length), kNothing);
   r.slopes.assign(static_cast<std::size_t>(p.kv_length), 1);
   r.out.assign(static_cast<std::size_t>(setup_.shape.value_size), 0);
-  r.lse = kNothing;
+  if (variation_.sizes) r.sizes.assign(r.out.size(), 0);
+  r.lse = r.most = kNothing;
   if (p.kv_length == 0) return r;
-  const auto attends = allowed(plan_.of(p), {query, query + 1, 0, p.kv_length});
-  const Row q = row_of(p.q, query, setup_.shape.head_size);
+  const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
+  const Row q = loaded(p.q, query, setup_.shape.head_size);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (!attends[at]) continue;
-    const Score s = score(setup_, p, q, row_of(p.k, j, setup_.shape.head_size), query, j);
+    const Score s = score(p, q, loaded(p.k, j, setup_.shape.head_size), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
   }
-  if (most == kNothing) return r;
+  r.most = most;
+  if (most == kNothing) {
+    if (variation_.no_key == Variation::NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
+    if (variation_.no_key == Variation::NoKey::mean)
+      for (std::int64_t j = 0; j < p.kv_length; ++j)
+        add(r.out, 1 / static_cast<double>(p.kv_length), loaded(p.v, j, setup_.shape.value_size));
+    return r;
+  }
   double sum = 0;
   for (const double s : r.scores)
     if (s != kNothing) sum += std::exp(s - most);
   r.lse = most + std::log(sum);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const double s = r.scores[static_cast<std::size_t>(j)];
-    if (s != kNothing) add(r.out, std::exp(s - most) / sum, row_of(p.v, j, setup_.shape.value_size));
+    if (s == kNothing) continue;
+    const Row v = loaded(p.v, j, setup_.shape.value_size);
+    const double weight = variation_.weights(std::exp(s - most)) / sum;
+    add(r.out, weight, v);
+    for (std::size_t d = 0; d < r.sizes.size(); ++d) r.sizes[d] += weight * std::abs(v[d]);
   }
   return r;
 }
 
-std::vector<double> Reference::dq(const Problem& p, const ReferenceRow& r, const kernels::StridedMatrix& dout,
-                                  std::int64_t query) const {
+Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels::StridedMatrix& dout,
+                                            std::int64_t query) const {
+  return {r.lse, dot(row_of(dout, query, setup_.shape.value_size), r.out)};
+}
+
+std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r, const Statistics& statistics,
+                                  const kernels::StridedMatrix& dout, std::int64_t query,
+                                  std::vector<double>* sizes) const {
+  const Problem p = varied(problem);
   Row gradient(static_cast<std::size_t>(setup_.shape.head_size));
-  if (r.lse == kNothing) return gradient;
-  const Row g = row_of(dout, query, setup_.shape.value_size);
-  const double delta = dot(g, r.out);
+  if (sizes) sizes->assign(gradient.size(), 0);
+  if (statistics.lse == kNothing) return gradient;
+  const Row g = loaded(dout, query, setup_.shape.value_size);
+  const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing) continue;
-    const double dp = dot(g, row_of(p.v, j, setup_.shape.value_size));
-    const double ds = std::exp(r.scores[at] - r.lse) * (dp - delta) * r.slopes[at];
-    add(gradient, setup_.scale * ds, row_of(p.k, j, setup_.shape.head_size));
+    const double dp = dot(g, loaded(p.v, j, setup_.shape.value_size));
+    const double ds =
+        std::exp(r.scores[at] - statistics.lse) * (dp - variation_.delta * statistics.delta) * r.slopes[at];
+    const Row k = loaded(p.k, j, setup_.shape.head_size);
+    add(gradient, scale * ds, k);
+    if (sizes) add_sizes(*sizes, scale * ds, k);
   }
   return gradient;
 }
@@ -135,8 +214,9 @@ Reference::Saved Reference::saved(const ArrayView& dout) const {
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const ReferenceRow r = row(p, i);
       const auto at = static_cast<std::size_t>(p.first_row + i);
-      saved.lse[at] = r.lse;
-      saved.delta[at] = dot(row_of(rows_of_dout, i, setup_.shape.value_size), r.out);
+      const Statistics of_row = statistics(r, rows_of_dout, i);
+      saved.lse[at] = of_row.lse;
+      saved.delta[at] = of_row.delta;
     }
   });
   return saved;
@@ -160,28 +240,105 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
                                        const ArrayView& dout, const Saved& saved) const {
   const ArrayView gradients = in_one_form(dout, setup_.layout);
   KeyGradients sum{Row(static_cast<std::size_t>(setup_.shape.head_size)),
-                   Row(static_cast<std::size_t>(setup_.shape.value_size)), 0};
-  for (std::int64_t h = kv_head * setup_.group(); h < (kv_head + 1) * setup_.group(); ++h) {
-    const Problem p = setup_.problem(entry, h);
+                   Row(static_cast<std::size_t>(setup_.shape.value_size)),
+                   0,
+                   {},
+                   {}};
+  if (variation_.sizes) sum.dk_sizes.resize(sum.dk.size()), sum.dv_sizes.resize(sum.dv.size());
+  using Heads = Variation::Heads;
+  std::vector<std::int64_t> heads;
+  for (std::int64_t h = 0; h < setup_.shape.heads; ++h)
+    if (kv_head_of(h) == kv_head) heads.push_back(h);
+  if (variation_.heads == Heads::first) heads.resize(1);
+  if (variation_.heads == Heads::last) heads.erase(heads.begin(), heads.end() - 1);
+  const double part = variation_.heads == Heads::mean ? 1 / static_cast<double>(heads.size()) : 1;
+  const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
+  for (const std::int64_t h : heads) {
+    const Problem p = varied(setup_.problem(entry, h));
     if (p.q_length == 0) continue;
     const kernels::StridedMatrix g = setup_.rows_of(gradients, entry, h, setup_.q_offsets);
-    const auto attends = allowed(plan_.of(p), {0, p.q_length, key, key + 1});
-    const Row k = row_of(p.k, key, setup_.shape.head_size), v = row_of(p.v, key, setup_.shape.value_size);
+    const auto attends = allowed(p, {0, p.q_length, key, key + 1});
+    const Row k = loaded(p.k, key, setup_.shape.head_size), v = loaded(p.v, key, setup_.shape.value_size);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
       if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing) continue;
-      const Row q = row_of(p.q, i, setup_.shape.head_size);
-      const Score s = score(setup_, p, q, k, i, key);
+      const Row q = loaded(p.q, i, setup_.shape.head_size);
+      const Score s = score(p, q, k, i, key);
       if (s.value == kNothing) continue;
-      const Row dout_row = row_of(g, i, setup_.shape.value_size);
+      const Row dout_row = loaded(g, i, setup_.shape.value_size);
       const double probability = std::exp(s.value - saved.lse[at]);
-      add(sum.dv, probability, dout_row);
+      const double weight = part * variation_.weights(probability);
+      add(sum.dv, weight, dout_row);
       sum.weight += probability;
-      const double ds = probability * (dot(dout_row, v) - saved.delta[at]) * s.slope;
-      add(sum.dk, setup_.scale * ds, q);
+      const double ds =
+          part * probability * (dot(dout_row, v) - variation_.delta * saved.delta[at]) * s.slope;
+      add(sum.dk, scale * ds, q);
+      if (!variation_.sizes) continue;
+      add_sizes(sum.dv_sizes, weight, dout_row);
+      add_sizes(sum.dk_sizes, scale * ds, q);
     }
   }
   return sum;
+}
+
+namespace {
+
+// One row of a float64 array of the arguments' layout.
+double* row_in(const CheckedArguments& setup, const Array& array, const Problem& p, std::int64_t head,
+               const std::vector<std::int64_t>& offsets, std::int64_t row) {
+  const kernels::StridedMatrix rows =
+      setup.rows_of(in_one_form(array.view(), setup.layout), p.entry, head, offsets);
+  return reinterpret_cast<double*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
+                                   row * rows.row_stride);
+}
+
+Shape with_last(Shape shape, std::int64_t length) {
+  shape.back() = length;
+  return shape;
+}
+
+}  // namespace
+
+Reference::Forward Reference::forward() const {
+  Forward result{Array(DType::float64, setup_.shape.out), Array(DType::float64, setup_.shape.lse)};
+  const auto lse = result.lse.elements<double>();
+  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
+    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+    for (std::int64_t i = 0; i < p.q_length; ++i) {
+      const ReferenceRow r = row(p, i);
+      lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
+      std::copy(r.out.begin(), r.out.end(), row_in(setup_, result.out, p, p.head, setup_.q_offsets, i));
+    }
+  });
+  return result;
+}
+
+Reference::Backward Reference::backward(const ArrayView& dout) const {
+  const Shape q = with_last(setup_.shape.out, setup_.shape.head_size), k = in_layout(setup_.k, setup_.layout);
+  Backward result{Array(DType::float64, q), Array(DType::float64, k),
+                  Array(DType::float64, with_last(k, setup_.shape.value_size)),
+                  Array(DType::float64, with_last(k, 1)), saved(dout)};
+  const ArrayView g = in_one_form(dout, setup_.layout);
+  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
+    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+    for (std::int64_t i = 0; i < p.q_length; ++i) {
+      const Row of_query = dq(p, row(p, i), setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
+      std::copy(of_query.begin(), of_query.end(), row_in(setup_, result.dq, p, p.head, setup_.q_offsets, i));
+    }
+  });
+  const std::int64_t kv_heads = setup_.shape.kv_heads;
+  core::parallel_for(setup_.shape.entries * kv_heads, reference_work(setup_), [&](std::int64_t n) {
+    Problem p;
+    p.entry = n / kv_heads;
+    const std::int64_t head = n % kv_heads;
+    for (std::int64_t j = 0; j < setup_.kv_length(p.entry); ++j) {
+      const KeyGradients of_key = key(p.entry, head, j, dout, result.saved);
+      std::copy(of_key.dk.begin(), of_key.dk.end(), row_in(setup_, result.dk, p, head, setup_.kv_offsets, j));
+      std::copy(of_key.dv.begin(), of_key.dv.end(), row_in(setup_, result.dv, p, head, setup_.kv_offsets, j));
+      *row_in(setup_, result.weights, p, head, setup_.kv_offsets, j) = of_key.weight;
+    }
+  });
+  return result;
 }
 
 Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
@@ -189,22 +346,8 @@ Attention reference_attention(const ArrayView& q, const ArrayView& k, const Arra
   const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
   const Plan plan(types_of(arrays), options);
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
-  const Reference reference(setup, plan.blocks());
-  Attention result{Array(DType::float64, setup.shape.out), Array(DType::float64, setup.shape.lse),
-                   plan.blocks().work()};
-  const ArrayView out = in_one_form(result.out.view(), setup.layout);
-  const auto lse = result.lse.elements<double>();
-  core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
-    const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
-    const kernels::StridedMatrix rows = setup.rows_of(out, p.entry, p.head, setup.q_offsets);
-    for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const ReferenceRow r = reference.row(p, i);
-      lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
-      auto* to = const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) + i * rows.row_stride;
-      std::copy(r.out.begin(), r.out.end(), reinterpret_cast<double*>(to));
-    }
-  });
-  return result;
+  Reference::Forward made = Reference(setup, plan.blocks()).forward();
+  return {std::move(made.out), std::move(made.lse), plan.blocks().work()};
 }
 
 AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
@@ -212,36 +355,8 @@ AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView&
   const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
   const Plan plan(types_of(arrays), options);
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
-  const Reference reference(setup, plan.blocks());
-  AttentionGradients result{Array(DType::float64, q.shape), Array(DType::float64, k.shape),
-                            Array(DType::float64, v.shape), plan.blocks().work()};
-  const ArrayView g = in_one_form(dout, setup.layout);
-  const auto place = [&](const Array& array, std::int64_t entry, std::int64_t head,
-                         const std::vector<std::int64_t>& offsets, std::int64_t row) {
-    const kernels::StridedMatrix rows =
-        setup.rows_of(in_one_form(array.view(), setup.layout), entry, head, offsets);
-    return reinterpret_cast<double*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
-                                     row * rows.row_stride);
-  };
-  core::parallel_for(setup.problems(), reference_work(setup), [&](std::int64_t n) {
-    const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
-    for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const Row dq =
-          reference.dq(p, reference.row(p, i), setup.rows_of(g, p.entry, p.head, setup.q_offsets), i);
-      std::copy(dq.begin(), dq.end(), place(result.dq, p.entry, p.head, setup.q_offsets, i));
-    }
-  });
-  const Reference::Saved saved = reference.saved(dout);
-  const std::int64_t kv_heads = setup.shape.kv_heads;
-  core::parallel_for(setup.shape.entries * kv_heads, reference_work(setup), [&](std::int64_t n) {
-    const std::int64_t entry = n / kv_heads, head = n % kv_heads;
-    for (std::int64_t j = 0; j < setup.kv_length(entry); ++j) {
-      const auto gradients = reference.key(entry, head, j, dout, saved);
-      std::copy(gradients.dk.begin(), gradients.dk.end(), place(result.dk, entry, head, setup.kv_offsets, j));
-      std::copy(gradients.dv.begin(), gradients.dv.end(), place(result.dv, entry, head, setup.kv_offsets, j));
-    }
-  });
-  return result;
+  Reference::Backward made = Reference(setup, plan.blocks()).backward(dout);
+  return {std::move(made.dq), std::move(made.dk), std::move(made.dv), plan.blocks().work()};
 }
 
 }  // namespace ejk::attn

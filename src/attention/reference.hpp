@@ -5,29 +5,76 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/problem.hpp"
+#include "verify/rounding.hpp"
 
 namespace ejk::attn {
+
+/// What a computation does otherwise than attention is defined; as it stands, nothing. Wrong results are
+/// explained with it.
+struct Variation {
+  enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
+  enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
+  enum class Heads { all, first, last, mean };
+
+  double scale = 1;                              // times the scale
+  double bias = 1;                               // times the bias
+  std::int64_t bias_head = -1, bias_entry = -1;  // whose bias; −1: its own
+  Cap cap = Cap::before_bias;
+  bool interleaved = false;  // query head h uses key/value head h mod G
+  /// The mask of a problem; empty: its own. Null: all pairs attend.
+  std::function<const Mask*(const Problem& problem)> mask;
+  bool one_sequence = false;  // packed: all keys belong to all queries
+  NoKey no_key = NoKey::zero;
+  verify::Rounding inputs, weights;
+
+  // Of gradients:
+  double delta = 1;              // times δ
+  double scale_of_gradient = 1;  // times the scale of dq and dk
+  bool slope = true;             // the derivative of the soft cap
+  Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
+  bool sizes = false;            // sums of absolute values are wanted, too
+};
 
 /// The scores of one query with all keys of its problem; −∞ where a pair does not attend.
 struct ReferenceRow {
   std::vector<double> scores;
   std::vector<double> slopes;  // ds/ds₀: 1 without a soft cap
+  double most = 0;             // of the scores
   double lse = 0;
-  std::vector<double> out;  // (Dv)
+  std::vector<double> out;    // (Dv)
+  std::vector<double> sizes;  // Σ P·|v|, where wanted
 };
 
 class Reference {
  public:
-  Reference(const CheckedArguments& setup, const MaskPlan& plan) : setup_(setup), plan_(plan) {}
+  Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation = {})
+      : setup_(setup), plan_(plan), variation_(std::move(variation)) {}
 
   ReferenceRow row(const Problem& problem, std::int64_t query) const;
 
-  /// The gradient of one query; `dout` is that of its problem. `row` is its row.
+  /// lse and δ of one query.
+  struct Statistics {
+    double lse = 0, delta = 0;
+  };
+  /// `dout` is that of the problem.
+  Statistics statistics(const ReferenceRow& row, const kernels::StridedMatrix& dout,
+                        std::int64_t query) const;
+
+  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted, `sizes`
+  /// gets the sums of absolute values.
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
-                         std::int64_t query) const;
+                         std::int64_t query) const {
+    return dq(problem, row, statistics(row, dout, query), dout, query);
+  }
+  std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const Statistics& statistics,
+                         const kernels::StridedMatrix& dout, std::int64_t query,
+                         std::vector<double>* sizes = nullptr) const;
 
   /// lse and δ of every query, in the order of lse; what dk and dv are made of.
   struct Saved {
@@ -40,14 +87,39 @@ class Reference {
   /// The gradients of one key and its value, over all query heads that share them.
   struct KeyGradients {
     std::vector<double> dk, dv;
-    double weight = 0;  // Σ P
+    double weight = 0;                       // Σ P
+    std::vector<double> dk_sizes, dv_sizes;  // sums of absolute values, where wanted
   };
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
 
+  /// All of it, in float64 and the layout of the arguments.
+  struct Forward {
+    Array out, lse;
+  };
+  Forward forward() const;
+  struct Backward {
+    Array dq, dk, dv;
+    Array weights;  // Σ P of each key: shaped as dk, but for a last axis of 1
+    Saved saved;
+  };
+  Backward backward(const ArrayView& dout) const;
+
  private:
+  Problem varied(const Problem& problem) const;
+  std::int64_t kv_head_of(std::int64_t head) const;
+  std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;
+  std::vector<double> loaded(const kernels::StridedMatrix& matrix, std::int64_t row,
+                             std::int64_t columns) const;
+  struct Score {
+    double value, slope;
+  };
+  Score score(const Problem& p, const std::vector<double>& q, const std::vector<double>& k, std::int64_t i,
+              std::int64_t j) const;
+
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
+  Variation variation_;
 };
 
 /// What all rows, or all keys, take one thread: about so many nanoseconds.

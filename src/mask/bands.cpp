@@ -19,6 +19,7 @@ namespace {
 using mask::BitRows;
 using mask::BlockClassifier;
 using mask::BlockState;
+using mask::NearbyMask;
 using mask::Rectangle;
 
 // Ends of intervals are added up exactly, then bounded: beyond any length, which is at most 2^48, they behave
@@ -75,6 +76,16 @@ std::unique_ptr<BlockClassifier> BandMask::classifier(std::int64_t, std::int64_t
   return std::make_unique<BandClassifier>(*this, kv_block);
 }
 
+// The other way to align queries and keys that differ in number.
+template <class At>
+void add_alignments(const MaskNode& node, std::int64_t offset, At&& at, std::vector<NearbyMask>& all) {
+  const std::int64_t bottom_right = node.kv_length() - node.q_length();
+  if (bottom_right == 0) return;
+  if (offset != 0) all.push_back({"queries and keys are aligned at the top left", at(0)});
+  if (offset != bottom_right)
+    all.push_back({"queries and keys are aligned at the bottom right", at(bottom_right)});
+}
+
 class FullMask final : public BandMask {
  public:
   using BandMask::BandMask;
@@ -98,6 +109,13 @@ class CausalMask final : public BandMask {
   std::string text() const override {
     return offset_ == 0 ? "causal" : fmt::format("causal(offset={})", offset_);
   }
+  std::vector<NearbyMask> nearby() const override {
+    const auto at = [&](std::int64_t offset) { return causal_mask(q_length(), kv_length(), offset); };
+    std::vector<NearbyMask> all{{"the causal edge is one key too far", at(offset_ + 1)},
+                                {"the causal edge is one key short", at(offset_ - 1)}};
+    add_alignments(*this, offset_, at, all);
+    return all;
+  }
 
  private:
   std::int64_t offset_;
@@ -113,6 +131,14 @@ class PrefixMask final : public BandMask {
     return keys_ == static_cast<const PrefixMask&>(other).keys_;
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
+  std::vector<NearbyMask> nearby() const override {
+    std::vector<NearbyMask> all{
+        {"the prefix is one key longer", Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ + 1))}};
+    if (keys_ > 0)
+      all.push_back({"the prefix is one key shorter",
+                     Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ - 1))});
+    return all;
+  }
 
  private:
   std::int64_t keys_;
@@ -140,11 +166,43 @@ class LocalMask final : public BandMask {
     return fmt::format("local(left={},right={}{})", side(left_), side(right_),
                        offset_ == 0 ? "" : fmt::format(",offset={}", offset_));
   }
+  std::vector<NearbyMask> nearby() const override;
 
  private:
   std::optional<std::int64_t> left_, right_;
   std::int64_t offset_;
 };
+
+std::vector<NearbyMask> LocalMask::nearby() const {
+  using Side = std::optional<std::int64_t>;
+  std::vector<NearbyMask> all;
+  const auto add = [&](const char* text, Side left, Side right, std::int64_t offset) {
+    if ((left && *left < 0) || (right && *right < 0)) return;
+    all.push_back({text, local_mask(q_length(), kv_length(), left, right, offset)});
+  };
+  const auto more = [](const Side& side, std::int64_t by) { return side ? Side(*side + by) : side; };
+  if (left_) {
+    add("the window is one key longer at the left", more(left_, 1), right_, offset_);
+    add("the window is one key shorter at the left", more(left_, -1), right_, offset_);
+  }
+  if (right_) {
+    add("the window is one key longer at the right", left_, more(right_, 1), offset_);
+    add("the window is one key shorter at the right", left_, more(right_, -1), offset_);
+  }
+  if (left_ && right_) {
+    add("the window is one key longer at both ends", more(left_, 1), more(right_, 1), offset_);
+    add("the window is one key shorter at both ends", more(left_, -1), more(right_, -1), offset_);
+    add("the window is one key too far to the right", left_, right_, offset_ + 1);
+    add("the window is one key too far to the left", left_, right_, offset_ - 1);
+    add("the window has no left edge", std::nullopt, right_, offset_);
+    add("the window has no right edge", left_, std::nullopt, offset_);
+    add("the window's sides are exchanged", right_, left_, offset_);
+  }
+  add_alignments(
+      *this, offset_,
+      [&](std::int64_t offset) { return local_mask(q_length(), kv_length(), left_, right_, offset); }, all);
+  return all;
+}
 
 class ChunkedMask final : public BandMask {
  public:
@@ -158,6 +216,15 @@ class ChunkedMask final : public BandMask {
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(0); }
   std::string text() const override { return fmt::format("chunked({})", chunk_); }
+  std::vector<NearbyMask> nearby() const override {
+    const auto chunks = [&](std::int64_t length) {
+      std::vector<std::int64_t> ids(static_cast<std::size_t>(length));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) / chunk_ + 1;
+      return ids;
+    };
+    return {{"chunks are ignored: it is causal alone", causal_mask(q_length(), kv_length())},
+            {"chunks are not causal", segments_mask(chunks(q_length()), chunks(kv_length()))}};
+  }
 
  private:
   std::int64_t chunk_;
@@ -174,6 +241,17 @@ class DocumentsMask final : public BandMask {
     return offsets_ == static_cast<const DocumentsMask&>(other).offsets_;
   }
   std::string text() const override { return fmt::format("documents({})", name_); }
+  std::vector<NearbyMask> nearby() const override {
+    std::vector<NearbyMask> all;
+    for (const std::int64_t by : {1, -1}) {
+      std::vector<std::int64_t> moved = offsets_;
+      for (std::size_t d = 1; d + 1 < moved.size(); ++d)
+        moved[d] = std::clamp(moved[d] + by, moved[d - 1], offsets_.back());
+      all.push_back({by > 0 ? "documents begin one token late" : "documents begin one token early",
+                     documents_mask(moved)});
+    }
+    return all;
+  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     std::size_t document = document_of(where.q_begin);

@@ -15,6 +15,7 @@ namespace {
 using mask::BitRows;
 using mask::BlockClassifier;
 using mask::BlockState;
+using mask::NearbyMask;
 using mask::Rectangle;
 using mask::Word;
 
@@ -46,6 +47,11 @@ class NotMask final : public MaskNode {
   }
   bool random_access() const override { return of_.node().random_access(); }
   void add_offsets(std::set<std::int64_t>& offsets) const override { of_.node().add_offsets(offsets); }
+  std::vector<NearbyMask> nearby() const override {
+    std::vector<NearbyMask> all{{"'" + of_.text() + "' is not negated", of_}};
+    for (NearbyMask& other : of_.node().nearby()) all.push_back({std::move(other.text), ~other.mask});
+    return all;
+  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
@@ -99,6 +105,14 @@ class JoinMask final : public MaskNode {
   void add_offsets(std::set<std::int64_t>& offsets) const override {
     a_.node().add_offsets(offsets);
     b_.node().add_offsets(offsets);
+  }
+  std::vector<NearbyMask> nearby() const override {
+    const auto with = [](const Mask& a, const Mask& b) { return join == Join::both ? a & b : a | b; };
+    std::vector<NearbyMask> all{{"'" + b_.text() + "' is left out", a_},
+                                {"'" + a_.text() + "' is left out", b_}};
+    for (NearbyMask& other : a_.node().nearby()) all.push_back({std::move(other.text), with(other.mask, b_)});
+    for (NearbyMask& other : b_.node().nearby()) all.push_back({std::move(other.text), with(a_, other.mask)});
+    return all;
   }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
 

@@ -6,6 +6,7 @@
 
 #include <typeinfo>
 
+#include "core/checked.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
@@ -20,6 +21,73 @@ MaskNode::MaskNode(std::int64_t q_length, std::int64_t kv_length)
     throw Error(Error::Kind::input, fmt::format("a mask of {} queries and {} keys is longer than {}",
                                                 q_length, kv_length, kLongestMask));
   element_count(Shape{q_length, kv_length});  // counts of elements fit 64 bits
+}
+
+namespace {
+
+// Only read, never scanned: of its blocks nothing is known.
+class TransposedMask final : public MaskNode {
+ public:
+  explicit TransposedMask(Mask of) : MaskNode(of.kv_length(), of.q_length()), of_(std::move(of)) {}
+
+  bool same_as(const MaskNode& other) const override {
+    return of_.same_as(static_cast<const TransposedMask&>(other).of_);
+  }
+  std::string text() const override { return "the transpose of " + of_.text(); }
+  bool random_access() const override { return of_.node().random_access(); }
+
+  void fill(const mask::Rectangle& where, const mask::BitRows& out) const override {
+    mask::BitBuffer buffer;
+    const mask::BitRows from = buffer.rows(where.columns(), where.rows());
+    of_.node().fill({where.k_begin, where.k_end, where.q_begin, where.q_end}, from);
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      mask::Word* row = out.row(r);
+      std::fill(row, row + out.row_words, mask::Word{0});
+      for (std::int64_t c = 0; c < out.columns; ++c)
+        row[c / 64] |= (from.row(c)[r / 64] >> (r % 64) & 1u) << (c % 64);
+    }
+  }
+
+  std::unique_ptr<mask::BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override {
+    class Classifier final : public mask::BlockClassifier {
+     public:
+      explicit Classifier(std::int64_t blocks) : blocks_(blocks) {}
+      void classify(std::int64_t, std::int64_t, mask::BlockState* out) const override {
+        std::fill(out, out + blocks_, mask::BlockState::undecided);
+      }
+
+     private:
+      std::int64_t blocks_;
+    };
+    return std::make_unique<Classifier>(core::ceil_div(kv_length(), kv_block));
+  }
+
+ private:
+  Mask of_;
+};
+
+}  // namespace
+
+std::vector<mask::NearbyMask> mask::nearby_masks(const Mask& of) {
+  std::vector<NearbyMask> all = of.node().nearby();
+  all.push_back({"the mask is ignored", full_mask(of.q_length(), of.kv_length())});
+  all.push_back({"the mask is inverted", ~of});
+  if (of.q_length() == of.kv_length())
+    all.push_back({"the mask is transposed", Mask(std::make_shared<TransposedMask>(of))});
+  for (NearbyMask& other : masks_without_keys(of)) all.push_back(std::move(other));
+  return all;
+}
+
+std::vector<mask::NearbyMask> mask::masks_without_keys(const Mask& of) {
+  const std::int64_t queries = of.q_length(), keys = of.kv_length();
+  if (keys < 2) return {};
+  std::vector<NearbyMask> all{{"the last key is left out", of & prefix_mask(queries, keys, keys - 1)},
+                              {"the first key is left out", of & ~prefix_mask(queries, keys, 1)}};
+  for (std::int64_t tile = 16; tile <= std::min<std::int64_t>(keys, 512); tile *= 2)
+    if (keys % tile > 1)
+      all.push_back({fmt::format("the keys after whole tiles of {} are left out", tile),
+                     of & prefix_mask(queries, keys, keys - keys % tile)});
+  return all;
 }
 
 void mask::add_alignment(const MaskNode& node, std::set<std::string>& into) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ejk/mask.hpp"
 #include "mask/bits.hpp"
@@ -32,6 +33,13 @@ struct Rectangle {
 
   std::int64_t rows() const { return q_end - q_begin; }
   std::int64_t columns() const { return k_end - k_begin; }
+};
+
+/// A mask that is easily taken for another one, and what is wrong with it then: "the causal edge is one key too
+/// far". The text does not tell one batch entry from another.
+struct NearbyMask {
+  std::string text;
+  Mask mask;
 };
 
 /// Tells the states of the blocks of one mask cut at one size; the last block of a row or column may be cut
@@ -68,6 +76,10 @@ class MaskNode {
   /// `other` has the same dynamic type and shape.
   virtual bool same_as(const MaskNode& other) const = 0;
 
+  /// The masks of the same shape that this one is taken for by mistake: edges that are off by one, parts that
+  /// are left out. None of these is necessarily another mask.
+  virtual std::vector<mask::NearbyMask> nearby() const { return {}; }
+
   virtual std::string text() const = 0;
   /// How tightly text() binds: 3 an atom or ~, 2 &, 1 |.
   virtual int binding() const { return 3; }
@@ -88,6 +100,12 @@ class MaskNode {
 };
 
 namespace mask {
+
+/// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
+/// transpose, and it without some keys.
+std::vector<NearbyMask> nearby_masks(const Mask& mask);
+/// The same mask without some keys: the first or last one, or those after whole tiles.
+std::vector<NearbyMask> masks_without_keys(const Mask& mask);
 
 /// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
 /// is taken as the array's dtype rounds it: in bfloat16 it is -9984.

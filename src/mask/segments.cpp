@@ -20,6 +20,7 @@ namespace {
 using mask::BitRows;
 using mask::BlockClassifier;
 using mask::BlockState;
+using mask::NearbyMask;
 using mask::Rectangle;
 using mask::Word;
 
@@ -59,6 +60,7 @@ class SegmentsMask final : public MaskNode {
     const auto& o = static_cast<const SegmentsMask&>(other);
     return q_ids() == o.q_ids() && kv_ids() == o.kv_ids();
   }
+  std::vector<NearbyMask> nearby() const override;
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
 
@@ -81,6 +83,26 @@ class SegmentsMask final : public MaskNode {
   std::shared_ptr<const Ids> q_ids_, kv_ids_;
   std::string text_;
 };
+
+std::vector<NearbyMask> SegmentsMask::nearby() const {
+  const auto mask_of = [&](auto&& q, auto&& kv) {
+    const auto mapped = [](const Ids& ids, auto&& f) {
+      auto out = std::make_shared<Ids>(ids);
+      for (std::int32_t& id : *out) id = f(id);
+      return out;
+    };
+    return Mask(std::make_shared<SegmentsMask>(mapped(q_ids(), q), mapped(kv_ids(), kv), text_));
+  };
+  const auto one = [](std::int32_t) { return 1; };
+  const auto token = [](std::int32_t id) { return id > 0 ? 1 : 0; };
+  const auto padding = [](std::int32_t id) { return id > 0 ? 0 : 1; };
+  const auto any = [](std::int32_t id) { return id + 1; };
+  const Mask self = mask_of([](std::int32_t id) { return id; }, [](std::int32_t id) { return id; });
+  return {{"padding is taken for a segment of its own", mask_of(any, any)},
+          {"keys of padding are seen by all queries", self | mask_of(one, padding)},
+          {"segments are ignored, padding is not", mask_of(token, token)},
+          {"segments are ignored, padding keys are not", mask_of(one, token)}};
+}
 
 class SegmentsClassifier final : public BlockClassifier {
  public:

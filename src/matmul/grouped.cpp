@@ -16,6 +16,7 @@
 #include "core/parallel.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
+#include "matmul/against.hpp"
 #include "matmul/check.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/product.hpp"
@@ -187,6 +188,16 @@ MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
   matmul::check_types(*problem_, operands, out.dtype, out.shape);
   return matmul::check(*problem_, operands, out, progress);
 }
+
+Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
+                                   const std::optional<ArrayView>& existing_out, const ArrayView& own,
+                                   const ArrayView& given, Explain explain,
+                                   const WorkProgress& progress) const {
+  const Operands operands{lhs, rhs, existing_out};
+  return matmul::compare(*problem_, operands, own, given, explain, progress);
+}
+
+std::int64_t GroupedMatmulPlan::compare_bytes() const { return matmul::compare_bytes(*problem_); }
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                      const GroupedMatmulOptions& options) {

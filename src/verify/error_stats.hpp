@@ -44,31 +44,47 @@ struct Deviation {
   double allowed = 0;
 };
 
+/// How far a value is from its reference, and whether that is within what is allowed. NaN is right where the
+/// reference is NaN, an infinity where the reference is the same one or, within what is allowed, beyond the
+/// result's type. With `sums_overflow` both are right beside any number.
+struct Judged {
+  double size = 0;  // 0 where NaN or an infinity is right, infinity where it is not
+  bool right = false;
+};
+inline Judged judge(const FloatType& type, double value, double reference, double allowed,
+                    bool sums_overflow = false) {
+  if (std::isfinite(value) && std::isfinite(reference)) {
+    const double size = std::abs(value - reference);
+    return {size, size <= allowed};
+  }
+  const auto right = [&] {
+    if (std::isnan(reference)) return std::isnan(value);
+    if (std::isinf(reference)) return value == reference;
+    if (sums_overflow) return true;
+    return std::isinf(value) && std::copysign(1.0, value) * reference + allowed >= type.overflow;
+  };
+  return right() ? Judged{0, true} : Judged{std::numeric_limits<double>::infinity(), false};
+}
+
 /// Of elements of one result, each with the deviation that its tolerance allows.
 template <class Position>
 class ErrorStats {
  public:
   explicit ErrorStats(DType result) : type_(float_type(result)) {}
 
-  /// NaN is right where the reference is NaN, an infinity where the reference is the same one or, within what
-  /// is allowed, beyond the result's type. With `sums_overflow` both are right beside any number.
+  /// Arguments as of judge().
   void see(const Position& at, double value, double reference, double allowed, bool sums_overflow = false) {
     ++compared;
     nonzero += value != 0 || reference != 0;
-    Deviation d{value, reference, 0, allowed};
-    bool right = false;
+    const Judged judged = judge(type_, value, reference, allowed, sums_overflow);
+    const Deviation d{value, reference, judged.size, allowed};
     if (std::isfinite(value) && std::isfinite(reference)) {
-      d.size = std::abs(value - reference);
-      right = d.size <= allowed;
       absolute.see(d.size, at, d);
       if (reference != 0) relative.see(d.size / std::abs(reference), at, d);
       ulps.see(d.size / type_.spacing_at(reference), at, d);
-    } else {
-      right = right_kind(d, sums_overflow);
-      d.size = right ? 0 : std::numeric_limits<double>::infinity();
     }
     largest.see(d.size, at, d);
-    if (right) return;
+    if (judged.right) return;
     ++violating;
     worst.see(allowed > 0 ? d.size / allowed : std::numeric_limits<double>::infinity(), at, d);
   }
@@ -91,13 +107,6 @@ class ErrorStats {
   Largest<Position, Deviation> worst;           // of those that violate, by size over what is allowed
 
  private:
-  bool right_kind(const Deviation& d, bool sums_overflow) const {
-    if (std::isnan(d.reference)) return std::isnan(d.value);
-    if (std::isinf(d.reference)) return d.value == d.reference;
-    if (sums_overflow) return true;
-    return std::isinf(d.value) && std::copysign(1.0, d.value) * d.reference + d.allowed >= type_.overflow;
-  }
-
   FloatType type_;
 };
 

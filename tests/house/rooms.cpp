@@ -56,6 +56,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention_check", "attention"},
     {"check", "check"},
     {"array_math", "arrays"},
+    {"against", "verify"},
     {"compare", "verify"},
     {"explain", "verify"},
     {"explanation", "verify"},

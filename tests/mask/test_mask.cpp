@@ -256,3 +256,56 @@ TEST_CASE("segment ids of 64 bits keep their identity") {
   for (std::size_t i = 0; i < 6; ++i)
     for (std::size_t j = 0; j < 6; ++j) CHECK(elements[6 * i + j] == (ids[i] == ids[j] && ids[i] > 0));
 }
+
+TEST_CASE("the masks that a mask is taken for have its shape, and are what their texts say") {
+  const auto elements = [](const Mask& mask) {
+    std::vector<std::uint8_t> out(static_cast<std::size_t>(mask.q_length() * mask.kv_length()));
+    mask.read(0, mask.q_length(), 0, mask.kv_length(), reinterpret_cast<bool*>(out.data()));
+    return out;
+  };
+  const auto find = [](const Mask& mask, const std::string& text) {
+    for (const mask::NearbyMask& other : mask::nearby_masks(mask))
+      if (other.text == text) return other.mask;
+    FAIL(text);
+    return mask;
+  };
+  plain::Random random(41);
+  for (int n = 0; n < 100; ++n) {
+    const std::int64_t q = plain::between(random, 1, 70), kv = n % 2 == 0 ? q : plain::between(random, 1, 70);
+    const plain::Pair pair = plain::random_mask(random, q, kv, 2);
+    std::vector<std::uint8_t> inverted = pair.elements;
+    for (auto& e : inverted) e ^= 1;
+    CHECK(elements(find(pair.mask, "the mask is inverted")) == inverted);
+    CHECK(elements(find(pair.mask, "the mask is ignored")) ==
+          std::vector<std::uint8_t>(pair.elements.size(), 1));
+    if (q == kv)
+      CHECK(elements(find(pair.mask, "the mask is transposed")) == plain::table(q, q, [&](auto i, auto j) {
+              return pair.elements[static_cast<std::size_t>(j * q + i)] != 0;
+            }));
+    for (const mask::NearbyMask& other : mask::nearby_masks(pair.mask)) {
+      CHECK(other.mask.q_length() == q);
+      CHECK(other.mask.kv_length() == kv);
+      CHECK(elements(other.mask).size() == pair.elements.size());
+    }
+  }
+  const auto same = [&](const Mask& mask, const char* text, const Mask& as) {
+    CAPTURE(text);
+    CHECK(find(mask, text).same_as(as));
+  };
+  same(causal_mask(9, 12, 2), "the causal edge is one key too far", causal_mask(9, 12, 3));
+  same(causal_mask(9, 12, 2), "the causal edge is one key short", causal_mask(9, 12, 1));
+  same(causal_mask(9, 12, 2), "queries and keys are aligned at the bottom right", causal_mask(9, 12, 3));
+  same(local_mask(9, 9, 3, 0), "the window is one key longer at the left", local_mask(9, 9, 4, 0));
+  same(local_mask(9, 9, 3, 0), "the window has no left edge", local_mask(9, 9, std::nullopt, 0));
+  same(causal_mask(9, 9) & chunked_mask(9, 9, 4), "'causal' is left out", chunked_mask(9, 9, 4));
+  same(causal_mask(9, 9) | full_mask(9, 9), "the causal edge is one key short",
+       causal_mask(9, 9, -1) | full_mask(9, 9));
+  same(~causal_mask(9, 9), "'causal' is not negated", causal_mask(9, 9));
+  same(causal_mask(9, 9), "the last key is left out", causal_mask(9, 9) & prefix_mask(9, 9, 8));
+  same(full_mask(2, 37), "the keys after whole tiles of 16 are left out",
+       full_mask(2, 37) & prefix_mask(2, 37, 32));
+  const std::vector<std::int64_t> ids{1, 1, 2, 0}, all{1, 1, 1, 0};
+  same(segments_mask(ids, ids), "segments are ignored, padding is not", segments_mask(all, all));
+  const std::vector<std::int64_t> cu{0, 2, 5}, late{0, 3, 5};
+  same(documents_mask(cu), "documents begin one token late", documents_mask(late));
+}

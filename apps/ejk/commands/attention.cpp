@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "against.hpp"
 #include "commands.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/machine.hpp"
@@ -38,6 +39,7 @@ struct AttentionWords {
   std::optional<AttentionLayout> layout;
   AttentionSettings settings;  // without what is opened
   bool check = false;
+  AgainstOptions against;
 };
 
 struct Operands {
@@ -133,11 +135,15 @@ Answer run(const AttentionWords& words, Job& job) {
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
+  std::vector<HeldInput> given =
+      job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
 
   std::int64_t held = r.masks.held_bytes;
   for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
-  const std::int64_t peak = 2 * kPieceBytes + held + plan.result_bytes() + plan.work_bytes() +
-                            (words.check ? plan.check_bytes() : 0);
+  for (const HeldInput& input : given) held += input.bytes_to_hold();
+  const std::int64_t peak =
+      2 * kPieceBytes + held + plan.result_bytes() + plan.work_bytes() +
+      std::max(words.check ? plan.check_bytes() : 0, words.against.given() ? plan.compare_bytes() : 0);
   if (job.is_dry_run()) {
     job.require_memory(peak);
     add_work(report, plan.work(), r.masks);
@@ -169,6 +175,17 @@ Answer run(const AttentionWords& words, Job& job) {
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
+  }
+  if (words.against.given()) {
+    std::vector<std::optional<ArrayView>> mine;
+    job.phase(Phase::read, [&] {
+      for (HeldInput& input : given)
+        mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
+    });
+    const Against against =
+        job.phase(Phase::compute, [&] { return plan.compare(arrays, views, mine, words.against.explain); });
+    passed = passed && against.agrees();
+    add_against(report, words.against, against);
   }
   job.deliver(std::move(report), outputs);
   return passed ? Answer::yes : Answer::no;
@@ -251,6 +268,10 @@ void add_options(OptionSet& set, AttentionWords& words) {
            "compare with float64; exit with 1 where it differs too much\n"
            "Small inputs element by element, of large ones some queries and keys. The result is written "
            "all the same.");
+  declare_against(
+      set, words.against,
+      "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
+      "are not compared. A single array of another name is the first result.");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 
+#include "against.hpp"
 #include "commands.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/matmul_check.hpp"
@@ -30,6 +31,7 @@ struct ProductOptions {
   std::string tiling_table;
   Settings how;
   bool check = false;
+  AgainstOptions against;
 };
 
 struct Operands {
@@ -78,11 +80,15 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
                              how, existing_type);
   });
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
-  const std::int64_t held =
-      inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() + inputs.existing.bytes_to_hold();
-  const std::int64_t peak = 2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
-                            (options.check ? plan.check_bytes() : 0);
   Report report = describe(plan);
+  HeldInput given = std::move(job.phase(Phase::read, [&] {
+    return open_given(options.against, {{"out", plan.out()}}, job, report);
+  })[0]);
+  const std::int64_t held = inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() +
+                            inputs.existing.bytes_to_hold() + given.bytes_to_hold();
+  const std::int64_t peak =
+      2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
+      std::max(options.check ? plan.check_bytes() : 0, options.against.given() ? plan.compare_bytes() : 0);
   report.add("instruction_set", "instruction set", instruction_set());
   if (job.plan(report, peak)) return Answer::yes;
 
@@ -108,6 +114,14 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
+  }
+  if (given.source) {
+    const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
+    const Against against = job.phase(Phase::compute, [&] {
+      return plan.compare(lhs, rhs, existing, out.view(), mine, options.against.explain, job.progress());
+    });
+    passed = passed && against.agrees();
+    add_against(report, options.against, against);
   }
   job.deliver(std::move(report), {{"out", make_source(out.view()), {}}});
   return passed ? Answer::yes : Answer::no;
@@ -156,6 +170,12 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
            "compare with float64; exit with 1 where it differs too much\n"
            "Small products element by element; of large ones some rows of every group, and all rows by "
            "a random vector. The result is written all the same.");
+  declare_against(set, options.against, "An array, or a file that holds one, or one named out.");
+  // A comparison has a report; its own result goes where -o says, or nowhere.
+  set.set_outputs([&set, &options] {
+    const bool printed = set.shared().output.empty();
+    return options.against.given() && printed ? std::vector<std::string>() : std::vector<std::string>{"out"};
+  });
 }
 
 }  // namespace

@@ -1,0 +1,99 @@
+// Which arrays MINE holds, and what is said of them.
+//
+// tests: tests/cli/attention/against.case, tests/cli/grouped-matmul/against.case
+#include "against.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ejk/error.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+std::string names_of(const std::vector<PlannedArray>& results) {
+  std::vector<std::string> names;
+  for (const PlannedArray& result : results) names.push_back(result.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_type(const HeldInput& given, const PlannedArray& planned) {
+  const ArraySource& source = *given.source;
+  if (source.shape() != planned.type.shape) {
+    Error error(Error::Kind::input,
+                fmt::format("{}: its shape is {}, and {} is {}", source.name(), to_string(source.shape()),
+                            planned.name, to_string(planned.type.shape)));
+    Shape is = source.shape(), wanted = planned.type.shape;
+    std::sort(is.begin(), is.end());
+    std::sort(wanted.begin(), wanted.end());
+    if (is == wanted) error.hint("its axes are in another order than those of the inputs");
+    throw std::move(error);
+  }
+  if (!is_float(source.dtype()))
+    throw Error(Error::Kind::input, fmt::format("{}: {} is {}, not of a float type", source.name(),
+                                                planned.name, name_of(source.dtype())));
+}
+
+}  // namespace
+
+void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what) {
+  add_reference(
+      set, "--against", into.mine,
+      "compare another program's result for these inputs; exit with 1 where it is wrong\n" + what +
+          " Every element is held to the bound of --check, with the rounding of its own type. Without "
+          "-o the report alone is printed.")
+      .group("Comparison");
+  add_flag(set, "--explain", into.explain, Explain::yes,
+           "say which usual mistake makes MINE\n"
+           "Mistakes are recomputed on some of the rows that are wrong, and named where MINE agrees.")
+      .group("Comparison");
+}
+
+std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
+                                  Job& job, Report& report) {
+  std::vector<HeldInput> given;
+  for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
+  if (options.explain == Explain::yes && !options.given())
+    throw Error(Error::Kind::usage, "--explain says why MINE of --against differs, which is not given");
+  if (!options.given()) return given;
+  job.provenance.input("against", options.mine);
+  std::vector<NamedInput> arrays = job.inputs.arrays_in(options.mine);
+  std::vector<std::string> others;
+  for (NamedInput& input : arrays) {
+    auto of = std::find_if(given.begin(), given.end(),
+                           [&](const HeldInput& g) { return g.argument == input.name; });
+    // The only array may have any name.
+    if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) of = given.begin();
+    if (of == given.end()) {
+      others.push_back(printable(input.name, 60));
+      continue;
+    }
+    of->source = job.inputs.open(input);
+    check_type(*of, results[static_cast<std::size_t>(of - given.begin())]);
+    job.inputs.count_read(type_of(*of->source).bytes());
+  }
+  const std::string all = fmt::format("{}", fmt::join(others, ", "));
+  if (std::none_of(given.begin(), given.end(), [](const HeldInput& g) { return g.source != nullptr; }))
+    throw Error(Error::Kind::input,
+                fmt::format("{}: holds {}, and the results are {}", printable(options.mine),
+                            others.empty() ? "no array" : all, names_of(results)))
+        .hint("a reference names one array: FILE.h5:/path or FILE.npz:name");
+  if (!others.empty())
+    report.warnings.push_back(fmt::format("{}: not compared, as the results are {}: {}",
+                                          printable(options.mine), names_of(results), all));
+  return given;
+}
+
+void add_against(Report& report, const AgainstOptions& options, const Against& against) {
+  report.add(
+      Section{"against", "against " + printable(options.mine), std::make_shared<Report>(describe(against))});
+  if (!against.agrees())
+    report.warnings.push_back(fmt::format("{} is beyond the error bound in {} of {} elements",
+                                          printable(options.mine), format_count(against.beyond),
+                                          format_count(against.elements)));
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,36 @@
+// --against MINE: another program's results for the same inputs, found by the names of the arrays.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/against.hpp"
+#include "ejk/mask_info.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+struct AgainstOptions {
+  std::string mine;
+  Explain explain = Explain::no;
+
+  bool given() const { return !mine.empty(); }
+};
+
+/// Declares --against and --explain. `what` is said of MINE.
+void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
+
+/// The arrays that MINE names, one for each result, without a source where there is none. One array is the
+/// result of its own name, else the first. Throws Error{usage} for --explain alone, Error{input} where there is
+/// none of the results, or one of another shape.
+std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
+                                  Job& job, Report& report);
+
+/// Adds what was found, and a warning where it is not within the bound.
+void add_against(Report& report, const AgainstOptions& options, const Against& against);
+
+}  // namespace ejk::app

@@ -1,0 +1,264 @@
+// Every row of given results beside its reference; where that takes too long, beside the library's own, from which
+// it may differ by the bounds of both. Cost: that of the reference, or a pass over the arrays; for gradients another
+// backward pass, with values of size 1, which gives the Σ P of each key that their bounds need.
+//
+// tests: tests/attention/test_against.cpp
+#include "attention/against.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <mutex>
+
+#include "attention/backward.hpp"
+#include "attention/forward.hpp"
+#include "attention/mistakes.hpp"
+#include "attention/numbers.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+constexpr const char* kNames[] = {"out", "lse", "dq", "dk", "dv"};
+
+double most_of(const ArrayView& array, AttentionLayout layout) {
+  return extent_of(in_one_form(array, layout)).most;
+}
+
+// lse of a forward pass of the library.
+Reference::Saved own_pass(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& dout) {
+  Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
+  forward(setup, blocks, RowWriter(setup, out.mutable_view()), lse.data(), {});
+  Reference::Saved saved;
+  saved.lse.resize(static_cast<std::size_t>(lse.size()));
+  load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
+  saved.delta = Reference(setup, blocks).deltas(dout, out.view());
+  return saved;
+}
+
+// Σ P of each key: dv where dout is 1, of values of size 1.
+Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, double& lse_most) {
+  static constexpr float kZero = 0, kOne = 1;
+  const auto uniform = [](const float& value, Shape shape) {
+    return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
+                     Shape(shape.size(), 0)};
+  };
+  CheckedArguments narrow = setup;
+  Shape values = setup.v.shape;
+  values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
+  narrow.v = uniform(kZero, values);
+  const DType type = setup.shape.arithmetic;
+  Array out(type, narrow.shape.out), lse(type, narrow.shape.lse);
+  forward(narrow, blocks, RowWriter(narrow, out.mutable_view()), lse.data(), {});
+  std::vector<double> all(static_cast<std::size_t>(lse.size()));
+  load(type, lse.data(), size_of(type), lse.size(), all.data());
+  lse_most = most_finite(all);
+  Shape q = setup.shape.out;
+  q.back() = setup.shape.head_size;
+  Array dq(type, q), dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout));
+  backward(narrow, blocks,
+           {in_one_form(uniform(kOne, narrow.shape.out), setup.layout), in_one_form(out.view(), setup.layout),
+            lse.data()},
+           RowWriter(narrow, dq.mutable_view()), RowWriter(narrow, dk.mutable_view()),
+           RowWriter(narrow, dv.mutable_view()), {});
+  return dv;
+}
+
+// What results should be: views in the layout, and what their bounds need.
+struct Right {
+  std::vector<Array> held;
+  std::vector<ArrayView> results;
+  Array weights;  // gradients: Σ P of each key
+  double lse_most = 0;
+  bool is_own = false;  // the library's result, with its own error
+  Reference::Saved saved;
+  std::once_flag saved_once;
+};
+
+verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const ArrayView& given,
+                           const Right& right, const ArrayView& expected, const Bounds& own) {
+  const CheckedArguments& setup = it.setup;
+  const Rows& rows = it.rows_of(array.which);
+  const Result which = array.which;
+  const bool of_keys = &rows == &it.keys, packed = setup.packed();
+  verify::ResultRows r;
+  r.name = kNames[static_cast<std::size_t>(which)];
+  r.dtype = given.dtype;
+  r.rows = rows.count();
+  r.columns = which == Result::lse ? 1 : given.shape.back();
+  using Kind = verify::RowAxis::Kind;
+  const ArrayView& positions = of_keys ? setup.k : setup.q;
+  r.axes = {of_keys ? verify::RowAxis{"key head", "key heads", rows.heads(), Kind::part}
+                    : verify::RowAxis{"head", "heads", rows.heads(), Kind::part},
+            packed ? verify::RowAxis{"sequence", "sequences", setup.shape.entries, Kind::part}
+                   : verify::RowAxis{"batch entry", "batch entries", setup.shape.entries, Kind::part},
+            of_keys ? verify::RowAxis{"key", "keys", positions.shape[2], Kind::position}
+                    : verify::RowAxis{"query", "queries", positions.shape[2], Kind::position}};
+  r.place = [&rows](std::int64_t row, std::int64_t* at) {
+    const Place place = rows.at(row);
+    at[0] = place.head;
+    at[1] = place.entry;
+    at[2] = rows.position(place);
+  };
+  r.index = [&rows, which](std::int64_t row, std::int64_t column) {
+    return which == Result::lse ? rows.index_in_lse(rows.at(row)) : rows.index_of(rows.at(row), column);
+  };
+  // A row of an array of the layout; lse has one element a row.
+  const auto loader = [&setup, &rows, which](const ArrayView& view) {
+    const ArrayView form = which == Result::lse ? view : in_one_form(view, setup.layout);
+    return [&setup, &rows, which, form](const Place& place, double* values) {
+      if (which == Result::lse) {
+        *values = load_lse(form, rows.index_in_lse(place));
+        return;
+      }
+      const kernels::StridedMatrix matrix = setup.rows_of(form, place.entry, place.head, rows.offsets());
+      load_row(matrix, place.row, 0, form.shape[3], values);
+    };
+  };
+  r.given = [&rows, load_given = loader(given)](std::int64_t row, double* values) {
+    load_given(rows.at(row), values);
+  };
+  const double narrow = Bounds::half_spacing(given.dtype), least = Bounds::half_of_least(given.dtype);
+  const double own_narrow = right.is_own ? Bounds::half_spacing(expected.dtype) : 0,
+               own_least = right.is_own ? Bounds::half_of_least(expected.dtype) : 0;
+  r.expected = [&it, &rows, &right, &own, which, narrow, least, own_narrow, own_least, most = array.most,
+                columns = r.columns,
+                load_expected = loader(expected)](std::int64_t row, double* values, double* allowed) {
+    const Place place = rows.at(row);
+    load_expected(place, values);
+    double lse = 0, weight = 0;
+    if (which == Result::out) lse = load_lse(right.results[1], rows.index_in_lse(place));
+    if (which == Result::lse) lse = *values;
+    if (which == Result::dk || which == Result::dv)
+      load_row(it.setup.rows_of(in_one_form(right.weights.view(), it.setup.layout), place.entry, place.head,
+                                rows.offsets()),
+               place.row, 0, 1, &weight);
+    const auto absolute = [&](const Bounds& bounds) {
+      return which == Result::out   ? bounds.of_out(lse)
+             : which == Result::lse ? bounds.of_lse(lse)
+             : which == Result::dq  ? bounds.of_dq(most)
+             : which == Result::dk  ? bounds.of_dk(most, weight)
+                                    : bounds.of_dv(most, weight);
+    };
+    const double more = absolute(it.bounds) + least + (right.is_own ? absolute(own) + own_least : 0);
+    const double relative =
+        narrow + own_narrow +
+        (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
+      allowed[c] = more + relative * size;
+    }
+  };
+  return r;
+}
+
+void check_given(const ArrayView& given, const PlannedArray& planned) {
+  if (given.shape != planned.type.shape)
+    throw Error(Error::Kind::input, fmt::format("the given {} has the shape {}, not {}", planned.name,
+                                                to_string(given.shape), to_string(planned.type.shape)))
+        .about(planned.name);
+  if (!is_float(given.dtype))
+    throw Error(Error::Kind::input,
+                fmt::format("the given {} is {}, not of a float type", planned.name, name_of(given.dtype)))
+        .about(planned.name);
+}
+
+}  // namespace
+
+Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                const std::vector<std::optional<ArrayView>>& given, Explain explain, double effort) {
+  const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
+  if (given.size() != plan.results.size() || own.size() != plan.results.size())
+    throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
+                                                own.size(), plan.results.size()));
+  // One that is not float64 may have been made in float32, whatever the arguments are.
+  DType arithmetic = setup.shape.arithmetic;
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (!given[r]) continue;
+    check_given(*given[r], plan.results[r]);
+    if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
+  }
+  const MaskPlan& blocks = plan.blocks();
+  const Reference reference(setup, blocks);
+  Right right;
+  right.is_own = reference_work(setup) > effort;
+  GivenAttention it{plan,
+                    setup,
+                    arrays,
+                    Rows(setup, Rows::Of::queries),
+                    Rows(setup, Rows::Of::keys),
+                    Bounds(setup, arithmetic),
+                    {}};
+  Bounds of_own(setup, setup.shape.arithmetic);
+  if (right.is_own) {
+    right.results = own;
+    if (setup.gradients) right.weights = weights_of(setup, blocks, right.lse_most);
+  } else if (setup.gradients) {
+    Reference::Backward made = reference.backward(*arrays.dout);
+    right.held.push_back(std::move(made.dq));
+    right.held.push_back(std::move(made.dk));
+    right.held.push_back(std::move(made.dv));
+    right.weights = std::move(made.weights);
+    right.lse_most = most_finite(made.saved.lse);
+    right.saved = std::move(made.saved);
+  } else {
+    Reference::Forward made = reference.forward();
+    right.held.push_back(std::move(made.out));
+    right.held.push_back(std::move(made.lse));
+  }
+  for (const Array& array : right.held) right.results.push_back(array.view());
+  if (setup.gradients)
+    for (Bounds* bounds : {&it.bounds, &of_own})
+      bounds->set(in_one_form(*arrays.dout, setup.layout), right.lse_most);
+  it.saved = [&]() -> const Reference::Saved& {
+    std::call_once(right.saved_once, [&] {
+      if (right.saved.lse.empty()) right.saved = own_pass(setup, blocks, *arrays.dout);
+    });
+    return right.saved;
+  };
+
+  Against against;
+  against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
+  std::vector<std::unique_ptr<GivenArray>> compared;
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (!given[r]) {
+      against.not_given.push_back(plan.results[r].name);
+      continue;
+    }
+    auto array = std::make_unique<GivenArray>();
+    array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
+    if (setup.gradients) array->most = most_of(right.results[r], setup.layout);
+    array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
+    array->counts = verify::compare_rows(array->rows, against, 0);
+    compared.push_back(std::move(array));
+  }
+  if (explain == Explain::yes) {
+    against.tried = true;
+    if (!against.agrees()) against.explanations = explanations_of(it, compared);
+  }
+  return against;
+}
+
+std::int64_t compare_bytes(const Plan& plan, double effort) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  const CheckedArguments& s = plan.setup;
+  const Rows queries(s, Rows::Of::queries), keys(s, Rows::Of::keys);
+  double bytes = static_cast<double>(verify::bytes_of_rows(queries.count() + 2 * keys.count()));
+  const bool is_own = reference_work(s) > effort;
+  if (!is_own)
+    for (const PlannedArray& result : plan.results)
+      bytes += static_cast<double>(byte_count(result.type.shape, DType::float64));
+  if (s.gradients) {
+    const auto of = [&](const Shape& shape) {
+      return static_cast<double>(byte_count(shape, s.shape.arithmetic));
+    };
+    bytes += 8 * static_cast<double>(keys.count());
+    if (is_own) bytes += of(plan.types.q.shape) + of(plan.types.k.shape) + 2 * of(s.shape.lse);
+    bytes += of(s.shape.out) + 3 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
+  }
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));
+}
+
+}  // namespace ejk::attn

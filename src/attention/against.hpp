@@ -1,0 +1,49 @@
+// Attention's results that another implementation gave, beside what they should be, and what explains the difference.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "attention/plan.hpp"
+#include "attention/reference.hpp"
+#include "attention/rows.hpp"
+#include "ejk/against.hpp"
+#include "verify/against.hpp"
+
+namespace ejk::attn {
+
+enum class Result { out, lse, dq, dk, dv };
+
+/// One array that was given, row by row.
+struct GivenArray {
+  Result which;
+  verify::ResultRows rows;
+  verify::RowCounts counts;
+  double most = 0;  // the largest element that there should be, for the bounds of gradients
+};
+
+/// The arguments of the results that were given.
+struct GivenAttention {
+  const Plan& plan;
+  const CheckedArguments& setup;
+  const AttentionArrays& arrays;
+  Rows queries, keys;
+  Bounds bounds;
+  std::function<const Reference::Saved&()> saved;  // of the right forward pass; for gradients
+
+  const Rows& rows_of(Result which) const {
+    return which == Result::dk || which == Result::dv ? keys : queries;
+  }
+};
+
+/// `own` is what the library made of the arguments; `given`, in the same order, may be of any float dtype, and
+/// some may be missing. Throws Error{input} for another shape or type.
+Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                const std::vector<std::optional<ArrayView>>& given, Explain explain, double effort);
+
+/// Memory that this takes beside the arrays.
+std::int64_t compare_bytes(const Plan& plan, double effort);
+
+}  // namespace ejk::attn

@@ -1,0 +1,568 @@
+// A mistake is a variation of the plain form: rows are worked out by it, and compared with those that were given.
+// Arrays are explained one after the other: out before lse, dq before dk and dv, as a row of dq needs no other row.
+// A gradient may be wrong because the whole computation is, or because the backward pass alone is: then lse and δ
+// are those of the right forward pass.
+//
+// tests: tests/attention/test_mistakes.cpp
+#include "attention/mistakes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "attention/numbers.hpp"
+#include "attention/variations.hpp"
+#include "core/parallel.hpp"
+#include "verify/mistakes.hpp"
+#include "verify/rounding.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+using verify::Mistake;
+
+// Columns of a row as it should be.
+void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
+                   double* values, double* allowed) {
+  std::vector<double> row(static_cast<std::size_t>(rows.columns)), may(row);
+  rows.expected(n, row.data(), may.data());
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    values[c] = row[static_cast<std::size_t>(columns[c])];
+    allowed[c] = may[static_cast<std::size_t>(columns[c])];
+  }
+}
+
+class Mistakes {
+ public:
+  Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays)
+      : it_(it),
+        arrays_(arrays),
+        setup_(it.setup),
+        blocks_(it.plan.blocks()),
+        changes_(it.plan, it.setup),
+        right_(setup_, blocks_) {}
+
+  std::vector<verify::Found> explain(const GivenArray& array) {
+    const double nanoseconds = row_nanoseconds(array.which);
+    verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
+    std::vector<verify::Found> found = run(array, search, 0);
+    const double unit = unit_of_weights(array.rows.dtype);
+    if (search.left() <= kOpen || unit == 0 || array.which == Result::lse) return found;
+    // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
+    verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
+    const double rounded = loose.leave_out(mistake(array, {}, Pass::both, unit, true));
+    verify::Found rounding{{"rounding",
+                            fmt::format("it is consistent with weights that are rounded to {}",
+                                        unit == kBfloat16 ? "bfloat16" : "float16"),
+                            rounded},
+                           "",
+                           std::nullopt};
+    std::vector<verify::Found> all;
+    if (loose.left() > kOpen) all = run(array, loose, unit);
+    if (loose.left() > kOpen && loose.left() >= search.left()) return found;
+    if (all.empty() && loose.left() > kOpen) return found;
+    if (rounded > 0.005) all.push_back(std::move(rounding));
+    return all;
+  }
+
+ private:
+  static constexpr double kOpen = 0.05;
+  static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
+  enum class Pass { both, backward };
+
+  // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
+  double unit_of_weights(DType given) const {
+    double unit = 0;
+    for (const DType type : {given, setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
+      unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
+    return unit;
+  }
+
+  double row_nanoseconds(Result which) const {
+    const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
+    if (which == Result::dk || which == Result::dv)
+      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100);
+    return static_cast<double>(setup_.longest_keys()) * (size + 100);
+  }
+
+  std::vector<verify::Found> run(const GivenArray& array, verify::MistakeSearch& search, double unit) {
+    std::vector<Mistake> list;
+    std::vector<std::optional<Change>> origin;
+    const auto add = [&](Mistake h, const std::optional<Change>& of = std::nullopt) {
+      list.push_back(std::move(h));
+      origin.push_back(of);
+    };
+    const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
+    const bool of_key = array.which == Result::dk || array.which == Result::dv;
+    // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
+    const bool cheap = reference_work(setup_) <= 0x1p25;
+    std::vector<Change> tried = of_key && !cheap ? std::vector<Change>() : changes_.of_scores();
+    for (const Change& change : found_)
+      if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
+        tried.push_back(change);
+    for (const Change& change : tried) add(mistake(array, change, Pass::both, unit), change);
+    if (of_gradient) {
+      for (const Change& change : changes_.of_gradients())
+        if (!(of_key && change.kind == "delta" && array.which == Result::dv))
+          add(mistake(array, change, Pass::both, unit, true), change);
+      for (const Change& change : changes_.of_scores()) {
+        Change alone = change;
+        alone.text += ", in the backward pass alone";
+        add(mistake(array, alone, Pass::backward, unit), alone);
+      }
+    }
+    if (array.which == Result::lse) add_lse(array, add);
+    add_partners(array, search, unit, add);
+    add_other_arrays(array, add);
+    add_shifted(array, add);
+    if (!of_key) add_masks_of_others(array, search, unit, add);
+    if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
+
+    std::vector<verify::Found> all = search.run(list);
+    remember(all, origin);
+    if (search.left() <= kOpen) return all;
+    list.clear();
+    origin.clear();
+    // A scale of any size.
+    if (!of_key && array.which != Result::lse)
+      for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
+    // Two at once.
+    std::vector<Change> plausible;
+    for (const Change& change : changes_.of_scores())
+      if (change.plausible) plausible.push_back(change);
+    if (of_key && !cheap) plausible.clear();
+    for (std::size_t a = 0; a < plausible.size(); ++a)
+      for (std::size_t b = a + 1; b < plausible.size(); ++b) {
+        if (plausible[a].kind == plausible[b].kind) continue;
+        const Change both{plausible[a].kind + "+" + plausible[b].kind,
+                          plausible[a].text + ", and " + plausible[b].text,
+                          [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
+        add(mistake(array, both, Pass::both, unit), both);
+      }
+    std::vector<verify::Found> more = search.run(list);
+    remember(more, origin);
+    std::move(more.begin(), more.end(), std::back_inserter(all));
+    return all;
+  }
+
+  // What explains one array is tried on the next.
+  void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
+    for (const verify::Found& f : all)
+      if (f.mistake && origin[*f.mistake]) found_.push_back(*origin[*f.mistake]);
+  }
+
+  // --- rows under a variation
+
+  std::shared_ptr<const Reference> reference(const Change& change, bool sizes) const {
+    Variation v;
+    if (change.apply) change.apply(v);
+    v.sizes = sizes;
+    return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
+  }
+
+  Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
+                  bool right_statistics = false) const {
+    const auto made = reference(change, unit > 0);
+    Variation v;
+    if (change.apply) change.apply(v);
+    const double relative = Bounds::half_spacing(array.rows.dtype) +
+                            (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
+    const double least = Bounds::half_of_least(array.rows.dtype), most = array.most, scale = v.scale;
+    const bool saved = pass == Pass::backward || right_statistics;
+    // Fills what was asked for.
+    const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
+                          double absolute, const std::vector<double>& sizes, double of_sizes, double* values,
+                          double* allowed) {
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = row[at];
+        allowed[c] = absolute + least + relative * std::abs(std::isfinite(row[at]) ? row[at] : 0) +
+                     (of_sizes > 0 ? of_sizes * sizes[at] : 0);
+      }
+    };
+    Mistake h{change.kind, change.text, {}};
+    switch (array.which) {
+      case Result::out:
+      case Result::lse:
+        h.values = [=, this, is_out = array.which == Result::out](std::int64_t n,
+                                                                  std::span<const std::int64_t> columns,
+                                                                  double* values, double* allowed) {
+          const Place place = it_.queries.at(n);
+          const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+          if (is_out) {
+            fill(columns, r.out, it_.bounds.of_out(r.lse, scale), r.sizes, unit, values, allowed);
+          } else {
+            values[0] = r.lse;
+            allowed[0] =
+                it_.bounds.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
+          }
+          return true;
+        };
+        break;
+      case Result::dq:
+        h.values = [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                             double* allowed) {
+          const Place place = it_.queries.at(n);
+          const Problem p = setup_.problem(place.entry, place.head);
+          const auto g = setup_.rows_of(in_one_form(*it_.arrays.dout, setup_.layout), place.entry, place.head,
+                                        setup_.q_offsets);
+          const ReferenceRow r = made->row(p, place.row);
+          const Reference::Statistics of = saved ? right_.statistics(right_.row(p, place.row), g, place.row)
+                                                 : made->statistics(r, g, place.row);
+          std::vector<double> sizes;
+          const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &sizes : nullptr);
+          fill(columns, row, it_.bounds.of_dq(most), sizes, 2 * unit, values, allowed);
+          return true;
+        };
+        break;
+      case Result::dk:
+      case Result::dv: {
+        const auto own = std::make_shared<std::pair<std::once_flag, Reference::Saved>>();
+        h.values = [=, this, is_dk = array.which == Result::dk](std::int64_t n,
+                                                                std::span<const std::int64_t> columns,
+                                                                double* values, double* allowed) {
+          const Reference::Saved* statistics = &own->second;
+          if (saved)
+            statistics = &it_.saved();
+          else
+            std::call_once(own->first, [&] { own->second = made->saved(*it_.arrays.dout); });
+          const Place place = it_.keys.at(n);
+          const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
+          if (is_dk)
+            fill(columns, r.dk, it_.bounds.of_dk(most, r.weight), r.dk_sizes, 2 * unit, values, allowed);
+          else
+            fill(columns, r.dv, it_.bounds.of_dv(most, r.weight), r.dv_sizes, unit, values, allowed);
+          return true;
+        };
+        break;
+      }
+    }
+    return h;
+  }
+
+  // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
+  std::vector<Change> fitted_scales(const GivenArray& array) const {
+    constexpr std::size_t kRows = 4;
+    std::vector<std::int64_t> bad;
+    for (std::int64_t n = 0; n < array.rows.rows; ++n)
+      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
+    std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
+    std::iota(columns.begin(), columns.end(), 0);
+    const auto change = [](double factor, std::string text) {
+      return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
+    };
+    // Σ of squares of what is left between both; rows with NaN say nothing.
+    const auto error = [&](double log_factor) {
+      const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
+      std::vector<double> given(columns.size()), values(columns.size()), allowed(columns.size());
+      double sum = 0;
+      for (std::size_t r = 0; r < std::min(kRows, bad.size()); ++r) {
+        const std::int64_t n = bad[bad.size() * (2 * r + 1) / (2 * std::min(kRows, bad.size()))];
+        array.rows.given(n, given.data());
+        m.values(n, columns, values.data(), allowed.data());
+        for (std::size_t c = 0; c < given.size(); ++c) {
+          const double difference = given[c] - values[c];
+          if (std::isfinite(difference)) sum += difference * difference;
+        }
+      }
+      return sum;
+    };
+    constexpr int kSteps = 48;  // of a quarter of an octave
+    constexpr double kStep = kLn2 / 4;
+    std::vector<double> errors(kSteps + 1);
+    core::parallel_for(kSteps + 1, kSteps * kRows * row_nanoseconds(array.which), [&](std::int64_t n) {
+      errors[static_cast<std::size_t>(n)] = error(static_cast<double>(n - kSteps / 2) * kStep);
+    });
+    const auto least = std::min_element(errors.begin(), errors.end()) - errors.begin();
+    double low = static_cast<double>(least - 1 - kSteps / 2) * kStep, high = low + 2 * kStep;
+    constexpr double kGolden = 0.6180339887498949;
+    double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x),
+           at_y = error(y);
+    for (int n = 0; n < 44; ++n) {
+      if (at_x < at_y)
+        high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x);
+      else
+        low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y);
+    }
+    const double scale = setup_.scale * std::exp((low + high) / 2);
+    std::vector<Change> all;
+    const auto add = [&](double value, const std::string& text) {
+      if (std::isfinite(value) && std::abs(value / scale - 1) < 0.01)
+        all.push_back(
+            change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale)));
+    };
+    const auto add_decimal = [&](int digits) {
+      const std::string text = fmt::format("{:.{}g}", scale, digits);
+      add(std::strtod(text.c_str(), nullptr), text);
+    };
+    add_decimal(1);
+    add_decimal(2);
+    const double length = std::round(1 / (scale * scale)), inverse = std::round(1 / scale);
+    if (length >= 2) add(1 / std::sqrt(length), fmt::format("1/sqrt({:.0f})", length));
+    if (inverse >= 2) add(1 / inverse, fmt::format("1/{:.0f}", inverse));
+    add_decimal(3);
+    add(scale, fmt::format("{:.6g}", scale));
+    return all;
+  }
+
+  template <class Add>
+  void add_lse(const GivenArray& array, Add&& add) {
+    std::vector<Change> bases{{}};
+    for (const Change& change : found_) bases.push_back(change);
+    struct Form {
+      const char *kind, *text;
+      double (*value)(const ReferenceRow& r);
+    };
+    static constexpr Form kForms[] = {
+        {"lse_base", "lse is a logarithm to base 2", [](const ReferenceRow& r) { return r.lse / kLn2; }},
+        {"lse_base", "lse is multiplied by ln 2", [](const ReferenceRow& r) { return r.lse * kLn2; }},
+        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
+         [](const ReferenceRow& r) { return r.most / kLn2 + (r.lse - r.most); }},
+        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
+         [](const ReferenceRow& r) { return r.most + (r.lse - r.most) / kLn2; }},
+        {"lse_sign", "lse has the wrong sign", [](const ReferenceRow& r) { return -r.lse; }},
+        {"lse_max", "lse lacks the largest score", [](const ReferenceRow& r) { return r.lse - r.most; }},
+        {"lse_max", "lse is the largest score alone", [](const ReferenceRow& r) { return r.most; }},
+        {"lse_max", "the largest score is subtracted in lse, not added",
+         [](const ReferenceRow& r) { return r.lse - 2 * r.most; }},
+        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
+         [](const ReferenceRow& r) { return std::exp(r.lse); }},
+        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
+         [](const ReferenceRow& r) { return std::exp(r.lse - r.most); }},
+        {"lse_empty", "lse of a query without a key is +inf",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? -r.lse : r.lse; }},
+        {"lse_empty", "lse of a query without a key is 0",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? 0 : r.lse; }},
+        {"lse_empty", "lse of a query without a key is NaN",
+         [](const ReferenceRow& r) { return std::isinf(r.lse) ? std::nan("") : r.lse; }},
+    };
+    const double relative = Bounds::half_spacing(array.rows.dtype);
+    for (const Change& base : bases) {
+      const auto made = reference(base, false);
+      Variation v;
+      if (base.apply) base.apply(v);
+      for (const Form& form : kForms) {
+        if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
+        add({form.kind, form.text,
+             [=, this, scale = v.scale, &form](std::int64_t n, std::span<const std::int64_t>, double* values,
+                                               double* allowed) {
+               const Place place = it_.queries.at(n);
+               const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+               values[0] = form.value(r);
+               const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
+               allowed[0] = it_.bounds.of_lse(std::max(size, std::abs(r.most)), scale) + relative * size;
+               return true;
+             }});
+      }
+    }
+  }
+
+  // Heads or entries that hold what belongs to another one.
+  template <class Add>
+  void add_partners(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
+    if (unit > 0) return;
+    const Rows& rows = it_.rows_of(array.which);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const verify::RowAxis& of = array.rows.axes[axis];
+      if (of.length < 2) continue;
+      const auto candidate = [&array, &rows, axis](std::int64_t other) {
+        return Mistake{"", "",
+                       [&array, &rows, axis, other](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                         Place place = rows.at(n);
+                         (axis == 0 ? place.head : place.entry) = other;
+                         if (place.row >= rows.length(place.entry)) return false;
+                         load_expected(array.rows, rows.row_of(place), columns, values, allowed);
+                         return true;
+                       }};
+      };
+      add_mapped(array, search, axis, of, "the result", candidate, add);
+    }
+  }
+
+  // An array of the same shape in the place of this one.
+  template <class Add>
+  void add_other_arrays(const GivenArray& array, Add&& add) {
+    for (const auto& other : arrays_) {
+      const auto lengths = [](const GivenArray& a) {
+        std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
+        for (const verify::RowAxis& axis : a.rows.axes) all.push_back(axis.length);
+        return all;
+      };
+      if (other->which == array.which || lengths(*other) != lengths(array)) continue;
+      add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
+           [&other = *other](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                             double* allowed) {
+             load_expected(other.rows, n, columns, values, allowed);
+             return true;
+           }});
+    }
+  }
+
+  // Rows one place off.
+  template <class Add>
+  void add_shifted(const GivenArray& array, Add&& add) {
+    const Rows& rows = it_.rows_of(array.which);
+    const std::string& name = array.rows.axes[2].name;
+    for (const std::int64_t by : {1, -1})
+      add({"shifted",
+           fmt::format("each {} holds the result of the {} one", name, by > 0 ? "next" : "previous"),
+           [&array, &rows, by](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                               double* allowed) {
+             Place place = rows.at(n);
+             place.row += by;
+             if (place.row < 0 || place.row >= rows.length(place.entry)) return false;
+             load_expected(array.rows, rows.row_of(place), columns, values, allowed);
+             return true;
+           }});
+  }
+
+  // Heads or entries that take the mask, or the bias, of another one.
+  template <class Add>
+  void add_masks_of_others(const GivenArray& array, const verify::MistakeSearch& search, double unit,
+                           Add&& add) {
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const verify::RowAxis& of = array.rows.axes[axis];
+      if (of.length < 2 || (axis == 1 && setup_.packed())) continue;
+      const auto mask_of = [this, axis](std::int64_t other) {
+        return [this, axis, other](Variation& v) {
+          v.mask = [this, axis, other](const Problem& p) -> const Mask* {
+            Problem q = p;
+            (axis == 0 ? q.head : q.entry) = other;
+            const MaskTiles* tiles = blocks_.of(q);
+            return tiles ? &*tiles->mask : nullptr;
+          };
+        };
+      };
+      if (has_masks_along(axis))
+        add_mapped(
+            array, search, axis, of, "the mask",
+            [&](std::int64_t other) {
+              return mistake(array, {"", "", mask_of(other)}, Pass::both, unit);
+            },
+            add);
+      if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
+        add_mapped(
+            array, search, axis, of, "the bias",
+            [&](std::int64_t other) {
+              return mistake(
+                  array,
+                  {"", "", [axis, other](Variation& v) { (axis == 0 ? v.bias_head : v.bias_entry) = other; }},
+                  Pass::both, unit);
+            },
+            add);
+    }
+  }
+
+  bool has_masks_along(std::size_t axis) const {
+    const Problem first = setup_.problem(0, 0);
+    const Problem other = axis == 0 ? setup_.problem(0, 1) : setup_.problem(1, 0);
+    return blocks_.of(first) != blocks_.of(other);
+  }
+
+  template <class Add>
+  void add_mapped(const GivenArray& array, const verify::MistakeSearch& search, std::size_t axis,
+                  const verify::RowAxis& of, const char* what,
+                  const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
+    const std::vector<std::int64_t> from = search.partners(axis, of.length, candidate);
+    const std::string text = verify::text_of_partners(from, of.name, of.plural, what);
+    if (text.empty()) return;
+    const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
+    for (const std::int64_t other : from)
+      if (other >= 0) mistakes->try_emplace(other, candidate(other));
+    Mistake h{verify::is_exchange(from) ? "exchanged" : "repeated", text,
+              [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                const Place place = rows.at(n);
+                const std::int64_t other =
+                    from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+                return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
+              },
+              true};
+    add(std::move(h));
+  }
+
+  template <class Add>
+  void add_rounded_results(const GivenArray& array, Add&& add) {
+    for (const verify::Rounding& to : verify::kRoundings) {
+      if (to.truncates || verify::float_type(array.rows.dtype).fraction_bits <= to.bits) continue;
+      const auto exact = std::make_shared<Mistake>(mistake(array, {}, Pass::both, 0, true));
+      add({"rounding", fmt::format("the result is rounded to {}", to.name),
+           [=](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+             if (!exact->values(n, columns, values, allowed)) return false;
+             for (std::size_t c = 0; c < columns.size(); ++c) values[c] = to(values[c]);
+             return true;
+           }});
+    }
+  }
+
+  const GivenAttention& it_;
+  const std::vector<std::unique_ptr<GivenArray>>& arrays_;
+  const CheckedArguments& setup_;
+  const MaskPlan& blocks_;
+  Changes changes_;
+  Reference right_;
+  std::vector<Change> found_;
+};
+
+std::int64_t beyond(const GivenArray& array) {
+  std::int64_t all = 0;
+  for (const std::uint32_t n : array.counts.beyond) all += n;
+  return all;
+}
+
+}  // namespace
+
+std::vector<Explanation> explanations_of(const GivenAttention& given,
+                                         const std::vector<std::unique_ptr<GivenArray>>& arrays) {
+  Mistakes mistakes(given, arrays);
+  std::int64_t all_beyond = 0;
+  for (const auto& array : arrays) all_beyond += beyond(*array);
+  // What holds in several arrays is said once.
+  struct Said {
+    Explanation explanation;
+    std::string where;
+    std::vector<std::string> arrays;
+  };
+  std::vector<Said> said;
+  for (const auto& array : arrays) {
+    if (beyond(*array) == 0) continue;
+    const double part = static_cast<double>(beyond(*array)) / static_cast<double>(all_beyond);
+    for (const verify::Found& found : mistakes.explain(*array)) {
+      const Explanation& e = found.explanation;
+      const auto same = std::find_if(said.begin(), said.end(), [&](const Said& other) {
+        return other.explanation.kind == e.kind && other.explanation.text == e.text;
+      });
+      if (same == said.end()) {
+        said.push_back({{e.kind, e.text, part * e.share_explained}, found.where, {array->rows.name}});
+        continue;
+      }
+      same->explanation.share_explained += part * e.share_explained;
+      if (same->where != found.where) same->where.clear();
+      if (same->arrays.back() != array->rows.name) same->arrays.push_back(array->rows.name);
+    }
+  }
+  std::vector<Explanation> all;
+  for (Said& s : said) {
+    s.explanation.text += s.where;
+    // Some texts say by themselves what they are about.
+    const std::string& text = s.explanation.text;
+    const bool is_said = text.starts_with("lse ") || text.starts_with(s.arrays[0] + " ");
+    if (s.arrays.size() < arrays.size() && !is_said)
+      s.explanation.text = fmt::format("{}: {}", fmt::join(s.arrays, ", "), s.explanation.text);
+    all.push_back(std::move(s.explanation));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Explanation& a, const Explanation& b) {
+    return a.share_explained > b.share_explained;
+  });
+  return all;
+}
+
+}  // namespace ejk::attn

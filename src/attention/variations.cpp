@@ -1,0 +1,223 @@
+// Each change sets one or two members of a Variation. Masks that are nearby are made when they are first asked for.
+//
+// tests: tests/attention/test_mistakes.cpp
+#include "attention/variations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "verify/float_type.hpp"
+#include "verify/rounding.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// The masks that are taken for those of a problem, made when they are first asked for.
+class NearbyMasks {
+ public:
+  explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
+
+  /// The mask of that text, or the problem's own where it has none; null: all pairs attend.
+  const Mask* find(const Problem& p, const std::string& text) {
+    const MaskTiles* tiles = blocks_.of(p);
+    if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+    const std::scoped_lock lock(mutex_);
+    for (const mask::NearbyMask& other : nearby(p, tiles))
+      if (other.text == text) return &other.mask;
+    return tiles ? &*tiles->mask : nullptr;
+  }
+
+  std::vector<std::string> texts(const CheckedArguments& setup) {
+    constexpr std::int64_t kMost = 64;
+    std::vector<std::string> all;
+    for (std::int64_t n = 0; n < std::min(kMost, setup.problems()); ++n) {
+      const std::int64_t at = setup.problems() <= kMost ? n : n * (setup.problems() / kMost);
+      const Problem p = setup.problem(at / setup.shape.heads, at % setup.shape.heads);
+      if (p.q_length == 0 || p.kv_length == 0) continue;
+      for (const mask::NearbyMask& other : nearby(p, blocks_.of(p)))
+        if (std::find(all.begin(), all.end(), other.text) == all.end()) all.push_back(other.text);
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<mask::NearbyMask>& nearby(const Problem& p, const MaskTiles* tiles) {
+    auto& known = tiles ? of_mask_[&tiles->mask->node()] : of_lengths_[{p.q_length, p.kv_length}];
+    if (!known.empty()) return known;
+    if (tiles) return known = mask::nearby_masks(*tiles->mask);
+    known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
+    if (p.q_length != p.kv_length)
+      known.push_back({"a causal mask is applied at the bottom right, and there is none",
+                       causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
+    for (mask::NearbyMask& other : mask::masks_without_keys(full_mask(p.q_length, p.kv_length)))
+      known.push_back(std::move(other));
+    return known;
+  }
+
+  const MaskPlan& blocks_;
+  std::mutex mutex_;
+  std::map<const MaskNode*, std::vector<mask::NearbyMask>> of_mask_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<mask::NearbyMask>> of_lengths_;
+};
+
+// By head, the masks of packed sequences that are taken for one: null where they have lengths of their own.
+using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
+
+OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
+  if (!s.packed() || s.shape.entries < 2) return nullptr;
+  const AttentionSettings& settings = plan.settings;
+  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
+  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
+  const auto join = [&](std::size_t head, const Mask& more) {
+    masks[head] = masks[head] ? *masks[head] & more : more;
+  };
+  try {
+    for (const HeadMasks& part : settings.masks) {
+      if (part.batch != 1) return nullptr;
+      for (std::size_t head = 0; head < masks.size(); ++head)
+        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
+    }
+    if (settings.q_segment_ids) {
+      const Mask segments =
+          segments_mask(*settings.q_segment_ids,
+                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
+      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
+    }
+  } catch (const Error&) {  // of other lengths
+    return nullptr;
+  }
+  return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
+}
+
+}  // namespace
+
+Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
+  add_scales(setup);
+  add_masks(plan, setup);
+  add_caps_and_biases(setup);
+  add_roundings(setup);
+  add_gradients(setup);
+}
+
+void Changes::add_scales(const CheckedArguments& setup) {
+  const auto scale = [&](double factor, std::string text, bool plausible) {
+    if (std::abs(factor - 1) < 1e-9 || !std::isfinite(factor)) return;
+    of_scores_.push_back({"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }, plausible});
+  };
+  const double s = setup.scale, d = static_cast<double>(setup.shape.head_size),
+               dv = static_cast<double>(setup.shape.value_size);
+  scale(1 / s, "the scale is left out", true);
+  scale(s, "the scale is applied twice", true);
+  scale(1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true);
+  scale(1 / d / s, "the scale is 1/D", false);
+  scale(std::sqrt(d) / s, "the scale is sqrt(D)", false);
+  if (dv != d) scale(1 / std::sqrt(dv) / s, "the scale is 1/sqrt(Dv), of the values", false);
+  scale(kLn2, "powers of 2 are taken of scores that are meant for powers of e", true);
+  scale(1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true);
+  scale(-1, "scores have the wrong sign", false);
+}
+
+void Changes::add_masks(const Plan& plan, const CheckedArguments& setup) {
+  const auto nearby = std::make_shared<NearbyMasks>(plan.blocks());
+  int masks = 0;
+  for (const std::string& text : nearby->texts(setup))
+    of_scores_.push_back({"mask", text,
+                          [nearby, text](Variation& v) {
+                            v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
+                          },
+                          ++masks <= 8});
+  if (const auto one = masks_of_one_sequence(plan, setup))
+    of_scores_.push_back({"sequences", "packed sequences attend to each other",
+                          [one](Variation& v) {
+                            v.one_sequence = true;
+                            v.mask = [one](const Problem& p) -> const Mask* {
+                              const auto& mask = (*one)[static_cast<std::size_t>(p.head)];
+                              return mask ? &*mask : nullptr;
+                            };
+                          },
+                          false});
+  if (setup.group() > 1 && setup.shape.kv_heads > 1)
+    of_scores_.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
+                          [](Variation& v) { v.interleaved = true; }, true});
+}
+
+void Changes::add_caps_and_biases(const CheckedArguments& setup) {
+  using Cap = Variation::Cap;
+  const auto cap = [&](Cap how, const char* text, bool plausible) {
+    of_scores_.push_back({"softcap", text, [how](Variation& v) { v.cap = how; }, plausible});
+  };
+  if (setup.softcap > 0) {
+    cap(Cap::none, "the soft cap is left out", true);
+    if (setup.bias) cap(Cap::after_bias, "the soft cap comes after the bias", true);
+    cap(Cap::before_scale, "the soft cap comes before the scale", false);
+    cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
+  }
+  const auto bias = [&](double factor, const char* text, bool plausible) {
+    if (factor != 1 && std::isfinite(factor))
+      of_scores_.push_back({"bias", text, [factor](Variation& v) { v.bias = factor; }, plausible});
+  };
+  if (setup.bias) {
+    bias(0, "the bias is left out", true);
+    bias(-1, "the bias is subtracted", true);
+    bias(2, "the bias is added twice", true);
+    bias(setup.scale, "the bias is multiplied by the scale", true);
+    bias(1 / setup.scale, "the bias is divided by the scale", false);
+    bias(1 / kLn2, "the bias is multiplied by log2(e)", false);
+    bias(kLn2, "the bias is not multiplied by log2(e), as the scores are", false);
+  }
+  of_scores_.push_back({"no_key", "queries without a key are NaN",
+                        [](Variation& v) { v.no_key = Variation::NoKey::nan; }, false});
+  of_scores_.push_back({"no_key", "queries without a key get the mean of all values",
+                        [](Variation& v) { v.no_key = Variation::NoKey::mean; }, false});
+}
+
+void Changes::add_roundings(const CheckedArguments& setup) {
+  const auto wide = [&](const verify::Rounding& to) {
+    for (const DType type : {setup.q.dtype, setup.k.dtype, setup.v.dtype})
+      if (verify::float_type(type).fraction_bits > to.bits) return true;
+    return false;
+  };
+  for (const verify::Rounding& to : verify::kRoundings)
+    if (wide(to))
+      of_scores_.push_back({"rounding", fmt::format("the inputs are rounded to {}", to.name),
+                            [to](Variation& v) { v.inputs = to; }, false});
+  for (const verify::Rounding& to : verify::kRoundings) {
+    of_scores_.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
+                          [to](Variation& v) { v.weights = to; }, false});
+    if (wide(to))
+      of_scores_.push_back({"rounding", fmt::format("the inputs and the weights are rounded to {}", to.name),
+                            [to](Variation& v) { v.inputs = v.weights = to; }, false});
+  }
+}
+
+void Changes::add_gradients(const CheckedArguments& setup) {
+  const auto scale = [&](double factor, const char* text) {
+    if (std::abs(factor - 1) > 1e-9 && std::isfinite(factor))
+      of_gradients_.push_back({"scale", text, [factor](Variation& v) { v.scale_of_gradient = factor; }});
+  };
+  scale(1 / setup.scale, "the gradient is not multiplied by the scale");
+  scale(setup.scale, "the gradient is multiplied by the scale twice");
+  scale(kLn2, "the gradient is multiplied by ln 2");
+  scale(1 / kLn2, "the gradient is divided by ln 2");
+  of_gradients_.push_back(
+      {"delta", "delta = rowsum(dout out) is left out", [](Variation& v) { v.delta = 0; }});
+  of_gradients_.push_back({"delta", "delta is added, not subtracted", [](Variation& v) { v.delta = -1; }});
+  if (setup.softcap > 0)
+    of_gradients_.push_back(
+        {"softcap", "the derivative of the soft cap is left out", [](Variation& v) { v.slope = false; }});
+  using Heads = Variation::Heads;
+  if (setup.group() > 1)
+    for (const auto& [how, text] :
+         {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
+          std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
+          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"}})
+      of_gradients_.push_back({"heads", text, [how = how](Variation& v) { v.heads = how; }});
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,45 @@
+// What computations of attention do wrong by mistake, as variations of the plain form.
+// tests: tests/attention/test_mistakes.cpp
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/plan.hpp"
+#include "attention/reference.hpp"
+
+namespace ejk::attn {
+
+/// What is done otherwise. Plausible ones are tried in pairs, too, those of different kinds.
+struct Change {
+  std::string kind, text;
+  std::function<void(Variation&)> apply;
+  bool plausible = false;
+};
+
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+/// The usual mistakes for one set of arguments, the likely ones first.
+class Changes {
+ public:
+  Changes(const Plan& plan, const CheckedArguments& setup);
+
+  /// Of scores, masks, heads and weights: of the forward pass, or of the whole computation.
+  const std::vector<Change>& of_scores() const { return of_scores_; }
+  /// Of the backward pass, with lse and δ as they should be.
+  const std::vector<Change>& of_gradients() const { return of_gradients_; }
+
+ private:
+  void add_scales(const CheckedArguments& setup);
+  void add_masks(const Plan& plan, const CheckedArguments& setup);
+  void add_caps_and_biases(const CheckedArguments& setup);
+  void add_roundings(const CheckedArguments& setup);
+  void add_gradients(const CheckedArguments& setup);
+
+  std::vector<Change> of_scores_, of_gradients_;
+};
+
+}  // namespace ejk::attn

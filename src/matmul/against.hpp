@@ -1,0 +1,44 @@
+// A grouped product that another implementation gave, beside what it should be, and what explains the difference.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/against.hpp"
+#include "matmul/check.hpp"
+#include "matmul/problem.hpp"
+#include "matmul/tolerance.hpp"
+
+namespace ejk::matmul {
+
+/// A result that was given, and what it is judged by. What it refers to outlives it.
+struct GivenProduct {
+  const Problem& problem;
+  const Operands& operands;
+  const ArrayView& given;
+  std::vector<GroupProduct> products;
+  Tolerance tolerance;
+
+  GivenProduct(const Problem& p, const Operands& arrays, const ArrayView& result);
+
+  std::int64_t columns() const { return problem.n; }
+  std::int64_t rows() const {
+    return problem.cut == Problem::Cut::rows ? problem.m : problem.groups * problem.k;
+  }
+  bool adds() const { return operands.existing_out && problem.existing == Existing::add; }
+  /// Of a row of the result: its group; −1: it belongs to none.
+  std::int64_t group_of(std::int64_t row) const;
+  /// Null: nothing is computed there.
+  const GroupProduct* product_of(std::int64_t row) const;
+};
+
+/// `own` is what the library made of the same arguments; `given` may be of any float dtype. Throws Error{input}
+/// for another shape or type.
+Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
+                const ArrayView& given, Explain explain, const WorkProgress& progress,
+                const CheckEffort& effort = {});
+
+/// Memory that this takes beside the arrays.
+std::int64_t compare_bytes(const Problem& problem);
+
+}  // namespace ejk::matmul

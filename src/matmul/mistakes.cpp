@@ -1,0 +1,376 @@
+// A mistake says what a row is made of instead: a vector, the matrix that it is multiplied with, what is added, how
+// it is rounded. Some columns of some rows are then worked out in float64. Cost: that of these elements.
+//
+// tests: tests/matmul/test_mistakes.cpp
+#include "matmul/mistakes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "verify/mistakes.hpp"
+#include "verify/rounding.hpp"
+
+namespace ejk::matmul {
+
+namespace {
+
+using verify::Mistake;
+using verify::Rounding;
+
+// What a row is made of: a · b, `factor` times, and `existing` times existing_out. Nothing where there is no
+// product: then it is `existing` alone.
+struct Recipe {
+  ArrayView a;  // (K,)
+  ArrayView b;  // (K, n)
+  bool has_product = false;
+  double factor = 1;
+  double existing = 0;
+  Rounding factors = {}, sums = {}, result = {};
+  std::int64_t run = 1;  // of the contraction, between two roundings of sums
+};
+
+using RecipeOf = std::function<std::optional<Recipe>(std::int64_t row)>;
+
+ArrayView vector_of(const ArrayView& matrix, std::int64_t row) {
+  return {matrix.data + row * matrix.strides[0], matrix.dtype, {matrix.shape[1]}, {matrix.strides[1]}};
+}
+
+ArrayView columns_from(const ArrayView& m, std::int64_t begin, std::int64_t end) {
+  return {m.data + begin * m.strides[1], m.dtype, {m.shape[0], end - begin}, m.strides};
+}
+
+ArrayView rows_from(const ArrayView& m, std::int64_t begin, std::int64_t end) {
+  return {m.data + begin * m.strides[0], m.dtype, {end - begin, m.shape[1]}, m.strides};
+}
+
+ArrayView transposed(const ArrayView& m) {
+  return {m.data, m.dtype, {m.shape[1], m.shape[0]}, {m.strides[1], m.strides[0]}};
+}
+
+class Mistakes {
+ public:
+  Mistakes(const GivenProduct& it, verify::MistakeSearch& search)
+      : it_(it), p_(it.problem), search_(search) {}
+
+  std::vector<Mistake> all() {
+    of_existing();
+    if (p_.cut == Problem::Cut::rows)
+      of_rows();
+    else
+      of_contraction();
+    of_both();
+    return std::move(list_);
+  }
+
+ private:
+  // --- what rows are made of
+
+  double existing() const { return it_.adds() ? 1 : 0; }
+
+  // A row where nothing is computed.
+  Recipe kept() const {
+    Recipe r;
+    r.existing = it_.operands.existing_out ? 1 : 0;
+    return r;
+  }
+
+  // As it should be.
+  Recipe right(std::int64_t row) const {
+    const GroupProduct* product = it_.product_of(row);
+    if (product == nullptr) return kept();
+    return made_of(vector_of(product->a, row - product->row), product->b);
+  }
+
+  Recipe made_of(ArrayView a, ArrayView b) const {
+    Recipe r;
+    r.a = std::move(a);
+    r.b = std::move(b);
+    r.has_product = true;
+    r.existing = existing();
+    return r;
+  }
+
+  // The weights of group g, as the product takes them; nothing where it has none.
+  std::optional<ArrayView> weights(std::int64_t g) const {
+    if (g < p_.first_group || g >= p_.first_group + p_.groups) return std::nullopt;
+    const ArrayView matrix = it_.operands.rhs[g - p_.first_group];
+    return p_.transpose_rhs ? transposed(matrix) : matrix;
+  }
+
+  // A row of lhs with the weights of group g; nothing where there are none of either.
+  std::optional<Recipe> with_group(std::int64_t row, std::int64_t g) const {
+    const auto b = weights(g);
+    if (!b || row < 0 || row >= p_.m) return std::nullopt;
+    return made_of(vector_of(it_.operands.lhs, row), *b);
+  }
+
+  // Rows [begin, end) of the contraction, for a row of a transposed product; nothing where they are none.
+  std::optional<Recipe> over(std::int64_t row, std::int64_t begin, std::int64_t end) const {
+    if (begin < 0 || end > p_.m || begin > end) return std::nullopt;
+    return made_of(vector_of(columns_from(it_.operands.lhs, begin, end), row % p_.k),
+                   rows_from(it_.operands.rhs, begin, end));
+  }
+
+  std::int64_t begin_of(std::int64_t group) const { return p_.offsets[static_cast<std::size_t>(group)]; }
+
+  // The group with rows before (step −1) or after (1) group g; −1: there is none.
+  std::int64_t neighbour(std::int64_t g, std::int64_t step) const {
+    if (g < 0) g = p_.groups_in_all();
+    for (g += step; g >= 0 && g < p_.groups_in_all(); g += step)
+      if (begin_of(g) < begin_of(g + 1)) return g;
+    return -1;
+  }
+
+  // --- what they come to
+
+  void evaluate(const Recipe& r, std::int64_t row, std::span<const std::int64_t> columns, double* values,
+                double* allowed) const {
+    const std::int64_t depth = r.has_product ? r.a.shape[0] : 0;
+    std::vector<double> a(static_cast<std::size_t>(depth)), b(a.size());
+    if (r.has_product) load(r.a.dtype, r.a.data, r.a.strides[0], depth, a.data());
+    if (r.factors)
+      for (double& value : a) value = r.factors(value);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      double sum = 0, magnitude = 0;
+      if (r.has_product) {
+        load(r.b.dtype, r.b.data + columns[c] * r.b.strides[1], r.b.strides[0], depth, b.data());
+        if (r.factors)
+          for (double& value : b) value = r.factors(value);
+        double part = 0;
+        for (std::size_t p = 0; p < a.size(); ++p) {
+          part += a[p] * b[p];
+          magnitude += std::abs(a[p] * b[p]);
+          if ((static_cast<std::int64_t>(p) + 1) % r.run != 0 && p + 1 < a.size()) continue;
+          sum = r.sums(sum + part);
+          part = 0;
+        }
+      }
+      double there = 0;
+      if (r.existing != 0) {
+        Matrix{*it_.operands.existing_out}.load_row(row, columns[c], 1, &there);
+        there *= r.existing;
+      }
+      values[c] = r.result(r.factor * sum + there);
+      allowed[c] =
+          it_.tolerance.of_element(depth, std::abs(r.factor) * magnitude + std::abs(there), values[c]);
+      if (!r.has_product && it_.given.dtype != p_.out.dtype)
+        allowed[c] = it_.tolerance.result.epsilon() * std::abs(values[c]);
+    }
+  }
+
+  Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
+    return {std::move(kind), std::move(text),
+            [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
+                                               double* values, double* allowed) {
+              const std::optional<Recipe> r = recipe(row);
+              if (!r) return false;
+              evaluate(*r, row, columns, values, allowed);
+              return true;
+            }};
+  }
+
+  void add(std::string kind, std::string text, RecipeOf recipe) {
+    list_.push_back(mistake(std::move(kind), std::move(text), std::move(recipe)));
+  }
+
+  // Each group holds what belongs to another one: which, is found group by group.
+  void add_exchanged(const char* what,
+                     const std::function<std::optional<Recipe>(std::int64_t row, std::int64_t g)>& of) {
+    const auto candidate = [&](std::int64_t g) {
+      return mistake("", "", [&of, g](std::int64_t row) { return of(row, g); });
+    };
+    const std::vector<std::int64_t> from = search_.partners(0, p_.groups_in_all(), candidate);
+    const std::string text = verify::text_of_partners(from, "group", "groups", what);
+    if (text.empty()) return;
+    const bool exchanged = verify::is_exchange(from);
+    Mistake h = mistake(exchanged ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
+      const std::int64_t g = it_.group_of(row);
+      const std::int64_t other = g < 0 ? -1 : from[static_cast<std::size_t>(g)];
+      return other < 0 ? std::optional<Recipe>() : of(row, other);
+    });
+    h.says_where = true;
+    list_.push_back(std::move(h));
+  }
+
+  void of_rows() {
+    for (const std::int64_t step : {1, -1})
+      add("boundary",
+          step > 0 ? "rows take the weights of the row after them: the end of a group is one row early"
+                   : "rows take the weights of the row before them: the end of a group is one row late",
+          [=, this](std::int64_t row) -> std::optional<Recipe> {
+            if (row + step < 0 || row + step >= p_.m) return std::nullopt;
+            const std::int64_t other = it_.group_of(row + step);
+            if (other == it_.group_of(row)) return std::nullopt;
+            return other < 0 ? std::optional(kept()) : with_group(row, other);
+          });
+    for (const std::int64_t step : {1, -1})
+      add("boundary", fmt::format("rows take the weights of the {} group", step > 0 ? "next" : "previous"),
+          [=, this](std::int64_t row) -> std::optional<Recipe> {
+            const std::int64_t g = it_.group_of(row);
+            const std::int64_t other = g < 0 && step > 0 ? -1 : neighbour(g, step);
+            return other < 0 ? std::nullopt : with_group(row, other);
+          });
+    add_exchanged("the weights", [this](std::int64_t row, std::int64_t g) { return with_group(row, g); });
+    // As the memory of (k, n) is read where (n, k) is meant, or the reverse; of a square matrix its transpose.
+    add("transposed", "the weights are read as their transpose",
+        [this](std::int64_t row) -> std::optional<Recipe> {
+          const auto b = weights(it_.group_of(row));
+          if (!b) return std::nullopt;
+          const std::int64_t size = size_of(b->dtype);
+          const ArrayView other{b->data, b->dtype, b->shape,
+                                p_.transpose_rhs ? Shape{p_.n * size, size} : Shape{size, p_.k * size}};
+          if (!it_.operands.rhs[0].is_c_contiguous()) {
+            if (p_.k != p_.n) return std::nullopt;
+            return made_of(vector_of(it_.operands.lhs, row), transposed(*b));
+          }
+          return made_of(vector_of(it_.operands.lhs, row), other);
+        });
+    if (p_.first_group > 0)
+      add("group_offset", "the group offset is ignored", [this](std::int64_t row) -> std::optional<Recipe> {
+        const std::int64_t g = it_.group_of(row);
+        if (g < 0 || g >= p_.groups) return kept();
+        return with_group(row, g + p_.first_group);
+      });
+    for (const std::int64_t step : {1, -1})
+      add("shifted", fmt::format("each row is made of the row {} it", step > 0 ? "after" : "before"),
+          [=, this](std::int64_t row) { return with_group(row + step, it_.group_of(row)); });
+  }
+
+  void of_contraction() {
+    const auto range = [this](std::int64_t row, std::int64_t from, std::int64_t to) {
+      const std::int64_t g = it_.group_of(row);
+      return over(row, begin_of(g) + from, begin_of(g + 1) + to);
+    };
+    const auto shifted = [](std::int64_t by) {
+      return by == 0 ? "where it should" : by > 0 ? "one row late" : "one row early";
+    };
+    for (const auto& [from, to] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {0, 1}, {0, -1}, {1, 0}, {-1, 0}, {1, 1}, {-1, -1}})
+      add("boundary", fmt::format("a group begins {} and ends {}", shifted(from), shifted(to)),
+          [=, from = from, to = to](std::int64_t row) { return range(row, from, to); });
+    add_exchanged("the product", [this](std::int64_t row, std::int64_t g) {
+      const std::int64_t begin = begin_of(g), end = begin_of(g + 1);
+      return begin == end ? std::nullopt : over(row, begin, end);
+    });
+    if (p_.k == p_.n)
+      add("transposed", "the product is transposed: lhs and rhs have changed places",
+          [this](std::int64_t row) -> std::optional<Recipe> {
+            const std::int64_t g = it_.group_of(row), begin = begin_of(g), end = begin_of(g + 1);
+            return made_of(vector_of(transposed(rows_from(it_.operands.rhs, begin, end)), row % p_.k),
+                           transposed(columns_from(it_.operands.lhs, begin, end)));
+          });
+    add("accumulated", "sums go on from group to group: each holds those before it",
+        [this](std::int64_t row) {
+          return over(row, begin_of(p_.first_group), begin_of(it_.group_of(row) + 1));
+        });
+    add("accumulated", "each group holds the sum over all rows",
+        [this](std::int64_t row) { return over(row, 0, p_.m); });
+    if (p_.first_group > 0)
+      add("group_offset", "the group offset is ignored", [=, this](std::int64_t row) {
+        const std::int64_t g = it_.group_of(row) - p_.first_group;
+        return over(row, begin_of(g), begin_of(g + 1));
+      });
+  }
+
+  // The contraction without what is left at its end after whole tiles.
+  void add_cut_short() {
+    for (std::int64_t tile = 8; tile <= 512; tile *= 2)
+      add("cut_short",
+          fmt::format("what is left of the contraction after whole tiles of {} is missing", tile),
+          [=, this](std::int64_t row) -> std::optional<Recipe> {
+            Recipe r = right(row);
+            if (!r.has_product || r.a.shape[0] <= tile || r.a.shape[0] % tile == 0) return std::nullopt;
+            r.a.shape[0] -= r.a.shape[0] % tile;
+            r.b.shape[0] = r.a.shape[0];
+            return r;
+          });
+  }
+
+  // As it should be but for a change, where something is computed.
+  template <class F>
+  RecipeOf varied(F change) const {
+    return [this, change](std::int64_t row) -> std::optional<Recipe> {
+      Recipe r = right(row);
+      if (!r.has_product) return std::nullopt;
+      change(r);
+      return r;
+    };
+  }
+
+  void of_existing() {
+    if (it_.operands.existing_out)
+      add("existing",
+          it_.adds() ? "existing_out is not added" : "existing_out is not kept where nothing is computed",
+          [this](std::int64_t row) {
+            Recipe r = right(row);
+            r.existing = 0;
+            return std::optional(r);
+          });
+    if (it_.operands.existing_out && !it_.adds())
+      add("existing", "existing_out is added where it is to be written over", [this](std::int64_t row) {
+        Recipe r = right(row);
+        r.existing = 1;
+        return std::optional(r);
+      });
+    if (it_.adds()) {
+      add("existing", "existing_out is added twice", varied([](Recipe& r) { r.existing = 2; }));
+      add("existing", "the product is lost: existing_out stands there",
+          varied([](Recipe& r) { r.factor = 0; }));
+    }
+  }
+
+  void of_both() {
+    add("factor", "the product is added twice", varied([](Recipe& r) { r.factor = 2; }));
+    add("sign", "the sign of the product is wrong", varied([](Recipe& r) { r.factor = -1; }));
+    add_cut_short();
+    const auto wide = [](const ArrayView& array, const Rounding& to) {
+      return verify::float_type(array.dtype).fraction_bits > to.bits;
+    };
+    for (const Rounding& to : verify::kRoundings)
+      if (wide(it_.operands.lhs, to) || wide(it_.operands.rhs, to))
+        add("rounding", fmt::format("lhs and rhs are rounded to {}", to.name),
+            varied([to](Recipe& r) { r.factors = to; }));
+    for (const Rounding& to : verify::kRoundings)
+      if (wide(it_.given, to) && !to.truncates)
+        add("rounding", fmt::format("the result is rounded to {}", to.name),
+            varied([to](Recipe& r) { r.result = to; }));
+    for (const Rounding& to : verify::kRoundings)
+      for (const std::int64_t run : {1, 8, 16, 32, 64, 128, 256, 512}) {
+        if (to.truncates) continue;
+        const std::string text =
+            run == 1
+                ? fmt::format("sums are kept in {}", to.name)
+                : fmt::format("sums are kept in {} between tiles of {} of the contraction", to.name, run);
+        add("rounding", text, varied([to, run](Recipe& r) { r.sums = to, r.run = run; }));
+      }
+  }
+
+  const GivenProduct& it_;
+  const Problem& p_;
+  verify::MistakeSearch& search_;
+  std::vector<Mistake> list_;
+};
+
+}  // namespace
+
+std::vector<Explanation> explanations_of(const GivenProduct& given, const verify::ResultRows& rows,
+                                         const verify::RowCounts& counts) {
+  const Problem& p = given.problem;
+  const double depth =
+      p.cut == Problem::Cut::rows
+          ? static_cast<double>(p.k)
+          : static_cast<double>(p.m) / static_cast<double>(std::max<std::int64_t>(p.groups, 1));
+  verify::MistakeSearch search(rows, counts, 300 + 150 * depth);
+  Mistakes mistakes(given, search);
+  std::vector<Explanation> all;
+  for (verify::Found& found : search.run(mistakes.all())) {
+    found.explanation.text += found.where;
+    all.push_back(std::move(found.explanation));
+  }
+  return all;
+}
+
+}  // namespace ejk::matmul

@@ -1,0 +1,74 @@
+// What a grouped product may differ from its reference by (ejk/matmul_check.hpp says why), and results seen as
+// matrices.
+// tests: tests/matmul/test_check.cpp
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "matmul/reference.hpp"
+#include "verify/float_type.hpp"
+
+namespace ejk::matmul {
+
+// What the result of a product may differ by.
+struct Tolerance {
+  verify::FloatType result;
+  double unit;             // of rounding, in the arithmetic
+  double least;            // what it may lose at the lower end of its range, each time
+  double most;             // the upper end
+  double evaluation_unit;  // of rounding, in the reference
+  double flushed;          // how often subnormal factors count, so that they are given up whole
+
+  static Tolerance of(const ArrayView& lhs, const ArrayView& rhs, DType result) {
+    const verify::FloatType type = verify::float_type(result);
+    if (precision_for(lhs, rhs) == Precision::extended)
+      return {type,
+              0x1p-53,
+              0x1p-1074,
+              std::numeric_limits<double>::max(),
+              static_cast<double>(std::numeric_limits<long double>::epsilon()),
+              1};
+    if (lhs.dtype == DType::bfloat16 && rhs.dtype == DType::bfloat16)
+      return {type, 0x1p-24, 0x1p-126, 0x1.FFFFFEp127, 0x1p-53, 0x1p18};
+    return {type, 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
+  }
+  /// Of a result that was given: one that is not float64 may be made in float32, whatever the factors are.
+  static Tolerance of_given(const ArrayView& lhs, const ArrayView& rhs, DType result) {
+    if (result == DType::float64 || precision_for(lhs, rhs) != Precision::extended)
+      return of(lhs, rhs, result);
+    return {verify::float_type(result), 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
+  }
+  double of_sums(std::int64_t depth) const { return std::max<double>(64, static_cast<double>(depth)) * unit; }
+  double at_the_end(std::int64_t depth) const {
+    return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;
+  }
+  /// Of an element with X = `magnitude`; where nothing is computed (depth 0) none.
+  double of_element(std::int64_t depth, double magnitude, double reference) const {
+    if (depth == 0) return 0;
+    return of_sums(depth) * magnitude + result.epsilon() * std::abs(reference) + at_the_end(depth);
+  }
+};
+
+// A result seen as a matrix (rows, columns).
+struct Matrix {
+  const ArrayView& array;
+
+  const std::byte* row(std::int64_t index) const {
+    const Shape& strides = array.strides;
+    if (array.rank() == 2) return array.data + index * strides[0];
+    return array.data + index / array.shape[1] * strides[0] + index % array.shape[1] * strides[1];
+  }
+  void load_row(std::int64_t index, std::int64_t first, std::int64_t count, double* out) const {
+    const std::int64_t step = array.strides.back();
+    load(array.dtype, row(index) + first * step, step, count, out);
+  }
+  Shape index_of(std::int64_t row, std::int64_t column) const {
+    if (array.rank() == 2) return {row, column};
+    return {row / array.shape[1], row % array.shape[1], column};
+  }
+};
+
+}  // namespace ejk::matmul

@@ -1,0 +1,286 @@
+// Rows are compared in parallel, each writes its counts to a place of its own, and one pass over these counts adds
+// them up by the axes: the same for any number of threads.
+//
+// tests: tests/verify/test_against.cpp
+#include "verify/against.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "verify/describe.hpp"
+#include "verify/error_stats.hpp"
+#include "verify/float_type.hpp"
+
+namespace ejk::verify {
+
+namespace {
+
+constexpr std::int64_t kElementsAtOnce = 1 << 15;
+constexpr std::size_t kWorst = 5;
+
+double in_bounds(const Judged& judged, double allowed) {
+  if (judged.right && !(judged.size > 0)) return 0;
+  return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
+}
+
+// One row and what it should be.
+struct Row {
+  std::vector<double> value, expected, allowed;
+
+  explicit Row(std::int64_t columns)
+      : value(static_cast<std::size_t>(columns)), expected(value.size()), allowed(value.size()) {}
+  void load(const ResultRows& result, std::int64_t row) {
+    result.given(row, value.data());
+    result.expected(row, expected.data(), allowed.data());
+  }
+  Judged judged(const FloatType& type, std::size_t c) const {
+    return judge(type, value[c], expected[c], allowed[c], std::isinf(allowed[c]));
+  }
+};
+
+Against::Element worst_of(const ResultRows& result, std::int64_t row) {
+  Row it(result.columns);
+  it.load(result, row);
+  const FloatType type = float_type(result.dtype);
+  Against::Element worst{result.name, {}, 0, 0, 0, 0};
+  double most = -1;
+  for (std::size_t c = 0; c < it.value.size(); ++c) {
+    const Judged judged = it.judged(type, c);
+    const double size = in_bounds(judged, it.allowed[c]);
+    if (size <= most) continue;
+    most = size;
+    worst = {result.name, result.index(row, static_cast<std::int64_t>(c)),
+             it.value[c], it.expected[c],
+             judged.size, it.allowed[c]};
+  }
+  return worst;
+}
+
+double error_of(const Against::Element& e) {
+  return e.allowed > 0 ? e.size / e.allowed : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+std::int64_t RowCounts::bad_rows() const {
+  return std::count_if(beyond.begin(), beyond.end(), [](std::uint32_t n) { return n > 0; });
+}
+
+std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
+  std::string text;
+  std::size_t ranges = 0;
+  for (std::size_t begin = 0; begin < flags.size();) {
+    if (!flags[begin]) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    while (end < flags.size() && flags[end]) ++end;
+    if (ranges++ == most) return text + ", ...";
+    if (!text.empty()) text += ", ";
+    text += end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{}-{}", begin, end - 1);
+    begin = end;
+  }
+  return text;
+}
+
+RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
+                       const std::function<void(std::int64_t)>& progress) {
+  const auto rows = static_cast<std::size_t>(result.rows);
+  const auto columns = static_cast<std::size_t>(result.columns);
+  RowCounts counts{std::vector<std::uint32_t>(rows), std::vector<std::uint32_t>(rows),
+                   std::vector<bool>(columns)};
+  std::vector<bool> beyond_columns(columns);
+  std::vector<float> worst(rows);  // in bounds
+  const FloatType type = float_type(result.dtype);
+  Against::Compared all{result.name, result.dtype, result.rows * result.columns, 0, 0, 0};
+  const std::int64_t at_once =
+      std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, result.columns));
+  std::mutex adding;
+  std::int64_t done = 0;
+  core::parallel_for(core::ceil_div(result.rows, at_once),
+                     nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
+                       Row it(result.columns);
+                       std::vector<std::uint8_t> beyond(columns), zeros(columns);
+                       std::int64_t not_numbers = 0;
+                       const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
+                       for (std::int64_t row = part * at_once; row < end; ++row) {
+                         it.load(result, row);
+                         const auto r = static_cast<std::size_t>(row);
+                         double most = 0;
+                         for (std::size_t c = 0; c < it.value.size(); ++c) {
+                           const Judged judged = it.judged(type, c);
+                           most = std::max(most, in_bounds(judged, it.allowed[c]));
+                           if (judged.right) continue;
+                           ++counts.beyond[r];
+                           counts.zeros[r] += it.value[c] == 0;
+                           beyond[c] = 1;
+                           if (it.value[c] == 0) zeros[c] = 1;
+                           not_numbers += !std::isfinite(it.value[c]) && std::isfinite(it.expected[c]);
+                         }
+                         worst[r] = static_cast<float>(most);
+                       }
+                       const std::scoped_lock lock(adding);
+                       all.not_numbers += not_numbers;
+                       for (std::size_t c = 0; c < columns; ++c) {
+                         if (beyond[c] != 0) beyond_columns[c] = true;
+                         if (zeros[c] != 0) counts.zero_columns[c] = true;
+                       }
+                       if (progress) progress(done += end - part * at_once);
+                     });
+
+  struct Sum {
+    std::int64_t rows = 0, beyond = 0;
+    float worst = 0;
+  };
+  const std::size_t axes = result.axes.size();
+  std::vector<std::vector<Sum>> sums(axes);  // the last one of an axis: rows that are on none of its indices
+  for (std::size_t a = 0; a < axes; ++a) sums[a].resize(static_cast<std::size_t>(result.axes[a].length) + 1);
+  std::vector<std::int64_t> at(axes), order;
+  for (std::size_t r = 0; r < rows; ++r) {
+    against.largest = std::max(against.largest, static_cast<double>(worst[r]));
+    result.place(static_cast<std::int64_t>(r), at.data());
+    for (std::size_t a = 0; a < axes; ++a) {
+      Sum& sum = at[a] < 0 ? sums[a].back() : sums[a][static_cast<std::size_t>(at[a])];
+      ++sum.rows;
+      sum.beyond += counts.beyond[r];
+      sum.worst = std::max(sum.worst, worst[r]);
+    }
+    if (counts.beyond[r] == 0) continue;
+    all.beyond += counts.beyond[r];
+    all.zeros += counts.zeros[r];
+    // A few rows with the largest errors, of equals the first ones.
+    const auto place = std::find_if(order.begin(), order.end(), [&](std::int64_t other) {
+      return worst[static_cast<std::size_t>(other)] < worst[r];
+    });
+    order.insert(place, static_cast<std::int64_t>(r));
+    if (order.size() > kWorst) order.pop_back();
+  }
+  for (std::size_t a = 0; a < axes; ++a) {
+    const RowAxis& axis = result.axes[a];
+    if (axis.length == 1 && axis.kind == RowAxis::Kind::part && sums[a].back().beyond == 0) continue;
+    std::vector<bool> flags(static_cast<std::size_t>(axis.length));
+    for (std::size_t i = 0; i < sums[a].size(); ++i) {
+      const Sum& sum = sums[a][i];
+      if (sum.beyond == 0) continue;
+      if (i < flags.size()) flags[i] = true;
+      if (axis.kind == RowAxis::Kind::part)
+        against.parts.push_back({result.name, axis.name,
+                                 i < flags.size() ? static_cast<std::int64_t>(i) : std::int64_t{-1},
+                                 sum.rows * result.columns, sum.beyond, static_cast<double>(sum.worst)});
+    }
+    const std::int64_t count = std::count(flags.begin(), flags.end(), true);
+    if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
+  }
+  const std::int64_t told = std::count(beyond_columns.begin(), beyond_columns.end(), true);
+  if (!result.column.empty() && told > 0)
+    against.where.push_back(
+        {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
+  against.elements += all.elements;
+  against.beyond += all.beyond;
+  against.arrays.push_back(all);
+  for (const std::int64_t row : order) against.worst.push_back(worst_of(result, row));
+  std::stable_sort(against.worst.begin(), against.worst.end(),
+                   [](const auto& a, const auto& b) { return error_of(a) > error_of(b); });
+  if (against.worst.size() > kWorst) against.worst.resize(kWorst);
+  return counts;
+}
+
+}  // namespace ejk::verify
+
+namespace ejk {
+
+namespace {
+
+Table table_of(const std::vector<Against::Compared>& arrays) {
+  Table table{"arrays",
+              "",
+              {{"array", "array"},
+               {"dtype", "dtype"},
+               {"elements", "elements"},
+               {"beyond", "beyond"},
+               {"beyond_share", "share", Unit::share},
+               {"zeros", "of them 0"},
+               {"not_numbers", "NaN or infinite"}},
+              {}};
+  for (const Against::Compared& a : arrays)
+    table.rows.push_back({a.name, std::string(name_of(a.dtype)), a.elements, a.beyond,
+                          verify::share_of(a.beyond, a.elements), a.zeros, a.not_numbers});
+  return table;
+}
+
+Table table_of(const std::vector<Against::Part>& parts) {
+  Table table{"parts",
+              "parts with elements beyond the bound",
+              {{"array", "array"},
+               {"axis", "axis"},
+               {"index", "index"},
+               {"elements", "elements"},
+               {"beyond", "beyond"},
+               {"beyond_share", "share", Unit::share},
+               {"worst", "worst, in bounds"}},
+              {},
+              16};
+  for (const Against::Part& p : parts)
+    table.rows.push_back({p.array, p.axis, p.index < 0 ? ReportValue() : ReportValue(p.index), p.elements,
+                          p.beyond, verify::share_of(p.beyond, p.elements), p.worst});
+  return table;
+}
+
+Table table_of(const std::vector<Against::Indices>& where) {
+  Table table{
+      "where",
+      "where they are",
+      {{"array", "array"}, {"axis", "axis"}, {"count", "count"}, {"length", "of"}, {"indices", "indices"}},
+      {}};
+  for (const Against::Indices& w : where)
+    table.rows.push_back({w.array, w.axis, w.count, w.length, w.indices});
+  return table;
+}
+
+Table table_of(const std::vector<Against::Element>& worst) {
+  Table table{"worst",
+              "furthest beyond the bound",
+              {{"array", "array"},
+               {"difference", "difference"},
+               {"allowed", "allowed"},
+               {"index", "index"},
+               {"value", "given"},
+               {"expected", "expected"}},
+              {}};
+  for (const Against::Element& e : worst)
+    table.rows.push_back({e.array, e.size, e.allowed, e.index, e.value, e.expected});
+  return table;
+}
+
+}  // namespace
+
+Report describe(const Against& against) {
+  Report report;
+  report.add("agrees", "within the error bound", against.agrees())
+      .add("method", "every element compared with",
+           std::string(against.method == Against::Method::float64 ? "float64" : "the own result"))
+      .add("elements", "elements", against.elements, Unit::count)
+      .add("beyond", "beyond the bound", against.beyond, Unit::count)
+      .add("beyond_share", "share of those", verify::share_of(against.beyond, against.elements), Unit::share)
+      .add("largest", "largest error, in bounds", against.largest);
+  if (!against.not_given.empty())
+    report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
+  report.add(table_of(against.arrays)).add(table_of(against.parts)).add(table_of(against.where));
+  if (against.tried) {
+    report.add(table_of(against.explanations));
+    if (!against.agrees() && against.explanations.empty())
+      report.add(Remark{"None of the usual mistakes accounts for it."});
+  }
+  report.add(table_of(against.worst));
+  return report;
+}
+
+}  // namespace ejk

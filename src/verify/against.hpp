@@ -1,0 +1,62 @@
+// Every row of an array that was given beside what it should be: what is beyond its bound, how much and where.
+// Time: that of the rows, and a few nanoseconds an element; memory: some bytes a row.
+// tests: tests/verify/test_against.cpp
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ejk/against.hpp"
+
+namespace ejk::verify {
+
+/// An axis that rows are counted by.
+struct RowAxis {
+  enum class Kind {
+    part,      // heads, entries, groups: each has a line of its own, and a mistake may hold in one of them
+    position,  // queries, rows: told as ranges
+  };
+  std::string name, plural;
+  std::int64_t length = 0;
+  Kind kind = Kind::part;
+};
+
+/// One array that was given, row by row.
+struct ResultRows {
+  std::string name;
+  DType dtype = DType::float32;
+  std::int64_t rows = 0, columns = 0;
+  std::vector<RowAxis> axes;
+  /// What columns are called, where they are told: "column", "columns". Else empty.
+  std::string column, columns_name;
+  /// The index of a row on each axis; −1: on none.
+  std::function<void(std::int64_t row, std::int64_t* at)> place;
+  std::function<Shape(std::int64_t row, std::int64_t column)> index;
+  /// A row as it was given.
+  std::function<void(std::int64_t row, double* values)> given;
+  /// The row as it should be, and what its elements may differ by: infinite where sums may overflow.
+  std::function<void(std::int64_t row, double* values, double* allowed)> expected;
+};
+
+/// What was counted in each row.
+struct RowCounts {
+  std::vector<std::uint32_t> beyond, zeros;  // elements beyond their bound; of them those that are 0
+  std::vector<bool> zero_columns;            // that have some of the latter
+
+  std::int64_t bad_rows() const;
+};
+
+/// Adds what there is to say of an array to `against`. `nanoseconds`: what the expected rows take one thread, in
+/// all. `progress` is told of rows.
+RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
+                       const std::function<void(std::int64_t done)>& progress = {});
+
+/// "0-3, 7", at most `most` ranges of indices i with flags[i].
+std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 8);
+
+/// Bytes that compare_rows takes for so many rows.
+inline std::int64_t bytes_of_rows(std::int64_t rows) { return 12 * rows; }
+
+}  // namespace ejk::verify

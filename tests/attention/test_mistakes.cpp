@@ -1,0 +1,553 @@
+// The usual mistakes of attention and its gradients, each made by plain loops, are named; noise and rounding get no
+// story.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "ejk/against.hpp"
+#include "ejk/attention.hpp"
+#include "support/arrays.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using Index = std::int64_t;
+
+// Attention by loops, of which a mistake replaces a part. Layout bshd.
+struct Loops {
+  Index batch = 2, heads = 4, kv_heads = 2, queries = 24, keys = 24, size = 8, value_size = 6;
+  DType type = DType::float32;
+  double scale = 0, softcap = 0;
+  std::shared_ptr<Array> q, k, v, dout, bias;
+  std::vector<double> qs, ks, vs, gs, bs;
+  AttentionOptions options;
+
+  std::function<double(double dot, double bias)> score;
+  std::function<bool(Index b, Index h, Index i, Index j)> allowed = [](Index, Index, Index, Index) {
+    return true;
+  };
+  std::function<Index(Index h)> kv_head;
+  std::function<double(double)> weight = [](double p) { return p; };
+  std::function<double(double most, double sum)> lse = [](double most, double sum) {
+    return most + std::log(sum);
+  };
+
+  void make(std::uint64_t seed) {
+    std::mt19937_64 engine(seed);
+    q = std::make_shared<Array>(plain::random(type, {batch, queries, heads, size}, engine));
+    k = std::make_shared<Array>(plain::random(type, {batch, keys, kv_heads, size}, engine));
+    v = std::make_shared<Array>(plain::random(type, {batch, keys, kv_heads, value_size}, engine));
+    dout = std::make_shared<Array>(plain::random(type, {batch, queries, heads, value_size}, engine));
+    qs = plain::doubles(q->view()), ks = plain::doubles(k->view()), vs = plain::doubles(v->view()),
+    gs = plain::doubles(dout->view());
+    scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(size)));
+    softcap = options.softcap.value_or(0);
+    if (options.bias) bs = plain::doubles(*options.bias);
+    score = [this](double dot, double b) { return cap(scale * dot) + b; };
+    kv_head = [this](Index h) { return h / (heads / kv_heads); };
+  }
+  double cap(double s) const { return softcap > 0 ? softcap * std::tanh(s / softcap) : s; }
+  static std::size_t at(Index a, Index b, Index c, Index d, Index nb, Index nc, Index nd) {
+    return static_cast<std::size_t>(((a * nb + b) * nc + c) * nd + d);
+  }
+  double bias_at(Index b, Index h, Index i, Index j) const {
+    return bs.empty() ? 0 : bs[at(b, h, i, j, heads, queries, keys)];
+  }
+  double raw_score(Index b, Index h, Index i, Index j) const {
+    double dot = 0;
+    for (Index d = 0; d < size; ++d)
+      dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv_head(h), d, keys, kv_heads, size)];
+    return score(dot, bias_at(b, h, i, j));
+  }
+
+  struct Made {
+    std::vector<double> out, lse;
+  };
+  Made forward() const {
+    Made made{std::vector<double>(static_cast<std::size_t>(batch * queries * heads * value_size)),
+              std::vector<double>(static_cast<std::size_t>(batch * heads * queries))};
+    for (Index b = 0; b < batch; ++b)
+      for (Index h = 0; h < heads; ++h)
+        for (Index i = 0; i < queries; ++i) {
+          std::vector<double> s;
+          std::vector<Index> seen;
+          for (Index j = 0; j < keys; ++j)
+            if (allowed(b, h, i, j)) s.push_back(raw_score(b, h, i, j)), seen.push_back(j);
+          double& l = made.lse[static_cast<std::size_t>((b * heads + h) * queries + i)];
+          l = -std::numeric_limits<double>::infinity();
+          if (s.empty()) continue;
+          const double most = *std::max_element(s.begin(), s.end());
+          double sum = 0;
+          for (const double x : s) sum += std::exp(x - most);
+          l = lse(most, sum);
+          for (std::size_t n = 0; n < s.size(); ++n)
+            for (Index d = 0; d < value_size; ++d)
+              made.out[at(b, i, h, d, queries, heads, value_size)] +=
+                  weight(std::exp(s[n] - most)) / sum *
+                  vs[at(b, seen[n], kv_head(h), d, keys, kv_heads, value_size)];
+        }
+    return made;
+  }
+  std::string story(const Made& made, DType result) const {
+    return told({{"out", result, {batch, queries, heads, value_size}, made.out},
+                 {"lse", DType::float32, {batch, heads, queries}, made.lse}},
+                false);
+  }
+
+  struct Gradient {
+    std::vector<double> dq, dk, dv;
+  };
+  // By the loops' own scores, with lse and delta of theirs or of others.
+  struct Backward {
+    double delta = 1;
+    double gradient_scale = 1;
+    bool first_head_only = false;
+    bool slope = true;
+    const Loops* right = nullptr;  // whose lse and delta; null: their own
+  };
+  Gradient backward(const Backward& how) const {
+    const Loops& of = how.right ? *how.right : *this;
+    const Made made = of.forward();
+    Gradient g{std::vector<double>(qs.size()), std::vector<double>(ks.size()),
+               std::vector<double>(vs.size())};
+    for (Index b = 0; b < batch; ++b)
+      for (Index h = 0; h < heads; ++h)
+        for (Index i = 0; i < queries; ++i) {
+          double delta = 0;
+          for (Index d = 0; d < value_size; ++d)
+            delta += gs[at(b, i, h, d, queries, heads, value_size)] *
+                     made.out[at(b, i, h, d, queries, heads, value_size)];
+          for (Index j = 0; j < keys; ++j) {
+            if (!allowed(b, h, i, j)) continue;
+            const double p = std::exp(raw_score(b, h, i, j) -
+                                      made.lse[static_cast<std::size_t>((b * heads + h) * queries + i)]);
+            const Index kv = kv_head(h);
+            const bool counts = !how.first_head_only || h % (heads / kv_heads) == 0;
+            double dp = 0, dot = 0;
+            for (Index d = 0; d < value_size; ++d) {
+              const double dout_at = gs[at(b, i, h, d, queries, heads, value_size)];
+              dp += dout_at * vs[at(b, j, kv, d, keys, kv_heads, value_size)];
+              if (counts) g.dv[at(b, j, kv, d, keys, kv_heads, value_size)] += p * dout_at;
+            }
+            for (Index d = 0; d < size; ++d)
+              dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv, d, keys, kv_heads, size)];
+            const double t = softcap > 0 && how.slope ? std::tanh(scale * dot / softcap) : 0;
+            const double ds =
+                p * (dp - how.delta * delta) * (1 - t * t) *
+                (score(1, 0) - score(0, 0) > 0 && softcap == 0 ? score(1, 0) - score(0, 0) : scale) *
+                how.gradient_scale;
+            for (Index d = 0; d < size; ++d) {
+              g.dq[at(b, i, h, d, queries, heads, size)] += ds * ks[at(b, j, kv, d, keys, kv_heads, size)];
+              if (counts)
+                g.dk[at(b, j, kv, d, keys, kv_heads, size)] += ds * qs[at(b, i, h, d, queries, heads, size)];
+            }
+          }
+        }
+    return g;
+  }
+  std::string story(const Gradient& made) const {
+    return told({{"dq", DType::float32, q->shape(), made.dq},
+                 {"dk", DType::float32, k->shape(), made.dk},
+                 {"dv", DType::float32, v->shape(), made.dv}},
+                true);
+  }
+
+  struct Given {
+    std::string name;
+    DType type;
+    Shape shape;
+    std::vector<double> values;
+  };
+  // The explanations that are given for results, as one text.
+  std::string told(const std::vector<Given>& given, bool gradients) const {
+    AttentionArrays arrays{q->view(), k->view(), v->view(), options.bias, {}, {}, {}};
+    if (gradients) arrays.dout = dout->view();
+    const AttentionPlan plan(types_of(arrays), options);
+    std::vector<Array> own, mine;
+    std::vector<MutableArrayView> into;
+    std::vector<ArrayView> views;
+    for (const PlannedArray& result : plan.results()) {
+      own.emplace_back(result.type.dtype, result.type.shape);
+      into.push_back(own.back().mutable_view());
+    }
+    plan.run(arrays, into);
+    std::vector<std::optional<ArrayView>> results;
+    for (const Given& g : given) mine.push_back(plain::array_of(g.type, g.shape, g.values));
+    for (std::size_t n = 0; n < own.size(); ++n) {
+      views.push_back(own[n].view());
+      results.emplace_back(mine[n].view());
+    }
+    const Against against = plan.compare(arrays, views, results, Explain::yes);
+    std::string text = against.agrees() ? "agrees" : "";
+    double shares = 0;
+    for (const Explanation& e : against.explanations) {
+      text += e.kind + ": " + e.text + "; ";
+      shares += e.share_explained;
+    }
+    CHECK(shares <= 1.000001);
+    return text;
+  }
+};
+
+bool has(const std::string& text, const std::string& part) {
+  const bool found = text.find(part) != std::string::npos;
+  if (!found) MESSAGE("told: '", text, "', wanted: '", part, "'");
+  return found;
+}
+
+HeadMasks mask_of(Mask mask) { return head_masks(std::vector<Mask>{std::move(mask)}); }
+
+double bf16(double x) { return static_cast<double>(static_cast<float>(bfloat16(static_cast<float>(x)))); }
+
+}  // namespace
+
+TEST_CASE("mistakes of scores, heads and caps are named, in several types") {
+  for (const auto& [type, result] : {std::pair{DType::float32, DType::float32},
+                                     {DType::bfloat16, DType::bfloat16},
+                                     {DType::float16, DType::float32}}) {
+    CAPTURE(name_of(type));
+    Loops a;
+    a.type = type;
+    a.make(71);
+    CHECK(a.story(a.forward(), result) == "agrees");
+    const auto with = [&](auto change) {
+      Loops wrong = a;
+      wrong.score = [scale = a.scale](double dot, double) { return scale * dot; };
+      wrong.kv_head = [](Index h) { return h / 2; };
+      change(wrong);
+      return a.story(wrong.forward(), result);
+    };
+    CHECK(has(with([](Loops& w) { w.score = [](double dot, double) { return dot; }; }),
+              "scale: the scale is left out"));
+    CHECK(has(with([&](Loops& w) { w.score = [s = a.scale](double dot, double) { return s * s * dot; }; }),
+              "scale: the scale is applied twice"));
+    CHECK(has(with([&](Loops& w) {
+                w.score = [s = a.scale](double dot, double) { return dot * s * std::log(2.0); };
+              }),
+              "scale: powers of 2"));
+    CHECK(has(with([](Loops& w) { w.kv_head = [](Index h) { return h % 2; }; }),
+              "heads: query head h uses key/value head h mod G"));
+    const std::string base = with([](Loops& w) {
+      w.lse = [](double most, double sum) { return (most + std::log(sum)) / std::log(2.0); };
+    });
+    CHECK(has(base, "lse_base: lse is a logarithm to base 2"));
+    CHECK(has(with([](Loops& w) { w.lse = [](double, double sum) { return std::log(sum); }; }),
+              "lse_max: lse lacks the largest score"));
+    CHECK(has(with([](Loops& w) { w.lse = [](double most, double sum) { return -most - std::log(sum); }; }),
+              "lse_sign"));
+    CHECK(has(with([&](Loops& w) { w.score = [](double dot, double) { return 0.3 * dot; }; }),
+              "scale: the scale is 0.3, not 0.353553"));
+    CHECK(has(with([&](Loops& w) { w.score = [](double dot, double) { return dot / std::sqrt(12.0); }; }),
+              "scale: the scale is 1/sqrt(12), not"));
+    // out and lse wrong for different reasons.
+    const std::string two = with([](Loops& w) {
+      w.score = [](double dot, double) { return dot; };
+      w.lse = [](double most, double sum) { return (most + std::log(sum)) / std::log(2.0); };
+    });
+    CHECK(has(two, "out: the scale is left out"));
+    CHECK(has(two, "lse_base: lse is a logarithm to base 2"));
+    // Two mistakes at once, which make neither out nor lse agree alone.
+    const std::string both = with([](Loops& w) {
+      w.score = [](double dot, double) { return dot; };
+      w.kv_head = [](Index h) { return h % 2; };
+    });
+    CHECK(has(both, "scale+heads"));
+  }
+}
+
+TEST_CASE("mistakes of masks are named") {
+  const auto causal = [](Index offset) {
+    return [offset](Index, Index, Index i, Index j) { return j <= i + offset; };
+  };
+  Loops a;
+  a.queries = 20;
+  a.keys = 27;
+  a.options.masks.push_back(mask_of(causal_mask(20, 27, 7)));
+  a.make(72);
+  a.allowed = causal(7);
+  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  const auto with = [](const Loops& of, auto allowed) {
+    Loops wrong = of;
+    wrong.score = [scale = of.scale](double dot, double) { return scale * dot; };
+    wrong.kv_head = [](Index h) { return h / 2; };
+    wrong.allowed = allowed;
+    return of.story(wrong.forward(), DType::float32);
+  };
+  CHECK(has(with(a, causal(8)), "mask: the causal edge is one key too far"));
+  CHECK(has(with(a, causal(6)), "mask: the causal edge is one key short"));
+  CHECK(has(with(a, causal(0)), "mask: queries and keys are aligned at the top left"));
+  CHECK(has(with(a, [](Index, Index, Index, Index) { return true; }), "mask: the mask is ignored"));
+  CHECK(has(with(a, [](Index, Index, Index i, Index j) { return j > i + 7; }), "mask: the mask is inverted"));
+  // In one head alone; and in one entry.
+  CHECK(has(with(a, [](Index, Index h, Index i, Index j) { return j <= i + 7 + (h == 2); }),
+            "one key too far in head 2"));
+  CHECK(has(with(a, [](Index b, Index, Index i, Index j) { return j <= i + 7 - (b == 1); }),
+            "one key short in batch entry 1"));
+  // Different ones in different heads.
+  const std::string two =
+      with(a, [](Index, Index h, Index i, Index j) { return j <= i + 7 + (h == 2) - (h == 0); });
+  CHECK(has(two, "one key too far in head 2"));
+  CHECK(has(two, "one key short in head 0"));
+
+  Loops w;
+  w.options.masks.push_back(mask_of(local_mask(24, 24, 5, 2)));
+  w.make(73);
+  const auto window = [](Index left, Index right) {
+    return [=](Index, Index, Index i, Index j) { return j >= i - left && j <= i + right; };
+  };
+  w.allowed = window(5, 2);
+  CHECK(w.story(w.forward(), DType::float32) == "agrees");
+  CHECK(has(with(w, window(6, 2)), "one key longer at the left"));
+  CHECK(has(with(w, window(4, 2)), "one key shorter at the left"));
+  CHECK(has(with(w, window(5, 3)), "one key longer at the right"));
+  CHECK(has(with(w, window(2, 5)), "the window's sides are exchanged"));
+  CHECK(has(with(w, window(100, 2)), "no left edge"));
+
+  // Parts of an expression, and padding.
+  Loops s;
+  const std::vector<Index> ids{1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 0, 0, 0, 0};
+  s.options.masks.push_back(mask_of(causal_mask(24, 24) & segments_mask(ids, ids)));
+  s.make(74);
+  const auto same = [&](Index i, Index j) {
+    return ids[static_cast<std::size_t>(i)] == ids[static_cast<std::size_t>(j)];
+  };
+  const auto token = [&](Index i) { return ids[static_cast<std::size_t>(i)] > 0; };
+  s.allowed = [&](Index, Index, Index i, Index j) { return j <= i && same(i, j) && token(i); };
+  CHECK(s.story(s.forward(), DType::float32) == "agrees");
+  CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return j <= i; }), "is left out"));
+  CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return same(i, j) && token(i); }),
+            "'causal' is left out"));
+  CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return j <= i && same(i, j); }),
+            "padding is taken for a segment"));
+  CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return j <= i && token(i) && token(j); }),
+            "segments are ignored, padding is not"));
+
+  // None, where there is one; and keys after the last whole tile.
+  Loops n;
+  n.make(75);
+  CHECK(has(with(n, [](Index, Index, Index, Index j) { return j < 23; }), "mask: the last key is left out"));
+  CHECK(has(with(n, [](Index, Index, Index, Index j) { return j < 16; }),
+            "mask: the keys after whole tiles of 16 are left out"));
+  CHECK(has(with(n, causal(0)), "mask: a causal mask is applied, and there is none"));
+}
+
+TEST_CASE("masks and results of other heads and entries are recognized") {
+  Loops a;
+  std::mt19937_64 engine(76);
+  // A mask for each entry and head.
+  Array mask(DType::boolean, {2, 4, 24, 24});
+  for (bool& x : mask.elements<bool>()) x = engine() % 3 != 0;
+  const auto values = plain::doubles(mask.view());
+  a.options.masks.push_back(head_masks(make_source(mask.view(), "m")));
+  a.make(77);
+  const auto stored = [&](Index b, Index h, Index i, Index j) {
+    return values[Loops::at(b, h, i, j, 4, 24, 24)] != 0;
+  };
+  a.allowed = stored;
+  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  const auto with = [&](auto allowed) {
+    Loops wrong = a;
+    wrong.score = [scale = a.scale](double dot, double) { return scale * dot; };
+    wrong.kv_head = [](Index h) { return h / 2; };
+    wrong.allowed = allowed;
+    return wrong.forward();
+  };
+  CHECK(
+      has(a.story(with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); }), DType::float32),
+          "heads 1-3 hold the mask of head 0"));
+  CHECK(
+      has(a.story(with([&](Index, Index h, Index i, Index j) { return stored(0, h, i, j); }), DType::float32),
+          "batch entry 1 holds the mask of batch entry 0"));
+  // Results of heads 1 and 3 exchanged.
+  Loops::Made made = a.forward();
+  for (Index b = 0; b < 2; ++b)
+    for (Index i = 0; i < 24; ++i) {
+      for (Index d = 0; d < 6; ++d)
+        std::swap(made.out[Loops::at(b, i, 1, d, 24, 4, 6)], made.out[Loops::at(b, i, 3, d, 24, 4, 6)]);
+      std::swap(made.lse[static_cast<std::size_t>((b * 4 + 1) * 24 + i)],
+                made.lse[static_cast<std::size_t>((b * 4 + 3) * 24 + i)]);
+    }
+  CHECK(has(a.story(made, DType::float32), "exchanged: heads 1 and 3 hold the result of each other"));
+  Loops::Made late = a.forward();
+  const Loops::Made right = late;
+  for (Index b = 0; b < 2; ++b)
+    for (Index i = 0; i + 1 < 24; ++i)
+      for (Index h = 0; h < 4; ++h)
+        for (Index d = 0; d < 6; ++d)
+          late.out[Loops::at(b, i, h, d, 24, 4, 6)] = right.out[Loops::at(b, i + 1, h, d, 24, 4, 6)];
+  CHECK(has(a.story(late, DType::float32), "shifted: out: each query holds the result of the next one"));
+  // A tile of queries was never written, and the mask is that of head 0.
+  Loops::Made tile = with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); });
+  for (Index b = 0; b < 2; ++b)
+    for (Index i = 8; i < 16; ++i)
+      for (Index h = 0; h < 4; ++h)
+        for (Index d = 0; d < 6; ++d) tile.out[Loops::at(b, i, h, d, 24, 4, 6)] = 0;
+  const std::string two = a.story(tile, DType::float32);
+  CHECK(has(two, "unwritten: out: 0 stands there, as if never written in queries 8-15"));
+  CHECK(has(two, "hold the mask of head 0"));
+}
+
+TEST_CASE("mistakes of the bias and the soft cap are named") {
+  Loops a;
+  std::mt19937_64 engine(78);
+  a.bias = std::make_shared<Array>(plain::random(DType::float32, {2, 4, 24, 24}, engine));
+  a.options.bias = a.bias->view();
+  a.options.softcap = 1.5;
+  a.make(79);
+  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  const auto with = [&](auto score) {
+    Loops wrong = a;
+    wrong.kv_head = [](Index h) { return h / 2; };
+    wrong.score = score;
+    return a.story(wrong.forward(), DType::float32);
+  };
+  const double s = a.scale;
+  const auto cap = [](double x) { return 1.5 * std::tanh(x / 1.5); };
+  CHECK(has(with([=](double dot, double b) { return s * dot + b; }), "softcap: the soft cap is left out"));
+  CHECK(has(with([=](double dot, double b) { return cap(s * dot + b); }),
+            "softcap: the soft cap comes after the bias"));
+  CHECK(has(with([=](double dot, double) { return cap(s * dot); }), "bias: the bias is left out"));
+  CHECK(has(with([=](double dot, double b) { return cap(s * dot) - b; }), "bias: the bias is subtracted"));
+  CHECK(
+      has(with([=](double dot, double b) { return cap(s * dot) + 2 * b; }), "bias: the bias is added twice"));
+  CHECK(has(with([=](double dot, double b) { return cap(s * dot) + s * b; }),
+            "bias: the bias is multiplied by the scale"));
+  CHECK(has(with([=](double dot, double) { return s * dot; }), "softcap+bias"));
+}
+
+TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mistake") {
+  Loops a;
+  a.make(80);
+  Loops rounded = a;
+  rounded.score = [scale = a.scale](double dot, double) { return scale * dot; };
+  rounded.kv_head = [](Index h) { return h / 2; };
+  for (auto* values : {&rounded.qs, &rounded.ks, &rounded.vs})
+    for (double& x : *values) x = bf16(x);
+  CHECK(has(a.story(rounded.forward(), DType::float32), "rounding: the inputs are rounded to bfloat16"));
+  Loops weights = a;
+  weights.score = rounded.score;
+  weights.kv_head = rounded.kv_head;
+  weights.weight = bf16;
+  CHECK(
+      has(a.story(weights.forward(), DType::float32), "rounding: out: the weights are rounded to bfloat16"));
+  Loops::Made made = a.forward();
+  for (double& x : made.out) x = bf16(x);
+  CHECK(has(a.story(made, DType::float32), "rounding: out: the result is rounded to bfloat16"));
+
+  // bfloat16 kernels round their weights block by block, in ways that cannot be worked out again.
+  Loops b;
+  b.type = DType::bfloat16;
+  b.make(81);
+  Loops blocks = b;
+  blocks.score = [scale = b.scale](double dot, double) { return scale * dot; };
+  blocks.kv_head = rounded.kv_head;
+  blocks.weight = [](double p) { return bf16(p * 0.7) / 0.7; };
+  CHECK(
+      has(b.story(blocks.forward(), DType::float32), "consistent with weights that are rounded to bfloat16"));
+  blocks.score = [](double dot, double) { return dot; };
+  CHECK(has(b.story(blocks.forward(), DType::float32), "the scale is left out"));
+}
+
+TEST_CASE("packed sequences that attend to each other are recognized") {
+  std::mt19937_64 engine(82);
+  const Array q = plain::random(DType::float32, {30, 2, 8}, engine),
+              k = plain::random(DType::float32, {30, 2, 8}, engine),
+              v = plain::random(DType::float32, {30, 2, 8}, engine);
+  for (const bool causal : {false, true}) {
+    AttentionOptions options;
+    options.layout = AttentionLayout::thd;
+    const auto one = std::make_shared<std::vector<Index>>(std::vector<Index>{0, 30});
+    options.cu_seqlens_q = IntegerArray(std::vector<Index>{0, 9, 22, 30});
+    if (causal) options.masks.push_back(head_masks({MaskExpression::parse("causal")}, Polarity::keep, {}));
+    AttentionOptions wrong = options;
+    wrong.cu_seqlens_q = IntegerArray(std::vector<Index>{0, 30});
+    const Attention given = attention(q.view(), k.view(), v.view(), wrong);
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+    const AttentionPlan plan(types_of(arrays), options);
+    const Attention own = attention(q.view(), k.view(), v.view(), options);
+    const Against against = plan.compare(arrays, {own.out.view(), own.lse.view()},
+                                         {given.out.view(), given.lse.view()}, Explain::yes);
+    REQUIRE(against.explanations.size() == 1);
+    CHECK(has(against.explanations[0].text, "packed sequences attend to each other"));
+    CHECK(against.explanations[0].share_explained > 0.99);
+  }
+}
+
+TEST_CASE("mistakes of gradients are named") {
+  Loops a;
+  a.options.masks.push_back(mask_of(causal_mask(24, 24)));
+  a.make(83);
+  a.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
+  CHECK(a.story(a.backward({})) == "agrees");
+  const auto copy = [&] {
+    Loops w = a;
+    w.score = [scale = a.scale](double dot, double) { return scale * dot; };
+    w.kv_head = [](Index h) { return h / 2; };
+    return w;
+  };
+  CHECK(has(a.story(copy().backward({.gradient_scale = 1 / a.scale})),
+            "dq, dk: the gradient is not multiplied by the scale"));
+  Loops::Gradient one = a.backward({});
+  one.dk = copy().backward({.gradient_scale = a.scale}).dk;
+  CHECK(has(a.story(one), "scale: dk: the gradient is multiplied by the scale twice"));
+  CHECK(has(a.story(copy().backward({.delta = 0})), "delta: dq, dk: delta = rowsum(dout out) is left out"));
+  CHECK(has(a.story(copy().backward({.first_head_only = true})), "heads: dk, dv: only the first query head"));
+  // The whole computation is wrong, or the backward pass alone.
+  Loops wide = copy();
+  wide.allowed = [](Index, Index, Index i, Index j) { return j <= i + 1; };
+  const std::string whole = a.story(wide.backward({}));
+  CHECK(has(whole, "mask: the causal edge is one key too far"));
+  CHECK(whole.find("alone") == std::string::npos);
+  CHECK(has(a.story(wide.backward({.right = &a})),
+            "the causal edge is one key too far, in the backward pass alone"));
+  Loops loose = copy();
+  loose.score = [](double dot, double) { return dot; };
+  CHECK(has(a.story(loose.backward({})), "scale: the scale is left out"));
+  Loops mapped = copy();
+  mapped.kv_head = [](Index h) { return h % 2; };
+  CHECK(has(a.story(mapped.backward({})), "heads: query head h uses key/value head h mod G"));
+
+  // Arrays that have changed places.
+  Loops e = copy();
+  e.value_size = 8;
+  e.make(86);
+  Loops::Gradient changed = e.backward({});
+  std::swap(changed.dk, changed.dv);
+  const std::string places = e.story(changed);
+  CHECK(has(places, "exchanged: dk holds what belongs to dv"));
+  CHECK(has(places, "exchanged: dv holds what belongs to dk"));
+
+  Loops c;
+  c.options.softcap = 1.0;
+  c.make(84);
+  CHECK(c.story(c.backward({})) == "agrees");
+  CHECK(has(c.story(c.backward({.slope = false})),
+            "softcap: dq, dk: the derivative of the soft cap is left out"));
+}
+
+TEST_CASE("noise gets no explanation") {
+  std::mt19937_64 engine(85);
+  std::normal_distribution<double> normal;
+  for (int n = 0; n < 100; ++n) {
+    CAPTURE(n);
+    Loops a;
+    a.batch = 1;
+    a.queries = a.keys = 16;
+    a.type = n % 3 == 1 ? DType::bfloat16 : DType::float32;
+    if (n % 2 == 0) a.options.masks.push_back(mask_of(causal_mask(16, 16)));
+    a.make(1000 + static_cast<std::uint64_t>(n));
+    if (n % 2 == 0) a.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
+    Loops::Made made = a.forward();
+    // Of bfloat16 results small noise is what rounding does.
+    const double size = std::pow(10, a.type == DType::bfloat16 ? -(n % 2) : -(n % 4));
+    for (auto* values : {&made.out, &made.lse})
+      for (double& x : *values) {
+        const double noise = size * normal(engine);
+        x = n % 7 == 0 ? normal(engine) : n % 5 < 2 ? x * (1 + noise) : x + noise;
+      }
+    CHECK(a.story(made, a.type) == "");
+  }
+}
