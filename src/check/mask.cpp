@@ -15,6 +15,7 @@
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "ejk/text.hpp"
+#include "mask/plan.hpp"
 #include "mask/scan.hpp"
 
 namespace ejk {
@@ -23,17 +24,13 @@ namespace {
 
 using check::BlockDifference;
 using check::MaskPair;
+using mask::known_same;
 
 // Heads that share a mask are looked at once.
 struct Distinct {
   std::vector<std::size_t> first_heads;
   std::vector<std::int64_t> counts;  // heads that have it
 };
-
-// Without a look at an element.
-bool known_same(const Mask& a, const Mask& b) {
-  return &a.node() == &b.node() || (a.is_computable() && b.is_computable() && a.same_as(b));
-}
 
 template <class Same>
 Distinct distinct_heads(std::size_t heads, Same&& same) {

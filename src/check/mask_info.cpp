@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -21,8 +22,8 @@
 #include "check/integers.hpp"
 #include "check/mask_pair.hpp"
 #include "ejk/text.hpp"
-#include "kernels/kernels.hpp"
 #include "mask/patterns.hpp"
+#include "mask/plan.hpp"
 #include "mask/stored_info.hpp"
 
 namespace ejk {
@@ -362,14 +363,7 @@ class MaskInfoCheck {
 
   void check_patterns() {
     if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
-    const ArraySource& array = *arrays_.partial_mask_blocks;
-    const Shape& shape = array.shape();
-    std::vector<std::byte> raw(static_cast<std::size_t>(shape[1] * shape[2]));
-    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(shape[1] * shape[2])));
-    for (std::int64_t p = 0; p < shape[0]; ++p) {
-      array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, raw.data());
-      kernels::active().nonzero_bits_8(raw.data(), shape[1] * shape[2], bits.data());
-      const std::int64_t ones = kernels::active().count_bits(bits.data(), std::ssize(bits));
+    mask::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
       if (p < std::ssize(patterns_.used)) {
         patterns_.by_hash.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
                                   static_cast<std::int32_t>(p));
@@ -378,7 +372,8 @@ class MaskInfoCheck {
             return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"};
           });
       }
-      const bool full = ones == shape[1] * shape[2];
+      const std::int64_t ones = count_bits(bits);
+      const bool full = ones == arrays_.block.q * arrays_.block.kv;
       if (full || ones == 0)
         found_.add("decided", p, [&] {
           return Finding{
@@ -387,7 +382,13 @@ class MaskInfoCheck {
               {},
               full ? "all True: a block with it is full (2)" : "all False: a block with it is empty (0)"};
         });
-    }
+    });
+  }
+
+  static std::int64_t count_bits(std::span<const mask::Word> words) {
+    std::int64_t ones = 0;
+    for (const mask::Word word : words) ones += std::popcount(word);
+    return ones;
   }
 
   // --- beyond the lengths
@@ -489,7 +490,7 @@ class MaskInfoCheck {
           claims_.masks.size() == 1 ? claims_.masks.front() : claims_.masks[static_cast<std::size_t>(head)];
       const std::int64_t row = layout_.row_of(head);
       const auto same = std::find_if(all.begin(), all.end(), [&](const Shared& other) {
-        return other.row == row && &other.wanted.node() == &wanted.node();
+        return other.row == row && mask::known_same(other.wanted, wanted);
       });
       if (same == all.end())
         all.push_back({head, row, 1, wanted});
@@ -535,7 +536,8 @@ class MaskInfoCheck {
     mask::BitBuffer buffer;
     const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
     mask.node().fill(where, bits);
-    const std::int64_t ones = kernels::active().count_bits(bits.words, bits.rows * bits.row_words);
+    const std::int64_t ones =
+        count_bits(std::span(bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)));
     return ones == 0                    ? BlockState::empty
            : ones == block.q * block.kv ? BlockState::full
                                         : BlockState::partial;
@@ -627,28 +629,20 @@ class MaskInfoCheck {
            j;
   }
 
-  // The bits of a block of a mask as partial_mask_blocks has them, False beyond the lengths.
-  std::vector<std::uint8_t> stored_form(const Mask& mask, std::int64_t i, std::int64_t j) const {
+  // The distinct partial block with the elements that are wanted, which are False beyond the lengths.
+  std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
     const auto [bq, bk] = arrays_.block;
-    std::vector<std::uint8_t> elements(static_cast<std::size_t>(bq * bk));
     const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
                                 std::min((j + 1) * bk, layout_.kv_length)};
     mask::BitBuffer buffer;
-    const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
-    mask.node().fill(where, bits);
-    for (std::int64_t r = 0; r < bits.rows; ++r)
-      for (std::int64_t c = 0; c < bits.columns; ++c)
-        elements[static_cast<std::size_t>(arrays_.forward() ? r * bk + c : c * bq + r)] =
-            static_cast<std::uint8_t>(bits.row(r)[c / 64] >> (c % 64) & 1u);
-    return elements;
-  }
-
-  // The distinct partial block with the elements that are wanted.
-  std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
-    const std::vector<std::uint8_t> elements = stored_form(wanted, i, j);
-    const auto n = std::ssize(elements);
-    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(n)));
-    kernels::active().nonzero_bits_8(reinterpret_cast<const std::byte*>(elements.data()), n, bits.data());
+    const mask::BitRows rows = buffer.rows(where.rows(), where.columns());
+    wanted.node().fill(where, rows);
+    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(bq * bk)));
+    for (std::int64_t r = 0; r < rows.rows; ++r)
+      for (std::int64_t c = 0; c < rows.columns; ++c) {
+        const std::int64_t at = arrays_.forward() ? r * bk + c : c * bq + r;
+        bits[static_cast<std::size_t>(at / 64)] |= (rows.row(r)[c / 64] >> (c % 64) & 1u) << (at % 64);
+      }
     const auto [begin, end] = patterns_.by_hash.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
     std::optional<std::int64_t> found;
     for (auto at = begin; at != end; ++at)

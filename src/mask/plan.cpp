@@ -80,12 +80,11 @@ DistinctMasks distinct_by(const std::vector<Mask>& heads, Same&& same) {
   return distinct;
 }
 
-// The same without reading an array.
+}  // namespace
+
 bool known_same(const Mask& a, const Mask& b) {
   return &a.node() == &b.node() || (a.is_computable() && b.is_computable() && a.same_as(b));
 }
-
-}  // namespace
 
 std::int64_t InfoPlan::rows(const DistinctMasks& distinct) const {
   const auto per_shard = static_cast<std::size_t>(head_count() / settings.head_shards);

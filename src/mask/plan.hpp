@@ -59,6 +59,9 @@ struct InfoPlan {
   }
 };
 
+/// Whether masks are the same, as far as that can be told without reading an array.
+bool known_same(const Mask& a, const Mask& b);
+
 /// The distinct masks by content; may read arrays.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads);
 

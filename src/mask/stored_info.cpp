@@ -422,6 +422,20 @@ std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, cons
 
 // --- the elements of partial blocks
 
+void for_each_pattern(const StoredArrays& arrays,
+                      const std::function<void(std::int64_t, std::span<const Word>)>& f) {
+  const ArraySource& array = *arrays.partial_mask_blocks;
+  const Shape& shape = array.shape();
+  const std::int64_t elements = shape[1] * shape[2];
+  std::vector<std::byte> raw(static_cast<std::size_t>(elements));
+  std::vector<Word> bits(static_cast<std::size_t>(words_for(elements)));
+  for (std::int64_t p = 0; p < shape[0]; ++p) {
+    array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, raw.data());
+    kernels::active().nonzero_bits_8(raw.data(), elements, bits.data());
+    f(p, bits);
+  }
+}
+
 // Rows of bits of the stored blocks, which those of dkv are the transposes of.
 class StoredPatterns::Bits {
  public:

@@ -149,6 +149,11 @@ struct StoredSteps {
 StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
                      std::int64_t j);
 
+/// The distinct partial blocks in order, the elements of each as bits one after the other, as the array has
+/// them.
+void for_each_pattern(const StoredArrays& arrays,
+                      const std::function<void(std::int64_t pattern, std::span<const Word> bits)>& f);
+
 /// The elements in partial_mask_blocks, for a row of the index arrays. Read when they are looked at; where
 /// that can only be done in order, all are read at the first time and kept as bits.
 class StoredPatterns {
