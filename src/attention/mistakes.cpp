@@ -121,6 +121,7 @@ class Mistakes {
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
     add_other_arrays(array, add);
+    if (auto factor = search.factor()) add(std::move(*factor));
     add_shifted(array, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
     if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
