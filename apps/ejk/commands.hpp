@@ -55,6 +55,8 @@ Run check_cu_seqlens(OptionSet& set);
 Run check_group_metadata(OptionSet& set);
 Run check_group_sizes(OptionSet& set);
 Run check_indices(OptionSet& set);
+Run check_mask(OptionSet& set);
+Run check_mask_info(OptionSet& set);
 Run check_position_ids(OptionSet& set);
 Run check_segment_ids(OptionSet& set);
 Run check_topk_ids(OptionSet& set);

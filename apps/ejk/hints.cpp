@@ -30,6 +30,7 @@ constexpr Row kHints[] = {
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
+    {Code::unknown_lengths, "--shape HxQxK says it, or the mask that it is to store"},
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},

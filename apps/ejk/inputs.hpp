@@ -33,8 +33,8 @@ class Inputs {
   /// The array that a reference names, noted as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
-  /// Those of some arrays that a file, folder or group in an HDF5 file holds, and its attributes, noted as `role`.
-  /// The caller counts what it reads.
+  /// Those of some arrays that a file, folder or group in an HDF5 file holds, and its attributes, noted as
+  /// `role`. The caller counts what it reads.
   ArrayGroup open_group(const std::string& role, const std::string& reference,
                         const std::vector<std::string>& names);
 

@@ -65,9 +65,8 @@ MaskExpression parsed(const std::string& word) {
 }
 
 void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help) {
-  take_words(
-      set, "--mask", [&into](const std::string& word) { into.expressions.push_back(parsed(word)); }, "EXPR",
-      "a rule, such as 'causal & documents(cu.npy)'\n" + help)
+  add_mask_expressions(set, "--mask", into.expressions,
+                       "a rule, such as 'causal & documents(cu.npy)'\n" + help)
       .group("Masks");
 }
 
@@ -174,6 +173,25 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   return result;
 }
 
+std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
+                                      const Masks& of, Job& job) {
+  if (expressions.empty()) return {};
+  const OpenArray open([&job](const std::string& reference) { return job.open("mask_array", reference); },
+                       group_opener(job));
+  const MaskSet set({head_masks(expressions, polarity, open)},
+                    MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
+  const JoinedMasks joined = set.join();
+  std::vector<Mask> heads;
+  for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
+  return heads;
+}
+
+Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
+                            const std::string& help) {
+  return take_words(
+      set, name, [&into](const std::string& word) { into.push_back(parsed(word)); }, "EXPR", help);
+}
+
 void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_reference(set, "MASK", into.array,
                 "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
@@ -213,11 +231,11 @@ OpenArray::Group group_opener(Job& job) {
     ArrayGroup group =
         job.phase(Phase::read, [&] { return job.inputs.open_group("mask_info", reference, names); });
     // Of indices what a kernel visits is kept; of elements that can be read in order alone, each as a bit.
-    constexpr std::int64_t kBytesPerEntry = 32;
+    constexpr std::int64_t kBytesPerEntry = 32, kMost = std::int64_t{1} << 50;  // no memory holds as many
     std::int64_t held = 0;
     for (const auto& [name, array] : group.arrays) {
       const std::int64_t bytes = type_of(*array).bytes();
-      if (name == "block_mask") held += kBytesPerEntry * element_count(array->shape());
+      if (name == "block_mask") held += kBytesPerEntry * std::min(kMost, bytes);
       if (name == "partial_mask_blocks") held += array->random_access() ? 0 : bytes / 8;
       if (name != "partial_mask_blocks") job.inputs.count_read(bytes);
     }
@@ -245,11 +263,8 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
   blocks(REF, QxK)          a stored mask of blocks, each QxK elements
-  from(REF)                 the mask that the files of mask-info store
-  visited(REF)              all of the blocks that those make a kernel visit
-                            with block=QxK, shape=HxQxK, walk=dkv,
-                            head_shards=N, q_seq_shards=N where .npz files and
-                            folders do not say it
+  from(REF)                 the mask that a file of mask-info stores
+  visited(REF)              all of the blocks that it makes a kernel visit
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 
 }  // namespace ejk::app

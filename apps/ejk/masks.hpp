@@ -47,6 +47,14 @@ struct Masks {
 /// the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
+/// The masks of an option that takes expressions, for masks that are there: one a head.
+std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
+                                      const Masks& of, Job& job);
+
+/// Adds an option --name EXPR, which may be given once, or once for each head.
+Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
+                            const std::string& help);
+
 /// The same options for attention, whose inputs have the lengths: MASK may have axes of batch and heads.
 void declare_attention_masks(OptionSet& set, MaskOptions& into);
 

@@ -79,6 +79,16 @@ constexpr std::string_view kMoreOfMasks = R"(
   sides must be given; none is no bound. local(256) is an error. A reference
   with special characters goes in double quotes: file("a,b.npy").
 
+What mask-info stores
+  from(REF) is the very mask that the arrays of a MaskInfo store, visited(REF)
+  every pair in a block that they make a kernel visit. REF is an HDF5 file or a
+  group in one, an .npz or a folder. They are walked as a kernel walks them,
+  following data_next and mask_next. HDF5 files say what they are for; of others
+  the expression does, where it matters: from(a.npz, block=128x128,
+  shape=8x4096x4096, walk=dkv, head_shards=2, q_seq_shards=4). Of a computable
+  mask, whose elements are left to the kernel, only the blocks are known:
+  'ejk mask-info --no-computable' stores the elements as well.
+
 Alignment
   Where queries and keys differ in number, query 0 is aligned with key 0, or
   offset=K moves it: query i stands at key i + K. align=bottom-right aligns the

@@ -1,5 +1,5 @@
-// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels and tables that kernels read,
-// whoever made them.
+// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels, tables and masks that kernels
+// read, whoever made them.
 //
 // Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds.
 // A check reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,8 @@
 #include "ejk/convention.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
+#include "ejk/mask.hpp"
+#include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
@@ -94,6 +97,11 @@ class Findings {
 
   std::span<const Rule> rules() const { return rules_; }
 
+  /// The artefact is of several arrays: the text of the report says which one a finding is in, also where all
+  /// are in one.
+  void show_arrays() { shows_arrays_ = true; }
+  bool shows_arrays() const { return shows_arrays_; }
+
   /// What else is known of the artefact: the report has it before the findings.
   Report& facts() { return facts_; }
   const Report& facts() const { return facts_; }
@@ -119,6 +127,7 @@ class Findings {
   std::int64_t most_;
   std::vector<OfRule> found_;  // of each rule
   Report facts_;
+  bool shows_arrays_ = false;
 };
 
 /// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and
@@ -237,6 +246,39 @@ struct BlockTableClaims {
 /// bytes for each page of the cache, or without their number 64 for each page that is used.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
+
+// --- masks
+
+struct MaskClaims {
+  /// Masks that the mask is to be within, to cover, to equal: one a head, or one for all. Empty: not claimed.
+  std::vector<Mask> within = {}, covers = {}, equals = {};
+  BlockShape block{128, 128};  // findings against them are one a block
+  /// The array (Q, K) or (H, Q, K) that the mask was made of, and what its elements say. Null: there is none.
+  std::shared_ptr<const ArraySource> stored = nullptr;
+  Polarity polarity = Polarity::keep;
+};
+
+/// A mask, one a head. An additive one with elements that neither attend nor hide is looked at no further.
+/// Memory: check_mask_bytes, and what the masks need. Throws Error{input} for masks of other lengths, or of
+/// other numbers of heads.
+Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims = {},
+                    const CheckOptions& options = {});
+std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block);
+
+struct MaskInfoClaims {
+  std::vector<Mask> masks = {};  // that it is to store: one a head, or one for all. Empty: not claimed
+  StoredSettings settings = {};  // what the arrays do not say
+};
+
+/// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that
+/// walks the arrays is put together and compared with them, and a finding says which index is wrong and what
+/// it should be. Elements that a computable mask leaves to the kernel are those of the masks. Arrays that are
+/// missing or do not fit one another are a finding. Throws Error{input} where nothing says the size of a
+/// block (Code::unknown_block) or the lengths (Code::unknown_lengths), Error{usage} where settings contradict
+/// the file. Memory: 40 bytes for each element of block_mask, 32 for each distinct partial block, and
+/// check_mask_bytes.
+Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims = {},
+                         const CheckOptions& options = {});
 
 /// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices,
 /// or of a token in topk_ids.

@@ -46,6 +46,7 @@ class Error : public std::exception {
     too_many_blocks,    // in a shard of a mask
     too_many_patterns,  // different partial blocks of a mask
     computable_mask,    // a stored MaskInfo leaves its elements to the kernel
+    unknown_lengths,    // nothing says how many queries and keys a stored MaskInfo is for
     unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
     heads_of_mask,      // that segment ids would have to merge
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it

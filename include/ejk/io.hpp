@@ -121,8 +121,9 @@ class ArrayFile {
   /// What a file says of a group or an array in it: the attributes of an HDF5 object that are one text, whole
   /// number or truth value ("true", "false"), of at most 64 KiB. Other containers have none.
   std::map<std::string, std::string> attributes(const std::string& object = "") const;
-  /// Those of the arrays `wanted` that are in the file, or directly in the group that the reference names, with
-  /// the attributes of that. Error{input} where it is no such container.
+  /// Those of the arrays `wanted` that are in the file, or directly in the group that the reference names,
+  /// with the attributes of that. Error{input} where it holds none of them or is no container of several, with
+  /// a hint that names a group which does.
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
   /// An array by one of these names; what the reference names by "".
   std::shared_ptr<const ArraySource> array(const std::string& name = "") const;
@@ -130,6 +131,8 @@ class ArrayFile {
   std::shared_ptr<const ArraySource> array(const ArrayReference& reference) const;
 
  private:
+  Error none_of(const std::vector<std::string>& wanted, const std::string& name) const;
+
   ArrayReference reference_;
   std::shared_ptr<const io::OpenContainer> container_;
 };

@@ -95,9 +95,9 @@ Mask array_mask(std::shared_ptr<const ArraySource> array);
 /// The same for a bool or integer array of declared polarity, or a float one that is additive.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
-/// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements; the
-/// lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths that
-/// take another number of blocks; those of array_mask.
+/// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements;
+/// the lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths
+/// that take another number of blocks; those of array_mask.
 Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
                  std::int64_t kv_length, Polarity polarity = Polarity::keep);
 
@@ -181,8 +181,8 @@ class MaskExpression {
   /// disagree.
   MaskShape shape(const OpenArray& open) const;
 
-  /// The mask of head `head` of `shape`, which is (heads, queries, keys); an array of several heads gives slice
-  /// `head`, or its only one.
+  /// The mask of head `head` of `shape`, which is (heads, queries, keys); an array of several heads gives
+  /// slice `head`, or its only one.
   Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
 
   const std::string& text() const { return text_; }

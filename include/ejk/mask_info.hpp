@@ -121,19 +121,19 @@ MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape blo
 /// What the arrays of a MaskInfo do not say of themselves. Attributes of their file do, which are named and
 /// written as the options of `ejk mask-info` (block, shape, dkv, head_shards, q_seq_shards), or the caller.
 struct StoredSettings {
-  std::optional<BlockShape> block;     // else that of partial_mask_blocks
-  std::optional<Shape> shape;          // (heads, queries, keys); else as many heads as rows, lengths unknown
-  std::optional<Direction> direction;  // else forward
-  std::optional<std::int64_t> head_shards, q_seq_shards;  // else 1
+  std::optional<BlockShape> block = {};  // else that of partial_mask_blocks
+  std::optional<Shape> shape = {};  // (heads, queries, keys); else as many heads as rows, lengths unknown
+  std::optional<Direction> direction = {};                          // else forward
+  std::optional<std::int64_t> head_shards = {}, q_seq_shards = {};  // else 1
 };
 
 /// The arrays of a MaskInfo, read back as a kernel walks them: block by block through block_mask, following
 /// data_next and mask_next.
 class StoredMaskInfo {
  public:
-  /// The arrays by their names in MaskInfo. Shapes and dtypes are looked at, indices and elements are read when a
-  /// mask is made or looked at. Errors: Error{input} about the array that is missing or does not fit the others;
-  /// Error{usage} where `settings` contradict the attributes.
+  /// The arrays by their names in MaskInfo. Shapes and dtypes are looked at, indices and elements are read
+  /// when a mask is made or looked at. Errors: Error{input} about the array that is missing or does not fit
+  /// the others; Error{usage} where `settings` contradict the attributes.
   explicit StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings = {});
 
   static const std::vector<std::string>& array_names();
@@ -142,8 +142,8 @@ class StoredMaskInfo {
   MaskShape shape() const;
 
   /// The mask that is stored for one head, of a shape (heads, queries, keys). Errors: a shape of which these
-  /// cannot be the arrays; an index out of range or a block that is visited twice, with array and index; partial
-  /// blocks that are left to the kernel (Code::computable_mask) or missing.
+  /// cannot be the arrays; an index out of range or a block that is visited twice, with array and index;
+  /// partial blocks that are left to the kernel (Code::computable_mask) or missing.
   Mask mask(const Shape& shape, std::int64_t head) const;
 
   /// All pairs in the blocks that a kernel visits: those whose entry in block_mask is not 0.
@@ -153,8 +153,8 @@ class StoredMaskInfo {
   std::shared_ptr<mask::StoredInfo> info_;
 };
 
-/// The arrays of a MaskInfo as they are stored, with what else is known of them as attributes; valid as long as
-/// it is.
+/// The arrays of a MaskInfo as they are stored, with what else is known of them as attributes; valid as long
+/// as it is.
 ArrayGroup stored_arrays(const MaskInfo& info);
 
 namespace mask {

@@ -26,6 +26,8 @@ std::span<const CheckKind> check_kinds() {
       {"topk-ids", check::kTopkIds},
       {"indices", check::kIndices},
       {"block-table", check::kBlockTable},
+      {"mask", check::kMask},
+      {"mask-info", check::kMaskInfo},
   };
   return kinds;
 }
@@ -106,7 +108,7 @@ Report describe(const Findings& findings) {
               "",
               {{"rule", "rule"},
                {"severity", "severity", Unit::none, true},
-               {"array", "array", Unit::none, in_one},
+               {"array", "array", Unit::none, in_one && !findings.shows_arrays()},
                {"index", "index"},
                {"value", "value"},
                {"message", "what is wrong"}},

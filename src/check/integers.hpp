@@ -17,6 +17,7 @@
 
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "ejk/check.hpp"
@@ -86,18 +87,7 @@ inline std::span<const std::int64_t> read_range(const ArraySource& source, std::
     source.read(start, count, at);
     at += element_count(count) * static_cast<std::int64_t>(size);
   });
-  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const T* from = reinterpret_cast<const T*>(buffer.raw.data());
-      for (std::size_t i = 0; i < n; ++i) {
-        if constexpr (std::is_same_v<T, std::uint64_t>)
-          buffer.values[i] = static_cast<std::int64_t>(
-              std::min<std::uint64_t>(from[i], std::numeric_limits<std::int64_t>::max()));
-        else
-          buffer.values[i] = from[i];
-      }
-    }
-  });
+  core::load_integers(source.dtype(), buffer.raw.data(), end - begin, buffer.values.data());
   return buffer.values;
 }
 

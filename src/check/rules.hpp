@@ -82,4 +82,30 @@ inline constexpr Rule kBlockTable[] = {
     {"shared", kWarning, "no page is of several sequences"},
 };
 
+inline constexpr Rule kMask[] = {
+    {"outside", kError, "no pair is seen that a claim hides"},
+    {"missing", kError, "no pair is hidden that a claim shows"},
+    {"between", kError, "an additive mask holds 0, or -1e4 and less"},
+    {"values", kWarning, "a stored mask holds 0 and 1 alone"},
+    {"inverted", kWarning, "who sees later keys sees its own position"},
+    {"no-keys", kWarning, "each query sees a key"},
+    {"unseen", kWarning, "each key is seen by a query"},
+};
+
+inline constexpr Rule kMaskInfo[] = {
+    {"shape", kError, "shapes and types of the arrays go together"},
+    {"state", kError, "a block is 0, 1 (partial) or 2 (full)"},
+    {"range", kError, "indices name blocks that there are"},
+    {"elements", kError, "partial blocks have elements"},
+    {"twice", kError, "no head visits a block twice"},
+    {"positions", kError, "q_sequence counts the queries from 0"},
+    {"padding", kError, "no pair beyond the lengths is computed"},
+    {"missing", kError, "each pair of the mask is computed"},
+    {"outside", kError, "no pair is computed that the mask hides"},
+    {"look-ahead", kWarning, "idle steps fetch what is needed next"},
+    {"unused", kWarning, "each distinct partial block is used"},
+    {"decided", kWarning, "no partial block is all True or all False"},
+    {"dtype", kWarning, "indices are int8, int16 or int32"},
+};
+
 }  // namespace ejk::check

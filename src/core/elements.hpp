@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "ejk/dtype.hpp"
 
@@ -29,6 +30,17 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * kSize);
     } else {
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * stride);
+    }
+  });
+}
+
+/// `count` elements in C order of an integer dtype; what 63 bits do not hold is 2^63 − 1.
+inline void load_integers(DType dtype, const std::byte* from, std::int64_t count, std::int64_t* out) {
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const T* values = reinterpret_cast<const T*>(from);
+      for (std::int64_t i = 0; i < count; ++i)
+        out[i] = std::cmp_less(values[i], INT64_MAX) ? static_cast<std::int64_t>(values[i]) : INT64_MAX;
     }
   });
 }

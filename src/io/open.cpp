@@ -1,6 +1,9 @@
 // Opening a reference: its container's row opens the file, the file gives the array, a slice is laid over it.
 // And files as they are.
 // tests: tests/io/test_npy.cpp, test_npz.cpp, test_hdf5.cpp
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "core/text.hpp"
@@ -76,7 +79,8 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
   if (!io::container(reference_.container).holds_several || (!is_hdf5 && !path.empty()))
     throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
         .hint("an HDF5 file or a group in one, an .npz or a folder holds several");
-  const std::vector<std::string> names = container_->names(path);
+  std::vector<std::string> names = container_->names(path);
+  for (const ArrayLink& link : container_->links(path)) names.push_back(link.name);  // other names of arrays
   while (path.ends_with('/')) path.pop_back();
   const std::string before = !is_hdf5                                ? ""
                              : path.starts_with('/') || path.empty() ? path + "/"
@@ -85,7 +89,20 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
   for (const std::string& array : wanted)
     if (std::find(names.begin(), names.end(), before + array) != names.end())
       found.arrays.emplace(array, container_->array(before + array));
+  if (found.arrays.empty() && !wanted.empty()) throw none_of(wanted, name);
   return found;
+}
+
+// Where the arrays may be instead.
+Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::string& name) const {
+  Error error(Error::Kind::input, fmt::format("{}: holds none of {}", name, fmt::join(wanted, ", ")));
+  if (reference_.container != ArrayReference::Container::hdf5) return error;
+  for (const std::string& path : container_->names("/"))
+    for (const std::string& array : wanted)
+      if (path.ends_with("/" + array) && path.size() > array.size() + 1)
+        return error.hint(fmt::format("did you mean {}:{}?", core::printable(reference_.path),
+                                      core::printable(path.substr(0, path.size() - array.size() - 1))));
+  return error;
 }
 
 std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) const {

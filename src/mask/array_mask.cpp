@@ -25,16 +25,12 @@ using mask::BlockState;
 using mask::Rectangle;
 using mask::Word;
 
-// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
-// is taken as the array's dtype rounds it: in bfloat16 it is -9984.
-constexpr float kHides = -1e4f;
-
 // Truth of an additive bias; throws for a value that is neither 0 nor hiding.
 template <class T>
 void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
                    const std::string& name) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  const auto hides = static_cast<Wide>(T(kHides));
+  const auto hides = static_cast<Wide>(T(mask::kHides));
   std::fill(out, out + mask::words_for(n), Word{0});
   for (std::int64_t i = 0; i < n; ++i) {
     const auto v = static_cast<Wide>(in[i]);

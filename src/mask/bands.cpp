@@ -1,7 +1,7 @@
-// Masks that are bands: full, causal, local, chunked, prefix, documents. Query q sees the keys of one interval
-// [first(q), last(q)] whose ends never go back as q grows, and the intervals of neighbouring queries overlap
-// or touch. So the first and the last query of a block decide: it is full when both see all of its keys,
-// empty when the union of the intervals misses it, else partial. No element is ever looked at to tell.
+// Masks that are bands: full, causal, local, chunked, prefix, documents. Query q sees the keys of one
+// interval [first(q), last(q)] whose ends never go back as q grows, and the intervals of neighbouring queries
+// overlap or touch. So the first and the last query of a block decide: it is full when both see all of its
+// keys, empty when the union of the intervals misses it, else partial. No element is ever looked at to tell.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // Masks that are known block by block: blocks(...) of an array, and what a MaskInfo stores. A row of the grid
-// lists the blocks that hold True, so that a mask of many blocks takes no more memory than it has such blocks,
-// and is told about without a look at an element where the blocks asked for are those of the grid.
+// lists the blocks that hold True, so that a mask of many blocks takes no more memory than it has such
+// blocks, and is told about without a look at an element where the blocks asked for are those of the grid.
 //
 // Cost: filling a rectangle takes the time of its bits; the elements of a partial block are read when it is
 // looked at.
@@ -37,8 +37,8 @@ void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
   }
 }
 
-// Of two parts of a block. `partial` has a True and a False, whatever else there is; of `undecided` nothing is
-// known.
+// Of two parts of a block. `partial` has a True and a False, whatever else there is; of `undecided` nothing
+// is known.
 BlockState joined(BlockState a, BlockState b) {
   if (a == BlockState::partial || b == BlockState::partial) return BlockState::partial;
   if (a == BlockState::undecided || b == BlockState::undecided) return BlockState::undecided;

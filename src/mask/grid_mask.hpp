@@ -44,8 +44,8 @@ class BlockElements {
                     const BitRows& out) const = 0;
 };
 
-/// `elements` may be null where no block is partial. The lengths cut the last blocks short. `text` is what the
-/// mask says that it is.
+/// `elements` may be null where no block is partial. The lengths cut the last blocks short. `text` is what
+/// the mask says that it is.
 Mask grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
                std::int64_t q_length, std::int64_t kv_length, std::string text);
 

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
@@ -230,7 +231,7 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
   if (!fits || (arrays.is_dynamic && (grid[1] != layout.q_blocks || grid[2] != layout.kv_blocks))) {
     Error error = fail(fmt::format("a grid of {} is not that of {} queries x keys, {}", to_string(grid),
                                    blocks, name_of(arrays.direction)));
-    if (!arrays.is_dynamic) error.hint("one of the backward pass of keys and values is walked as dkv");
+    if (arrays.forward()) error.hint("of the backward pass of keys and values: walk=dkv");
     throw error;
   }
   l.is_dynamic = arrays.is_dynamic;
@@ -263,14 +264,7 @@ void read_integers(const ArraySource& array, const Shape& start, const Shape& co
   raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
   out.resize(static_cast<std::size_t>(n));
   array.read(start, count, raw.data());
-  dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const T* from = reinterpret_cast<const T*>(raw.data());
-      for (std::int64_t i = 0; i < n; ++i)
-        out[static_cast<std::size_t>(i)] =
-            std::cmp_less(from[i], INT64_MAX) ? static_cast<std::int64_t>(from[i]) : INT64_MAX;
-    }
-  });
+  core::load_integers(array.dtype(), raw.data(), n, out.data());
 }
 
 }  // namespace
@@ -534,8 +528,8 @@ class FixedElements final : public BlockElements {
   std::shared_ptr<const StoredPatterns::Bits> bits_;
 };
 
-// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the shard,
-// columns of blocks).
+// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the
+// shard, columns of blocks).
 class DynamicElements final : public BlockElements {
  public:
   DynamicElements(std::shared_ptr<const StoredPatterns::Bits> bits, const Layout& layout, std::int64_t row)

@@ -1,7 +1,7 @@
-// The arrays of a MaskInfo as they are stored, and what follows from them when they are walked as a kernel does:
-// step by step through block_mask, fetching the block that data_next names and, where block_mask says partial,
-// the elements that mask_next names. Nothing follows from where an entry stands but its row of blocks (forward)
-// or its column (dkv).
+// The arrays of a MaskInfo as they are stored, and what follows from them when they are walked as a kernel
+// does: step by step through block_mask, fetching the block that data_next names and, where block_mask says
+// partial, the elements that mask_next names. Nothing follows from where an entry stands but its row of
+// blocks (forward) or its column (dkv).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ namespace ejk::mask {
 /// Lengths of masks: "8x4096x4096" as (8, 4096, 4096). Nothing when it is something else.
 std::optional<Shape> lengths_in(std::string_view text);
 
-/// The arrays, and what is known before the lengths are. Shapes and dtypes fit one another; no element was read.
+/// The arrays, and what is known before the lengths are. Shapes and dtypes fit one another; no element was
+/// read.
 struct StoredArrays {
   std::string name;
   std::shared_ptr<const ArraySource> data_next, block_mask;
@@ -75,7 +76,8 @@ struct StoredLayout {
   std::string data_range() const;
   std::string mask_range() const;
 
-  /// The row of blocks that a number in line i of the index arrays is in, of dkv: `data` counts within the shard.
+  /// The row of blocks that a number in line i of the index arrays is in, of dkv: `data` counts within the
+  /// shard.
   std::int64_t q_block(std::int64_t i, std::int64_t data) const {
     return layout.direction == Direction::forward ? i
                                                   : i / lines_per_shard * layout.q_blocks_per_shard() + data;
@@ -120,8 +122,8 @@ std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const Store
                                          std::span<const StoredVisit> visits,
                                          const std::function<void(std::int64_t i, std::int64_t j)>& twice);
 
-/// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} that names array and index
-/// for a number out of range, a block that is visited twice, elements that are not stored.
+/// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} that names array and
+/// index for a number out of range, a block that is visited twice, elements that are not stored.
 std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, const StoredLayout& layout,
                                                 std::int64_t row, Take take);
 
@@ -147,8 +149,8 @@ struct StoredSteps {
 StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
                      std::int64_t j);
 
-/// The elements in partial_mask_blocks, for a row of the index arrays. Read when they are looked at; where that
-/// can only be done in order, all are read at the first time and kept as bits.
+/// The elements in partial_mask_blocks, for a row of the index arrays. Read when they are looked at; where
+/// that can only be done in order, all are read at the first time and kept as bits.
 class StoredPatterns {
  public:
   explicit StoredPatterns(const StoredArrays& arrays);

@@ -17,7 +17,6 @@
 #include <set>
 
 #include "arrays/cast.hpp"
-#include "core/axis.hpp"
 #include "core/splitmix64.hpp"
 #include "verify/float_type.hpp"
 #include "verify/hypothesis.hpp"
@@ -716,43 +715,71 @@ class Transposed final : public Hypothesis {
         agree_(agree),
         text_(std::move(text)) {
     for (const std::size_t axis : axes_) transposed_.push_back(expected.shape()[axis]);
+    strides_ = element_strides(expected.shape());
+    transposed_strides_ = element_strides(transposed_);
   }
 
-  bool judge(const JudgedLine& line, Scratch&) const override {
+  bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    Shape index = line.at;
-    for (std::int64_t i = 0; i < line.n; ++i, ++index.back())
-      line.holds[i] = agree_(line.actual[i], value_at(index));
+    scratch.values.resize(static_cast<std::size_t>(line.n));
+    const std::size_t last = line.at.size() - 1;
+    for (std::int64_t i = 0; i < line.n;) {  // runs in which the elements lie equally far apart
+      Shape index = line.at;
+      index[last] += i;
+      const auto [flat, step, run] = run_at(index);
+      const std::int64_t n = std::min(run, line.n - i);
+      expected_.strided(flat, step, n, scratch.raw, scratch.values.data() + i);
+      i += n;
+    }
+    judge_all(line, agree_, scratch.values.data());
     return true;
   }
   std::string text() const override { return text_; }
 
   /// What it says is at this index of the actual array.
   double value_at(const Shape& index) const {
-    const std::size_t rank = index.size();
-    Shape at(rank);
-    if (way_ == Way::forth) {
-      std::int64_t flat = flat_of(index, expected_.shape());
-      for (std::size_t d = rank; d-- > 0; flat /= transposed_[d]) at[axes_[d]] = flat % transposed_[d];
-    } else {
-      Shape place(rank);
-      for (std::size_t d = 0; d < rank; ++d) place[d] = index[axes_[d]];
-      at = core::index_of(expected_.shape(), flat_of(place, transposed_));
-    }
-    return expected_.element(at);
+    thread_local std::vector<std::byte> raw;
+    double value = 0;
+    expected_.strided(run_at(index).flat, 1, 1, raw, &value);
+    return value;
   }
 
  private:
-  static std::int64_t flat_of(const Shape& index, const Shape& shape) {
-    std::int64_t flat = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) flat = flat * shape[d] + index[d];
-    return flat;
+  struct Run {
+    std::int64_t flat, step, length;  // in elements of the expected array's buffer
+  };
+
+  static Shape element_strides(const Shape& shape) {
+    Shape strides(shape.size(), 1);
+    for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+    return strides;
+  }
+
+  // Where the elements stand that belong at this index of the actual array and behind it.
+  Run run_at(const Shape& index) const {
+    const std::size_t rank = index.size(), last = rank - 1;
+    Run run{0, 0, 0};
+    if (way_ == Way::forth) {
+      std::int64_t flat = 0;
+      for (std::size_t d = 0; d < rank; ++d) flat += index[d] * strides_[d];
+      run.length = transposed_[last] - flat % transposed_[last];
+      run.step = strides_[axes_[last]];
+      for (std::size_t d = rank; d-- > 0; flat /= transposed_[d])
+        run.flat += flat % transposed_[d] * strides_[axes_[d]];
+    } else {
+      for (std::size_t d = 0; d < rank; ++d) {
+        run.flat += index[axes_[d]] * transposed_strides_[d];
+        if (axes_[d] == last) run.step = transposed_strides_[d];
+      }
+      run.length = expected_.shape()[last] - index[last];
+    }
+    return run;
   }
 
   const Side& expected_;
   std::vector<std::size_t> axes_;
   Way way_;
-  Shape transposed_;
+  Shape transposed_, strides_, transposed_strides_;
   Agreement agree_;
   std::string text_;
 };
@@ -786,10 +813,17 @@ HypothesisPtr find_transposed(const Evidence& e) {
               "{} in the order ({})",
               way == Transposed::Way::forth ? "it holds its elements" : "its elements were taken to be",
               names));
-      if (share_of(samples, [&](const Sample* s) {
-            return e.agree(s->actual, hypothesis->value_at(s->at));
-          }) >= kMostlyHolds)
-        return hypothesis;
+      const auto is_so = [&](const Sample* s) { return e.agree(s->actual, hypothesis->value_at(s->at)); };
+      if (share_of(samples, is_so) < kMostlyHolds) continue;
+      // Elements between those that differ, too.
+      int good = 0, asked = 0;
+      for (Shape at = samples[0]->at; asked < 512; ++asked) {
+        for (std::size_t d = 0; d < rank; ++d)
+          at[d] =
+              samples[core::splitmix64(static_cast<std::uint64_t>(asked) * rank + d) % samples.size()]->at[d];
+        good += e.agree(e.actual.element(at), hypothesis->value_at(at));
+      }
+      if (10 * good >= 9 * asked) return hypothesis;
     }
   }
   return nullptr;
@@ -858,10 +892,11 @@ class Unwritten final : public Hypothesis {
 class Grower {
  public:
   Grower(const Side& side, double value)
-      : side_(side), value_(value), budget_(4 * element_count(side.shape()) + kAtOnce) {}
+      : side_(side), value_(value), budget_(element_count(side.shape()) + kAtOnce) {}
 
   /// It has read more than any few boxes can have.
   bool is_exhausted() const { return budget_ < 0; }
+  void spend(std::int64_t elements) { budget_ -= elements; }
 
   Box grow(const Shape& at) {
     Box box{at, at};
@@ -957,7 +992,7 @@ std::string Unwritten::text() const {
 }
 
 // A box of one value, cut to where it differs; nothing where it differs in too few places to be what is wrong.
-std::optional<Box> differing_part(const Evidence& e, Box box, double value) {
+std::optional<Box> differing_part(const Evidence& e, const Box& box, double value) {
   Box part{box.end, box.begin};
   std::int64_t differing = 0;
   std::vector<std::byte> raw;
@@ -1026,7 +1061,9 @@ HypothesisPtr find_unwritten(const Evidence& e) {
         continue;
       }
       if (boxes.size() == 512 || rejected > 16 || is_ragged || grower.is_exhausted()) continue;
-      const auto box = differing_part(e, grower.grow(s.at), value);
+      const Box grown = grower.grow(s.at);
+      grower.spend(grown.volume());
+      const auto box = differing_part(e, grown, value);
       if (!box) {
         ++rejected;
         continue;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -62,6 +63,19 @@ class Side {
     Shape count(at.size(), 1);
     count.back() = n;
     read(at, count, raw, out);
+  }
+
+  /// n elements, `step` apart, of the buffer of a side that is at hand; the first is its element `flat`.
+  void strided(std::int64_t flat, std::int64_t step, std::int64_t n, std::vector<std::byte>& raw,
+               double* out) const {
+    const auto size = static_cast<std::size_t>(size_of(source_.dtype()));
+    raw.resize(static_cast<std::size_t>(n) * size);
+    const std::byte* from = view_->data + flat * static_cast<std::int64_t>(size);
+    for (std::int64_t i = 0; i < n; ++i)
+      std::memcpy(raw.data() + static_cast<std::size_t>(i) * size,
+                  from + i * step * static_cast<std::int64_t>(size), size);
+    arrays::convert_elements(source_.dtype(), raw.data(), DType::float64, reinterpret_cast<std::byte*>(out),
+                             n);
   }
 
   double element(const Shape& at) const {

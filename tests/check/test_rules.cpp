@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <span>
 
 #include "check/artefacts.hpp"
 
@@ -76,6 +77,78 @@ std::function<Findings()> pages(Numbers table, Shape shape, Numbers lengths,
   };
 }
 
+std::function<Findings()> mask(Mask one, MaskClaims claims = {}) {
+  return [=] { return check_mask({one}, claims); };
+}
+
+std::function<Findings()> stored_mask(std::vector<float> values, Polarity polarity) {
+  return [=] {
+    Array array = Array::from<float>({1, std::ssize(values)}, std::span<const float>(values));
+    MaskClaims claims{.stored = nullptr, .polarity = polarity};
+    if (polarity != Polarity::additive) {
+      Array bytes(DType::uint8, {1, array.size()});
+      for (std::size_t i = 0; i < values.size(); ++i)
+        bytes.elements<std::uint8_t>()[i] = static_cast<std::uint8_t>(values[i]);
+      array = std::move(bytes);
+    }
+    claims.stored = make_source(std::move(array), "m.npy");
+    return check_mask({array_mask(claims.stored, polarity)}, claims);
+  };
+}
+
+// A MaskInfo of 8 x 8 in blocks of 4 x 4, of which one number, or what else, is changed. As stored: block_mask 1 0 /
+// 2 1, data_next 0 0 / 0 1, mask_next 0 0 / 0 0, one partial block.
+std::function<Findings()> info(std::function<void(ArrayGroup&)> change, bool computable = false,
+                               bool with_mask = true) {
+  return [=] {
+    ProcessMaskOptions options;
+    options.computable = computable;
+    options.shrink_grid = false;
+    const MaskInfo made = process_mask({causal_mask(8, 8)}, {4, 4}, options);
+    ArrayGroup group = stored_arrays(made);
+    change(group);
+    MaskInfoClaims claims;
+    if (with_mask) claims.masks = {causal_mask(8, 8)};
+    return check_mask_info(group, claims);
+  };
+}
+
+std::function<void(ArrayGroup&)> number(const std::string& name, std::size_t at, std::int8_t value) {
+  return [=](ArrayGroup& group) {
+    Array array = read_all(*group.arrays.at(name));
+    array.data()[at] = static_cast<std::byte>(value);
+    group.arrays[name] = make_source(std::move(array), name);
+  };
+}
+
+void no_change(ArrayGroup&) {}
+
+// The partial blocks again, and one more, all of `value`; block (1, 0) has it where that is all True.
+std::function<void(ArrayGroup&)> one_more(std::int8_t value, bool used) {
+  return [=](ArrayGroup& group) {
+    Array array(DType::boolean, {2, 4, 4});
+    const Array old = read_all(*group.arrays.at("partial_mask_blocks"));
+    std::fill_n(array.data(), 32, static_cast<std::byte>(value));
+    std::copy_n(old.data(), 16, array.data());
+    if (value == 2) std::fill_n(array.data() + 17, 15, std::byte{0}), array.data()[16] = std::byte{1};
+    group.arrays["partial_mask_blocks"] = make_source(std::move(array), "partial_mask_blocks");
+    if (used)
+      number("block_mask", 2, 1)(group), number("mask_next", 2, 1)(group), number("mask_next", 1, 1)(group);
+  };
+}
+
+// A mask of 6 x 6 in the same blocks: the last ones are padded.
+std::function<Findings()> padded(std::size_t element) {
+  return [=] {
+    ProcessMaskOptions options;
+    options.pad = true;
+    const MaskInfo made = process_mask({full_mask(6, 6)}, {4, 4}, options);
+    ArrayGroup group = stored_arrays(made);
+    number("partial_mask_blocks", element, 1)(group);
+    return check_mask_info(group);
+  };
+}
+
 const std::int64_t kInt32 = 2147483647;
 
 const std::map<std::string, std::map<std::string, Pair>> kPairs{
@@ -141,6 +214,44 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"range", {pages({0, 9}, {1, 2}, {8}, 9), pages({0, 8, 9}, {1, 3}, {8}, 9)}},
       {"twice", {pages({3, 3}, {1, 2}, {8}), pages({3, 3}, {1, 2}, {4})}},
       {"shared", {pages({3, 3}, {2, 1}, {4, 4}), pages({3, 3}, {2, 1}, {4, 0})}}}},
+    {"mask",
+     {{"outside",
+       {mask(causal_mask(8, 8, 1), {.within = {causal_mask(8, 8)}}),
+        mask(causal_mask(8, 8), {.within = {causal_mask(8, 8)}})}},
+      {"missing",
+       {mask(causal_mask(8, 8), {.covers = {causal_mask(8, 8, 1)}}),
+        mask(causal_mask(8, 8), {.covers = {causal_mask(8, 8)}})}},
+      {"between",
+       {stored_mask({0, -9999}, Polarity::additive), stored_mask({0, -10000}, Polarity::additive)}},
+      {"values", {stored_mask({0, 2}, Polarity::keep), stored_mask({0, 1}, Polarity::keep)}},
+      {"inverted", {mask(~causal_mask(8, 8)), mask(causal_mask(8, 8, 1))}},
+      {"no-keys", {mask(causal_mask(8, 8, -1)), mask(causal_mask(8, 8))}},
+      {"unseen", {mask(prefix_mask(8, 8, 7)), mask(prefix_mask(8, 8, 8))}}}},
+    {"mask-info",
+     {{"shape", {info([](ArrayGroup& g) { g.arrays.erase("data_next"); }), info(no_change)}},
+      {"state", {info(number("block_mask", 2, 3)), info(no_change)}},
+      {"range", {info(number("data_next", 1, 2)), info(number("data_next", 1, 1))}},
+      {"elements",
+       {info([](ArrayGroup& g) { g.arrays.erase("mask_next"); }),
+        info([](ArrayGroup& g) { g.arrays.erase("mask_next"); }, true)}},
+      {"twice", {info(number("data_next", 3, 0)), info(no_change)}},
+      {"positions", {info(number("q_sequence", 4, 2), true), info(no_change, true)}},
+      // Query 0 with key 6, which there is none, and with key 5, which it sees anyway.
+      {"padding", {padded(2), padded(1)}},
+      {"missing", {info(number("block_mask", 0, 0)), info(no_change)}},
+      {"outside", {info(number("block_mask", 0, 2)), info(no_change)}},
+      {"look-ahead", {info(number("data_next", 1, 1)), info(number("data_next", 1, 0))}},
+      {"unused", {info(one_more(2, false)), info(no_change)}},
+      {"decided", {info(one_more(1, true)), info(no_change)}},
+      {"dtype",
+       {info([](ArrayGroup& g) {
+          Array wide(DType::int64, {1, 2, 2});
+          const Array old = read_all(*g.arrays.at("data_next"));
+          for (std::size_t i = 0; i < 4; ++i)
+            wide.elements<std::int64_t>()[i] = old.elements<std::int8_t>()[i];
+          g.arrays["data_next"] = make_source(std::move(wide), "data_next");
+        }),
+        info(no_change)}}}},
 };
 
 }  // namespace

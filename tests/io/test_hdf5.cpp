@@ -710,6 +710,29 @@ TEST_CASE("attributes are read back where they are one text, whole number or tru
                                               {"yes", "true"}});
 }
 
+TEST_CASE("attributes of a damaged file are texts of bounded size or an error") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  write_arrays(parse_reference(path), {{"x", make_source(counting({3}))}},
+               {.attributes = {{"block", "128x128"}, {"shape", "8x4096x4096"}}});
+  const std::string good = get(path);
+  int errors = 0, read = 0;
+  for (std::size_t i = 0; i < good.size(); i += 17) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0xFF);
+    put(path, bad);
+    try {
+      for (const auto& [name, text] : ArrayFile(path).attributes()) CHECK(text.size() <= 65536);
+      ++read;
+    } catch (const Error& e) {
+      CHECK(e.kind() == Error::Kind::input);
+      ++errors;
+    }
+  }
+  CHECK(read > 0);
+  CHECK(errors > 0);
+}
+
 TEST_CASE("a group gives those of its own arrays that are wanted, and its attributes") {
   Folder folder;
   const NamedArray x{"x", make_source(counting({3}))}, y{"y", make_source(counting({2}))};
@@ -731,6 +754,22 @@ TEST_CASE("a group gives those of its own arrays that are wanted, and its attrib
     CHECK(group.attributes == Texts{{"key", "of g"}});
   }
   CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(path + ":/gone").group({"x"}); }), "gone"));
+  // By whatever name it is in there.
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  H5Lcreate_soft("/g/y", file, "/g/soft", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_hard(file, "/x", file, "/g/hard", H5P_DEFAULT, H5P_DEFAULT);
+  H5Fclose(file);
+  const ArrayGroup linked = ArrayFile(path).group({"soft", "hard"}, "/g");
+  CHECK(same(read_all(*linked.find("soft")), counting({2})));
+  CHECK(same(read_all(*linked.find("hard")), counting({3})));
+  write_arrays(parse_reference(path + ":/h"), {{"z", make_source(counting({2}))}});
+  try {
+    ArrayFile(path).group({"v", "z"});
+    FAIL("no error");
+  } catch (const Error& e) {
+    CHECK(e.message() == path + ": holds none of v, z");
+    CHECK(e.hint() == "did you mean " + path + ":/h?");
+  }
   write_array(parse_output(folder / "b.npy"), x);
   CHECK(contains(error_of(Error::Kind::input, [&] { ArrayFile(folder / "b.npy").group({"x"}); }),
                  "is one array, and several are wanted"));

@@ -1,4 +1,5 @@
-// A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by name.
+// A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by
+// name.
 #include "mask/stored_info.hpp"
 
 #include <doctest/doctest.h>
@@ -8,14 +9,17 @@
 
 #include "ejk/io.hpp"
 #include "io/support.hpp"
-#include "support/random_mask.hpp"
+#include "support/random_mask_info.hpp"
 
 using namespace ejk;
 
 namespace {
 
 using plain::between;
+using plain::Example;
+using plain::info_of;
 using plain::Random;
+using plain::random_example;
 
 std::vector<std::uint8_t> elements_of(const Mask& mask) {
   std::vector<std::uint8_t> out(static_cast<std::size_t>(mask.q_length() * mask.kv_length()));
@@ -31,58 +35,6 @@ std::vector<std::uint8_t> in_blocks(const std::vector<std::uint8_t>& elements, s
     for (std::int64_t j = 0; j < kv; ++j)
       if (elements[static_cast<std::size_t>(i * kv + j)]) visited.insert({i / block.q, j / block.kv});
   return plain::table(q, kv, [&](auto i, auto j) { return visited.contains({i / block.q, j / block.kv}); });
-}
-
-struct Setting {
-  Direction direction;
-  MaskInfoKind kind;
-  ProcessMaskOptions how;
-};
-
-MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, const Setting& s) {
-  if (s.kind == MaskInfoKind::dynamic)
-    return s.direction == Direction::forward ? process_dynamic_mask(heads, block, s.how)
-                                             : process_dynamic_mask_dkv(heads, block, s.how);
-  return s.direction == Direction::forward ? process_mask(heads, block, s.how)
-                                           : process_mask_dkv(heads, block, s.how);
-}
-
-// Some heads of which several may share a mask, at lengths that the setting can cut up.
-struct Example {
-  Setting setting;
-  BlockShape block;
-  std::int64_t q = 0, kv = 0;
-  std::vector<plain::Pair> heads;
-};
-
-Example random_example(Random& random) {
-  Example e;
-  e.setting.direction = between(random, 0, 1) ? Direction::dkv : Direction::forward;
-  e.setting.kind = between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
-  ProcessMaskOptions& how = e.setting.how;
-  how.head_shards = between(random, 1, 2);
-  how.q_seq_shards = between(random, 1, 3);
-  how.shrink_grid = between(random, 0, 3) != 0;
-  how.downcast = between(random, 0, 1) == 1;
-  how.pad = between(random, 0, 1) == 1;
-  how.computable = false;
-  e.block = {between(random, 1, 12), between(random, 1, 70)};
-  const std::int64_t q_blocks = how.q_seq_shards * between(random, 1, 3), kv_blocks = between(random, 1, 4);
-  e.q = q_blocks * e.block.q - (how.pad ? between(random, 0, e.block.q - 1) : 0);
-  e.kv = kv_blocks * e.block.kv - (how.pad ? between(random, 0, e.block.kv - 1) : 0);
-  const std::int64_t heads = how.head_shards * between(random, 1, 3);
-  const bool one = between(random, 0, 1) == 1;
-  for (std::int64_t h = 0; h < heads; ++h) {
-    const bool repeat = h > 0 && (one || between(random, 0, 2) == 0);
-    e.heads.push_back(repeat ? e.heads.back() : plain::random_mask(random, e.q, e.kv, 2));
-  }
-  return e;
-}
-
-MaskInfo info_of(const Example& e) {
-  std::vector<Mask> heads;
-  for (const plain::Pair& head : e.heads) heads.push_back(head.mask);
-  return processed(heads, e.block, e.setting);
 }
 
 void check_read_back(const Example& e, const StoredMaskInfo& stored) {
@@ -160,7 +112,7 @@ TEST_CASE("a MaskInfo of a MaskInfo is the same again") {
     std::vector<Mask> heads;
     for (std::int64_t h = 0; h < std::ssize(e.heads); ++h)
       heads.push_back(stored.mask({std::ssize(e.heads), e.q, e.kv}, h));
-    const MaskInfo again = processed(heads, e.block, e.setting);
+    const MaskInfo again = plain::processed(heads, e.block, e.setting);
     // Heads whose elements are equal are the same once they are stored, whatever made them.
     if (again.masks.size() != info.masks.size()) continue;
     const ArrayGroup a = stored_arrays(info), b = stored_arrays(again);

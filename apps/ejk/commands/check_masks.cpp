@@ -1,0 +1,156 @@
+// ejk check mask, ejk check mask-info: masks, and the arrays that block-sparse kernels read of them.
+//
+// tests: tests/cli/check/mask.case, mask-info.case
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "checks.hpp"
+#include "commands.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+#include "masks.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct MaskWords {
+  CheckFlags flags;
+  MaskOptions masks;
+  std::vector<MaskExpression> within, covers, equals;
+  BlockShape block{128, 128};
+};
+
+struct MaskInfoWords {
+  CheckFlags flags;
+  std::string file;
+  MaskOptions masks;
+  StoredSettings settings;
+  bool dkv = false;
+};
+
+BlockShape read_block(const std::string& word) {
+  const Shape lengths = read_lengths(word, 2, 2, "QxK");
+  return {lengths[0], lengths[1]};
+}
+
+Answer run(const MaskWords& words, Job& job) {
+  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
+  MaskClaims claims;
+  claims.block = words.block;
+  claims.polarity = words.masks.polarity;
+  if (!words.masks.array.empty()) claims.stored = job.open("mask", words.masks.array);
+  job.phase(Phase::read, [&] {
+    for (const auto& [expressions, into] :
+         {std::pair{&words.within, &claims.within}, std::pair{&words.covers, &claims.covers},
+          std::pair{&words.equals, &claims.equals}})
+      *into = resolve_expressions(*expressions, words.masks.polarity, masks, job);
+  });
+  Report plan;
+  plan.warnings = masks.warnings;
+  const std::int64_t peak = ejk::check_mask_bytes(masks.q_length, masks.kv_length, words.block);
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  const CheckOptions options = words.flags.options(job);
+  Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
+  found.facts().warnings = masks.warnings;
+  return deliver(found, words.flags, job);
+}
+
+// What the file says of its shape: perhaps nothing. No answer where it is no MaskInfo, which is a finding.
+std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& settings) {
+  try {
+    const MaskShape shape = StoredMaskInfo(group, settings).shape();
+    return shape.q_length == 0 ? Shape() : Shape{shape.heads, shape.q_length, shape.kv_length};
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::usage || error.code() == Error::Code::unknown_block) throw;
+    return std::nullopt;
+  }
+}
+
+Answer run(const MaskInfoWords& words, Job& job) {
+  MaskInfoClaims claims;
+  claims.settings = words.settings;
+  if (words.dkv) claims.settings.direction = Direction::dkv;
+  MaskOptions masks = words.masks;
+  if (!masks.shape.empty()) {
+    claims.settings.shape = masks.shape;
+    if (masks.shape.size() == 2) claims.settings.shape->insert(claims.settings.shape->begin(), 1);
+  }
+  const ArrayGroup group = group_opener(job)(words.file, StoredMaskInfo::array_names());
+  Report plan;
+  const std::optional<Shape> shape = shape_in(group, claims.settings);
+  if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
+    if (masks.shape.empty()) masks.shape = *shape;
+    Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
+    claims.masks = std::move(given.heads);
+    plan.warnings = given.warnings;
+  }
+  constexpr std::int64_t kOfEntry = 40, kOfPattern = 32, kMost = std::int64_t{1} << 50;
+  std::int64_t peak = 0;
+  if (const auto array = group.find("block_mask"))
+    peak += kOfEntry * std::min(kMost, element_count(array->shape()));
+  if (const auto array = group.find("partial_mask_blocks"); array && !array->shape().empty())
+    peak += kOfPattern * std::min(kMost, array->shape()[0]);
+  if (!claims.masks.empty()) {
+    const Mask& mask = claims.masks.front();
+    peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), {128, 128});
+  }
+  const std::vector<std::string> warnings = plan.warnings;
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  const CheckOptions options = words.flags.options(job);
+  Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
+  found.facts().warnings = warnings;
+  return deliver(found, words.flags, job);
+}
+
+}  // namespace
+
+Run check_mask(OptionSet& set) {
+  const auto words = std::make_shared<MaskWords>();
+  declare_masks(set, words->masks);
+  add_mask_expressions(set, "--within", words->within,
+                       "the mask has no pair that this one hides\nOne for all heads, or one each.");
+  add_mask_expressions(set, "--covers", words->covers, "the mask has each pair of this one");
+  add_mask_expressions(set, "--equals", words->equals, "the mask is this one");
+  add_word(set, "--block", words->block, read_block, "QxK",
+           "queries and keys of a block, 128x128 by default\nPairs that differ are counted by block.");
+  declare_check(set, "mask", words->flags, kMaskHelp);
+  return [words](Job& job) { return run(*words, job); };
+}
+
+Run check_mask_info(OptionSet& set) {
+  const auto words = std::make_shared<MaskInfoWords>();
+  add_word(
+      set, "FILE", words->file, [](const std::string& word) { return word; }, "FILE",
+      "the arrays that ejk mask-info writes, in an HDF5 file or group, .npz or folder")
+      .required();
+  declare_masks(set, words->masks);
+  add_word(
+      set, "--block", words->settings.block, read_block, "QxK",
+      "queries and keys of a block\nOf an .npz or a folder without partial blocks, which do not say it.");
+  add_flag(set, "--dkv", words->dkv, "it is for the backward pass of keys and values\nHDF5 files say it.");
+  add_word(set, "--head-shards", words->settings.head_shards, at_least(1), "N",
+           "devices that share the heads\nHDF5 files say it; 1 otherwise.");
+  add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
+           "devices that share the queries\nHDF5 files say it; 1 otherwise.");
+  declare_check(
+      set, "mask-info", words->flags,
+      std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"
+                  "With a mask, what a kernel computes is compared with it, and a finding says which\n"
+                  "index is wrong and what it should be.\n\n") +
+          kMaskHelp);
+  return [words](Job& job) {
+    try {
+      return run(*words, job);
+    } catch (Error& error) {
+      if (error.code() == Error::Code::unknown_block) error.hint("--block QxK says it");
+      throw;
+    }
+  };
+}
+
+}  // namespace ejk::app

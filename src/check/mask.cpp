@@ -1,0 +1,293 @@
+// Masks: pairs against other masks, block by block; queries and keys without each other; what polarity looks
+// like.
+// Cost: that of one pass over the mask and of each comparison over both, where only blocks that are not known
+// to be empty or full are looked at.
+// tests: tests/check/test_mask.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "check/integers.hpp"
+#include "check/mask_pair.hpp"
+#include "core/parallel.hpp"
+#include "core/pieces.hpp"
+#include "ejk/text.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk {
+
+namespace {
+
+using check::BlockDifference;
+using check::MaskPair;
+
+// Heads that share a mask are looked at once.
+struct Distinct {
+  std::vector<std::size_t> first_heads;
+  std::vector<std::int64_t> counts;  // heads that have it
+};
+
+// Without a look at an element.
+bool known_same(const Mask& a, const Mask& b) {
+  return &a.node() == &b.node() || (a.is_computable() && b.is_computable() && a.same_as(b));
+}
+
+template <class Same>
+Distinct distinct_heads(std::size_t heads, Same&& same) {
+  Distinct distinct;
+  for (std::size_t h = 0; h < heads; ++h) {
+    const auto found = std::find_if(distinct.first_heads.begin(), distinct.first_heads.end(),
+                                    [&](std::size_t other) { return same(other, h); });
+    if (found != distinct.first_heads.end()) {
+      ++distinct.counts[static_cast<std::size_t>(found - distinct.first_heads.begin())];
+      continue;
+    }
+    distinct.first_heads.push_back(h);
+    distinct.counts.push_back(1);
+  }
+  return distinct;
+}
+
+std::string also(std::int64_t heads) {
+  return heads == 1 ? "" : fmt::format("; {} heads share this mask", heads);
+}
+
+const Mask& of_head(const std::vector<Mask>& masks, std::size_t head) {
+  return masks.size() == 1 ? masks.front() : masks[head];
+}
+
+struct Progress {
+  const std::function<void(std::int64_t, std::int64_t)>& report;
+  std::int64_t all;
+  std::int64_t done = 0;
+  std::mutex mutex;
+  void add(std::int64_t more) {
+    if (!report) return;
+    const std::scoped_lock lock(mutex);
+    report(done += more, all);
+  }
+};
+
+class MaskCheck {
+ public:
+  MaskCheck(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options)
+      : heads_(heads),
+        claims_(claims),
+        options_(options),
+        found_(rules_of("mask"), options.most_findings),
+        progress_{options.progress, steps(), 0, {}} {}
+
+  Findings run() && {
+    const Mask& first = heads_.front();
+    if (claims_.stored) look_at_values(*claims_.stored);
+    found_.facts()
+        .add("heads", "heads", std::ssize(heads_))
+        .add("queries", "queries", first.q_length(), Unit::rows)
+        .add("keys", "keys", first.kv_length(), Unit::keys)
+        .add("block", "block", Shape{claims_.block.q, claims_.block.kv}, Unit::count);
+    if (found_.count("between") > 0) return std::move(found_);  // it cannot be read as a mask
+    scan();
+    compare(claims_.within, "outside", &BlockDifference::outside, "within");
+    compare(claims_.covers, "missing", &BlockDifference::missing, "covers");
+    compare(claims_.equals, "outside", &BlockDifference::outside, "equals");
+    compare(claims_.equals, "missing", &BlockDifference::missing, "equals");
+    return std::move(found_);
+  }
+
+ private:
+  std::int64_t steps() const {
+    const Mask& first = heads_.front();
+    const std::int64_t rows = core::ceil_div(first.q_length(), claims_.block.q);
+    std::int64_t passes = 1 + (claims_.within.empty() ? 0 : 1) + (claims_.covers.empty() ? 0 : 1) +
+                          (claims_.equals.empty() ? 0 : 2);
+    return passes * rows * std::ssize(heads_);
+  }
+
+  // What elements are before they are taken for truth values. An additive mask has two, and what lies
+  // between.
+  void look_at_values(const ArraySource& array) {
+    const bool additive = claims_.polarity == Polarity::additive;
+    constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
+    std::vector<std::byte> raw;
+    std::int64_t done = 0;
+    core::for_each_piece(array.shape(), kAtOnce, [&](const Shape& start, const Shape& count) {
+      const std::int64_t n = element_count(count);
+      raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
+      array.read(start, count, raw.data());
+      const auto look = [&]<class T>(const T* values, auto&& fine) {
+        for (std::int64_t i = 0; i < n; ++i)
+          if (!fine(values[i])) report_value(array.shape(), done + i, values[i], additive);
+      };
+      dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
+        if constexpr (std::is_same_v<T, bool>) {
+          look(reinterpret_cast<const std::uint8_t*>(raw.data()), [](auto v) { return v <= 1; });
+        } else if constexpr (std::is_integral_v<T>) {
+          look(reinterpret_cast<const T*>(raw.data()), [](T v) { return v == 0 || v == 1; });
+        } else {
+          using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+          const auto hides = static_cast<Wide>(T(mask::kHides));
+          look(reinterpret_cast<const T*>(raw.data()),
+               [&](T v) { return static_cast<Wide>(v) == 0 || static_cast<Wide>(v) <= hides; });
+        }
+      });
+      done += n;
+    });
+  }
+
+  template <class T>
+  void report_value(const Shape& shape, std::int64_t at, T value, bool additive) {
+    found_.add(additive ? "between" : "values", at, [&] {
+      Shape index(shape.size());
+      for (std::size_t d = shape.size(); d-- > 0; at /= shape[d]) index[d] = at % shape[d];
+      ReportValue number;
+      if constexpr (std::is_integral_v<T>)
+        number = static_cast<std::int64_t>(value);
+      else
+        number = static_cast<double>(
+            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
+      return Finding{"mask", index, number,
+                     additive ? "0 attends, and -1e4 and less hides" : "taken as 1, being no 0"};
+    });
+  }
+
+  // Rows and keys without each other, and how many pairs there are.
+  void scan() {
+    const Distinct distinct =
+        distinct_heads(heads_.size(), [&](auto a, auto b) { return known_same(heads_[a], heads_[b]); });
+    std::int64_t pairs = 0;
+    for (std::size_t d = 0; d < distinct.first_heads.size(); ++d) {
+      const auto h = static_cast<std::int64_t>(distinct.first_heads[d]);
+      const std::int64_t count = distinct.counts[d];
+      const Mask& mask = heads_[distinct.first_heads[d]];
+      const std::int64_t columns = core::ceil_div(mask.kv_length(), claims_.block.kv);
+      const mask::Scan scan = mask::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {
+        progress_.add(count * blocks / columns);
+      });
+      pairs += count * scan.summary.true_elements;
+      ranges("no-keys", h, count, scan.summary.rows_without_key, mask.q_length(), "query", "sees no key");
+      ranges("unseen", h, count, scan.summary.keys_without_row, mask.kv_length(), "key",
+             "is seen by no query");
+      look_at_polarity(h, count, mask);
+    }
+    found_.facts().add("pairs", "pairs", pairs, Unit::elements);
+  }
+
+  // A range at a time: a padded batch has many such rows.
+  void ranges(std::string_view rule, std::int64_t head, std::int64_t heads,
+              const std::vector<IndexRange>& found, std::int64_t length, const char* what, const char* why) {
+    for (const IndexRange& range : found)
+      found_.add(
+          rule, head * length + range.begin,
+          [&, this] {
+            const std::int64_t n = range.end - range.begin;
+            return Finding{"mask",
+                           {head, range.begin},
+                           {},
+                           n == 1 ? fmt::format("{} {} {}{}", what, range.begin, why, also(heads))
+                                  : fmt::format("{} {} to {}: each {}{}", what, range.begin, range.end - 1,
+                                                why, also(heads))};
+          },
+          heads * (range.end - range.begin));
+  }
+
+  // No query sees the key at its own position, and some sees a later one: the complement of a causal mask, of
+  // a window, of packed documents is like that, and hardly a mask that is meant.
+  void look_at_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
+    const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
+    if (offset < 0 || q < 2 || !mask.node().random_access()) return;
+    for (std::int64_t i = 0; i < q; ++i) {
+      bool own = false;
+      mask.read(i, i + 1, i + offset, i + offset + 1, &own);
+      if (own) return;
+    }
+    const Mask later = mask & ~causal_mask(q, kv, offset);
+    const std::int64_t pairs = mask::scan_mask(later, claims_.block, nullptr).summary.true_elements;
+    if (pairs == 0) return;
+    found_.add("inverted", head, [&] {
+      return Finding{
+          "mask",
+          {head},
+          {},
+          fmt::format("no query sees the key at its own position, and {} pairs are of later keys{}",
+                      format_count(pairs), also(heads))};
+    });
+  }
+
+  void compare(const std::vector<Mask>& others, std::string_view rule, std::int64_t BlockDifference::*pairs,
+               const char* claim) {
+    if (others.empty()) return;
+    const Distinct distinct = distinct_heads(heads_.size(), [&](auto a, auto b) {
+      return known_same(heads_[a], heads_[b]) && known_same(of_head(others, a), of_head(others, b));
+    });
+    std::atomic<std::int64_t> blocks = 0;
+    for (std::size_t d = 0; d < distinct.first_heads.size(); ++d) {
+      const std::size_t h = distinct.first_heads[d];
+      const std::int64_t heads = distinct.counts[d];
+      const MaskPair pair(heads_[h], of_head(others, h), claims_.block);
+      pair.compare(
+          found_, options_,
+          [&](Findings& found, const BlockDifference& difference) {
+            if (difference.*pairs == 0) return;
+            blocks += heads;
+            const auto head = static_cast<std::int64_t>(h);
+            const bool outside = pairs == &BlockDifference::outside;
+            found.add(
+                rule, pair.place(head, difference),
+                [&] {
+                  return Finding{
+                      "mask",
+                      {head, outside ? difference.outside_q : difference.missing_q,
+                       outside ? difference.outside_k : difference.missing_k},
+                      std::int64_t{outside},
+                      fmt::format("the first of {} in block ({}, {}){}", format_count(difference.*pairs),
+                                  difference.i, difference.j, also(heads))};
+                },
+                heads * difference.*pairs);
+          },
+          [&](std::int64_t rows) { progress_.add(heads * rows); });
+    }
+    found_.facts().add(
+        fmt::format("{}_{}_blocks", claim, rule),
+        fmt::format("blocks {} ({})", rule == "outside" ? "with pairs outside" : "with pairs missing", claim),
+        blocks.load(), Unit::blocks);
+  }
+
+  const std::vector<Mask>& heads_;
+  const MaskClaims& claims_;
+  const CheckOptions& options_;
+  Findings found_;
+  Progress progress_;
+};
+
+}  // namespace
+
+std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block) {
+  const auto scan =
+      mask::scan_bytes(q_length, kv_length, block, mask::Patterns::dropped, mask::Reading::in_order);
+  const auto blocks =
+      core::checked_mul(core::ceil_div(q_length, block.q), core::ceil_div(kv_length, block.kv));
+  // The state of each block, and the panels of one mask and of another.
+  return core::sum_of_bytes(
+      {blocks.value_or(core::kMostBytes), scan.value_or(core::kMostBytes), scan.value_or(core::kMostBytes)});
+}
+
+Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options) {
+  if (heads.empty()) throw Error(Error::Kind::input, "there is no head: at least one mask is needed");
+  for (const std::vector<Mask>* others : {&claims.within, &claims.covers, &claims.equals}) {
+    if (others->size() > 1 && others->size() != heads.size())
+      throw Error(Error::Kind::input,
+                  fmt::format("{} masks are compared with those of {} heads", others->size(), heads.size()));
+    for (const Mask& other : *others)
+      if (other.q_length() != heads.front().q_length() || other.kv_length() != heads.front().kv_length())
+        throw Error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)",
+                                                    other.text(), other.q_length(), other.kv_length(),
+                                                    heads.front().q_length(), heads.front().kv_length()));
+  }
+  check::require_claim("block", std::min(claims.block.q, claims.block.kv), 1);
+  return MaskCheck(heads, claims, options).run();
+}
+
+}  // namespace ejk

@@ -1,0 +1,704 @@
+// The arrays of a MaskInfo. They are walked as a kernel walks them, slab by slab: what each step computes
+// gives the blocks that are visited, what it fetches ahead is compared with the next step that computes. With
+// a mask the blocks are put together to the mask that a kernel computes, which is compared with the one
+// given.
+//
+// Cost: two passes over the index arrays, one over the distinct partial blocks, and with a mask looking at
+// the blocks that are partial on either side. Memory: a few words for each block that is visited, 16 bytes a
+// distinct partial block, and for each run of steps that wait for the next one that computes.
+// Source of the rules: src/mask/mask_info.cpp and src/mask/stored_info.cpp.
+// tests: tests/check/test_mask_info.cpp
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "check/integers.hpp"
+#include "check/mask_pair.hpp"
+#include "ejk/text.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/patterns.hpp"
+#include "mask/stored_info.hpp"
+
+namespace ejk {
+
+namespace {
+
+using check::BlockDifference;
+using check::MaskPair;
+using mask::BlockGrid;
+using mask::BlockState;
+using mask::StoredArrays;
+using mask::StoredFault;
+using mask::StoredLayout;
+using mask::StoredLine;
+using mask::StoredSteps;
+using mask::StoredVisit;
+using mask::Take;
+
+// Steps that do not compute and hold one number, in the order of the walk.
+struct Waiting {
+  Shape index;  // of the first
+  std::int64_t value = 0, count = 0;
+};
+
+// Steps that fetch ahead wait here for the next one that computes, whose number they should hold. One list
+// for each column of the index arrays in dkv, where the walk goes down one after the other while memory runs
+// along them; one in all in forward.
+class LookAhead {
+ public:
+  LookAhead(const char* array, std::size_t lists, std::function<void(const Waiting&, std::int64_t)> wrong)
+      : array_(array), lists_(lists), wrong_(std::move(wrong)) {}
+
+  void wait(std::size_t list, const Shape& index, std::int64_t value) {
+    std::vector<Waiting>& waiting = lists_[list].waiting;
+    if (waiting.empty() || waiting.back().value != value)
+      waiting.push_back({index, value, 1});
+    else
+      ++waiting.back().count;
+  }
+
+  void computes(std::size_t list, std::int64_t value) {
+    List& of = lists_[list];
+    if (!of.first) of.first = value;
+    answer(of.waiting, value);
+  }
+
+  /// The end of a slab. What still waits is answered by the lists that follow, and past the last by the
+  /// first.
+  void end() {
+    std::optional<std::int64_t> next;
+    for (const List& list : lists_)
+      if (!next) next = list.first;
+    if (!next) next = 0;  // a slab that computes nothing
+    for (auto list = lists_.rbegin(); list != lists_.rend(); ++list) {
+      answer(list->waiting, *next);
+      if (list->first) next = list->first;
+      list->first.reset();
+    }
+  }
+
+  const char* array() const { return array_; }
+
+ private:
+  struct List {
+    std::vector<Waiting> waiting;
+    std::optional<std::int64_t> first;
+  };
+
+  void answer(std::vector<Waiting>& waiting, std::int64_t value) {
+    for (const Waiting& one : waiting)
+      if (one.value != value) wrong_(one, value);
+    waiting.clear();
+  }
+
+  const char* array_;
+  std::vector<List> lists_;
+  std::function<void(const Waiting&, std::int64_t)> wrong_;
+};
+
+// What is known of the distinct partial blocks.
+struct Patterns {
+  std::vector<bool> used;
+  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash;
+};
+
+class MaskInfoCheck {
+ public:
+  MaskInfoCheck(const ArrayGroup& group, const MaskInfoClaims& claims, const CheckOptions& options)
+      : group_(group),
+        claims_(claims),
+        options_(options),
+        found_(rules_of("mask-info"), options.most_findings) {}
+
+  Findings run() && {
+    found_.show_arrays();
+    if (!open()) return std::move(found_);
+    describe_facts();
+    check_types();
+    check_positions();
+    may_be_shrunk_ = arrays_.is_dynamic || is_aligned();
+    if (arrays_.partial_mask_blocks && !arrays_.is_dynamic)
+      patterns_.used.resize(static_cast<std::size_t>(layout_.mask_limit));
+    const std::int64_t per_shard = layout_.layout.rows_per_shard();
+    for (std::int64_t shard = 0; shard < layout_.layout.head_shards; ++shard)
+      walk(shard * per_shard, (shard + 1) * per_shard);
+    check_patterns();
+    found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
+    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) check_padding(row);
+    if (!claims_.masks.empty()) compare();
+    return std::move(found_);
+  }
+
+ private:
+  // --- shapes
+
+  bool open() {
+    try {
+      arrays_ = mask::stored_arrays(group_, claims_.settings);
+      Shape shape{arrays_.shape.heads, arrays_.shape.q_length, arrays_.shape.kv_length};
+      if (!claims_.masks.empty()) {
+        const Mask& first = claims_.masks.front();
+        if (shape[1] > 0 && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
+          throw Error(Error::Kind::input,
+                      fmt::format("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
+                                  first.q_length(), first.kv_length()))
+              .about("block_mask");
+        shape[1] = first.q_length(), shape[2] = first.kv_length();
+        const auto heads = std::ssize(claims_.masks);
+        if (heads > 1 && shape[0] > 1 && shape[0] != heads)
+          throw Error(Error::Kind::input, fmt::format("it has {} heads, the mask {}", shape[0], heads))
+              .about("block_mask");
+        shape[0] = std::max(shape[0], heads);
+      }
+      if (shape[1] == 0)
+        throw Error(Error::Kind::usage,
+                    fmt::format("{}: nothing says how many queries and keys it is for", group_.name),
+                    Error::Code::unknown_lengths);
+      layout_ = mask::stored_layout(arrays_, shape);
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
+      found_.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
+      return false;
+    }
+  }
+
+  void describe_facts() {
+    const char* walk = arrays_.forward() ? "forward" : "dkv";
+    found_.facts()
+        .add("direction", "walk", std::string(walk))
+        .add("kind", "kind", std::string(arrays_.is_dynamic ? "dynamic" : "static"))
+        .add("shape", "heads, queries, keys", Shape{layout_.heads, layout_.q_length, layout_.kv_length})
+        .add("block", "block", Shape{arrays_.block.q, arrays_.block.kv})
+        .add("grid", "grid of the arrays", arrays_.grid())
+        .add("patterns", "distinct partial blocks",
+             arrays_.partial_mask_blocks && !arrays_.is_dynamic ? ReportValue(layout_.mask_limit)
+                                                                : ReportValue());
+  }
+
+  void check_types() {
+    for (const char* name : {"data_next", "mask_next", "block_mask"}) {
+      const auto array = group_.find(name);
+      if (!array) continue;
+      const DType dtype = array->dtype();
+      if (dtype != DType::int8 && dtype != DType::int16 && dtype != DType::int32)
+        found_.add("dtype", 0, [&] {
+          return Finding{
+              name, {}, {}, fmt::format("{}; kernels take int8, int16 or int32", ejk::name_of(dtype))};
+        });
+    }
+  }
+
+  // The kernel computes elements of queries by these.
+  void check_positions() {
+    if (!arrays_.is_computable()) return;
+    check::scan(*arrays_.q_sequence, {}, [&](std::span<const std::int64_t> values, std::int64_t first) {
+      for (std::size_t k = 0; k < values.size(); ++k)
+        if (const std::int64_t i = first + static_cast<std::int64_t>(k); values[k] != i)
+          found_.add("positions", i, [&] {
+            return Finding{"q_sequence", {i}, values[k], fmt::format("query {} is at position {}", i, i)};
+          });
+    });
+  }
+
+  // --- the walk
+
+  // Whether empty steps stand only where shrinking leaves them: behind the others of a line in forward,
+  // before them in dkv, where whole lines may follow at the end of a shard.
+  bool is_aligned() {
+    const auto attribute = group_.attributes.find("shrink_grid");
+    if (attribute != group_.attributes.end() && attribute->second == "false") return false;
+    bool aligned = true;
+    std::vector<char> begun, ended;
+    for (std::int64_t row = 0; row < layout_.layout.rows && aligned; ++row)
+      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
+        if (arrays_.forward()) {
+          const auto empty = std::find(line.states.begin(), line.states.end(), 0);
+          aligned = aligned && std::all_of(empty, line.states.end(), [](auto state) { return state == 0; });
+          return;
+        }
+        if (line.i % layout_.lines_per_shard == 0) {
+          begun.assign(line.states.size(), false);
+          ended = begun;
+        }
+        const bool all_empty =
+            std::all_of(line.states.begin(), line.states.end(), [](auto s) { return s == 0; });
+        for (std::size_t j = 0; j < line.states.size(); ++j) {
+          if (line.states[j] != 0 && ended[j]) aligned = false;
+          if (line.states[j] == 0 && begun[j]) {
+            ended[j] = true;
+            aligned = aligned && all_empty;
+          }
+          begun[j] = begun[j] || line.states[j] != 0;
+        }
+      });
+    return aligned;
+  }
+
+  // The rows of one head shard: its slabs are the query shards.
+  void walk(std::int64_t first_row, std::int64_t end_row) {
+    const std::size_t lists = arrays_.forward() ? 1 : static_cast<std::size_t>(arrays_.grid()[2]);
+    std::vector<std::pair<LookAhead, LookAhead>> slabs;
+    for (std::int64_t t = 0; t < layout_.layout.q_shards; ++t)
+      slabs.emplace_back(look_ahead("data_next", lists), look_ahead("mask_next", lists));
+    std::vector<std::int64_t> last_data, last_mask;  // of the line before, for dkv
+    for (std::int64_t row = first_row; row < end_row; ++row) {
+      std::vector<StoredVisit> visits;
+      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
+        auto& [data, masks] = slabs[static_cast<std::size_t>(line.i / layout_.lines_per_shard)];
+        const bool begins = line.i % layout_.lines_per_shard == 0;
+        for (std::size_t p = 0; p < line.states.size(); ++p) {
+          const std::size_t list = arrays_.forward() ? 0 : p;
+          const Shape index{row, line.i, static_cast<std::int64_t>(p)};
+          const bool computes = line.states[p] != 0;
+          const auto fault = mask::fault_of(arrays_, layout_, line, p, take());
+          if (fault) report(*fault, index);
+          if (computes && !fault) {
+            visits.push_back(layout_.visit(line, p, Take::elements));
+            if (line.states[p] == 1 && !patterns_.used.empty() && !arrays_.is_computable())
+              patterns_.used[static_cast<std::size_t>(line.masks[p])] = true;
+          }
+          // What a step fetches, it fetches whether or not it computes.
+          const auto before = [&](std::span<const std::int64_t> values,
+                                  const std::vector<std::int64_t>& last) {
+            if (arrays_.forward() ? p == 0 : begins) return std::optional<std::int64_t>();
+            return std::optional(arrays_.forward() ? values[p - 1] : last[p]);
+          };
+          follow(data, list, index, line.data[p], before(line.data, last_data), computes, layout_.data_limit,
+                 fault && fault->array == data.array());
+          if (arrays_.mask_next)
+            follow(masks, list, index, line.masks[p], before(line.masks, last_mask), line.states[p] == 1,
+                   layout_.mask_limit, fault && fault->array == masks.array());
+        }
+        if (!arrays_.forward()) {
+          last_data.assign(line.data.begin(), line.data.end());
+          last_mask.assign(line.masks.begin(), line.masks.end());
+        }
+      });
+      visited_ += std::ssize(visits) * (layout_.heads / layout_.layout.rows);
+      grids_.push_back(mask::grid_of(arrays_, layout_, visits,
+                                     [&](std::int64_t i, std::int64_t j) { report_second(row, i, j); }));
+    }
+    for (auto& [data, masks] : slabs) data.end(), masks.end();
+  }
+
+  LookAhead look_ahead(const char* array, std::size_t lists) {
+    return {
+        array, lists, [this, array](const Waiting& waiting, std::int64_t next) {
+          found_.add(
+              "look-ahead", place(waiting.index),
+              [&] {
+                return Finding{
+                    array, waiting.index, waiting.value,
+                    fmt::format("fetched for nothing: {} is needed next{}", next,
+                                waiting.count == 1 ? "" : fmt::format("; so in {} steps", waiting.count))};
+              },
+              waiting.count);
+        }};
+  }
+
+  // One number of a step: in range, and if the step does not use it, what a later one needs. Where the grid
+  // is shrunk or dynamic, 0 and what was fetched before are as good.
+  void follow(LookAhead& ahead, std::size_t list, const Shape& index, std::int64_t value,
+              std::optional<std::int64_t> before, bool used, std::int64_t limit, bool reported) {
+    if (value < 0 || value >= std::max<std::int64_t>(limit, 1)) {
+      if (reported) return;
+      const bool data = ahead.array() == std::string_view("data_next");
+      found_.add("range", place(index), [&] {
+        return Finding{
+            ahead.array(), index, value,
+            fmt::format("it is fetched, and {}", data ? layout_.data_range() : layout_.mask_range())};
+      });
+    } else if (used) {
+      ahead.computes(list, value);
+    } else if (!may_be_shrunk_ || (value != 0 && value != before)) {
+      ahead.wait(list, index, value);
+    }
+  }
+
+  void report(const StoredFault& fault, const Shape& index) {
+    const char* rule = fault.kind == StoredFault::Kind::state   ? "state"
+                       : fault.kind == StoredFault::Kind::range ? "range"
+                                                                : "elements";
+    found_.add(rule, place(index), [&] { return Finding{fault.array, index, fault.value, fault.why}; });
+  }
+
+  // The step that is to visit a block: where several do, that which stands in the block's own place of a grid
+  // that has a place for each block, else the first.
+  struct Visits {
+    std::optional<std::size_t> step, again;
+  };
+  Visits visits_of(const StoredSteps& steps, std::int64_t data) const {
+    Visits visits;
+    for (std::size_t p = 0; p < steps.states.size(); ++p) {
+      if (steps.states[p] == 0 || steps.data[p] != data) continue;
+      const bool own = is_whole(steps) && static_cast<std::int64_t>(p) == data;
+      if (visits.step && !visits.again) visits.again = own ? *visits.step : p;
+      if (!visits.step || own) visits.step = p;
+    }
+    return visits;
+  }
+  bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
+
+  void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
+    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+    const Visits visits = visits_of(steps, steps.wanted);
+    if (!visits.again) return;
+    const Shape index = steps.index(*visits.again);
+    found_.add("twice", place(index), [&] {
+      return Finding{
+          "data_next", index, steps.wanted,
+          fmt::format("step {} visits block ({}, {}), too", to_string(steps.index(*visits.step)), i, j)};
+    });
+  }
+
+  // --- distinct partial blocks
+
+  void check_patterns() {
+    if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
+    const ArraySource& array = *arrays_.partial_mask_blocks;
+    const Shape& shape = array.shape();
+    std::vector<std::byte> raw(static_cast<std::size_t>(shape[1] * shape[2]));
+    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(shape[1] * shape[2])));
+    for (std::int64_t p = 0; p < shape[0]; ++p) {
+      array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, raw.data());
+      kernels::active().nonzero_bits_8(raw.data(), shape[1] * shape[2], bits.data());
+      const std::int64_t ones = kernels::active().count_bits(bits.data(), std::ssize(bits));
+      if (p < std::ssize(patterns_.used)) {
+        patterns_.by_hash.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
+                                  static_cast<std::int32_t>(p));
+        if (!patterns_.used[static_cast<std::size_t>(p)])
+          found_.add("unused", p, [&] {
+            return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"};
+          });
+      }
+      const bool full = ones == shape[1] * shape[2];
+      if (full || ones == 0)
+        found_.add("decided", p, [&] {
+          return Finding{
+              "partial_mask_blocks",
+              {p},
+              {},
+              full ? "all True: a block with it is full (2)" : "all False: a block with it is empty (0)"};
+        });
+    }
+  }
+
+  // --- beyond the lengths
+
+  // Elements where there is no query or no key: a kernel would compute them.
+  void check_padding(std::int64_t row) {
+    const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
+    const std::int64_t all_q = layout_.layout.q_blocks * arrays_.block.q,
+                       all_kv = layout_.layout.kv_blocks * arrays_.block.kv;
+    if (all_q == q && all_kv == kv) return;
+    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
+    const Mask padded =
+        mask::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row), all_q, all_kv, "");
+    mask::BitBuffer buffer;
+    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
+      for (const BlockGrid::Entry& entry : grid.row(i)) {
+        const std::int64_t q_end = (i + 1) * arrays_.block.q, k_end = (entry.column + 1) * arrays_.block.kv;
+        if (q_end <= q && k_end <= kv) continue;
+        const mask::Rectangle where{i * arrays_.block.q, q_end, entry.column * arrays_.block.kv, k_end};
+        const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
+        padded.node().fill(where, bits);
+        std::optional<std::pair<std::int64_t, std::int64_t>> first;
+        for (std::int64_t r = 0; r < bits.rows && !first; ++r)
+          mask::for_each_run(std::span(bits.row(r), static_cast<std::size_t>(bits.row_words)), bits.columns,
+                             true, [&](std::int64_t, std::int64_t end) {
+                               const bool beyond = where.q_begin + r >= q || where.k_begin + end > kv;
+                               if (beyond && !first) first = {where.q_begin + r, where.k_begin + end - 1};
+                             });
+        if (!first) continue;
+        report_padding(row, i, entry.column, *first);
+      }
+  }
+
+  void report_padding(std::int64_t row, std::int64_t i, std::int64_t j,
+                      std::pair<std::int64_t, std::int64_t> pair) {
+    const auto [q, k] = pair;
+    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+    const auto step = visits_of(steps, steps.wanted).step;
+    if (!step) return;
+    const Shape index = steps.index(*step);
+    found_.add("padding", place(index), [&] {
+      const std::string what = fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j,
+                                           q, k, layout_.q_length, layout_.kv_length);
+      if (steps.states[*step] == 2)
+        return Finding{"block_mask", index, std::int64_t{2}, "should be 1: " + what};
+      return Finding{"partial_mask_blocks", element_index(row, i, steps.masks[*step], q, k), std::int64_t{1},
+                     "should be 0: " + what};
+    });
+  }
+
+  // Of the element of pair (q, k) in the pattern of block (i, j).
+  Shape element_index(std::int64_t row, std::int64_t i, std::int64_t pattern, std::int64_t q,
+                      std::int64_t k) const {
+    Shape index{pattern};
+    if (arrays_.is_dynamic) {
+      const mask::Layout& layout = layout_.layout;
+      const std::int64_t per_shard = layout.q_blocks_per_shard(), line = pattern / layout.kv_blocks;
+      index = {row / layout.rows_per_shard() * layout.rows_per_shard() + line / per_shard,
+               i / per_shard * per_shard + line % per_shard, pattern % layout.kv_blocks};
+    }
+    index.push_back((arrays_.forward() ? q : k) % (arrays_.forward() ? arrays_.block.q : arrays_.block.kv));
+    index.push_back((arrays_.forward() ? k : q) % (arrays_.forward() ? arrays_.block.kv : arrays_.block.q));
+    return index;
+  }
+
+  // --- the proof
+
+  // What is computed in a row of the index arrays, for a head whose mask a kernel of a computable mask would
+  // compute.
+  Mask computed(std::int64_t row, const Mask& function) {
+    const auto grid = grids_[static_cast<std::size_t>(row)];
+    const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
+    if (!arrays_.is_computable()) return mask::grid_mask(grid, patterns_of(row), q, kv, group_.name);
+    const auto those = [&](bool full) {
+      auto part = std::make_shared<BlockGrid>();
+      part->block = grid->block, part->q_blocks = grid->q_blocks, part->kv_blocks = grid->kv_blocks;
+      for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
+        part->begins.push_back(std::ssize(part->entries));
+        for (const BlockGrid::Entry& entry : grid->row(i))
+          if ((entry.pattern == BlockGrid::kFull) == full)
+            part->entries.push_back({entry.column, BlockGrid::kFull});
+      }
+      part->begins.push_back(std::ssize(part->entries));
+      return mask::grid_mask(part, nullptr, q, kv, group_.name);
+    };
+    return those(true) | (those(false) & function);
+  }
+
+  // Heads that share a row and a mask.
+  struct Shared {
+    std::int64_t head, row, heads;
+    const Mask& wanted;
+  };
+
+  std::vector<Shared> shared_heads() const {
+    std::vector<Shared> all;
+    for (std::int64_t head = 0; head < layout_.heads; ++head) {
+      const Mask& wanted =
+          claims_.masks.size() == 1 ? claims_.masks.front() : claims_.masks[static_cast<std::size_t>(head)];
+      const std::int64_t row = layout_.row_of(head);
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Shared& other) {
+        return other.row == row && &other.wanted.node() == &wanted.node();
+      });
+      if (same == all.end())
+        all.push_back({head, row, 1, wanted});
+      else
+        ++same->heads;
+    }
+    return all;
+  }
+
+  void compare() {
+    std::atomic<std::int64_t> wrong_blocks = 0;
+    std::int64_t done = 0;
+    const std::vector<Shared> all = shared_heads();
+    const std::int64_t steps = std::ssize(all) * layout_.layout.q_blocks;
+    for (const Shared& shared : all) {
+      const MaskPair pair(computed(shared.row, shared.wanted), shared.wanted, arrays_.block);
+      pair.compare(
+          found_, options_,
+          [&](Findings& found, const BlockDifference& difference) {
+            wrong_blocks += shared.heads;
+            found.add(
+                difference.missing > 0 ? "missing" : "outside", pair.place(shared.head, difference),
+                [&] { return explain(shared, difference); }, shared.heads);
+          },
+          [&](std::int64_t rows) {
+            if (options_.progress) options_.progress(done += rows, steps);
+          });
+    }
+    found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
+    if (arrays_.is_computable())
+      found_.facts().add(Remark{
+          "A kernel computes the elements of partial blocks from positions: they are taken to be the mask's."});
+  }
+
+  static std::string counted_pairs(std::int64_t pairs) {
+    return fmt::format("{} pair{}", format_count(pairs), pairs == 1 ? "" : "s");
+  }
+
+  BlockState state_of(const Mask& mask, std::int64_t i, std::int64_t j) const {
+    const BlockShape block = arrays_.block;
+    const mask::Rectangle where{i * block.q, std::min((i + 1) * block.q, layout_.q_length), j * block.kv,
+                                std::min((j + 1) * block.kv, layout_.kv_length)};
+    mask::BitBuffer buffer;
+    const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
+    mask.node().fill(where, bits);
+    const std::int64_t ones = kernels::active().count_bits(bits.words, bits.rows * bits.row_words);
+    return ones == 0                    ? BlockState::empty
+           : ones == block.q * block.kv ? BlockState::full
+                                        : BlockState::partial;
+  }
+
+  // Which index makes a block wrong, and what it should be.
+  Finding explain(const Shared& shared, const BlockDifference& d) const {
+    const auto& [head, row, heads, wanted] = shared;
+    const std::scoped_lock lock(reading_);  // index arrays may allow one reader at a time
+    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, d.i, d.j);
+    const std::string what = fmt::format(
+        "block ({}, {}, {}) {}, first ({}, {}, {}){}", head, d.i, d.j,
+        d.missing > 0 ? fmt::format("lacks {}", counted_pairs(d.missing))
+                      : fmt::format("has {} too many", counted_pairs(d.outside)),
+        head, d.missing > 0 ? d.missing_q : d.outside_q, d.missing > 0 ? d.missing_k : d.outside_k,
+        heads == 1 ? "" : fmt::format("; so in {} heads", heads));
+    const auto finding = [&](const char* array, std::size_t p, const std::vector<std::int64_t>& values,
+                             const std::string& should) {
+      return Finding{array, steps.index(p), values[p], fmt::format("{}: {}", should, what)};
+    };
+    const auto should_be = [](std::int64_t value) { return fmt::format("should be {}", value); };
+    const BlockState wanted_state = state_of(wanted, d.i, d.j);
+    const Visits visits = visits_of(steps, steps.wanted);
+    if (visits.again) return finding("data_next", *visits.again, steps.data, "visits it as well");
+    if (const auto p = visits.step) {
+      if (wanted_state == BlockState::empty) {
+        if (const auto other = not_visited(steps, d, wanted))
+          return finding("data_next", *p, steps.data, should_be(*other));
+        return finding("block_mask", *p, steps.states, should_be(0));
+      }
+      if (steps.states[*p] != static_cast<std::int64_t>(wanted_state))
+        return finding("block_mask", *p, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
+      if (steps.masks.empty()) return finding("block_mask", *p, steps.states, "it has no elements");
+      if (arrays_.is_dynamic) {
+        const std::int64_t own = own_pattern(row, d.i, d.j);
+        if (steps.masks[*p] != own) return finding("mask_next", *p, steps.masks, should_be(own));
+      } else if (const auto pattern = pattern_with(wanted, d.i, d.j);
+                 pattern && *pattern != steps.masks[*p]) {
+        return finding("mask_next", *p, steps.masks, should_be(*pattern));
+      }
+      return element(row, d, steps, *p, what);
+    }
+    // Not visited: by a step that was to do it and visits something else, or nothing.
+    for (std::size_t p = 0; p < steps.states.size(); ++p)
+      if (steps.states[p] != 0 && !is_wanted(steps, p, d, wanted))
+        return finding("data_next", p, steps.data, should_be(steps.wanted));
+    const auto own = static_cast<std::size_t>(steps.wanted);
+    if (is_whole(steps) && steps.states[own] == 0 && steps.data[own] == steps.wanted)
+      return finding("block_mask", own, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
+    for (std::size_t p = 0; p < steps.states.size(); ++p)
+      if (steps.states[p] == 0 && steps.data[p] == steps.wanted)
+        return finding("block_mask", p, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
+    return Finding{
+        "data_next",
+        steps.index(0),
+        {},
+        fmt::format("no step of this {} visits it: {}", arrays_.forward() ? "row" : "column", what)};
+  }
+
+  // Whether the block that a step visits holds a True of the mask that is wanted.
+  bool is_wanted(const StoredSteps& steps, std::size_t p, const BlockDifference& d,
+                 const Mask& wanted) const {
+    const std::int64_t data = steps.data[p];
+    if (data < 0 || data >= layout_.data_limit) return false;
+    if (visits_of(steps, data).step != p) return false;  // it is visited by another one
+    const std::int64_t i = arrays_.forward() ? d.i : layout_.q_block(steps.first[1], data);
+    return state_of(wanted, i, arrays_.forward() ? data : d.j) != BlockState::empty;
+  }
+
+  // A block of the same line that the mask has and no step visits.
+  std::optional<std::int64_t> not_visited(const StoredSteps& steps, const BlockDifference& d,
+                                          const Mask& wanted) const {
+    std::vector<bool> visited(static_cast<std::size_t>(layout_.data_limit));
+    for (std::size_t p = 0; p < steps.states.size(); ++p)
+      if (steps.states[p] != 0 && steps.data[p] >= 0 && steps.data[p] < layout_.data_limit)
+        visited[static_cast<std::size_t>(steps.data[p])] = true;
+    for (std::int64_t data = 0; data < layout_.data_limit; ++data) {
+      if (visited[static_cast<std::size_t>(data)]) continue;
+      const std::int64_t i = arrays_.forward() ? d.i : layout_.q_block(steps.first[1], data);
+      if (state_of(wanted, i, arrays_.forward() ? data : d.j) != BlockState::empty) return data;
+    }
+    return std::nullopt;
+  }
+
+  std::int64_t own_pattern(std::int64_t row, std::int64_t i, std::int64_t j) const {
+    const mask::Layout& layout = layout_.layout;
+    return (row % layout.rows_per_shard() * layout.q_blocks_per_shard() + i % layout.q_blocks_per_shard()) *
+               layout.kv_blocks +
+           j;
+  }
+
+  // The bits of a block of a mask as partial_mask_blocks has them, False beyond the lengths.
+  std::vector<std::uint8_t> stored_form(const Mask& mask, std::int64_t i, std::int64_t j) const {
+    const auto [bq, bk] = arrays_.block;
+    std::vector<std::uint8_t> elements(static_cast<std::size_t>(bq * bk));
+    const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
+                                std::min((j + 1) * bk, layout_.kv_length)};
+    mask::BitBuffer buffer;
+    const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
+    mask.node().fill(where, bits);
+    for (std::int64_t r = 0; r < bits.rows; ++r)
+      for (std::int64_t c = 0; c < bits.columns; ++c)
+        elements[static_cast<std::size_t>(arrays_.forward() ? r * bk + c : c * bq + r)] =
+            static_cast<std::uint8_t>(bits.row(r)[c / 64] >> (c % 64) & 1u);
+    return elements;
+  }
+
+  // The distinct partial block with the elements that are wanted.
+  std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
+    const std::vector<std::uint8_t> elements = stored_form(wanted, i, j);
+    const auto n = std::ssize(elements);
+    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(n)));
+    kernels::active().nonzero_bits_8(reinterpret_cast<const std::byte*>(elements.data()), n, bits.data());
+    const auto [begin, end] = patterns_.by_hash.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
+    std::optional<std::int64_t> found;
+    for (auto at = begin; at != end; ++at)
+      if (!found || at->second < *found) found = at->second;
+    return found;
+  }
+
+  // The element of the partial block that is wrong.
+  Finding element(std::int64_t row, const BlockDifference& d, const StoredSteps& steps, std::size_t p,
+                  const std::string& what) const {
+    const bool missing = d.missing > 0;
+    const Shape index = element_index(row, d.i, steps.masks[p], missing ? d.missing_q : d.outside_q,
+                                      missing ? d.missing_k : d.outside_k);
+    return {"partial_mask_blocks", index, std::int64_t{!missing},
+            fmt::format("should be {}: {}", missing ? 1 : 0, what)};
+  }
+
+  // ---
+
+  std::shared_ptr<const mask::BlockElements> patterns_of(std::int64_t row) {
+    if (arrays_.is_computable()) return nullptr;
+    if (!elements_) elements_.emplace(arrays_);
+    return elements_->of_row(layout_, row);
+  }
+
+  Take take() const { return arrays_.is_computable() ? Take::visits : Take::elements; }
+
+  std::int64_t place(const Shape& index) const {
+    return (index[0] * arrays_.grid()[1] + index[1]) * arrays_.grid()[2] + index[2];
+  }
+
+  const ArrayGroup& group_;
+  const MaskInfoClaims& claims_;
+  const CheckOptions& options_;
+  Findings found_;
+  StoredArrays arrays_;
+  StoredLayout layout_;
+  std::vector<std::shared_ptr<const BlockGrid>> grids_;  // of each row
+  std::optional<mask::StoredPatterns> elements_;
+  Patterns patterns_;
+  std::int64_t visited_ = 0;
+  mutable std::mutex reading_;
+  bool may_be_shrunk_ = false;
+};
+
+}  // namespace
+
+Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims,
+                         const CheckOptions& options) {
+  return MaskInfoCheck(arrays, claims, options).run();
+}
+
+}  // namespace ejk

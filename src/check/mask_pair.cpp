@@ -1,0 +1,111 @@
+// Rows of blocks are compared in panels: runs of neighbouring blocks that are not decided alike, whose bits
+// fit a processor's cache. Cost: a few operations a block, and filling the blocks that one of the masks
+// cannot tell.
+// tests: tests/check/test_mask.cpp
+#include "check/mask_pair.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/checked.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk::check {
+
+namespace {
+
+using mask::BitRows;
+using mask::BlockState;
+using mask::Rectangle;
+using mask::Word;
+
+bool decided(BlockState state) { return state == BlockState::empty || state == BlockState::full; }
+
+}  // namespace
+
+MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
+    : first_(first),
+      second_(second),
+      block_(block),
+      rows_(core::ceil_div(first.q_length(), block.q)),
+      columns_(core::ceil_div(first.kv_length(), block.kv)),
+      first_states_(first.node().classifier(block.q, block.kv)),
+      second_states_(second.node().classifier(block.q, block.kv)) {
+  if (first.q_length() != second.q_length() || first.kv_length() != second.kv_length())
+    throw Error(Error::Kind::input, "masks of different shapes are compared");
+}
+
+// A mask that is read in order is read by one thread.
+int MaskPair::threads() const {
+  if (!first_.node().random_access() || !second_.node().random_access()) return 1;
+  return core::threads_for(
+      rows_, static_cast<double>(first_.q_length()) * static_cast<double>(first_.kv_length()) / 8);
+}
+
+void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
+                                const std::function<void(const BlockDifference&)>& found) const {
+  const std::int64_t q_begin = i * block_.q, q_end = std::min(q_begin + block_.q, first_.q_length());
+  const std::int64_t keys = first_.kv_length();
+  scratch.first.resize(static_cast<std::size_t>(columns_));
+  scratch.second.resize(static_cast<std::size_t>(columns_));
+  first_states_->classify(q_begin, q_end, scratch.first.data());
+  second_states_->classify(q_begin, q_end, scratch.second.data());
+  const auto state = [&](const std::vector<BlockState>& states, std::int64_t j) {
+    return states[static_cast<std::size_t>(j)];
+  };
+  const auto both_decided = [&](std::int64_t j) {
+    return decided(state(scratch.first, j)) && decided(state(scratch.second, j));
+  };
+  const auto width = [&](std::int64_t j) { return std::min(block_.kv, keys - j * block_.kv); };
+  const std::int64_t rows = q_end - q_begin;
+  const std::int64_t panel_blocks =
+      std::max<std::int64_t>(1, 64 * mask::kPanelWords / std::max<std::int64_t>(1, rows * block_.kv));
+  for (std::int64_t j = 0; j < columns_;) {
+    if (both_decided(j)) {
+      const BlockState a = state(scratch.first, j), b = state(scratch.second, j);
+      if (a != b) {
+        BlockDifference d{i, j};
+        const std::int64_t all = rows * width(j), k = j * block_.kv;
+        if (b == BlockState::full)
+          d.missing = d.wanted = all, d.missing_q = q_begin, d.missing_k = k;
+        else
+          d.outside = all, d.outside_q = q_begin, d.outside_k = k;
+        found(d);
+      }
+      ++j;
+      continue;
+    }
+    std::int64_t end = j + 1;
+    while (end < columns_ && end < j + panel_blocks && !both_decided(end)) ++end;
+    const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, keys)};
+    const BitRows a = scratch.first_bits.rows(where.rows(), where.columns()),
+                  b = scratch.second_bits.rows(where.rows(), where.columns());
+    first_.node().fill(where, a);
+    second_.node().fill(where, b);
+    if (std::equal(a.words, a.words + a.rows * a.row_words, b.words)) {
+      j = end;
+      continue;
+    }
+    for (; j < end; ++j) {
+      BlockDifference d{i, j};
+      const std::int64_t first_column = j * block_.kv - where.k_begin;
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < width(j); c += 64) {
+          const std::int64_t n = std::min<std::int64_t>(64, width(j) - c), column = first_column + c;
+          const Word x = mask::get_bits(a.row(r), column, n, a.row(r) + a.row_words),
+                     y = mask::get_bits(b.row(r), column, n, b.row(r) + b.row_words);
+          d.wanted += std::popcount(y);
+          if (x == y) continue;
+          const auto count = [&](Word bits, std::int64_t& all, std::int64_t& q, std::int64_t& k) {
+            if (all == 0 && bits != 0) q = q_begin + r, k = where.k_begin + column + std::countr_zero(bits);
+            all += std::popcount(bits);
+          };
+          count(~x & y, d.missing, d.missing_q, d.missing_k);
+          count(x & ~y, d.outside, d.outside_q, d.outside_k);
+        }
+      if (d.missing + d.outside > 0) found(d);
+    }
+  }
+}
+
+}  // namespace ejk::check
