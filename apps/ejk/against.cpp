@@ -1,4 +1,4 @@
-// Which arrays MINE holds, and what is said of them.
+// Which arrays the other result holds, and what is said of them.
 //
 // tests: tests/cli/attention/against.case, tests/cli/grouped-matmul/against.case
 #include "against.hpp"
@@ -47,8 +47,8 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
           "-o the report alone is printed.")
       .group("Comparison");
   add_flag(set, "--explain", into.explain, Explain::yes,
-           "say which usual mistake makes MINE\n"
-           "Mistakes are recomputed on some of the rows that are wrong, and named where MINE agrees.")
+           "with --against: say which usual mistake it is\n"
+           "Mistakes are recomputed on some of the rows that are wrong, and named where both agree.")
       .group("Comparison");
 }
 
@@ -57,7 +57,7 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   std::vector<HeldInput> given;
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (options.explain == Explain::yes && !options.given())
-    throw Error(Error::Kind::usage, "--explain says why MINE of --against differs, which is not given");
+    throw Error(Error::Kind::usage, "--explain says why the result of --against differs, and none is given");
   if (!options.given()) return given;
   job.provenance.input("against", options.mine);
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.mine);

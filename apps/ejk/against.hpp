@@ -1,4 +1,4 @@
-// --against MINE: another program's results for the same inputs, found by the names of the arrays.
+// --against: another program's results for the same inputs, found by the names of the arrays.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,10 @@ struct AgainstOptions {
   bool given() const { return !mine.empty(); }
 };
 
-/// Declares --against and --explain. `what` is said of MINE.
+/// Declares --against and --explain. `what` is said of the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
-/// The arrays that MINE names, one for each result, without a source where there is none. One array is the
+/// The arrays that the reference names, one for each result, without a source where there is none. One array is the
 /// result of its own name, else the first. Throws Error{usage} for --explain alone, Error{input} where there is
 /// none of the results, or one of another shape.
 std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,

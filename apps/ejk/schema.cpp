@@ -224,7 +224,7 @@ constexpr ReportKey kGroupedMatmul[] = {
 // --- results of other programs
 
 constexpr ReportKey kAgainst[] = {
-    {"against", kSection, "with --against", "MINE, held to the error bound"},
+    {"against", kSection, "with --against", "the other result, held to the error bound"},
     {"against.agrees", kBoolean, kAlways, "whether no element is beyond its bound"},
     {"against.method", kString, kAlways, "what every element was compared with: float64 or the own result"},
     {"against.elements", kInteger, kAlways, "elements that were given"},
@@ -259,16 +259,16 @@ constexpr ReportKey kAgainst[] = {
     {"against.worst[].difference", kNumberOrNull, kAlways, "the difference"},
     {"against.worst[].allowed", kNumberOrNull, kAlways, "the bound there"},
     {"against.worst[].index", kShape, kAlways, "where it is"},
-    {"against.worst[].value", kNumberOrNull, kAlways, "MINE there"},
+    {"against.worst[].value", kNumberOrNull, kAlways, "the other result there"},
     {"against.worst[].expected", kNumberOrNull, kAlways, "what it should be"},
-    {"against.explanations", kTable, "with --explain", "the mistakes that make MINE agree, best first"},
+    {"against.explanations", kTable, "with --explain", "the mistakes that make it agree, best first"},
     {"against.explanations[].kind", kString, kAlways, "a stable word; two joined by + hold together"},
     {"against.explanations[].share_explained", kShare, kAlways, "of the elements beyond their bound"},
     {"against.explanations[].text", kString, kAlways, "what is wrong, and where"},
 };
 
 constexpr ReportKey kNotGiven[] = {
-    {"against.not_given", kString, "where a result is not in MINE", "the results that it lacks"}};
+    {"against.not_given", kString, "where one was not given", "results that were not given"}};
 
 // --- attention
 

@@ -6,9 +6,9 @@
 // and one that is beyond is wrong wherever the library's is right.
 //
 // Kinds of explanations. Of any result: unwritten, exchanged and repeated (a part holds what belongs to another
-// one), shifted, rounding. Of attention: scale, mask, sequences, heads, softcap, bias, no_key, lse_base, lse_sign,
-// lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset,
-// existing, accumulated, factor, sign, cut_short. Two that hold together are joined: scale+mask.
+// one), shifted, factor, rounding. Of attention: scale, mask, sequences, heads, softcap, bias, no_key, lse_base,
+// lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary, transposed,
+// group_offset, existing, accumulated, cut_short. Two that hold together are joined: scale+mask.
 #pragma once
 
 #include <cstdint>

@@ -51,6 +51,7 @@ class Mistakes {
 
   std::vector<verify::Found> explain(const GivenArray& array) {
     const double nanoseconds = row_nanoseconds(array.which);
+    if (is_of_key(array)) it_.saved();  // now, on all threads
     verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
     std::vector<verify::Found> found = run(array, search, 0);
     const double unit = unit_of_weights(array.rows.dtype);
@@ -77,6 +78,12 @@ class Mistakes {
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
   enum class Pass { both, backward };
 
+  static bool is_of_key(const GivenArray& array) {
+    return array.which == Result::dk || array.which == Result::dv;
+  }
+  // Gradients of keys take lse and δ of all queries, which are worked out anew for each mistake.
+  bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
+
   // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
   double unit_of_weights(DType given) const {
     double unit = 0;
@@ -100,10 +107,8 @@ class Mistakes {
       origin.push_back(of);
     };
     const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
-    const bool of_key = array.which == Result::dk || array.which == Result::dv;
-    // A consistent dk takes lse and δ of all queries, worked out anew for each mistake.
-    const bool cheap = reference_work(setup_) <= 0x1p25;
-    std::vector<Change> tried = of_key && !cheap ? std::vector<Change>() : changes_.of_scores();
+    const bool of_key = is_of_key(array);
+    std::vector<Change> tried = of_key && !is_cheap() ? std::vector<Change>() : changes_.of_scores();
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
         tried.push_back(change);
@@ -121,6 +126,7 @@ class Mistakes {
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
     add_other_arrays(array, add);
+    if (auto factor = search.factor()) add(std::move(*factor));
     add_shifted(array, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
     if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
@@ -137,7 +143,7 @@ class Mistakes {
     std::vector<Change> plausible;
     for (const Change& change : changes_.of_scores())
       if (change.plausible) plausible.push_back(change);
-    if (of_key && !cheap) plausible.clear();
+    if (of_key && !is_cheap()) plausible.clear();
     for (std::size_t a = 0; a < plausible.size(); ++a)
       for (std::size_t b = a + 1; b < plausible.size(); ++b) {
         if (plausible[a].kind == plausible[b].kind) continue;
@@ -225,6 +231,10 @@ class Mistakes {
       case Result::dk:
       case Result::dv: {
         const auto own = std::make_shared<std::pair<std::once_flag, Reference::Saved>>();
+        const auto work_out = [=, this] {
+          std::call_once(own->first, [&] { own->second = made->saved(*it_.arrays.dout); });
+        };
+        if (!saved && !is_cheap()) work_out();  // now, on all threads
         h.values = [=, this, is_dk = array.which == Result::dk](std::int64_t n,
                                                                 std::span<const std::int64_t> columns,
                                                                 double* values, double* allowed) {
@@ -232,7 +242,7 @@ class Mistakes {
           if (saved)
             statistics = &it_.saved();
           else
-            std::call_once(own->first, [&] { own->second = made->saved(*it_.arrays.dout); });
+            work_out();
           const Place place = it_.keys.at(n);
           const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
           if (is_dk)

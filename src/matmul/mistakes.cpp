@@ -323,8 +323,11 @@ class Mistakes {
   }
 
   void of_both() {
-    add("factor", "the product is added twice", varied([](Recipe& r) { r.factor = 2; }));
-    add("sign", "the sign of the product is wrong", varied([](Recipe& r) { r.factor = -1; }));
+    if (it_.adds()) {
+      add("factor", "the product is added twice", varied([](Recipe& r) { r.factor = 2; }));
+      add("factor", "the product is subtracted", varied([](Recipe& r) { r.factor = -1; }));
+    }
+    if (auto factor = search_.factor()) list_.push_back(std::move(*factor));
     add_cut_short();
     const auto wide = [](const ArrayView& array, const Rounding& to) {
       return verify::float_type(array.dtype).fraction_bits > to.bits;

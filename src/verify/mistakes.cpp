@@ -101,6 +101,7 @@ MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t wanted, std:
     s.columns.erase(std::unique(s.columns.begin(), s.columns.end()), s.columns.end());
     for (const std::int64_t c : s.columns) {
       s.given.push_back(given[static_cast<std::size_t>(c)]);
+      s.expected.push_back(expected[static_cast<std::size_t>(c)]);
       s.beyond.push_back(wrong[static_cast<std::size_t>(c)]);
     }
     s.weight = beyond;
@@ -339,6 +340,36 @@ std::vector<std::int64_t> MistakeSearch::partners(
     }
   });
   return from;
+}
+
+std::optional<Mistake> MistakeSearch::factor() const {
+  constexpr double kLn2 = 0.69314718055994530942;
+  std::vector<double> factors;
+  for (const Sampled& s : first_)
+    for (std::size_t c = 0; s.left && c < s.given.size(); ++c) {
+      const double factor = s.given[c] / s.expected[c];
+      if (s.beyond[c] && factor != 0 && std::isfinite(factor)) factors.push_back(factor);
+    }
+  if (factors.empty()) return std::nullopt;
+  const auto middle = factors.begin() + static_cast<std::ptrdiff_t>(factors.size() / 2);
+  std::nth_element(factors.begin(), middle, factors.end());
+  double factor = *middle;
+  std::string name = fmt::format("{:.6g}", factor);
+  for (const auto& [value, text] :
+       {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
+    if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;
+  return Mistake{"factor", fmt::format("it is {} times what it should be", name),
+                 [this, factor](std::int64_t row, std::span<const std::int64_t> columns, double* values,
+                                double* allowed) {
+                   std::vector<double> all(static_cast<std::size_t>(result_.columns)), may(all);
+                   result_.expected(row, all.data(), may.data());
+                   for (std::size_t c = 0; c < columns.size(); ++c) {
+                     const auto at = static_cast<std::size_t>(columns[c]);
+                     values[c] = factor * all[at];
+                     allowed[c] = std::max(1.0, std::abs(factor)) * may[at];
+                   }
+                   return true;
+                 }};
 }
 
 bool is_exchange(const std::vector<std::int64_t>& from) {

@@ -53,6 +53,8 @@ class MistakeSearch {
   std::vector<Found> run(const std::vector<Mistake>& mistakes);
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const;
+  /// One constant factor: that of the element in the middle. Nothing where there is none.
+  std::optional<Mistake> factor() const;
   /// For each index of an axis of parts: the candidate whose mistake makes the first rows of that part agree,
   /// −1 where none does.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
@@ -62,7 +64,7 @@ class MistakeSearch {
   struct Sampled {
     std::int64_t row = 0;
     std::vector<std::int64_t> place, columns;
-    std::vector<double> given;
+    std::vector<double> given, expected;
     std::vector<bool> beyond;  // of the columns
     double weight = 0;         // elements that it stands for
     bool left = true;

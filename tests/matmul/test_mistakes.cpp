@@ -148,8 +148,9 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
     CHECK(has(both, "groups 1 and 4 hold the weights of each other"));
     CHECK(has(both, ", columns 0-7"));
     CHECK(has(told([&](std::int64_t i, std::int64_t j) { return 2 * right(i, j); }),
-              "factor: the product is added twice"));
-    CHECK(has(told([&](std::int64_t i, std::int64_t j) { return -right(i, j); }), "sign"));
+              "factor: it is 2 times what it should be"));
+    CHECK(has(told([&](std::int64_t i, std::int64_t j) { return -right(i, j); }),
+              "factor: it is -1 times what it should be"));
     CHECK(has(told([&](std::int64_t i, std::int64_t j) {
                 return i + 1 < it.m ? it.element(i + 1, it.group(i), j) : right(i, j);
               }),
