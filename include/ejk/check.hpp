@@ -120,7 +120,7 @@ class Findings {
   bool keeps(const OfRule& of, std::int64_t place) const {
     return static_cast<std::int64_t>(of.kept.size()) < most_ || (most_ > 0 && place < of.kept.back().place);
   }
-  void keep(OfRule& of, std::int64_t place, Finding finding);
+  void keep(OfRule& of, std::int64_t place, Finding finding) const;
   std::int64_t count(Severity severity) const;
 
   std::span<const Rule> rules_;

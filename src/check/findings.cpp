@@ -47,7 +47,7 @@ std::size_t Findings::row_of(std::string_view rule) const {
   throw Error(Error::Kind::internal, fmt::format("no rule is called '{}'", rule));
 }
 
-void Findings::keep(OfRule& of, std::int64_t place, Finding finding) {
+void Findings::keep(OfRule& of, std::int64_t place, Finding finding) const {
   const auto after = std::upper_bound(of.kept.begin(), of.kept.end(), place,
                                       [](std::int64_t p, const Placed& other) { return p < other.place; });
   of.kept.insert(after, {place, std::move(finding)});
