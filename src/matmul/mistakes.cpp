@@ -38,18 +38,6 @@ ArrayView vector_of(const ArrayView& matrix, std::int64_t row) {
   return {matrix.data + row * matrix.strides[0], matrix.dtype, {matrix.shape[1]}, {matrix.strides[1]}};
 }
 
-ArrayView columns_from(const ArrayView& m, std::int64_t begin, std::int64_t end) {
-  return {m.data + begin * m.strides[1], m.dtype, {m.shape[0], end - begin}, m.strides};
-}
-
-ArrayView rows_from(const ArrayView& m, std::int64_t begin, std::int64_t end) {
-  return {m.data + begin * m.strides[0], m.dtype, {end - begin, m.shape[1]}, m.strides};
-}
-
-ArrayView transposed(const ArrayView& m) {
-  return {m.data, m.dtype, {m.shape[1], m.shape[0]}, {m.strides[1], m.strides[0]}};
-}
-
 class Mistakes {
  public:
   Mistakes(const GivenProduct& it, verify::MistakeSearch& search)

@@ -8,8 +8,6 @@
 
 namespace ejk::matmul {
 
-namespace {
-
 ArrayView rows_from(const ArrayView& matrix, std::int64_t begin, std::int64_t end) {
   return {
       matrix.data + begin * matrix.strides[0], matrix.dtype, {end - begin, matrix.shape[1]}, matrix.strides};
@@ -24,6 +22,8 @@ ArrayView transposed(const ArrayView& matrix) {
   return {
       matrix.data, matrix.dtype, {matrix.shape[1], matrix.shape[0]}, {matrix.strides[1], matrix.strides[0]}};
 }
+
+namespace {
 
 template <class Sum>
 void multiply(const GroupProduct& product, std::span<const std::int64_t> rows, std::int64_t first,

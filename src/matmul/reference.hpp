@@ -23,6 +23,11 @@ struct GroupProduct {
   std::int64_t row = 0;
 };
 
+/// Parts of a matrix, and its transpose.
+ArrayView rows_from(const ArrayView& matrix, std::int64_t begin, std::int64_t end);
+ArrayView columns_from(const ArrayView& matrix, std::int64_t begin, std::int64_t end);
+ArrayView transposed(const ArrayView& matrix);
+
 /// The products that make up a result, in order of their rows; those of empty groups only where these have
 /// rows in the result.
 std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs);
