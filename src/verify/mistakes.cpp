@@ -386,7 +386,7 @@ bool is_exchange(const std::vector<std::int64_t>& from) {
 
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what) {
-  constexpr std::size_t kMost = 6;
+  constexpr std::size_t kTold = 6;
   std::vector<std::string> words;
   // All of the same one, or all shifted by as many.
   std::vector<bool> flags(from.size());
@@ -411,7 +411,7 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
   for (std::size_t part = 0; part < from.size(); ++part) {
     const std::int64_t other = from[part];
     if (other < 0) continue;
-    if (words.size() == kMost) {
+    if (words.size() == kTold) {
       words.emplace_back("...");
       break;
     }
@@ -437,7 +437,7 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
     // Everywhere is where rows are beyond their bound and not explained yet.
     auto flags = bad_;
     if (!scope.parts.empty()) {
-      for (std::size_t a = 0; a < flags.size(); ++a) flags[a].assign(flags[a].size(), false);
+      for (auto& axis : flags) axis.assign(axis.size(), false);
       flags[scope.axis] = scope.parts;
     } else if (before < 0.999 * written_) {
       for (auto& axis : flags) axis.assign(axis.size(), false);

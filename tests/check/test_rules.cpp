@@ -16,11 +16,11 @@ struct Pair {
   std::function<Findings()> broken, sound;
 };
 
-std::function<Findings()> cu(Numbers values, CuSeqlensClaims claims = {}) {
+std::function<Findings()> cu(const Numbers& values, const CuSeqlensClaims& claims = {}) {
   return [=] { return check_cu_seqlens(integers(values), claims); };
 }
 
-std::function<Findings()> segments(Numbers ids, Numbers cu_seqlens = {},
+std::function<Findings()> segments(const Numbers& ids, const Numbers& cu_seqlens = {},
                                    Convention convention = Convention::document) {
   return [=] {
     SegmentIdsClaims claims{{}, convention};
@@ -29,13 +29,13 @@ std::function<Findings()> segments(Numbers ids, Numbers cu_seqlens = {},
   };
 }
 
-std::function<Findings()> positions(Numbers ids, Numbers cu_seqlens = {}) {
+std::function<Findings()> positions(const Numbers& ids, const Numbers& cu_seqlens = {}) {
   return [=] {
     return check_position_ids(integers(ids), {cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens)});
   };
 }
 
-std::function<Findings()> sizes(Numbers values, std::optional<std::int64_t> m = {}) {
+std::function<Findings()> sizes(const Numbers& values, std::optional<std::int64_t> m = {}) {
   return [=] { return check_group_sizes(integers(values), m); };
 }
 
@@ -44,8 +44,8 @@ struct Metadata {
   Numbers offsets{0, 5, 5, 16}, groups{0, 0, 2, 2, 2, 2}, tiles{0, 1, 1, 2, 3, 3}, num_tiles{5};
 };
 
-std::function<Findings()> metadata(Metadata m = {}, std::int64_t align = 1, Numbers group_sizes = {},
-                                   std::optional<std::int64_t> tm = 4,
+std::function<Findings()> metadata(const Metadata& m = {}, std::int64_t align = 1,
+                                   const Numbers& group_sizes = {}, std::optional<std::int64_t> tm = 4,
                                    std::optional<std::int64_t> rows = {}) {
   return [=] {
     GroupMetadataClaims claims{.tm = tm, .m = rows, .align = align};
@@ -62,26 +62,27 @@ Metadata changed(Change change) {
   return m;
 }
 
-std::function<Findings()> experts(Numbers ids, Shape shape, std::optional<std::int64_t> count = {}) {
+std::function<Findings()> experts(const Numbers& ids, const Shape& shape,
+                                  std::optional<std::int64_t> count = {}) {
   return [=] { return check_topk_ids(integers(ids, shape), count); };
 }
 
-std::function<Findings()> keys(Numbers ids, Shape shape, IndicesClaims claims = {}) {
+std::function<Findings()> keys(const Numbers& ids, const Shape& shape, IndicesClaims claims = {}) {
   return [=] { return check_indices(integers(ids, shape), claims); };
 }
 
-std::function<Findings()> pages(Numbers table, Shape shape, Numbers lengths,
+std::function<Findings()> pages(const Numbers& table, const Shape& shape, const Numbers& lengths,
                                 std::optional<std::int64_t> count = {}) {
   return [=] {
     return check_block_table(integers(table, shape), integers(lengths), {.page_size = 4, .pages = count});
   };
 }
 
-std::function<Findings()> mask(Mask one, MaskClaims claims = {}) {
+std::function<Findings()> mask(const Mask& one, const MaskClaims& claims = {}) {
   return [=] { return check_mask({one}, claims); };
 }
 
-std::function<Findings()> stored_mask(std::vector<float> values, Polarity polarity) {
+std::function<Findings()> stored_mask(const std::vector<float>& values, Polarity polarity) {
   return [=] {
     Array array = Array::from<float>({1, std::ssize(values)}, std::span<const float>(values));
     MaskClaims claims{.stored = nullptr, .polarity = polarity};
@@ -98,7 +99,7 @@ std::function<Findings()> stored_mask(std::vector<float> values, Polarity polari
 
 // A MaskInfo of 8 x 8 in blocks of 4 x 4, of which one number, or what else, is changed. As stored:
 // block_mask 1 0 / 2 1, data_next 0 0 / 0 1, mask_next 0 0 / 0 0, one partial block.
-std::function<Findings()> info(std::function<void(ArrayGroup&)> change, bool computable = false,
+std::function<Findings()> info(const std::function<void(ArrayGroup&)>& change, bool computable = false,
                                bool with_mask = true) {
   return [=] {
     ProcessMaskOptions options;
