@@ -41,7 +41,7 @@ Reference::Saved own_pass(const CheckedArguments& setup, const MaskPlan& blocks,
 // Σ P of each key: dv where dout is 1, of values of size 1.
 Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, double& lse_most) {
   static constexpr float kZero = 0, kOne = 1;
-  const auto uniform = [](const float& value, Shape shape) {
+  const auto uniform = [](const float& value, const Shape& shape) {
     return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
                      Shape(shape.size(), 0)};
   };

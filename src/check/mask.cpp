@@ -178,7 +178,7 @@ class MaskCheck {
     for (const IndexRange& range : found)
       found_.add(
           rule, head * length + range.begin,
-          [&, this] {
+          [&] {
             const std::int64_t n = range.end - range.begin;
             return Finding{"mask",
                            {head, range.begin},

@@ -77,10 +77,11 @@ class LookAhead {
     for (const List& list : lists_)
       if (!next) next = list.first;
     if (!next) next = 0;  // a slab that computes nothing
-    for (auto list = lists_.rbegin(); list != lists_.rend(); ++list) {
-      answer(list->waiting, *next);
-      if (list->first) next = list->first;
-      list->first.reset();
+    for (std::size_t l = lists_.size(); l-- > 0;) {
+      List& list = lists_[l];
+      answer(list.waiting, *next);
+      if (list.first) next = list.first;
+      list.first.reset();
     }
   }
 
@@ -424,7 +425,7 @@ class MaskInfoCheck {
 
   void report_padding(std::int64_t row, std::int64_t i, std::int64_t j,
                       std::pair<std::int64_t, std::int64_t> pair) {
-    const auto [q, k] = pair;
+    const std::int64_t q = pair.first, k = pair.second;
     const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
     const auto step = visits_of(steps, steps.wanted).step;
     if (!step) return;

@@ -132,8 +132,8 @@ class PrefixMask final : public BandMask {
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
   std::vector<NearbyMask> nearby() const override {
-    std::vector<NearbyMask> all{
-        {"the prefix is one key longer", Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ + 1))}};
+    std::vector<NearbyMask> all{{"the prefix is one key longer",
+                                 Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ + 1))}};
     if (keys_ > 0)
       all.push_back({"the prefix is one key shorter",
                      Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ - 1))});

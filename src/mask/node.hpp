@@ -103,9 +103,9 @@ namespace mask {
 
 /// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
 /// transpose, and it without some keys.
-std::vector<NearbyMask> nearby_masks(const Mask& mask);
+std::vector<NearbyMask> nearby_masks(const Mask& of);
 /// The same mask without some keys: the first or last one, or those after whole tiles.
-std::vector<NearbyMask> masks_without_keys(const Mask& mask);
+std::vector<NearbyMask> masks_without_keys(const Mask& of);
 
 /// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
 /// is taken as the array's dtype rounds it: in bfloat16 it is -9984.

@@ -211,7 +211,7 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
             grid[0],
             core::ceil_div(l.q_length, arrays.block.q),
             core::ceil_div(l.kv_length, arrays.block.kv)};
-  const auto fail = [&](std::string why) { return wrong("block_mask", arrays.name + ": " + why); };
+  const auto fail = [&](const std::string& why) { return wrong("block_mask", arrays.name + ": " + why); };
   if (layout.q_blocks > INT32_MAX || layout.kv_blocks > INT32_MAX)
     throw fail(fmt::format("{} x {} blocks are more than 32-bit indices can name", layout.q_blocks,
                            layout.kv_blocks));
