@@ -205,9 +205,10 @@ double bf16(double x) { return static_cast<double>(static_cast<float>(bfloat16(s
 }  // namespace
 
 TEST_CASE("mistakes of scores, heads and caps are named, in several types") {
-  for (const auto& [type, result] : {std::pair{DType::float32, DType::float32},
-                                     {DType::bfloat16, DType::bfloat16},
-                                     {DType::float16, DType::float32}}) {
+  for (const auto& types : {std::pair{DType::float32, DType::float32},
+                            {DType::bfloat16, DType::bfloat16},
+                            {DType::float16, DType::float32}}) {
+    const DType type = types.first, result = types.second;
     CAPTURE(name_of(type));
     Loops a;
     a.type = type;
