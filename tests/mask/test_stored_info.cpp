@@ -60,7 +60,7 @@ std::string failure(const ArrayGroup& arrays, const StoredSettings& settings = {
 // A source that can be read in order only.
 class InOrder final : public ForwardingSource {
  public:
-  explicit InOrder(std::shared_ptr<const ArraySource> source)
+  explicit InOrder(const std::shared_ptr<const ArraySource>& source)
       : ForwardingSource(source, {source->dtype(), source->shape()},
                          ArrayAccess(ArrayAccess::Order::sequential)) {}
 };
@@ -117,9 +117,9 @@ TEST_CASE("a MaskInfo of a MaskInfo is the same again") {
     if (again.masks.size() != info.masks.size()) continue;
     const ArrayGroup a = stored_arrays(info), b = stored_arrays(again);
     REQUIRE(a.arrays.size() == b.arrays.size());
-    for (const auto& [name, array] : a.arrays) {
-      CAPTURE(name);
-      const Array x = read_all(*array), y = read_all(*b.arrays.at(name));
+    for (const auto& one : a.arrays) {
+      CAPTURE(one.first);
+      const Array x = read_all(*one.second), y = read_all(*b.arrays.at(one.first));
       REQUIRE(x.dtype() == y.dtype());
       REQUIRE(x.shape() == y.shape());
       REQUIRE(std::equal(x.data(), x.data() + x.bytes(), y.data()));

@@ -506,9 +506,10 @@ TEST_CASE("noise in structured arrays gets no explanation") {
       {"causal", [&](const Shape& i) { return i.back() > i[0] ? 0 : normal(random); }},
   };
   for (const Shape& shape : {Shape{64, 64}, {30, 30}, {300, 3}, {4, 16, 40}, {200, 1}})
-    for (const auto& [name, value] : makers)
+    for (const auto& maker : makers)
       for (int round = 0; round < 6; ++round) {
-        CAPTURE(name);
+        const auto& value = maker.second;
+        CAPTURE(maker.first);
         CAPTURE(to_string(shape));
         CAPTURE(round);
         Array actual(DType::float32, shape), expected(DType::float32, shape);
