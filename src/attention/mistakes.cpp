@@ -55,7 +55,8 @@ class Mistakes {
     verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
     std::vector<verify::Found> found = run(array, search, 0);
     const double unit = unit_of_weights(array.rows.dtype);
-    if (search.left() <= kOpen || unit == 0 || array.which == Result::lse) return found;
+    if (search.left() <= kOpen || unit == 0 || array.which == Result::lse || !search.is_enough_to_fit())
+      return found;
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
     verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
     const double rounded = loose.leave_out(mistake(array, {}, Pass::both, unit, true));
@@ -129,7 +130,7 @@ class Mistakes {
     if (auto factor = search.factor()) add(std::move(*factor));
     add_shifted(array, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
-    if (unit == 0 && array.which != Result::lse) add_rounded_results(array, add);
+    if (unit == 0 && array.which != Result::lse && search.is_enough_to_fit()) add_rounded_results(array, add);
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
@@ -137,7 +138,7 @@ class Mistakes {
     list.clear();
     origin.clear();
     // A scale of any size.
-    if (!of_key && array.which != Result::lse)
+    if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
       for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
     // Two at once.
     std::vector<Change> plausible;

@@ -349,13 +349,13 @@ class MaskInfoCheck {
   bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
 
   void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
-    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-    const Visits visits = visits_of(steps, steps.wanted);
-    if (!visits.again) return;
-    const Shape index = steps.index(*visits.again);
-    found_.add("twice", place(index), [&] {
+    // Its steps are read anew only where the finding is kept.
+    found_.add("twice", place_of_block(row, i, j), [&] {
+      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+      const Visits visits = visits_of(steps, steps.wanted);
+      const std::size_t again = visits.again ? *visits.again : *visits.step;
       return Finding{
-          "data_next", index, steps.wanted,
+          "data_next", steps.index(again), steps.wanted,
           fmt::format("step {} visits block ({}, {}), too", to_string(steps.index(*visits.step)), i, j)};
     });
   }
@@ -408,6 +408,8 @@ class MaskInfoCheck {
       for (const BlockGrid::Entry& entry : grid.row(i)) {
         const std::int64_t q_end = (i + 1) * arrays_.block.q, k_end = (entry.column + 1) * arrays_.block.kv;
         if (q_end <= q && k_end <= kv) continue;
+        if (arrays_.is_computable() && entry.pattern != BlockGrid::kFull)
+          continue;  // its elements are not stored
         const mask::Rectangle where{i * arrays_.block.q, q_end, entry.column * arrays_.block.kv, k_end};
         const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
         padded.node().fill(where, bits);
@@ -426,11 +428,10 @@ class MaskInfoCheck {
   void report_padding(std::int64_t row, std::int64_t i, std::int64_t j,
                       std::pair<std::int64_t, std::int64_t> pair) {
     const std::int64_t q = pair.first, k = pair.second;
-    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-    const auto step = visits_of(steps, steps.wanted).step;
-    if (!step) return;
-    const Shape index = steps.index(*step);
-    found_.add("padding", place(index), [&] {
+    found_.add("padding", place_of_block(row, i, j), [&] {
+      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+      const auto step = visits_of(steps, steps.wanted).step;
+      const Shape index = steps.index(*step);
       const std::string what = fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j,
                                            q, k, layout_.q_length, layout_.kv_length);
       if (steps.states[*step] == 2)
@@ -670,6 +671,10 @@ class MaskInfoCheck {
   }
 
   Take take() const { return arrays_.is_computable() ? Take::visits : Take::elements; }
+
+  std::int64_t place_of_block(std::int64_t row, std::int64_t i, std::int64_t j) const {
+    return (row * layout_.layout.q_blocks + i) * layout_.layout.kv_blocks + j;
+  }
 
   std::int64_t place(const Shape& index) const {
     return (index[0] * arrays_.grid()[1] + index[1]) * arrays_.grid()[2] + index[2];

@@ -317,6 +317,7 @@ class Mistakes {
     }
     if (auto factor = search_.factor()) list_.push_back(std::move(*factor));
     add_cut_short();
+    if (!search_.is_enough_to_fit()) return;
     const auto wide = [](const ArrayView& array, const Rounding& to) {
       return verify::float_type(array.dtype).fraction_bits > to.bits;
     };

@@ -342,7 +342,18 @@ std::vector<std::int64_t> MistakeSearch::partners(
   return from;
 }
 
+bool MistakeSearch::is_enough_to_fit() const {
+  std::int64_t rows = 0, elements = 0;
+  for (const Sampled& s : first_) {
+    if (!s.left) continue;
+    ++rows;
+    elements += std::count(s.beyond.begin(), s.beyond.end(), true);
+  }
+  return rows >= 2 && elements >= 8;
+}
+
 std::optional<Mistake> MistakeSearch::factor() const {
+  if (!is_enough_to_fit()) return std::nullopt;
   constexpr double kLn2 = 0.69314718055994530942;
   std::vector<double> factors;
   for (const Sampled& s : first_)

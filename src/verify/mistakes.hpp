@@ -53,6 +53,8 @@ class MistakeSearch {
   std::vector<Found> run(const std::vector<Mistake>& mistakes);
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const;
+  /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
+  bool is_enough_to_fit() const;
   /// One constant factor: that of the element in the middle. Nothing where there is none.
   std::optional<Mistake> factor() const;
   /// For each index of an axis of parts: the candidate whose mistake makes the first rows of that part agree,

@@ -93,11 +93,20 @@ Answer run(const MaskInfoWords& words, Job& job) {
   std::int64_t peak = 0;
   if (const auto array = group.find("block_mask"))
     peak += kOfEntry * std::min(kMost, element_count(array->shape()));
-  if (const auto array = group.find("partial_mask_blocks"); array && !array->shape().empty())
-    peak += kOfPattern * std::min(kMost, array->shape()[0]);
+  BlockShape block{128, 128};
+  if (const auto array = group.find("partial_mask_blocks"); array && array->shape().size() > 1) {
+    const Shape& stored = array->shape();
+    peak += kOfPattern * std::min(kMost, stored[0]);
+    // One as bytes and bits; all as bits where they can only be read in order.
+    const Shape one(stored.end() - 2, stored.end());
+    block = {std::max<std::int64_t>(one[0], 1), std::max<std::int64_t>(one[1], 1)};
+    const std::int64_t bytes = std::min(kMost, element_count(one));
+    peak += bytes + bytes / 8;
+    if (!array->random_access()) peak += std::min(kMost, element_count(stored)) / 8;
+  }
   if (!claims.masks.empty()) {
     const Mask& mask = claims.masks.front();
-    peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), {128, 128});
+    peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), block);
   }
   const std::vector<std::string> warnings = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;

@@ -65,7 +65,8 @@ Run group_metadata(OptionSet& set) {
       .recorded();
   add_word(set, "--num-nonzero-groups", options->how.num_nonzero_groups, at_least(0), "N",
            "how many groups are computed, by default all of the rest\nEmpty ones count too.")
-      .recorded();
+      .recorded()
+      .otherwise("all");
   add_flag(
       set, "--no-visit-empty-groups", options->how.empty_groups, EmptyGroups::skip,
       "no tile for a group without rows\n"
