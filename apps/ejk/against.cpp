@@ -88,9 +88,12 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
 }
 
 void add_against(Report& report, const AgainstOptions& options, const Against& against) {
+  const Report about = describe(against);
   // The verdict is what was asked for: it stands before what is said of the computation.
   report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.mine),
-                                                    std::make_shared<Report>(describe(against))});
+                                                    std::make_shared<Report>(about)});
+  for (const std::string& warning : about.warnings)
+    report.warnings.push_back(fmt::format("against {}: {}", printable(options.mine), warning));
   if (!against.agrees())
     report.warnings.push_back(fmt::format("{} is beyond the error bound in {} of {} elements",
                                           printable(options.mine), format_count(against.beyond),

@@ -63,6 +63,9 @@ struct Against {
   std::int64_t elements = 0;
   std::int64_t beyond = 0;
   double largest = 0;  // error of all elements, in bounds
+  /// Elements that should be a number other than 0, and of them those that may differ from it by more than it is: the
+  /// bounds go by the largest values of the inputs, so that a few huge ones (in padding, too) make them say little.
+  std::int64_t nonzero = 0, wide = 0;
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;  // results that nothing was given for
   std::vector<Part> parts;
@@ -75,8 +78,11 @@ struct Against {
   std::vector<Explanation> explanations;
 
   bool agrees() const { return beyond == 0; }
+  /// Most elements could be nearly anything.
+  bool proves_little() const { return 2 * wide > nonzero; }
 };
 
+/// Warns where that proves little.
 Report describe(const Against& against);
 
 /// Whether explanations are looked for where results are beyond the bound.

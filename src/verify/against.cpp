@@ -14,6 +14,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/text.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/float_type.hpp"
@@ -109,7 +110,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                      nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
                        Row it(result.columns);
                        std::vector<std::uint8_t> beyond(columns), zeros(columns);
-                       std::int64_t not_numbers = 0;
+                       std::int64_t not_numbers = 0, nonzero = 0, wide = 0;
                        const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
                        for (std::int64_t row = part * at_once; row < end; ++row) {
                          it.load(result, row);
@@ -117,6 +118,9 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                          double most = 0;
                          for (std::size_t c = 0; c < it.value.size(); ++c) {
                            const Judged judged = it.judged(type, c);
+                           const double size = std::abs(it.expected[c]);
+                           nonzero += size > 0 && std::isfinite(size);
+                           wide += size > 0 && std::isfinite(size) && it.allowed[c] > size;
                            most = std::max(most, in_bounds(judged, it.allowed[c]));
                            if (judged.right) continue;
                            ++counts.beyond[r];
@@ -129,6 +133,8 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                        }
                        const std::scoped_lock lock(adding);
                        all.not_numbers += not_numbers;
+                       against.nonzero += nonzero;
+                       against.wide += wide;
                        for (std::size_t c = 0; c < columns; ++c) {
                          if (beyond[c] != 0) beyond_columns[c] = true;
                          if (zeros[c] != 0) counts.zero_columns[c] = true;
@@ -271,6 +277,10 @@ Report describe(const Against& against) {
       .add("beyond", "beyond the bound", against.beyond, Unit::count)
       .add("beyond_share", "share of those", verify::share_of(against.beyond, against.elements), Unit::share)
       .add("largest", "largest error, in bounds", against.largest);
+  if (against.proves_little())
+    report.warnings.push_back(fmt::format(
+        "{} of {} elements may differ by more than they are, as inputs hold values so large: this proves little",
+        core::format_count(against.wide), core::format_count(against.nonzero)));
   if (!against.not_given.empty())
     report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
   report.add(table_of(against.arrays)).add(table_of(against.parts)).add(table_of(against.where));

@@ -47,6 +47,9 @@ TEST_CASE("elements beyond their bound are counted by row, part and position, fo
     const verify::RowCounts counts = verify::compare_rows(rows_of(given), a, 1e9);
     CHECK(a.elements == 1200);
     CHECK(a.beyond == 6);
+    CHECK(a.nonzero == 1200);
+    CHECK(a.wide == 0);
+    CHECK_FALSE(a.proves_little());
     CHECK(counts.bad_rows() == 3);
     CHECK(counts.beyond[7] == 4);
     CHECK(counts.zeros[120] == 1);
@@ -94,4 +97,18 @@ TEST_CASE("a report that explanations were looked for in says where there are no
   CHECK(to_text(describe(a)).find("None of the usual mistakes") != std::string::npos);
   a.explanations.push_back({"scale", "the scale is left out", 1});
   CHECK(to_text(describe(a)).find("the scale is left out") != std::string::npos);
+}
+
+TEST_CASE("a bound that is wider than what it is for proves little, and says so") {
+  verify::ResultRows rows = rows_of([](std::int64_t, std::int64_t) { return -7.0; });
+  rows.expected = [](std::int64_t row, double* values, double* allowed) {
+    std::fill_n(values, 4, 1.0);
+    std::fill_n(allowed, 4, row < 200 ? 100.0 : 0.5);
+  };
+  Against a;
+  verify::compare_rows(rows, a, 1e9);
+  CHECK(a.beyond == 400);
+  CHECK(a.wide == 800);
+  CHECK(a.proves_little());
+  CHECK(describe(a).warnings.size() == 1);
 }
