@@ -273,10 +273,10 @@ class MaskInfoCheck {
             return std::optional(arrays_.forward() ? values[p - 1] : last[p]);
           };
           follow(data, list, index, line.data[p], before(line.data, last_data), computes, layout_.data_limit,
-                 fault && fault->array == data.array());
+                 fault && std::string_view(fault->array) == data.array());
           if (arrays_.mask_next)
             follow(masks, list, index, line.masks[p], before(line.masks, last_mask), line.states[p] == 1,
-                   layout_.mask_limit, fault && fault->array == masks.array());
+                   layout_.mask_limit, fault && std::string_view(fault->array) == masks.array());
         }
         if (!arrays_.forward()) {
           last_data.assign(line.data.begin(), line.data.end());
