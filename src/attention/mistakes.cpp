@@ -113,7 +113,9 @@ class Mistakes {
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
         tried.push_back(change);
-    for (const Change& change : tried) add(mistake(array, change, Pass::both, unit), change);
+    for (const Change& change : tried)
+      if (change.kind != "rounding" || search.is_enough_to_fit())
+        add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
