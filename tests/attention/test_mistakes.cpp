@@ -542,7 +542,7 @@ TEST_CASE("one element that is a little off is no rounding and no factor") {
     double& x = made.out[static_cast<std::size_t>(7 * n) % made.out.size()];
     x *= 1 + (n % 2 == 0 ? 1 : -1) * std::pow(2, -11 - n % 4);
     const std::string story = a.story(made, a.type);
-    CHECK((story == "" || story == "agrees"));
+    CHECK((story.empty() || story == "agrees"));
   }
 }
 
