@@ -23,6 +23,12 @@ namespace ejk {
 
 using Shape = std::vector<std::int64_t>;
 
+/// Indices [begin, end) of an axis.
+struct IndexRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 /// Product of the lengths; 1 for rank 0. Throws Error{input} when it (or a length) does not fit or is
 /// negative.
 std::int64_t element_count(std::span<const std::int64_t> shape);

@@ -44,19 +44,14 @@ struct ExplainOptions {
   Shape tile;
 };
 
-/// Indices [begin, end) of an axis.
-struct AxisRange {
-  std::int64_t begin = 0, end = 0;
-};
-
 /// How the differences lie along one axis.
 struct AxisDifferences {
   std::string name;
   std::int64_t length = 0;
-  std::int64_t indices = 0;       // that hold differences
-  std::vector<AxisRange> ranges;  // of those
-  std::vector<AxisRange> whole;   // in which every element differs
-  std::vector<AxisRange> zero;    // in which every element that differs is 0 in the actual array
+  std::int64_t indices = 0;        // that hold differences
+  std::vector<IndexRange> ranges;  // of those
+  std::vector<IndexRange> whole;   // in which every element differs
+  std::vector<IndexRange> zero;    // in which every element that differs is 0 in the actual array
 };
 
 /// A group of rows or a sequence of tokens that holds differences.

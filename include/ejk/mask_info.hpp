@@ -53,12 +53,6 @@ struct ProcessMaskOptions : MaskInfoSettings {
   BlockProgress progress;
 };
 
-/// Indices [begin, end).
-struct IndexRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
 /// What one pass over a mask found.
 struct MaskSummary {
   std::int64_t q_length = 0;   // without padding

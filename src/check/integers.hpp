@@ -113,6 +113,33 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   }
 }
 
+/// f(at, id, before, s) for the id of each token of one row, in order: s is the token's sequence of cu_seqlens, or
+/// their number past the last one; `before` is the id before it, 0 at first. Adds a finding of the rule "length" where
+/// there are fewer ids, which are called `what`, than tokens.
+template <class F>
+void scan_sequences(const ArraySource& source, const std::vector<std::int64_t>& cu,
+                    const CheckOptions& options, Findings& found, const char* what, F&& f) {
+  const std::size_t sequences = cu.size() - 1;
+  std::size_t s = 0;
+  std::int64_t before = 0;
+  scan(source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t at = first + static_cast<std::int64_t>(k);
+      while (s < sequences && cu[s + 1] <= at) ++s;
+      f(at, ids[k], before, s);
+      before = ids[k];
+    }
+  });
+  const std::int64_t tokens = element_count(source.shape());
+  if (tokens < cu.back())
+    found.add("length", 0, [&] {
+      return Finding{"cu_seqlens",
+                     {static_cast<std::int64_t>(sequences)},
+                     cu.back(),
+                     fmt::format("there are {} {}", tokens, what)};
+    });
+}
+
 /// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several
 /// threads, each with a part that make() made; then join(part) for each, in any order. An element takes one
 /// thread about `each` nanoseconds.

@@ -55,34 +55,17 @@ void walk_rows(Walk& walk, std::optional<std::int64_t> padding, const CheckOptio
 }
 
 void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
-  const auto sequences = cu.size() - 1;
-  std::size_t s = 0;
-  std::int64_t before = 0;
-  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
-      while (s < sequences && cu[s + 1] <= at) ++s;
-      if (s == sequences) {
-        walk.padding += static_cast<std::int64_t>(ids.size() - k);
-        return;
-      }
-      if (at == cu[s]) {
-        ++walk.sequences;
-        if (id != 0) walk.add("restart", at, id, [&] { return fmt::format("sequence {} begins here", s); });
-      } else if (!follows(id, before)) {
-        walk.add("jump", at, id, [&] { return fmt::format("after {}, in sequence {}", before, s); });
-      }
-      before = id;
+  const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
+    if (s + 1 == cu.size()) {
+      ++walk.padding;
+    } else if (at == cu[s]) {
+      ++walk.sequences;
+      if (id != 0) walk.add("restart", at, id, [&] { return fmt::format("sequence {} begins here", s); });
+    } else if (!follows(id, before)) {
+      walk.add("jump", at, id, [&] { return fmt::format("after {}, in sequence {}", before, s); });
     }
-  });
-  const std::int64_t tokens = element_count(walk.source.shape());
-  if (tokens < cu.back())
-    walk.found.add("length", 0, [&] {
-      return Finding{"cu_seqlens",
-                     {static_cast<std::int64_t>(sequences)},
-                     cu.back(),
-                     fmt::format("there are {} positions", tokens)};
-    });
+  };
+  check::scan_sequences(walk.source, cu, options, walk.found, "positions", look);
 }
 
 }  // namespace

@@ -108,39 +108,24 @@ void walk_rows(Walk& walk, const CheckOptions& options) {
 
 // One row, and its sequences.
 void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
-  const auto sequences = cu.size() - 1;
-  std::size_t s = 0;  // the sequence of the token, or the one after the last
-  std::int64_t before = 0;
-  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
-      while (s < sequences && cu[s + 1] <= at) ++s;
-      const bool is_padding = walk.is_padding(id);
-      walk.padding += is_padding;
-      if (s == sequences) {
-        if (!is_padding)
-          walk.add("past-end", at, id, [&] { return fmt::format("the sequences end at {}", cu.back()); });
-      } else if (at == cu[s]) {
-        ++walk.segments;
-        if (is_padding)
-          walk.add("boundary", at, id,
-                   [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
-        else if (!walk.seen.insert(id))
-          walk.add("repeated", at, id, [&] { return fmt::format("sequence {} has an earlier one's id", s); });
-      } else if (id != before) {
-        walk.add("boundary", at, id, [&] { return fmt::format("{} before it, in sequence {}", before, s); });
-      }
-      before = id;
+  const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
+    const bool is_padding = walk.is_padding(id);
+    walk.padding += is_padding;
+    if (s + 1 == cu.size()) {
+      if (!is_padding)
+        walk.add("past-end", at, id, [&] { return fmt::format("the sequences end at {}", cu.back()); });
+    } else if (at == cu[s]) {
+      ++walk.segments;
+      if (is_padding)
+        walk.add("boundary", at, id,
+                 [&] { return fmt::format("padding's id{}", id == 0 ? "; do ids count from 0?" : ""); });
+      else if (!walk.seen.insert(id))
+        walk.add("repeated", at, id, [&] { return fmt::format("sequence {} has an earlier one's id", s); });
+    } else if (id != before) {
+      walk.add("boundary", at, id, [&] { return fmt::format("{} before it, in sequence {}", before, s); });
     }
-  });
-  const std::int64_t tokens = element_count(walk.source.shape());
-  if (tokens < cu.back())
-    walk.found.add("length", 0, [&] {
-      return Finding{"cu_seqlens",
-                     {static_cast<std::int64_t>(sequences)},
-                     cu.back(),
-                     fmt::format("there are {} ids", tokens)};
-    });
+  };
+  check::scan_sequences(walk.source, cu, options, walk.found, "ids", look);
 }
 
 }  // namespace

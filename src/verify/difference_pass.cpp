@@ -241,9 +241,9 @@ void IndexCounts::join(const IndexCounts& other) {
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
 }
 
-std::vector<AxisRange> IndexCounts::ranges(
+std::vector<IndexRange> IndexCounts::ranges(
     const std::function<bool(std::int64_t, std::int64_t)>& wanted) const {
-  std::vector<AxisRange> ranges;
+  std::vector<IndexRange> ranges;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto begin = static_cast<std::int64_t>(i) * bin, end = std::min(length, begin + bin);
     if (!wanted(counts[i], end - begin)) continue;

@@ -21,7 +21,7 @@ struct IndexCounts {
   void add(std::int64_t index, std::int64_t n) { counts[static_cast<std::size_t>(index / bin)] += n; }
   void join(const IndexCounts& other);
   /// Indices whose bins fulfil `wanted(count, indices of the bin)`.
-  std::vector<AxisRange> ranges(const std::function<bool(std::int64_t, std::int64_t)>& wanted) const;
+  std::vector<IndexRange> ranges(const std::function<bool(std::int64_t, std::int64_t)>& wanted) const;
 };
 
 /// What a hypothesis came to.

@@ -161,7 +161,7 @@ std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pas
     const verify::IndexCounts &counts = pass.differing_at[d], &zeros = pass.zero_at[d];
     const std::int64_t each = elements / naming.shape[d];
     axis.ranges = counts.ranges([](std::int64_t n, std::int64_t) { return n > 0; });
-    for (const AxisRange& range : axis.ranges) axis.indices += range.end - range.begin;
+    axis.indices = verify::indices_in(axis.ranges);
     axis.whole = counts.ranges([&](std::int64_t n, std::int64_t indices) { return n == each * indices; });
     std::size_t i = 0;  // both are asked in the same order
     axis.zero = counts.ranges([&](std::int64_t n, std::int64_t) { return zeros.counts[i++] == n && n > 0; });
@@ -201,7 +201,7 @@ bool holds(const Verdict& verdict) {
 // axis that tells best where it holds. The axis that has become the most ragged; nothing where none was taken out.
 std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
   struct Kept {
-    std::vector<AxisRange> ranges;
+    std::vector<IndexRange> ranges;
     std::int64_t explained = 0;
     bool is_less = false;
   };
@@ -246,11 +246,11 @@ class Search {
          const TileGrid& grid, Progress progress)
       : actual_(actual), expected_(expected), agree_(agree), naming_(naming), progress_(std::move(progress)) {
     rest_ = verify::run_pass({actual_, expected_, agree_, {}, grid, {}}, progress_);
-    first_ = rest_;
+    all_ = rest_.left;
   }
 
-  /// What the first pass found, of all differences.
-  const PassResult& differences() const { return first_; }
+  /// What nothing accounts for yet: before find_explanations all differences.
+  const PassResult& rest() const { return rest_; }
 
   void find_explanations(Explained& into) {
     const bool at_hand = actual_.is_at_hand() && expected_.is_at_hand();
@@ -275,14 +275,14 @@ class Search {
         }
       }
     }
-    const auto all = static_cast<double>(first_.left);
+    const auto all = static_cast<double>(all_);
     for (const auto& [hypothesis, explained] : accepted_) {
       const std::string part = naming_.part(hypothesis->scope, hypothesis->named_axes());
       into.explanations.push_back({hypothesis->kind(),
                                    part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
                                    static_cast<double>(explained) / all});
     }
-    if (all > 0) into.share_explained = static_cast<double>(first_.left - rest_.left) / all;
+    if (all > 0) into.share_explained = static_cast<double>(all_ - rest_.left) / all;
   }
 
  private:
@@ -291,14 +291,12 @@ class Search {
     // Where nothing differs it has nothing to explain.
     for (std::size_t d = 0; d < naming_.shape.size(); ++d) {
       if (!hypothesis->scope.axes[d].empty()) continue;
-      std::vector<AxisRange> support =
+      std::vector<IndexRange> support =
           rest_.differing_at[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
-      std::int64_t indices = 0;
-      for (const AxisRange& range : support) indices += range.end - range.begin;
-      if (static_cast<double>(indices) < 0.95 * static_cast<double>(naming_.shape[d]))
+      if (static_cast<double>(verify::indices_in(support)) < 0.95 * static_cast<double>(naming_.shape[d]))
         hypothesis->scope.axes[d] = std::move(support);
     }
-    const std::vector<AxisRange>* narrowed = nullptr;
+    const std::vector<IndexRange>* narrowed = nullptr;
     for (int turn = 0; turn < 4; ++turn) {
       std::vector<HypothesisPtr> all;
       for (const auto& [one, explained] : accepted_) all.push_back(one);
@@ -323,11 +321,8 @@ class Search {
   }
 
   // Indices that were left over here and there: those for which it happens to hold.
-  static bool is_scattered(const std::vector<AxisRange>* ranges) {
-    if (ranges == nullptr || ranges->size() <= 4) return false;
-    std::int64_t indices = 0;
-    for (const AxisRange& range : *ranges) indices += range.end - range.begin;
-    return indices < 4 * static_cast<std::int64_t>(ranges->size());
+  static bool is_scattered(const std::vector<IndexRange>* ranges) {
+    return ranges != nullptr && ranges->size() > 4 && verify::indices_in(*ranges) < 4 * std::ssize(*ranges);
   }
 
   const Side& actual_;
@@ -335,7 +330,8 @@ class Search {
   verify::Agreement agree_;
   const Naming& naming_;
   Progress progress_;
-  PassResult first_, rest_;
+  PassResult rest_;
+  std::int64_t all_ = 0;  // differences
   std::vector<std::pair<HypothesisPtr, std::int64_t>> accepted_;
   int passes_ = 0;
 };
@@ -359,14 +355,14 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   Search search(a, e, agree, naming, grid, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
   });
-  explained.axes = axes_of(naming, search.differences());
-  explained.runs = runs_of(naming, search.differences());
-  if (search.differences().differing == 0) {  // integers that float64 does not tell apart
+  explained.axes = axes_of(naming, search.rest());
+  explained.runs = runs_of(naming, search.rest());
+  if (search.rest().differing == 0) {  // integers that float64 does not tell apart
     explained.axes.clear();
     explained.not_tried = "anything: the values differ by less than float64 holds";
     return explained;
   }
-  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.differences().tiles);
+  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.rest().tiles);
   search.find_explanations(explained);
   return explained;
 }
@@ -399,7 +395,7 @@ Report describe(const Explained& explained) {
               {"whole", "wholly different"},
               {"zero", "wholly 0"}},
              {}};
-  const auto text = [](const std::vector<AxisRange>& ranges, std::int64_t length) {
+  const auto text = [](const std::vector<IndexRange>& ranges, std::int64_t length) {
     if (ranges.empty()) return ReportValue();
     if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length)
       return ReportValue(std::string("all"));

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -651,7 +650,7 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   keep_what_is_left(from, e, axis);
   keep_one_step(from, length);
   if (from.empty()) return nullptr;
-  std::vector<AxisRange> indices = ranges_of(keys_of(from));
+  std::vector<IndexRange> indices = ranges_of(keys_of(from));
   auto hypothesis = std::make_shared<MatchedIndices>(e, axis, std::move(from));
   hypothesis->scope.axes[axis] = std::move(indices);
   return hypothesis;
@@ -1140,24 +1139,19 @@ HypothesisPtr find_rounded(const Evidence& e) {
 // --- scopes and names
 
 bool Scope::contains(std::size_t axis, std::int64_t index) const {
-  const std::vector<AxisRange>& ranges = axes[axis];
+  const std::vector<IndexRange>& ranges = axes[axis];
   if (ranges.empty()) return true;
-  const auto after = std::upper_bound(ranges.begin(), ranges.end(), index,
-                                      [](std::int64_t i, const AxisRange& range) { return i < range.begin; });
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), index,
+                       [](std::int64_t i, const IndexRange& range) { return i < range.begin; });
   return after != ranges.begin() && index < std::prev(after)->end;
 }
 
-bool Scope::contains(const Shape& at) const {
-  for (std::size_t d = 0; d < at.size(); ++d)
-    if (!contains(d, at[d])) return false;
-  return true;
-}
-
 bool Scope::meets(std::size_t axis, std::int64_t begin, std::int64_t end) const {
-  const std::vector<AxisRange>& ranges = axes[axis];
+  const std::vector<IndexRange>& ranges = axes[axis];
   if (ranges.empty()) return true;
   const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin,
-                                      [](std::int64_t i, const AxisRange& range) { return i < range.end; });
+                                      [](std::int64_t i, const IndexRange& range) { return i < range.end; });
   return after != ranges.end() && after->begin < end;
 }
 
@@ -1170,7 +1164,7 @@ bool Scope::mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const 
     return true;
   }
   bool any = false;
-  for (const AxisRange& range : axes[last]) {
+  for (const IndexRange& range : axes[last]) {
     const std::int64_t begin = std::max(range.begin - at[last], std::int64_t{0});
     const std::int64_t end = std::min(range.end - at[last], n);
     if (begin >= end) continue;
@@ -1180,8 +1174,8 @@ bool Scope::mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const 
   return any;
 }
 
-std::vector<AxisRange> ranges_of(const std::vector<std::int64_t>& indices) {
-  std::vector<AxisRange> ranges;
+std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices) {
+  std::vector<IndexRange> ranges;
   for (const std::int64_t i : indices) {
     if (!ranges.empty() && ranges.back().end == i)
       ++ranges.back().end;
@@ -1191,7 +1185,13 @@ std::vector<AxisRange> ranges_of(const std::vector<std::int64_t>& indices) {
   return ranges;
 }
 
-std::string Naming::indices(const std::vector<AxisRange>& ranges) {
+std::int64_t indices_in(const std::vector<IndexRange>& ranges) {
+  std::int64_t indices = 0;
+  for (const IndexRange& range : ranges) indices += range.end - range.begin;
+  return indices;
+}
+
+std::string Naming::indices(const std::vector<IndexRange>& ranges) {
   constexpr std::size_t kTold = 4;
   std::string text;
   for (std::size_t r = 0; r < ranges.size() && r < kTold; ++r) {
@@ -1203,7 +1203,7 @@ std::string Naming::indices(const std::vector<AxisRange>& ranges) {
   return text;
 }
 
-std::string Naming::part(std::size_t axis, const std::vector<AxisRange>& ranges) const {
+std::string Naming::part(std::size_t axis, const std::vector<IndexRange>& ranges) const {
   for (const Run& run : runs) {
     if (run.axis != axis || ranges.size() != 1) continue;
     const auto [begin, end] = ranges[0];
@@ -1225,7 +1225,7 @@ std::string Naming::part(std::size_t axis, const std::vector<AxisRange>& ranges)
 std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& named) const {
   std::string text;
   for (std::size_t d = 0; d < scope.axes.size(); ++d) {
-    const std::vector<AxisRange>& ranges = scope.axes[d];
+    const std::vector<IndexRange>& ranges = scope.axes[d];
     if (std::find(named.begin(), named.end(), d) != named.end()) continue;
     if (ranges.empty() || (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == shape[d])) continue;
     text += (text.empty() ? "" : ", ") + part(d, ranges);

@@ -22,11 +22,10 @@ struct Sample {
 
 /// Indices of each axis, whose product is a part of an array; an axis without ranges is whole.
 struct Scope {
-  std::vector<std::vector<AxisRange>> axes;
+  std::vector<std::vector<IndexRange>> axes;
 
   explicit Scope(std::size_t rank) : axes(rank) {}
   bool contains(std::size_t axis, std::int64_t index) const;
-  bool contains(const Shape& at) const;
   /// Whether it has an index of [begin, end).
   bool meets(std::size_t axis, std::int64_t begin, std::int64_t end) const;
   /// Whether the line of the last axis that begins at `at` has such elements; marks them.
@@ -86,9 +85,9 @@ struct Naming {
   std::vector<Run> runs;
 
   /// "head 3", "row 128 to 255", "group 3", "the last 5 of group 3".
-  std::string part(std::size_t axis, const std::vector<AxisRange>& ranges) const;
+  std::string part(std::size_t axis, const std::vector<IndexRange>& ranges) const;
   /// The same without the axis: "128 to 255".
-  static std::string indices(const std::vector<AxisRange>& ranges);
+  static std::string indices(const std::vector<IndexRange>& ranges);
   /// The parts of all axes that are not whole: "head 3, row 0 to 127"; empty: everything. Without those of `named`.
   std::string part(const Scope& scope, const std::vector<std::size_t>& named = {}) const;
 };
@@ -114,6 +113,8 @@ struct Finder {
 std::vector<Finder> finders(const Naming& naming);
 
 /// The ranges that an increasing list of indices makes.
-std::vector<AxisRange> ranges_of(const std::vector<std::int64_t>& indices);
+std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
+/// How many indices they have.
+std::int64_t indices_in(const std::vector<IndexRange>& ranges);
 
 }  // namespace ejk::verify

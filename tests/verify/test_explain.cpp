@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <random>
 
@@ -115,17 +115,15 @@ ExplainOptions with_sequences(std::vector<std::int32_t> cu_seqlens) {
 
 const Shape kOut{2, 96, 4, 32};  // attention's batch, queries, heads, head_dim
 
+std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+float with_upper_half(std::uint32_t bits) { return std::bit_cast<float>(bits & 0xFFFF0000U); }
+// Ties to even.
+float nearest_bfloat16(float x) { return with_upper_half(bits_of(x) + 0x7FFF + ((bits_of(x) >> 16) & 1)); }
+
 std::vector<Planted> planted() {
   const auto lse_base_2 = each([](const At& e, const Shape& i) { return e(i) * 1.44269504F; });
   const auto times = [](float c) { return each([c](const At& e, const Shape& i) { return c * e(i); }); };
-  const auto bf16 = each([](const At& e, const Shape& i) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &e(i), 4);
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000U;
-    float x = 0;
-    std::memcpy(&x, &bits, 4);
-    return x;
-  });
+  const auto bf16 = each([](const At& e, const Shape& i) { return nearest_bfloat16(e(i)); });
   const std::vector<DType> f32{DType::float32};
   return {
       // Those of a kernel author's day.
@@ -285,15 +283,7 @@ std::vector<Planted> planted() {
       {"rounded to bfloat16", {64, 64}, bf16, {{"rounding", "bfloat16"}}, {}, f32},
       {"rounded in one head",
        kOut,
-       each([bf16](const At& e, const Shape& i) {
-         if (i[2] != 1) return e(i);
-         std::uint32_t bits = 0;
-         std::memcpy(&bits, &e(i), 4);
-         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000U;
-         float x = 0;
-         std::memcpy(&x, &bits, 4);
-         return x;
-       }),
+       each([](const At& e, const Shape& i) { return i[2] == 1 ? nearest_bfloat16(e(i)) : e(i); }),
        {{"rounding", "axis 2 at 1: rounded to bfloat16"}},
        {},
        f32},
@@ -387,14 +377,7 @@ std::vector<Planted> planted() {
        {{"unwritten", "(tile (0, 0) of 8 x 8)"}}},
       {"cut off to bfloat16",
        {64, 64},
-       each([](const At& e, const Shape& i) {
-         std::uint32_t bits = 0;
-         std::memcpy(&bits, &e(i), 4);
-         bits &= 0xFFFF0000U;
-         float x = 0;
-         std::memcpy(&x, &bits, 4);
-         return x;
-       }),
+       each([](const At& e, const Shape& i) { return with_upper_half(bits_of(e(i))); }),
        {{"rounding", "cut off to bfloat16"}},
        {},
        f32},

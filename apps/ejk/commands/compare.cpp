@@ -190,6 +190,7 @@ class Summary {
 class ExplainedTables {
  public:
   void add(const std::string& array, const Explained& explained) {
+    if (explained.axes.empty()) return;
     for (const Report::Item& item : describe(explained).items) {
       const auto* table = std::get_if<Table>(&item);
       if (table == nullptr || (table->key != "axes" && table->key != "explanations")) continue;
