@@ -135,6 +135,7 @@ struct Report {
 
   std::vector<Item> items;
   std::vector<std::string> warnings;  // in text on stderr, in JSON under "warnings"
+  bool without_text = false;          // the text is empty: the exit status says it all
 
   Report& add(std::string key, std::string label, ReportValue value, Unit unit = Unit::none) {
     items.emplace_back(Field{std::move(key), std::move(label), std::move(value), unit});

@@ -361,7 +361,7 @@ class TextWriter {
 
 std::string to_text(const Report& report, const TextStyle& style) {
   TextWriter writer(style);
-  writer.write(report, 0);
+  if (!report.without_text) writer.write(report, 0);
   return writer.take();
 }
 

@@ -325,9 +325,8 @@ Answer run(const CompareOptions& options, Job& job) {
         "--against ACTUAL and --explain."});
   Report report = std::move(head);
   for (std::string& warning : found.warnings) report.warnings.push_back(std::move(warning));
-  if (close && !job.json()) report.items.clear();  // like diff
-  if (!close || job.json())
-    for (Report::Item& item : found.items) report.add(std::move(item));
+  for (Report::Item& item : found.items) report.add(std::move(item));
+  report.without_text = close;  // like diff
   job.deliver(std::move(report), {});
   return close ? Answer::yes : Answer::no;
 }
