@@ -26,7 +26,7 @@ std::string read_name(const std::string& word) {
 }
 
 // The name of a file of a kind that its suffix says: another one is perhaps an array's, which would be lost.
-auto with_suffix(std::vector<std::string> suffixes, const std::string& what) {
+auto with_suffix(const std::vector<std::string>& suffixes, const std::string& what) {
   return [=](const std::string& word) {
     for (const std::string& suffix : suffixes)
       if (read_name(word).size() > suffix.size() && word.ends_with(suffix)) return word;

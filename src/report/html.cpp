@@ -126,14 +126,14 @@ class PageWriter {
       }
     put("<section>\n");
     heading(table.title, level);
-    put("<div class=\"wide\"><table class=\"data\"><thead><tr>");
+    put(R"(<div class="wide"><table class="data"><thead><tr>)");
     for (std::size_t c = 0; c < columns; ++c) {
       if (!shows(c)) continue;
       const TableColumn& column = table.columns[c];
       const bool is_bar = column.unit == Unit::bar;
-      put("<th scope=\"col\"{}>{}</th>",
-          is_bar       ? " class=\"bar\""
-          : numeric[c] ? " class=\"number\""
+      put(R"(<th scope="col"{}>{}</th>)",
+          is_bar       ? R"( class="bar")"
+          : numeric[c] ? R"( class="number")"
                        : "",
           escaped(column.label.empty() && !is_bar ? column.key : column.label));
     }
@@ -159,7 +159,7 @@ class PageWriter {
     if (unit == Unit::bar) {
       const double* share = std::get_if<double>(&value);
       const double width = share != nullptr && largest > 0 ? 100 * *share / largest : 0;
-      put("<td class=\"bar\" data-v=\"{}\"><span style=\"width:{:.2f}%\"></span></td>", key,
+      put(R"(<td class="bar" data-v="{}"><span style="width:{:.2f}%"></span></td>)", key,
           std::isfinite(width) ? width : 0);
       return;
     }
@@ -175,7 +175,7 @@ class PageWriter {
       text = report::cell(value, unit);
     }
     if (is_number(value))
-      put("<td class=\"number\"{}>{}</td>", key == text ? "" : fmt::format(" data-v=\"{}\"", key),
+      put(R"(<td class="number"{}>{}</td>)", key == text ? "" : fmt::format(R"( data-v="{}")", key),
           escaped(text));
     else
       put("<td>{}</td>", escaped(text, kLongText));
@@ -248,7 +248,7 @@ std::string to_html(const Report& report, const ReportEnvelope& envelope) {
     if (title.size() < 100) title += " " + value;
   page.put(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      R"(<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; )"
       "script-src 'unsafe-inline'; img-src data:\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n",
@@ -258,14 +258,14 @@ std::string to_html(const Report& report, const ReportEnvelope& envelope) {
   if (!envelope.command_line.empty())
     page.put("<pre class=\"command\">{}</pre>\n", escaped(envelope.command_line, report::kLongText));
   if (!envelope.inputs.empty()) {
-    page.put("<dl class=\"inputs\">");
+    page.put(R"(<dl class="inputs">)");
     for (const auto& [role, value] : envelope.inputs)
       page.put("<div><dt>{}</dt><dd>{}</dd></div>", escaped(role), escaped(value, report::kLongText));
     page.put("</dl>\n");
   }
   page.put("</header>\n<main>\n");
   if (!report.warnings.empty()) {
-    page.put("<ul class=\"warnings\">");
+    page.put(R"(<ul class="warnings">)");
     for (const std::string& warning : report.warnings)
       page.put("<li>{}</li>", escaped(warning, report::kLongText));
     page.put("</ul>\n");

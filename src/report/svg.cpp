@@ -115,14 +115,14 @@ class Drawing {
     // Room for the title and the legend, whatever the plot has.
     const double all_width = std::max(kLeft + width_ + gap + kRight, 420.0);
     const double all_height = kTop + height_ + gap + kBelow;
-    put("<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"blocks\" viewBox=\"0 0 {} {}\" width=\"{}\" "
-        "height=\"{}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">",
+    put(R"(<svg xmlns="http://www.w3.org/2000/svg" class="blocks" viewBox="0 0 {} {}" width="{}" )"
+        R"(height="{}" role="img" font-family="sans-serif" font-size="12">)",
         number(all_width), number(all_height), number(all_width), number(all_height));
     if (!style_.style.empty()) put("<style>{}</style>", style_.style);
     put("<title>{}</title>", escaped(picture_.title));
     if (!style_.description.empty()) put("<desc>{}</desc>", escaped(style_.description, 2000));
-    if (!style_.style.empty()) put("<rect class=\"paper\" width=\"100%\" height=\"100%\"/>");
-    put("<text x=\"{}\" y=\"18\" class=\"title\">{}</text>", number(kLeft), escaped(picture_.title, 90));
+    if (!style_.style.empty()) put(R"(<rect class="paper" width="100%" height="100%"/>)");
+    put(R"(<text x="{}" y="18" class="title">{}</text>)", number(kLeft), escaped(picture_.title, 90));
     cells();
     axes(gap);
     if (style_.profiles) profiles();
@@ -156,28 +156,28 @@ class Drawing {
     const double sy = height_ / rows * static_cast<double>(picture_.row_axis.block * grid_.rows_per_cell);
     const Paths paths = paths_of(grid_);
     const bool hatched = std::min(sx, sy) >= kHatchedCell;
-    put("<clipPath id=\"plot{0}\"><rect x=\"{1}\" y=\"{2}\" width=\"{3}\" height=\"{4}\"/></clipPath>",
-        style_.id, number(kLeft), number(kTop), number(width_), number(height_));
+    put(R"(<clipPath id="plot{0}"><rect x="{1}" y="{2}" width="{3}" height="{4}"/></clipPath>)", style_.id,
+        number(kLeft), number(kTop), number(width_), number(height_));
     if (hatched)
-      put("<pattern id=\"hatch{}\" patternUnits=\"userSpaceOnUse\" width=\"6\" height=\"6\" "
-          "patternTransform=\"scale({:.6g} {:.6g}) rotate(45)\"><path class=\"hatch\" d=\"M0 0v6\"/></pattern>",
+      put(R"(<pattern id="hatch{}" patternUnits="userSpaceOnUse" width="6" height="6" )"
+          R"svg(patternTransform="scale({:.6g} {:.6g}) rotate(45)"><path class="hatch" d="M0 0v6"/></pattern>)svg",
           style_.id, 1 / sx, 1 / sy);
-    put("<rect class=\"cell-E\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>", number(kLeft), number(kTop),
+    put(R"(<rect class="cell-E" x="{}" y="{}" width="{}" height="{}"/>)", number(kLeft), number(kTop),
         number(width_), number(height_));
-    put("<g clip-path=\"url(#plot{})\"><g transform=\"translate({} {}) scale({:.6g} {:.6g})\" "
-        "shape-rendering=\"crispEdges\">",
+    put(R"svg(<g clip-path="url(#plot{})"><g transform="translate({} {}) scale({:.6g} {:.6g})" )svg"
+        R"(shape-rendering="crispEdges">)",
         style_.id, number(kLeft), number(kTop), sx, sy);
     for (const CellState state : states_of(picture_)) {
       const std::string& data = paths.data[static_cast<std::size_t>(state)];
       if (data.empty()) continue;
-      put("<path class=\"cell-{}\" d=\"{}\"><title>{}</title></path>", letter_of(state), data,
+      put(R"(<path class="cell-{}" d="{}"><title>{}</title></path>)", letter_of(state), data,
           escaped(state_name(picture_, state)));
       if (state == CellState::partial && hatched)
-        put("<path fill=\"url(#hatch{})\" d=\"{}\"><title>{}</title></path>", style_.id, data,
+        put(R"svg(<path fill="url(#hatch{})" d="{}"><title>{}</title></path>)svg", style_.id, data,
             escaped(state_name(picture_, state)));
     }
     out_ += "</g></g>";
-    put("<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>", number(kLeft), number(kTop),
+    put(R"(<rect class="frame" x="{}" y="{}" width="{}" height="{}"/>)", number(kLeft), number(kTop),
         number(width_), number(height_));
   }
 
@@ -197,19 +197,18 @@ class Drawing {
     const std::int64_t columns = elements_along(picture_.column_axis, picture_.columns);
     if (rows < 1 || columns < 1) return;
     ticks(rows, height_, 16, [&](std::int64_t at, double y) {
-      put("<path class=\"frame\" d=\"M{} {}h-4\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+      put(R"(<path class="frame" d="M{} {}h-4"/><text x="{}" y="{}" text-anchor="end">{}</text>)",
           number(kLeft), number(kTop + y), number(kLeft - 7), number(kTop + y + 4), at);
     });
     const double bottom = kTop + height_ + gap;
-    ticks(
-        columns, width_, 9 + 7 * static_cast<double>(fmt::format("{}", columns).size()),
-        [&](std::int64_t at, double x) {
-          put("<path class=\"frame\" d=\"M{} {}v4\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-              number(kLeft + x), number(bottom), number(kLeft + x), number(bottom + 17), at);
-        });
-    put("<text transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+    ticks(columns, width_, 9 + 7 * static_cast<double>(fmt::format("{}", columns).size()),
+          [&](std::int64_t at, double x) {
+            put(R"(<path class="frame" d="M{} {}v4"/><text x="{}" y="{}" text-anchor="middle">{}</text>)",
+                number(kLeft + x), number(bottom), number(kLeft + x), number(bottom + 17), at);
+          });
+    put(R"svg(<text transform="translate(14 {}) rotate(-90)" text-anchor="middle">{}</text>)svg",
         number(kTop + height_ / 2), escaped(axis_name(picture_.row_axis)));
-    put("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", number(kLeft + width_ / 2),
+    put(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", number(kLeft + width_ / 2),
         number(bottom + 33), escaped(axis_name(picture_.column_axis)));
   }
 
@@ -227,7 +226,7 @@ class Drawing {
                        number(length), of_rows ? "V" : "H", number(at + side));
       }
       if (!data.empty()) data += of_rows ? "H0z" : "V0z";
-      put("<g transform=\"translate({} {})\"><path class=\"profile\" d=\"{}\"><title>{}</title></path></g>",
+      put(R"svg(<g transform="translate({} {})"><path class="profile" d="{}"><title>{}</title></path></g>)svg",
           number(of_rows ? kLeft + width_ + 8 : kLeft), number(of_rows ? kTop : kTop + height_ + 8), data,
           of_rows ? "blocks of each row that are not empty; at the most " + percent(most)
                   : "blocks of each column that are not empty; at the most " + percent(most));
@@ -248,12 +247,12 @@ class Drawing {
       std::string text = state_name(picture_, state);
       if (state != CellState::mixed)
         text += fmt::format(" {}", core::format_count(blocks[static_cast<std::size_t>(state)]));
-      put("<rect class=\"cell-{} swatch\" x=\"{}\" y=\"{}\" width=\"12\" height=\"12\"/><text x=\"{}\" "
-          "y=\"{}\">{}</text>",
+      put(R"(<rect class="cell-{} swatch" x="{}" y="{}" width="12" height="12"/><text x="{}" )"
+          R"(y="{}">{}</text>)",
           letter_of(state), number(x), number(y - 10), number(x + 17), number(y), escaped(text));
       x += 17 + 7 * static_cast<double>(text.size()) + 14;
     }
-    put("<text x=\"{}\" y=\"{}\">1 cell = {} x {} {}{}</text>", number(kLeft), number(y + 18),
+    put(R"(<text x="{}" y="{}">1 cell = {} x {} {}{}</text>)", number(kLeft), number(y + 18),
         core::format_count(grid_.rows_per_cell), core::format_count(grid_.columns_per_cell),
         escaped(picture_.block_name), grid_.rows_per_cell * grid_.columns_per_cell == 1 ? "" : "s");
   }

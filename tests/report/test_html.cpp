@@ -135,8 +135,7 @@ TEST_CASE("the map's runs are the blocks, with what emptied them") {
   constexpr std::int64_t rows = 17, columns = 9;
   std::vector<std::uint8_t> states(rows * columns);
   for (auto& state : states) state = static_cast<std::uint8_t>(random() % 4);
-  for (std::int64_t c = 0; c < columns; ++c)
-    states[5 * columns + c] = states[4 * columns + c];  // a row twice
+  for (std::size_t c = 0; c < columns; ++c) states[5 * columns + c] = states[4 * columns + c];  // a row twice
   BlockPicture picture = picture_of(rows, columns, states);
   picture.marked_name = "wrong";
   picture.details = [] {

@@ -19,8 +19,8 @@ namespace {
 std::vector<int> covered(const std::string& svg, char letter, std::int64_t rows, std::int64_t columns) {
   std::vector<int> cells(static_cast<std::size_t>(rows * columns));
   std::smatch path;
-  if (!std::regex_search(svg, path,
-                         std::regex("<path class=\"cell-" + std::string(1, letter) + "\" d=\"([^\"]*)\"")))
+  if (!std::regex_search(
+          svg, path, std::regex(R"(<path class="cell-)" + std::string(1, letter) + R"svg(" d="([^"]*)")svg")))
     return cells;
   const std::string data = path[1];
   const std::regex rectangle("M(\\d+) (\\d+)h(\\d+)v(\\d+)h-(\\d+)z");
@@ -55,7 +55,7 @@ TEST_CASE("every block is drawn once, in its state's path") {
 
 TEST_CASE("equal blocks are one rectangle, however many they are") {
   const std::string svg = to_svg(picture_of(512, 512, std::vector<std::uint8_t>(512 * 512, 2)), "");
-  CHECK(svg.find("d=\"M0 0h512v512h-512z\"") != std::string::npos);
+  CHECK(svg.find(R"(d="M0 0h512v512h-512z")") != std::string::npos);
   CHECK(svg.size() < 6000);
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("more than a million shapes are refused") {
 }
 
 TEST_CASE("names are escaped, control characters and marks of direction written out") {
-  CHECK(report::escaped("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#39;");
+  CHECK(report::escaped(R"(a<b>&"')") == "a&lt;b&gt;&amp;&quot;&#39;");
   CHECK(report::escaped("x\x01\n") == "x\\x01\\x0a");
   CHECK(report::escaped("a\u202eb") == "a\\xe2\\x80\\xaeb");
   CHECK(report::escaped("\u00e4\u4e2d") == "\u00e4\u4e2d");
