@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/parallel.hpp"
 #include "core/text.hpp"
 #include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
@@ -336,19 +337,21 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   Sparsity sparsity;
   sparsity.options = plan_->options;
   sparsity.shape = {first.head_count(), first.q_length(), first.kv_length()};
-  for (std::size_t s = 0; s < blocks.size(); ++s) {
+  sparsity.sizes.resize(blocks.size());
+  core::parallel_for(std::ssize(blocks), 20 * static_cast<double>(all_blocks), [&](std::int64_t n) {
+    const auto s = static_cast<std::size_t>(n);
     const MaskInfo info = put_together(plan_->sizes[s], distinct, std::move(scans[s]), tables[s]);
     tables[s].reset();
     std::vector<std::vector<std::int64_t>> visited;
     for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
-    sparsity.sizes.push_back(cost_of(info, visited));
-    if (s > 0) continue;
+    sparsity.sizes[s] = cost_of(info, visited);
+    if (s > 0) return;
     for (const std::int64_t u : info.head_mask)
       sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
     if (runs)
       sparsity.parallel = mask::rank_loads(*runs, computed_pairs(*runs, info.block, visited, info.head_mask),
                                            first.kv_length(), info.block.q, ranks);
-  }
+  });
   sparsity.least = least_of(sparsity.sizes, sparsity.options);
   sparsity.masks = std::move(distinct.masks);
   sparsity.head_mask = std::move(distinct.of_head);
