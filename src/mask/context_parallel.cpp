@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
+#include <optional>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"

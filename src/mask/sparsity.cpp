@@ -8,11 +8,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"

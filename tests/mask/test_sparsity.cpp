@@ -5,13 +5,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <map>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "mask/plan.hpp"
 #include "mask/scan.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"
