@@ -111,6 +111,16 @@ const Command* sibling_with(const Command& command, const std::string& option) {
   return nullptr;
 }
 
+// The few commands that have this option: "mask, check mask-info".
+std::string commands_with(const std::string& option) {
+  constexpr std::size_t kFew = 6;
+  std::vector<std::string> names;
+  for (const Command& command : commands())
+    for (const Command& one : command.actions.empty() ? std::span(&command, 1) : std::span(command.actions))
+      if (Parser(one).app.get_option_no_throw(option) != nullptr) names.push_back(one.name);
+  return names.size() > kFew ? "" : fmt::format("{}", fmt::join(names, ", "));
+}
+
 // What the parser could not place.
 void refuse_extras(const Command& command, const CLI::App& app) {
   std::vector<std::string> names{"--help"};
@@ -127,6 +137,8 @@ void refuse_extras(const Command& command, const CLI::App& app) {
       error.hint(fmt::format("'ejk {}' has such an option", other->name));
     else if (const auto nearest = nearest_name(word, names))
       error.hint(fmt::format("did you mean '{}'?", *nearest));
+    else if (const std::string others = commands_with(word); !others.empty())
+      error.hint(fmt::format("it is an option of {}", others));
     else
       error.hint(fmt::format("'ejk {} -h' lists the options", command.name));
     throw error;
@@ -159,6 +171,21 @@ Error reworded(const Command& command, const CLI::App& app, const CLI::ParseErro
   return usage(message);
 }
 
+// What a shell takes for the same words.
+std::string command_line(const Command& command, const std::vector<std::string>& words) {
+  std::string line = "ejk " + command.name;
+  for (const std::string& word : words) {
+    const bool is_plain = !word.empty() && word.find_first_not_of(
+                                               "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                               "0123456789_./:=,+@%-") == std::string::npos;
+    std::string text = word;
+    for (std::size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4)
+      text.replace(at, 1, "'\\''");
+    line += is_plain ? " " + word : " '" + text + "'";
+  }
+  return line;
+}
+
 // Standard input has one reader. What the words name is told before anything is read; what stands within an
 // expression is told when it is opened.
 void refuse_two_readers(const CLI::App& app) {
@@ -173,6 +200,7 @@ void refuse_two_readers(const CLI::App& app) {
 
 int run_command(const Command& command, std::vector<std::string> words, Voice& voice) {
   Parser parser(command);
+  std::string typed = command_line(command, words);
   // A request for help is answered, whatever else is wrong.
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
@@ -192,6 +220,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   voice.color = parser.shared.color;
 
   Job job(command, parser.set);
+  job.provenance.command_line(std::move(typed));
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
 

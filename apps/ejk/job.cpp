@@ -34,6 +34,7 @@ Job::Job(const Command& command, const OptionSet& options)
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
   choose_threads(options.shared().threads);
   if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
+  reporter_.check_files();
 }
 
 Job::InPhase::InPhase(Job& job, Phase phase)
@@ -58,20 +59,27 @@ bool Job::plan(Report report, std::int64_t peak_bytes) {
 }
 
 void Job::deliver(Report report, const std::vector<Output>& arrays) {
+  // What cannot be drawn is told before anything is written.
+  std::vector<FileContent> files = reporter_.pictures(report);
   statistics_.bytes_written =
       phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress()); });
   statistics_.bytes_read = inputs.bytes_read();
-  reporter_.print(std::move(report), outputs.to_stdout(), statistics_);
+  reporter_.add_statistics(report, statistics_);
+  for (FileContent& page : reporter_.page(report)) files.push_back(std::move(page));
+  write_files(files);
+  reporter_.print(report, outputs.to_stdout());
 }
 
 void Job::deliver_text(const std::string& text, Report report) {
   if (json()) return deliver(std::move(report), {});
+  write_files(reporter_.page(report));
   phase(Phase::write, [&] { write_text(stdout, text, "cannot write to stdout"); });
   Report beside;
   beside.warnings = std::move(report.warnings);
   statistics_.bytes_read = inputs.bytes_read();
   statistics_.bytes_written = static_cast<std::int64_t>(text.size());
-  reporter_.print(std::move(beside), true, statistics_);
+  reporter_.add_statistics(beside, statistics_);
+  reporter_.print(beside, true);
 }
 
 }  // namespace ejk::app

@@ -47,6 +47,7 @@ class Job {
 
   bool is_dry_run() const { return options_.shared().dry_run; }
   bool json() const { return reporter_.json(); }
+  bool wants_picture() const { return reporter_.wants_picture(); }
 
   /// Throws Error{budget} when the work would take more than allowed; a dry run says first how much.
   void require_memory(std::int64_t peak_bytes) {

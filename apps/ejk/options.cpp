@@ -25,6 +25,16 @@ std::string read_name(const std::string& word) {
   return word;
 }
 
+// The name of a file of a kind that its suffix says: another one is perhaps an array's, which would be lost.
+auto with_suffix(std::vector<std::string> suffixes, const std::string& what) {
+  return [=](const std::string& word) {
+    for (const std::string& suffix : suffixes)
+      if (read_name(word).size() > suffix.size() && word.ends_with(suffix)) return word;
+    throw usage(fmt::format("'{}' is no name of a {}: it ends in {}", printable(word), what,
+                            fmt::join(suffixes, " or ")));
+  };
+}
+
 When read_when(const std::string& word) {
   constexpr When values[] = {When::automatic, When::always, When::never};
   return values[read_choice(word, {"auto", "always", "never"})];
@@ -214,6 +224,16 @@ void declare_shared(OptionSet& set, const Command& command) {
   shared(add_flag(set, "--json", into.json,
                   "the report as one JSON object, alone on stdout\nNo array is printed. With -o - it goes to "
                   "stderr. 'ejk help json COMMAND' lists its keys."));
+  shared(add_word(set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
+                  "write the report as one page, FILE.html\nIt holds all that it shows, block pictures "
+                  "included, and requests nothing: it can be mailed, and opens anywhere. An existing file is "
+                  "replaced."));
+  if (into.has_picture)
+    shared(
+        add_word(set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
+                 "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; past 4096 a side one "
+                 "for several, drawn as mixed where these differ. Of several masks each has a file: "
+                 "FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is replaced."));
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "

@@ -45,6 +45,9 @@ struct SharedOptions {
   bool allow_external = false;
   bool json = false;
   bool quiet = false;
+  std::string html;  // files that the report is written to as a page, and its pictures alone
+  std::string picture;
+  bool has_picture = false;  // the command's report has block pictures
   When progress = When::automatic;
   When color = When::automatic;
 };
@@ -124,6 +127,9 @@ class OptionSet {
 };
 
 void declare_shared(OptionSet& set, const Command& command);
+
+/// --picture, of commands whose reports have block pictures.
+inline void declare_picture(OptionSet& set) { set.shared().has_picture = true; }
 
 /// A word that begins with "-[", a slice of stdin, looks like an option to the parser: it goes through with a
 /// space in front, which add_reference takes away.

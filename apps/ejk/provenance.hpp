@@ -19,12 +19,17 @@ class Provenance {
   /// known only when the inputs are.
   void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
 
+  /// What was typed, as a shell reads it.
+  void command_line(std::string text) { command_line_ = std::move(text); }
+  const std::string& command_line() const { return command_line_; }
+
   const std::vector<std::pair<std::string, std::string>>& inputs() const { return inputs_; }
   const std::map<std::string, std::string>& settings() const { return settings_; }
 
  private:
   std::vector<std::pair<std::string, std::string>> inputs_;
   std::map<std::string, std::string> settings_;
+  std::string command_line_;
 };
 
 }  // namespace ejk::app

@@ -1,11 +1,11 @@
-// One report, three ways out: text for a person, JSON for a program, nothing with -q.
+// One report, several ways out: text for a person, JSON for a program, nothing with -q; and files for people who
+// look at it later.
 #include "reporter.hpp"
 
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "ejk/threads.hpp"
 #include "terminal.hpp"
@@ -47,10 +47,52 @@ std::function<void(std::int64_t, std::int64_t)> Reporter::progress(bool array_on
   return [bar = bar_](std::int64_t done, std::int64_t all) { (*bar)(done, all); };
 }
 
-void Reporter::print(Report report, bool on_stderr, const RunStatistics& statistics) {
+ReportEnvelope Reporter::envelope() const {
+  return {command_.word(), provenance_.inputs(), printable(provenance_.command_line(), 4000), shared_.stats};
+}
+
+void Reporter::check_files() const {
+  const std::pair<const char*, const std::string*> files[] = {
+      {"--output", &shared_.output}, {"--html", &shared_.html}, {"--picture", &shared_.picture}};
+  for (const auto& [option, path] : files)
+    for (const auto& [other, same] : files)
+      if (!path->empty() && option != other && *path == *same)
+        throw Error(Error::Kind::usage,
+                    fmt::format("{}: {} and {} name the same file", printable(*path), option, other));
+  for (const std::string* path : {&shared_.html, &shared_.picture})
+    if (!path->empty() && !shared_.dry_run) check_file(*path);
+}
+
+std::vector<FileContent> Reporter::pictures(const Report& report) const {
+  std::vector<FileContent> files;
+  if (shared_.picture.empty()) return files;
+  const std::string& path = shared_.picture;
+  const std::size_t dot = path.rfind('.');
+  const std::vector<const BlockPicture*> pictures = pictures_of(report);
+  if (pictures.empty())
+    throw Error(Error::Kind::input, fmt::format("{}: there are no blocks to draw", printable(path)));
+  const std::string by = envelope().command_line;
+  for (std::size_t n = 0; n < pictures.size(); ++n) {
+    const std::string name =
+        pictures.size() == 1 ? path : fmt::format("{}-{}{}", path.substr(0, dot), n, path.substr(dot));
+    try {
+      files.push_back({name, path.ends_with(".png") ? to_png(*pictures[n], by) : to_svg(*pictures[n], by)});
+    } catch (Error& error) {
+      error.at(name);
+      throw;
+    }
+  }
+  return files;
+}
+
+std::vector<FileContent> Reporter::page(const Report& report) const {
+  if (shared_.html.empty()) return {};
+  return {{shared_.html, to_html(report, envelope())}};
+}
+
+void Reporter::add_statistics(Report& report, const RunStatistics& statistics) const {
   if (shared_.stats)
     report.add(Section{"stats", "statistics", std::make_shared<Report>(described(statistics))});
-  print(report, on_stderr);
 }
 
 void Reporter::print(const Report& report, bool on_stderr) {
@@ -61,8 +103,8 @@ void Reporter::print(const Report& report, bool on_stderr) {
     for (const std::string& warning : report.warnings)
       say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
   if (shared_.quiet) return;
-  const std::string text = shared_.json ? to_json(report, {command_.word(), provenance_.inputs()})
-                                        : to_text(report, text_style(stream, shared_.color));
+  const std::string text =
+      shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));
   if (on_stderr)
     say(text);
   else

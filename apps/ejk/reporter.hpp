@@ -1,11 +1,13 @@
-// What a run says: the report as text or JSON, warnings, statistics, the progress bar.
+// What a run says: the report as text, JSON, a page or pictures, warnings, statistics, the progress bar.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/report.hpp"
 #include "options.hpp"
@@ -36,13 +38,24 @@ class Reporter {
   /// A progress bar, drawn when the work takes long; a new one takes the place of the last.
   std::function<void(std::int64_t done, std::int64_t all)> progress(bool array_on_stdout);
 
-  /// Prints warnings and the report, on stderr where stdout is an array's or a text's; with --stats the
-  /// statistics as well.
-  void print(Report report, bool on_stderr, const RunStatistics& statistics);
-  /// Without statistics: of what is not done yet.
+  /// Throws Error{usage, output} where --html and --picture name files that cannot be written.
+  void check_files() const;
+  /// A picture is wanted, of a report that has none otherwise.
+  bool wants_picture() const { return !shared_.picture.empty() || !shared_.html.empty(); }
+  /// The pictures that --picture asks for.
+  std::vector<FileContent> pictures(const Report& report) const;
+  /// The page that --html asks for.
+  std::vector<FileContent> page(const Report& report) const;
+
+  /// With --stats.
+  void add_statistics(Report& report, const RunStatistics& statistics) const;
+
+  /// Prints warnings and the report, on stderr where stdout is an array's or a text's.
   void print(const Report& report, bool on_stderr);
 
  private:
+  ReportEnvelope envelope() const;
+
   const Command& command_;
   const SharedOptions& shared_;
   const Provenance& provenance_;

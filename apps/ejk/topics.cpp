@@ -117,6 +117,9 @@ goes to stdout, and arrays are not printed:
   ejk mask-info --mask causal --shape 64x64 --block 16x16 --json | jq .result
 With -o - (an array on stdout) the report goes to stderr.
 
+--html FILE writes the same report as one page for people, --picture FILE (of
+mask, mask-info, sparsity and check mask-info) its block pictures alone.
+
 'ejk help json COMMAND' lists the keys of a command's result. Scripts may rely
 on the keys, the exit status and the layout of written files; the text of
 reports may change.

@@ -268,6 +268,9 @@ std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, Blo
 struct MaskInfoClaims {
   std::vector<Mask> masks = {};  // that it is to store: one a head, or one for all. Empty: not claimed
   StoredSettings settings = {};  // what the arrays do not say
+  /// The facts have block pictures, for pages, of at most so many rows of the index arrays (with masks, of heads
+  /// with a row and a mask of their own): a byte a block each. Blocks that differ from the mask are marked.
+  std::int64_t pictures = 0;
 };
 
 /// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that

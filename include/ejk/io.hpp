@@ -171,6 +171,19 @@ void write_array(const ArrayReference& target, const NamedArray& array, const Wr
 void check_target(const ArrayReference& target, const std::vector<std::string>& names, bool several,
                   const WriteOptions& options = {});
 
+/// A file and all that is to be in it.
+struct FileContent {
+  std::string path;
+  std::string bytes;
+};
+
+/// Writes files whole or not at all, all or none, in place of those that are there; links are followed. Throws
+/// Error{output}.
+void write_files(const std::vector<FileContent>& files);
+
+/// What can be known of that before: the folder exists, the file could be made or replaced.
+void check_file(const std::string& path);
+
 /// Writes the array as text that numpy.loadtxt reads: the last axis on a line, a blank line between 2-D
 /// slices, bool as 0 and 1, floats so that they read back exactly. Throws Error{output} when `out` fails.
 void print_array(std::FILE* out, const ArraySource& array);

@@ -65,6 +65,10 @@ struct MaskSummary {
   std::int64_t distinct_partial_blocks = 0;  // within this mask
   std::vector<IndexRange> rows_without_key;
   std::vector<IndexRange> keys_without_row;
+  /// Of partial blocks: their True elements in each cell of cell_blocks × cell_blocks blocks, a power of two;
+  /// by rows, at most 128 cells a side.
+  std::int64_t cell_blocks = 1;
+  std::vector<std::int64_t> partial_elements;
 };
 
 struct MaskInfo {
@@ -190,5 +194,9 @@ Report describe(const MaskInfoPlan& plan);
 
 /// The sparsity report.
 Report describe(const MaskInfo& info);
+
+/// A mask's blocks of the smallest size, a power of two, that gives at most 2048 a side: single elements of a
+/// mask that is not longer. Reads the mask; memory: the states. Pages alone show it.
+BlockPicture picture_of(const Mask& mask, std::string key, std::string title);
 
 }  // namespace ejk

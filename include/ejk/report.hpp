@@ -1,9 +1,10 @@
-// Reports: one value that holds what a command has to say, and its renderers. The text is for people and may
-// change; the JSON is for programs: its keys stay, its numbers are unrounded.
+// Reports: one value that holds what a command has to say, and its renderers. The text and the page are for
+// people and may change; the JSON is for programs: its keys stay, its numbers are unrounded.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -63,9 +64,29 @@ struct Table {
 /// A count computed as a double: a whole number while a double can tell it from its neighbours.
 ReportValue whole_number(double count);
 
-/// A grid of block states (0 empty, 1 partial, 2 full). In text it is drawn at the window's width: a cell
-/// that stands for several blocks is empty or full only if all of them are, partial if all are, else mixed;
-/// the scale is stated and no row or column is left out. In JSON: rows of letters of at most 64 cells.
+/// What lies along a side of a block picture.
+struct PictureAxis {
+  std::string name;         // in the plural, "queries"; empty: blocks are told by their index alone
+  std::int64_t block = 1;   // elements of a block
+  std::int64_t length = 0;  // elements in all: the last block may be cut short
+};
+
+/// What more is known of the blocks of a picture. Only a page shows it.
+struct BlockDetails {
+  /// The share of elements that are True in cells of `blocks_per_cell` × `blocks_per_cell` blocks, by rows;
+  /// empty: unknown. A power of two.
+  std::int64_t blocks_per_cell = 1;
+  std::vector<double> density;
+  /// What empties blocks ("causal"), at most 26.
+  std::vector<std::string> causes;
+  /// For each block of a row the index of what empties it; anything else: not known, or not empty.
+  std::function<void(std::int64_t row, std::uint8_t* causes)> causes_of;
+};
+
+/// A grid of block states (0 empty, 1 partial, 2 full, 3 marked). In text it is drawn at the window's width: a
+/// cell that stands for several blocks is marked if one of them is; else empty, partial or full if all of them
+/// are, else mixed; the scale is stated and no row or column is left out. In JSON: rows of letters of at most
+/// 64 cells.
 struct BlockPicture {
   std::string key;
   std::string title;
@@ -75,6 +96,12 @@ struct BlockPicture {
   /// What the states and the grid's cells are called, in the text and in the legend of the JSON.
   std::array<std::string, 3> state_names = {"empty", "partial", "full"};
   std::string block_name = "block";
+  /// What state 3 is called; empty where no block is in it.
+  std::string marked_name = {};
+  PictureAxis row_axis = {}, column_axis = {};
+  std::function<BlockDetails()> details = {};  // null where no more is known
+  /// Text and JSON leave it out: the report's arrays or numbers say the same.
+  bool page_only = false;
 };
 
 struct Report;
@@ -125,15 +152,34 @@ struct TextStyle {
 /// Lines of at most `width` columns where the content allows, ending in a newline.
 std::string to_text(const Report& report, const TextStyle& style = {});
 
-/// What surrounds a report in JSON.
-struct JsonEnvelope {
+/// What surrounds a report in JSON and on a page.
+struct ReportEnvelope {
   std::string command;
-  std::vector<std::pair<std::string, std::string>> inputs;  // role ("mask") and reference or value
+  std::vector<std::pair<std::string, std::string>> inputs = {};  // role ("mask") and reference or value
+  std::string command_line = {};  // as it was typed, on one line; in pages alone
+  bool with_times = false;        // pages show seconds and what is counted by them
 };
 
 /// {"schema": 1, "ejk_version", "command", "inputs": [{"role", "value"}], "result", "warnings"}, one object
 /// on one line and a newline. NaN and infinities are null, invalid UTF-8 is replaced.
-std::string to_json(const Report& report, const JsonEnvelope& envelope);
+std::string to_json(const Report& report, const ReportEnvelope& envelope);
+
+/// One HTML page that holds all that it shows and asks for nothing, as its Content-Security-Policy says. It can
+/// be read without scripts; with them tables sort, and block pictures zoom and say what is under the pointer.
+/// Equal reports give equal bytes. Bytes: at most some 200 KiB for pictures, and the rows of tables, of which
+/// each shows the first 500.
+std::string to_html(const Report& report, const ReportEnvelope& envelope);
+
+/// The block pictures of a report and its sections, in its order; valid as long as the report.
+std::vector<const BlockPicture*> pictures_of(const Report& report);
+
+/// An image/png file: one pixel a block, or a square of pixels where there are few. Of more than 4096 blocks a
+/// side, one pixel for several: see BlockPicture for the state it shows. It carries the command line.
+std::string to_png(const BlockPicture& picture, const std::string& command_line);
+
+/// An image/svg+xml file with axes and a legend, scaled as to_png. Throws Error{output} where it would hold
+/// more than a million shapes: such a picture is better a PNG.
+std::string to_svg(const BlockPicture& picture, const std::string& command_line);
 
 /// "0.1.0".
 const char* version();

@@ -133,7 +133,11 @@ class MaskInfoCheck {
     check_patterns();
     found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
     for (std::int64_t row = 0; row < layout_.layout.rows; ++row) check_padding(row);
-    if (!claims_.masks.empty()) compare();
+    if (!claims_.masks.empty())
+      compare();
+    else
+      for (std::int64_t row = 0; row < layout_.layout.rows; ++row)
+        add_picture(row * (layout_.heads / layout_.layout.rows), states_of(row));
     return std::move(found_);
   }
 
@@ -502,17 +506,49 @@ class MaskInfoCheck {
     return all;
   }
 
+  using States = std::shared_ptr<std::vector<std::uint8_t>>;
+
+  // What a kernel computes of a row of the index arrays, where a picture of it is still wanted.
+  States states_of(std::int64_t row) const {
+    if (pictures_ == claims_.pictures) return nullptr;
+    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
+    auto states =
+        std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(grid.q_blocks * grid.kv_blocks));
+    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
+      for (const BlockGrid::Entry& entry : grid.row(i))
+        (*states)[static_cast<std::size_t>(i * grid.kv_blocks + entry.column)] =
+            entry.pattern == BlockGrid::kFull ? 2 : 1;
+    return states;
+  }
+
+  void add_picture(std::int64_t head, const States& states) {
+    if (!states) return;
+    const mask::Layout& layout = layout_.layout;
+    BlockPicture picture{
+        fmt::format("picture_{}", pictures_++),
+        fmt::format("blocks that a kernel computes for head {} (queries down, keys across)", head),
+        layout.q_blocks, layout.kv_blocks, states};
+    if (!claims_.masks.empty()) picture.marked_name = "differs from the mask";
+    picture.row_axis = {"queries", arrays_.block.q, layout_.q_length};
+    picture.column_axis = {"keys", arrays_.block.kv, layout_.kv_length};
+    picture.page_only = true;
+    found_.facts().add(std::move(picture));
+  }
+
   void compare() {
     std::atomic<std::int64_t> wrong_blocks = 0;
     std::int64_t done = 0;
     const std::vector<Shared> all = shared_heads();
     const std::int64_t steps = std::ssize(all) * layout_.layout.q_blocks;
     for (const Shared& shared : all) {
+      const States states = states_of(shared.row);
       const MaskPair pair(computed(shared.row, shared.wanted), shared.wanted, arrays_.block);
       pair.compare(
           found_, options_,
           [&](Findings& found, const BlockDifference& difference) {
             wrong_blocks += shared.heads;
+            if (states)
+              (*states)[static_cast<std::size_t>(difference.i * layout_.layout.kv_blocks + difference.j)] = 3;
             found.add(
                 difference.missing > 0 ? "missing" : "outside", pair.place(shared.head, difference),
                 [&] { return explain(shared, difference); }, shared.heads);
@@ -520,6 +556,7 @@ class MaskInfoCheck {
           [&](std::int64_t rows) {
             if (options_.progress) options_.progress(done += rows, steps);
           });
+      add_picture(shared.head, states);
     }
     found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
     if (arrays_.is_computable())
@@ -689,7 +726,7 @@ class MaskInfoCheck {
   std::vector<std::shared_ptr<const BlockGrid>> grids_;  // of each row
   std::optional<mask::StoredPatterns> elements_;
   Patterns patterns_;
-  std::int64_t visited_ = 0;
+  std::int64_t visited_ = 0, pictures_ = 0;
   mutable std::mutex reading_;
   bool may_be_shrunk_ = false;
 };

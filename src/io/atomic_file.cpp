@@ -390,4 +390,15 @@ void remove_temporary_files() noexcept {
   io::Registry::remove_all();
 }
 
+void write_files(const std::vector<FileContent>& files) {
+  std::vector<io::AtomicFile> open;
+  for (const FileContent& file : files) {
+    open.emplace_back(file.path).write(file.bytes.data(), std::ssize(file.bytes));
+    open.back().close();
+  }
+  io::commit_all(open);
+}
+
+void check_file(const std::string& path) { io::check_can_write(path); }
+
 }  // namespace ejk

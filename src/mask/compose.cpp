@@ -114,6 +114,18 @@ class JoinMask final : public MaskNode {
     for (NearbyMask& other : b_.node().nearby()) all.push_back({std::move(other.text), with(a_, other.mask)});
     return all;
   }
+  std::vector<Mask> factors() const override {
+    std::vector<Mask> all;
+    if (join == Join::either) return all;
+    for (const Mask& operand : {a_, b_}) {
+      const std::vector<Mask> of = operand.node().factors();
+      if (of.empty())
+        all.push_back(operand);
+      else
+        all.insert(all.end(), of.begin(), of.end());
+    }
+    return all;
+  }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {

@@ -10,6 +10,7 @@
 #include "core/text.hpp"
 #include "ejk/mask_info.hpp"
 #include "mask/node.hpp"
+#include "mask/picture.hpp"
 #include "mask/plan.hpp"
 
 namespace ejk {
@@ -227,14 +228,13 @@ Report describe(const MaskInfo& info) {
   add_arrays(report, info, dense);
   add_loads(report, info);
 
-  constexpr std::size_t kPictures = 4;  // of distinct masks; each is a screen
+  constexpr std::size_t kScreens = 4, kPictures = 16;  // of distinct masks
   for (std::size_t u = 0; u < std::min(kPictures, info.summaries.size()); ++u) {
-    const Array& states = info.summaries[u].states;
-    const auto from = states.elements<std::uint8_t>();
-    report.add(BlockPicture{fmt::format("picture_{}", u),
-                            fmt::format("blocks of mask {} (queries down, keys across)", u),
-                            states.shape()[0], states.shape()[1],
-                            std::make_shared<const std::vector<std::uint8_t>>(from.begin(), from.end())});
+    BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
+    picture.key = fmt::format("picture_{}", u);
+    picture.title = fmt::format("blocks of mask {} (queries down, keys across)", u);
+    picture.page_only = u >= kScreens;
+    report.add(std::move(picture));
   }
   if (blind_rows > 0)
     report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",

@@ -80,6 +80,9 @@ class MaskNode {
   /// are left out. None of these is necessarily another mask.
   virtual std::vector<mask::NearbyMask> nearby() const { return {}; }
 
+  /// The masks whose intersection this is; none where it is not made as one.
+  virtual std::vector<Mask> factors() const { return {}; }
+
   virtual std::string text() const = 0;
   /// How tightly text() binds: 3 an atom or ~, 2 &, 1 |.
   virtual int binding() const { return 3; }

@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::int64_t kTaskElements = std::int64_t{1}
                                        << 21;  // rows of blocks are handed out in at least so much
+constexpr std::int64_t kMostCells = 128;       // a side, of the grid in which True elements are counted
 
 BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
   if (patterns == Patterns::kept) return block;
@@ -68,6 +69,9 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table)
   s.q_length = mask.q_length();
   s.kv_length = mask.kv_length();
   s.states = Array(DType::uint8, {q_blocks_, kv_blocks_});
+  while (core::ceil_div(std::max(q_blocks_, kv_blocks_), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
+  cell_blocks_ = s.cell_blocks;
+  cell_columns_ = core::ceil_div(kv_blocks_, cell_blocks_);
   if (table_ != nullptr) scan_.pattern_ids = Array(DType::int32, {q_blocks_, kv_blocks_});
 }
 
@@ -76,6 +80,8 @@ Scanner::Part Scanner::make_part() const {
   part.rows_seen.resize(static_cast<std::size_t>(words_for(mask_.q_length()) + 1));
   part.keys_seen.resize(static_cast<std::size_t>(words_for(mask_.kv_length()) + 1));
   part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
+  part.partial_elements.resize(
+      static_cast<std::size_t>(core::ceil_div(q_blocks_, cell_blocks_) * cell_columns_));
   part.block.resize(static_cast<std::size_t>(pattern_words_));
   if (table_ != nullptr) part.patterns.emplace(table_->part());
   return part;
@@ -202,7 +208,10 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
   gather(panel, column, width, row_words_, bits);
   std::fill(bits + panel.rows * row_words_, bits + pattern_words_, Word{0});
   ++part.partial_blocks;
-  part.true_elements += kernels::active().count_bits(bits, panel.rows * row_words_);
+  const std::int64_t elements = kernels::active().count_bits(bits, panel.rows * row_words_);
+  part.true_elements += elements;
+  part.partial_elements[static_cast<std::size_t>(i / cell_blocks_ * cell_columns_ + j / cell_blocks_)] +=
+      elements;
   mark_seen(part, bits, panel.rows, i * block_.q);
   const std::int64_t k = j * block_.kv, shift = k % 64;
   for (std::int64_t w = 0; w < row_words_; ++w) {
@@ -236,6 +245,8 @@ void Scanner::join(Part& part) {
   s.full_blocks += part.full_blocks;
   s.true_elements += part.true_elements;
   if (all_.rows_seen.empty()) all_ = make_part();
+  for (std::size_t c = 0; c < part.partial_elements.size(); ++c)
+    all_.partial_elements[c] += part.partial_elements[c];
   for (std::size_t w = 0; w < all_.rows_seen.size(); ++w) all_.rows_seen[w] |= part.rows_seen[w];
   for (std::size_t w = 0; w < all_.keys_seen.size(); ++w) all_.keys_seen[w] |= part.keys_seen[w];
   for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
@@ -252,6 +263,7 @@ void Scanner::join(Part& part) {
 
 Scan Scanner::finish() {
   MaskSummary& s = scan_.summary;
+  s.partial_elements = std::move(all_.partial_elements);
   for (std::int64_t j = 0; j < kv_blocks_; ++j)
     if (all_.full_columns[static_cast<std::size_t>(j)])
       set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
@@ -308,11 +320,13 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
   constexpr std::int64_t kMost = std::int64_t{1} << 52;
   if (!row || !one || std::max(*row, *one) > kMost) return std::nullopt;
+  const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *
+                             std::min(core::ceil_div(kv_length, block.kv), kMostCells);
   // A panel of bits and as much for an operand of a composed mask, one block, a bit for each query and each
-  // key, a byte for each column of blocks.
+  // key, a byte for each column of blocks, the counts.
   const auto part = [&](std::int64_t panel) {
     return 8 * (2 * panel + *one + words_for(q_length) + words_for(kv_length) + 2) +
-           core::ceil_div(kv_length, block.kv);
+           core::ceil_div(kv_length, block.kv) + cells;
   };
   const auto any_order = core::checked_mul(part(std::min(*row, std::max(kPanelWords, *one))), threads());
   if (!any_order || *any_order > std::int64_t{1} << 60) return std::nullopt;

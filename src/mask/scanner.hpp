@@ -28,9 +28,10 @@ class Scanner {
     std::int64_t partial_blocks = 0;
     std::int64_t full_blocks = 0;
     std::int64_t true_elements = 0;
-    std::vector<Word> rows_seen;     // all queries: those that see a key
-    std::vector<Word> keys_seen;     // all keys: those of partial blocks that some query sees
-    std::vector<char> full_columns;  // columns of blocks that hold a full block
+    std::vector<Word> rows_seen;                 // all queries: those that see a key
+    std::vector<Word> keys_seen;                 // all keys: those of partial blocks that some query sees
+    std::vector<char> full_columns;              // columns of blocks that hold a full block
+    std::vector<std::int64_t> partial_elements;  // as in MaskSummary
     std::optional<PatternTable> patterns;
     std::vector<IndexRange> rows;  // of blocks, that were worked on
 
@@ -83,6 +84,7 @@ class Scanner {
   std::int64_t q_blocks_, kv_blocks_;
   BlockShape held_;
   std::int64_t row_words_, pattern_words_;
+  std::int64_t cell_blocks_ = 1, cell_columns_ = 0;
   std::unique_ptr<BlockClassifier> classifier_;
 
   Scan scan_;

@@ -53,16 +53,17 @@ void put(Json& object, const Table& table) {
 }
 
 void put(Json& object, const BlockPicture& picture) {
+  if (picture.page_only) return;
   const report::CellGrid grid = report::shrink(picture, kPictureCells, kPictureCells);
   Json rows = Json::array();
   for (std::int64_t r = 0; r < grid.rows; ++r) {
     std::string row;
-    for (std::int64_t c = 0; c < grid.columns; ++c) row += "EPFM"[static_cast<std::size_t>(grid.at(r, c))];
+    for (std::int64_t c = 0; c < grid.columns; ++c) row += report::letter_of(grid.at(r, c));
     rows.push_back(std::move(row));
   }
   Json legend = Json::object();
-  for (std::size_t i = 0; i < 4; ++i)
-    legend[std::string(1, "EPFM"[i])] = report::state_name(picture, static_cast<report::CellState>(i));
+  for (const report::CellState state : report::states_of(picture))
+    legend[std::string(1, report::letter_of(state))] = report::state_name(picture, state);
   object[picture.key] = {
       {"title", picture.title},
       {"blocks", {picture.rows, picture.columns}},
@@ -91,7 +92,7 @@ Json object_of(const Report& report) {
 
 }  // namespace
 
-std::string to_json(const Report& report, const JsonEnvelope& envelope) {
+std::string to_json(const Report& report, const ReportEnvelope& envelope) {
   Json inputs = Json::array();
   for (const auto& [role, value] : envelope.inputs) inputs.push_back({{"role", role}, {"value", value}});
   Json all = Json::object();

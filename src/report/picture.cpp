@@ -1,5 +1,5 @@
-// A cell stands for a rectangle of blocks: in the state that all of them have, or as mixed. One pass over the
-// blocks.
+// A cell stands for a rectangle of blocks: in the state that all of them have, as mixed, or as marked where one
+// of them is. One pass over the blocks.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
 
@@ -8,6 +8,25 @@
 #include "core/checked.hpp"
 
 namespace ejk::report {
+
+std::string state_name(const BlockPicture& picture, CellState state) {
+  if (state == CellState::mixed) return "mixed";
+  return state == CellState::marked ? picture.marked_name
+                                    : picture.state_names[static_cast<std::size_t>(state)];
+}
+
+char letter_of(CellState state) { return "EPFMX"[static_cast<std::size_t>(state)]; }
+
+std::vector<CellState> states_of(const BlockPicture& picture) {
+  std::vector<CellState> states{CellState::empty, CellState::partial, CellState::full, CellState::mixed};
+  if (!picture.marked_name.empty()) states.push_back(CellState::marked);
+  return states;
+}
+
+CellState joined(CellState a, CellState b) {
+  if (a == CellState::marked || b == CellState::marked) return CellState::marked;
+  return a == b ? a : CellState::mixed;
+}
 
 CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t max_columns) {
   CellGrid grid;
@@ -29,10 +48,11 @@ CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t
     }
   }
   for (const std::uint8_t bits : seen)
-    grid.cells.push_back(bits == 1   ? CellState::empty
-                         : bits == 2 ? CellState::partial
-                         : bits == 4 ? CellState::full
-                                     : CellState::mixed);
+    grid.cells.push_back((bits & 8) != 0 ? CellState::marked
+                         : bits == 1     ? CellState::empty
+                         : bits == 2     ? CellState::partial
+                         : bits == 4     ? CellState::full
+                                         : CellState::mixed);
   return grid;
 }
 

@@ -10,11 +10,19 @@
 namespace ejk::report {
 
 /// What a cell's blocks have in common.
-enum class CellState : std::uint8_t { empty, partial, full, mixed };
+enum class CellState : std::uint8_t { empty, partial, full, mixed, marked };
 
 /// "empty", or what the picture calls it.
-inline std::string state_name(const BlockPicture& picture, CellState state) {
-  return state == CellState::mixed ? "mixed" : picture.state_names[static_cast<std::size_t>(state)];
+std::string state_name(const BlockPicture& picture, CellState state);
+/// E, P, F, M, X.
+char letter_of(CellState state);
+/// Those that its cells may be in.
+std::vector<CellState> states_of(const BlockPicture& picture);
+/// What a cell of both kinds is.
+CellState joined(CellState a, CellState b);
+/// The state of a block, as a picture's `states` say it.
+inline CellState state_of(std::uint8_t block) {
+  return block < 3 ? static_cast<CellState>(block) : CellState::marked;
 }
 
 /// The picture at a scale: every cell stands for `rows_per_cell` × `columns_per_cell` blocks, those of the
@@ -31,8 +39,7 @@ struct CellGrid {
   }
 };
 
-/// The finest grid of at most `max_rows` × `max_columns` cells. A cell is empty, partial or full only if all
-/// its blocks are, else mixed.
+/// The finest grid of at most `max_rows` × `max_columns` cells, each in the state that BlockPicture says.
 CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t max_columns);
 
 }  // namespace ejk::report

@@ -301,8 +301,11 @@ class TextWriter {
     const char* color;
   };
   static const Glyph& glyph(CellState state) {
-    static constexpr Glyph glyphs[] = {
-        {"·", ".", "\x1b[2m"}, {"▒", "p", "\x1b[33m"}, {"█", "F", "\x1b[32m"}, {"░", "m", "\x1b[36m"}};
+    static constexpr Glyph glyphs[] = {{"·", ".", "\x1b[2m"},
+                                       {"▒", "p", "\x1b[33m"},
+                                       {"█", "F", "\x1b[32m"},
+                                       {"░", "m", "\x1b[36m"},
+                                       {"×", "X", "\x1b[31m"}};
     return glyphs[static_cast<std::size_t>(state)];
   }
   const char* character(CellState state) const {
@@ -310,6 +313,7 @@ class TextWriter {
   }
 
   void write_item(const BlockPicture& picture, std::size_t indent) {
+    if (picture.page_only) return;
     gap();
     title(indent, picture.title);
     if (!picture.title.empty()) indent += 2;
@@ -319,7 +323,7 @@ class TextWriter {
 
     // A character is about twice as high as wide: cells are two wide where there is room.
     const int repeat = 2 * grid.columns <= columns ? 2 : 1;
-    bool seen[4] = {};
+    bool seen[5] = {};
     for (std::int64_t r = 0; r < grid.rows; ++r) {
       std::string row;
       const char* color = "";
@@ -337,7 +341,7 @@ class TextWriter {
     }
 
     std::string legend;
-    for (const CellState s : {CellState::empty, CellState::partial, CellState::full, CellState::mixed}) {
+    for (const CellState s : report::states_of(picture)) {
       if (!seen[static_cast<std::size_t>(s)]) continue;
       legend += legend.empty() ? "" : "  ";
       legend += style_.color ? fmt::format("{}{}{}", glyph(s).color, character(s), kPlain) : character(s);

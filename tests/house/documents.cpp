@@ -91,6 +91,9 @@ TEST_CASE("README's tour shows what the program prints") {
     CHECK(block == now);
     renewed.replace(renewed.find(block), block.size(), now);
   }
+  const bool same_picture =
+      house::read_file(scratch / "documents.svg") == house::read_file(house::kRoot / "data/documents.svg");
+  CHECK_MESSAGE(same_picture, "README shows another picture: ", (scratch / "documents.svg").string());
   std::ofstream(build / "README.md") << renewed;
   CHECK_MESSAGE(renewed == readme(), "README.md with the new output: ", (build / "README.md").string());
 }

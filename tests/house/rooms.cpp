@@ -75,6 +75,7 @@ const std::map<std::string, Names> kLibraries{
     {"hdf5", {"src/io"}},
     {"H5", {"src/io"}},
     {"zip.h", {"src/io"}},
+    {"png.h", {"src/report"}},
     {"CLI/", {"apps"}},
     {"nlohmann/", {"src/report", "src/settings", "src/core", "apps"}},
     {"doctest/", {}},

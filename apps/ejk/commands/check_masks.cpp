@@ -108,6 +108,12 @@ Answer run(const MaskInfoWords& words, Job& job) {
     const Mask& mask = claims.masks.front();
     peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), block);
   }
+  if (job.wants_picture()) {
+    constexpr std::int64_t kPictures = 16;
+    claims.pictures = kPictures;
+    for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kPictures, (*shape)[0]); ++n)
+      peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
+  }
   const std::vector<std::string> warnings = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
@@ -146,6 +152,7 @@ Run check_mask_info(OptionSet& set) {
            "devices that share the heads\nHDF5 files say it; 1 otherwise.");
   add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
            "devices that share the queries\nHDF5 files say it; 1 otherwise.");
+  declare_picture(set);
   declare_check(
       set, "mask-info", words->flags,
       std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"

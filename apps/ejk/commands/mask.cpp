@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "commands.hpp"
+#include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
 #include "masks.hpp"
 
@@ -34,9 +35,22 @@ std::shared_ptr<const ArraySource> elements_of(Masks masks) {
                           ArrayAccess(ArrayAccess::Order::sequential));
 }
 
+// Of each mask that is another than those before it.
+void add_pictures(const std::vector<Mask>& heads, Report& report) {
+  constexpr std::size_t kMost = 16;
+  std::vector<Mask> drawn;
+  for (std::size_t h = 0; h < heads.size() && drawn.size() < kMost; ++h) {
+    if (std::any_of(drawn.begin(), drawn.end(), [&](const Mask& m) { return m.same_as(heads[h]); })) continue;
+    report.add(picture_of(heads[h], fmt::format("picture_{}", drawn.size()),
+                          fmt::format("mask of head {} (queries down, keys across)", h)));
+    drawn.push_back(heads[h]);
+  }
+}
+
 Answer run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
+  const std::vector<Mask> heads = masks.heads;
   Report report;
   report.warnings = masks.warnings;
   const auto elements = elements_of(std::move(masks));
@@ -46,6 +60,7 @@ Answer run(const MaskOptions& options, Job& job) {
   constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
   if (job.plan(report, std::min(a_piece, byte_count(elements->shape(), DType::boolean)))) return Answer::yes;
   for (const std::string& remark : remarks) report.add(Remark{remark});
+  if (job.wants_picture()) job.phase(Phase::compute, [&] { add_pictures(heads, report); });
   job.deliver(std::move(report), {{"mask", elements, {}}});
   return Answer::yes;
 }
@@ -55,6 +70,7 @@ Answer run(const MaskOptions& options, Job& job) {
 Run mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOptions>();
   declare_masks(set, *options);
+  declare_picture(set);
   set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }

@@ -109,6 +109,7 @@ Run mask_info(OptionSet& set) {
       "from positions; its mask_next and partial_mask_blocks are left out otherwise.",
       false)
       .recorded("computable");
+  declare_picture(set);
   set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }

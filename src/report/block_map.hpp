@@ -1,0 +1,23 @@
+// A block picture as the data of a page's script: small enough to be sent, exact at the scale that it states.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "ejk/report.hpp"
+
+namespace ejk::report {
+
+/// One JSON object, in ASCII and without "<", so that it may stand in a script element:
+///   rows, columns   cells of the map; blocks in all: blocks [rows, columns]
+///   scale           blocks of a cell along each side, a power of two
+///   axes            [rows, columns] of {name, block, length}
+///   block, names    what a block and the states E, P, F, M, X are called
+///   causes          what cells in the states a, b, ... are emptied by
+///   runs            rows joined by "/": a letter of a state, and how many cells have it where that is not 1;
+///                   "=" is the row above once more, "=9" nine times
+///   density         null or {blocks, rows, columns, values}: shares of 0 to 4095 in two digits of base 64
+/// The runs have at most `most_bytes`: the finest scale is taken that allows it.
+std::string block_map(const BlockPicture& picture, std::size_t most_bytes);
+
+}  // namespace ejk::report

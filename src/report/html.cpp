@@ -1,0 +1,282 @@
+// A report as one page: what a person reads first at the top (the command, fields, block pictures), then tables
+// and sections. Everything is written out here, so that the page is whole without scripts; the script that stands
+// in it adds sorting, themes, and a map that zooms in place of each drawing.
+//
+// tests: tests/report/test_html.cpp; in a browser: tests/report/browser.sh
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+
+#include "core/text.hpp"
+#include "ejk/report.hpp"
+#include "report/block_map.hpp"
+#include "report/drawing.hpp"
+#include "report/page/page.hpp"
+#include "report/units.hpp"
+
+namespace ejk {
+
+namespace report {
+
+namespace {
+
+constexpr std::size_t kMostRows = 500;           // of a table
+constexpr std::size_t kMapBytes = 120 << 10;     // of all maps together
+constexpr std::size_t kDrawingBytes = 50 << 10;  // of the drawings that stand for them
+constexpr std::int64_t kDrawnCells = 128;        // a side, at the most
+constexpr std::size_t kLongText = 4000;
+
+// A number as a script sorts it; empty where there is none.
+std::string sort_key(const ReportValue& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
+  if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
+  return "";
+}
+
+bool is_number(const ReportValue& value) {
+  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
+}
+
+class PageWriter {
+ public:
+  PageWriter(const Report& report, bool with_times) : with_times_(with_times) {
+    const auto pictures = std::max<std::size_t>(1, pictures_of(report).size());
+    map_bytes_ = kMapBytes / pictures;
+    drawing_bytes_ = kDrawingBytes / pictures;
+  }
+
+  void write(const Report& report, int level) {
+    // Pictures before tables: they say most at one look.
+    std::vector<const Report::Item*> first, rest;
+    bool leading = true;
+    for (const Report::Item& item : report.items) {
+      if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_told(field->unit)) continue;
+      const bool is_picture = std::holds_alternative<BlockPicture>(item);
+      const bool is_table = std::holds_alternative<Table>(item) || std::holds_alternative<Section>(item);
+      leading = leading && !is_table;
+      (leading && !is_picture ? first : rest).push_back(&item);
+    }
+    std::stable_partition(rest.begin(), rest.end(),
+                          [](const auto* item) { return std::holds_alternative<BlockPicture>(*item); });
+    first.insert(first.end(), rest.begin(), rest.end());
+    for (std::size_t i = 0; i < first.size();) {
+      if (std::holds_alternative<Field>(*first[i])) {
+        put("<dl>");
+        for (; i < first.size() && std::holds_alternative<Field>(*first[i]); ++i) {
+          const Field& field = std::get<Field>(*first[i]);
+          put("<div><dt>{}</dt><dd>{}</dd></div>", escaped(field.label),
+              escaped(with_unit(field.value, field.unit), kLongText));
+        }
+        put("</dl>\n");
+      } else {
+        std::visit([&](const auto& item) { write_item(item, level); }, *first[i++]);
+      }
+    }
+  }
+
+  std::string take() { return std::move(out_); }
+
+  template <class... T>
+  void put(fmt::format_string<T...> format, T&&... values) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<T>(values)...);
+  }
+  void put_text(const std::string& text) { out_ += text; }
+
+ private:
+  // Equal work gives an equal page, so it has no times unless they are asked for.
+  bool is_told(Unit unit) const {
+    return with_times_ ||
+           (unit != Unit::seconds && unit != Unit::bytes_per_second && unit != Unit::flop_per_second);
+  }
+
+  void write_item(const Field&, int) {}
+  void write_item(const JsonField&, int) {}
+
+  void write_item(const Line& line, int) { put("<p class=\"line\">{}</p>\n", escaped(line.text, kLongText)); }
+  void write_item(const Remark& remark, int) {
+    put("<p class=\"remark\">{}</p>\n", escaped(remark.text, kLongText));
+  }
+
+  void heading(const std::string& title, int level) {
+    if (!title.empty()) put("<h{0}>{1}</h{0}>\n", std::min(level, 6), escaped(title));
+  }
+
+  void write_item(const Section& section, int level) {
+    if (!section.content || section.content->items.empty()) return;
+    put("<section>\n");
+    heading(section.title, level);
+    write(*section.content, level + 1);
+    put("</section>\n");
+  }
+
+  void write_item(const Table& table, int level) {
+    if (table.rows.empty()) return;
+    const std::size_t columns = table.columns.size();
+    const auto shows = [&](std::size_t c) { return is_told(table.columns[c].unit); };
+    // Numbers and what stands above them are at the right.
+    std::vector<bool> numeric(columns);
+    std::vector<double> largest(columns);
+    for (std::size_t c = 0; c < columns; ++c)
+      for (const auto& row : table.rows) {
+        numeric[c] = numeric[c] || is_number(row.at(c));
+        if (const double* value = std::get_if<double>(&row.at(c))) largest[c] = std::max(largest[c], *value);
+      }
+    put("<section>\n");
+    heading(table.title, level);
+    put("<div class=\"wide\"><table class=\"data\"><thead><tr>");
+    for (std::size_t c = 0; c < columns; ++c) {
+      if (!shows(c)) continue;
+      const TableColumn& column = table.columns[c];
+      const bool is_bar = column.unit == Unit::bar;
+      put("<th scope=\"col\"{}>{}</th>",
+          is_bar       ? " class=\"bar\""
+          : numeric[c] ? " class=\"number\""
+                       : "",
+          escaped(column.label.empty() && !is_bar ? column.key : column.label));
+    }
+    put("</tr></thead><tbody>\n");
+    const std::size_t shown = std::min(table.rows.size(), kMostRows);
+    for (std::size_t r = 0; r < shown; ++r) {
+      put("<tr>");
+      for (std::size_t c = 0; c < columns; ++c)
+        if (shows(c)) cell(table, r, c, largest[c]);
+      put("</tr>\n");
+    }
+    put("</tbody></table></div>\n");
+    if (table.rows.size() > shown)
+      put("<p class=\"more\">and {} more</p>\n",
+          core::format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
+    put("</section>\n");
+  }
+
+  void cell(const Table& table, std::size_t r, std::size_t c, double largest) {
+    const ReportValue& value = table.rows[r][c];
+    const Unit unit = table.columns[c].unit;
+    const std::string key = sort_key(value);
+    if (unit == Unit::bar) {
+      const double* share = std::get_if<double>(&value);
+      const double width = share != nullptr && largest > 0 ? 100 * *share / largest : 0;
+      put("<td class=\"bar\" data-v=\"{}\"><span style=\"width:{:.2f}%\"></span></td>", key,
+          std::isfinite(width) ? width : 0);
+      return;
+    }
+    std::string text;
+    if (unit == Unit::value) {
+      std::vector<double> row;
+      for (std::size_t k = 0; k < table.columns.size(); ++k)
+        if (const auto* real = std::get_if<double>(&table.rows[r][k]);
+            real != nullptr && table.columns[k].unit == Unit::value)
+          row.push_back(*real);
+      text = element(value, digits_apart(row));
+    } else {
+      text = report::cell(value, unit);
+    }
+    if (is_number(value))
+      put("<td class=\"number\"{}>{}</td>", key == text ? "" : fmt::format(" data-v=\"{}\"", key),
+          escaped(text));
+    else
+      put("<td>{}</td>", escaped(text, kLongText));
+  }
+
+  void write_item(const BlockPicture& picture, int) {
+    if (picture.rows < 1 || picture.columns < 1 || !picture.states) return;
+    SvgStyle style;
+    style.most_cells = kDrawnCells;
+    style.longest_side = 480;
+    style.id = fmt::format("-{}", pictures_++);
+    style.profiles = true;
+    std::string drawing = draw_svg(picture, style);
+    while (drawing.size() > drawing_bytes_ && style.most_cells > 8) {
+      style.most_cells /= 2;
+      drawing = draw_svg(picture, style);
+    }
+    put("<figure class=\"map\">\n<div class=\"drawing\">");
+    put_text(drawing);
+    put("</div>\n<script type=\"application/json\">");
+    put_text(block_map(picture, map_bytes_));
+    put("</script>\n</figure>\n");
+  }
+
+  std::string out_;
+  bool with_times_;
+  std::size_t map_bytes_ = 0;
+  std::size_t drawing_bytes_ = 0;
+  int pictures_ = 0;
+};
+
+// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the page.
+std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
+  std::string rules;
+  for (std::size_t state = 0; state < colors.size(); ++state)
+    rules += fmt::format("{}.cell-{}{{fill:{}}}", root, letter_of(static_cast<CellState>(state)),
+                         hex_color(colors[state]));
+  return rules;
+}
+
+std::string style_sheet() {
+  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}\n{}", theme("", kColors),
+                     theme(":root:not([data-theme=light]) ", kDarkColors),
+                     theme(":root[data-theme=dark] ", kDarkColors), kPageStyle);
+}
+
+void collect(const Report& report, std::vector<const BlockPicture*>& into) {
+  for (const Report::Item& item : report.items) {
+    if (const auto* picture = std::get_if<BlockPicture>(&item)) into.push_back(picture);
+    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
+      collect(*section->content, into);
+  }
+}
+
+}  // namespace
+
+}  // namespace report
+
+std::vector<const BlockPicture*> pictures_of(const Report& report) {
+  std::vector<const BlockPicture*> pictures;
+  report::collect(report, pictures);
+  return pictures;
+}
+
+std::string to_html(const Report& report, const ReportEnvelope& envelope) {
+  using report::escaped;
+  report::PageWriter page(report, envelope.with_times);
+  std::string title = "ejk " + envelope.command;
+  for (const auto& [role, value] : envelope.inputs)
+    if (title.size() < 100) title += " " + value;
+  page.put(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n",
+      escaped(title, 120));
+  page.put_text(report::style_sheet());
+  page.put("</style>\n</head>\n<body>\n<header>\n<h1>ejk {}</h1>\n", escaped(envelope.command));
+  if (!envelope.command_line.empty())
+    page.put("<pre class=\"command\">{}</pre>\n", escaped(envelope.command_line, report::kLongText));
+  if (!envelope.inputs.empty()) {
+    page.put("<dl class=\"inputs\">");
+    for (const auto& [role, value] : envelope.inputs)
+      page.put("<div><dt>{}</dt><dd>{}</dd></div>", escaped(role), escaped(value, report::kLongText));
+    page.put("</dl>\n");
+  }
+  page.put("</header>\n<main>\n");
+  if (!report.warnings.empty()) {
+    page.put("<ul class=\"warnings\">");
+    for (const std::string& warning : report.warnings)
+      page.put("<li>{}</li>", escaped(warning, report::kLongText));
+    page.put("</ul>\n");
+  }
+  page.write(report, 2);
+  page.put(
+      "</main>\n<footer>ejk {}. This page holds all that it shows and requests nothing.</footer>\n<script>\n",
+      version());
+  page.put_text(report::kPageScript);
+  page.put("</script>\n</body>\n</html>\n");
+  return page.take();
+}
+
+}  // namespace ejk

@@ -1,0 +1,339 @@
+// A block picture as SVG: one path for each state, of rectangles of equal cells, in a group that is scaled from
+// cells to pixels. A cell is as wide and high as the elements that it stands for, so a causal edge is a diagonal.
+//
+// Cost: a pass over the blocks, and some 20 bytes a rectangle.
+// tests: tests/report/test_svg.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include "core/checked.hpp"
+#include "core/text.hpp"
+#include "ejk/error.hpp"
+#include "report/drawing.hpp"
+#include "report/units.hpp"
+
+namespace ejk {
+
+namespace report {
+
+namespace {
+
+constexpr std::int64_t kMostShapes = 1'000'000;
+constexpr double kShortestSide = 24;  // of a plot, in pixels: a row of a thousand blocks is still seen
+constexpr double kHatchedCell = 6;    // from this side on partial cells are hatched as well
+constexpr double kLeft = 76, kTop = 30, kRight = 16, kBelow = 84, kProfile = 44;
+
+// The cells of each state as the data of a path.
+struct Paths {
+  std::array<std::string, 5> data;
+  std::int64_t shapes = 0;
+};
+
+// Runs along a row; a run goes on in the next row where that has the very same.
+Paths paths_of(const CellGrid& grid) {
+  struct Run {
+    std::int64_t begin, end, row;
+    CellState state;
+  };
+  Paths paths;
+  std::vector<Run> open, runs;
+  for (std::int64_t r = 0; r <= grid.rows; ++r) {
+    runs.clear();
+    for (std::int64_t c = 0; r < grid.rows && c < grid.columns;) {
+      std::int64_t end = c + 1;
+      const CellState state = grid.at(r, c);
+      while (end < grid.columns && grid.at(r, end) == state) ++end;
+      if (state != CellState::empty) runs.push_back({c, end, r, state});
+      c = end;
+    }
+    auto next = runs.begin();
+    for (const Run& run : open) {
+      while (next != runs.end() && next->begin < run.begin) ++next;
+      if (next != runs.end() && next->begin == run.begin && next->end == run.end &&
+          next->state == run.state) {
+        next->row = run.row;
+        continue;
+      }
+      if (++paths.shapes > kMostShapes)
+        throw Error(Error::Kind::output, fmt::format("the picture has more than {} shapes: a PNG holds it",
+                                                     core::format_count(kMostShapes)));
+      const std::int64_t width = run.end - run.begin;
+      fmt::format_to(std::back_inserter(paths.data[static_cast<std::size_t>(run.state)]), "M{} {}h{}v{}h-{}z",
+                     run.begin, run.row, width, r - run.row, width);
+    }
+    std::swap(open, runs);
+  }
+  return paths;
+}
+
+std::int64_t elements_along(const PictureAxis& axis, std::int64_t blocks) {
+  return axis.length > 0 ? axis.length : blocks;
+}
+
+// Blocks that are not empty in each row (or column) of cells: the most of any row of blocks in it, as a share
+// of all.
+std::vector<double> profile(const BlockPicture& picture, const CellGrid& grid, bool of_rows) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(of_rows ? picture.rows : picture.columns));
+  const std::uint8_t* state = picture.states->data();
+  for (std::int64_t r = 0; r < picture.rows; ++r)
+    for (std::int64_t c = 0; c < picture.columns; ++c)
+      counts[static_cast<std::size_t>(of_rows ? r : c)] += *state++ != 0;
+  std::vector<double> shares(static_cast<std::size_t>(of_rows ? grid.rows : grid.columns));
+  const std::int64_t each = of_rows ? grid.rows_per_cell : grid.columns_per_cell;
+  const auto all = static_cast<double>(of_rows ? picture.columns : picture.rows);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    double& share = shares[i / static_cast<std::size_t>(each)];
+    share = std::max(share, static_cast<double>(counts[i]) / all);
+  }
+  return shares;
+}
+
+// The step between ticks: a power of two, four to eight of them.
+std::int64_t tick_step(std::int64_t length) {
+  std::int64_t step = 1;
+  while (length / step > 8) step *= 2;
+  return step;
+}
+
+class Drawing {
+ public:
+  Drawing(const BlockPicture& picture, const SvgStyle& style)
+      : picture_(picture), style_(style), grid_(shrink(picture, style.most_cells, style.most_cells)) {
+    const auto rows = static_cast<double>(elements_along(picture.row_axis, picture.rows));
+    const auto columns = static_cast<double>(elements_along(picture.column_axis, picture.columns));
+    const double scale = style.longest_side / std::max({rows, columns, 1.0});
+    width_ = std::max(columns * scale, kShortestSide);
+    height_ = std::max(rows * scale, kShortestSide);
+  }
+
+  std::string draw() {
+    const double gap = style_.profiles ? kProfile + 8 : 0;
+    // Room for the title and the legend, whatever the plot has.
+    const double all_width = std::max(kLeft + width_ + gap + kRight, 420.0);
+    const double all_height = kTop + height_ + gap + kBelow;
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"blocks\" viewBox=\"0 0 {} {}\" width=\"{}\" "
+        "height=\"{}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">",
+        number(all_width), number(all_height), number(all_width), number(all_height));
+    if (!style_.style.empty()) put("<style>{}</style>", style_.style);
+    put("<title>{}</title>", escaped(picture_.title));
+    if (!style_.description.empty()) put("<desc>{}</desc>", escaped(style_.description, 2000));
+    if (!style_.style.empty()) put("<rect class=\"paper\" width=\"100%\" height=\"100%\"/>");
+    put("<text x=\"{}\" y=\"18\" class=\"title\">{}</text>", number(kLeft), escaped(picture_.title, 90));
+    cells();
+    axes(gap);
+    if (style_.profiles) profiles();
+    legend(kTop + height_ + gap + 52);
+    out_ += "</svg>\n";
+    return std::move(out_);
+  }
+
+ private:
+  template <class... T>
+  void put(fmt::format_string<T...> format, T&&... values) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<T>(values)...);
+  }
+
+  static std::string number(double value) {
+    const std::string text = fmt::format("{:.2f}", value);
+    const std::size_t last = text.find_last_not_of('0');
+    return text.substr(0, text[last] == '.' ? last : last + 1);
+  }
+
+  double across() const { return width_ / static_cast<double>(std::max<std::int64_t>(grid_.columns, 1)); }
+  double down() const { return height_ / static_cast<double>(std::max<std::int64_t>(grid_.rows, 1)); }
+
+  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too much is
+  // cut off.
+  void cells() {
+    const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows));
+    const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns));
+    const double sx =
+        width_ / columns * static_cast<double>(picture_.column_axis.block * grid_.columns_per_cell);
+    const double sy = height_ / rows * static_cast<double>(picture_.row_axis.block * grid_.rows_per_cell);
+    const Paths paths = paths_of(grid_);
+    const bool hatched = std::min(sx, sy) >= kHatchedCell;
+    put("<clipPath id=\"plot{0}\"><rect x=\"{1}\" y=\"{2}\" width=\"{3}\" height=\"{4}\"/></clipPath>",
+        style_.id, number(kLeft), number(kTop), number(width_), number(height_));
+    if (hatched)
+      put("<pattern id=\"hatch{}\" patternUnits=\"userSpaceOnUse\" width=\"6\" height=\"6\" "
+          "patternTransform=\"scale({:.6g} {:.6g}) rotate(45)\"><path class=\"hatch\" d=\"M0 0v6\"/></pattern>",
+          style_.id, 1 / sx, 1 / sy);
+    put("<rect class=\"cell-E\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>", number(kLeft), number(kTop),
+        number(width_), number(height_));
+    put("<g clip-path=\"url(#plot{})\"><g transform=\"translate({} {}) scale({:.6g} {:.6g})\" "
+        "shape-rendering=\"crispEdges\">",
+        style_.id, number(kLeft), number(kTop), sx, sy);
+    for (const CellState state : states_of(picture_)) {
+      const std::string& data = paths.data[static_cast<std::size_t>(state)];
+      if (data.empty()) continue;
+      put("<path class=\"cell-{}\" d=\"{}\"><title>{}</title></path>", letter_of(state), data,
+          escaped(state_name(picture_, state)));
+      if (state == CellState::partial && hatched)
+        put("<path fill=\"url(#hatch{})\" d=\"{}\"><title>{}</title></path>", style_.id, data,
+            escaped(state_name(picture_, state)));
+    }
+    out_ += "</g></g>";
+    put("<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>", number(kLeft), number(kTop),
+        number(width_), number(height_));
+  }
+
+  std::string axis_name(const PictureAxis& axis) const {
+    return axis.name.empty() ? picture_.block_name + "s" : axis.name;
+  }
+
+  void axes(double gap) {
+    const auto ticks = [](std::int64_t length, double pixels, double least, const auto& draw) {
+      std::int64_t step = tick_step(length);
+      while (static_cast<double>(step) / static_cast<double>(length) * pixels < least && step < length)
+        step *= 2;
+      for (std::int64_t at = 0; at <= length; at += step)
+        draw(at, static_cast<double>(at) / static_cast<double>(length) * pixels);
+    };
+    const std::int64_t rows = elements_along(picture_.row_axis, picture_.rows);
+    const std::int64_t columns = elements_along(picture_.column_axis, picture_.columns);
+    if (rows < 1 || columns < 1) return;
+    ticks(rows, height_, 16, [&](std::int64_t at, double y) {
+      put("<path class=\"frame\" d=\"M{} {}h-4\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+          number(kLeft), number(kTop + y), number(kLeft - 7), number(kTop + y + 4), at);
+    });
+    const double bottom = kTop + height_ + gap;
+    ticks(
+        columns, width_, 9 + 7 * static_cast<double>(fmt::format("{}", columns).size()),
+        [&](std::int64_t at, double x) {
+          put("<path class=\"frame\" d=\"M{} {}v4\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+              number(kLeft + x), number(bottom), number(kLeft + x), number(bottom + 17), at);
+        });
+    put("<text transform=\"translate(14 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        number(kTop + height_ / 2), escaped(axis_name(picture_.row_axis)));
+    put("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>", number(kLeft + width_ / 2),
+        number(bottom + 33), escaped(axis_name(picture_.column_axis)));
+  }
+
+  // Bars along the axes of the plot, scaled to the heaviest.
+  void profiles() {
+    const auto bars = [&](bool of_rows) {
+      const std::vector<double> shares = profile(picture_, grid_, of_rows);
+      const double most = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
+      std::string data;
+      for (std::size_t i = 0; i < shares.size(); ++i) {
+        const double length = most > 0 ? shares[i] / most * kProfile : 0;
+        const double side = of_rows ? down() : across();
+        const double at = static_cast<double>(i) * side;
+        fmt::format_to(std::back_inserter(data), "{}{}{}{}{}", i == 0 ? "M0 0" : "", of_rows ? "H" : "V",
+                       number(length), of_rows ? "V" : "H", number(at + side));
+      }
+      if (!data.empty()) data += of_rows ? "H0z" : "V0z";
+      put("<g transform=\"translate({} {})\"><path class=\"profile\" d=\"{}\"><title>{}</title></path></g>",
+          number(of_rows ? kLeft + width_ + 8 : kLeft), number(of_rows ? kTop : kTop + height_ + 8), data,
+          of_rows ? "blocks of each row that are not empty; at the most " + percent(most)
+                  : "blocks of each column that are not empty; at the most " + percent(most));
+    };
+    bars(true);
+    bars(false);
+  }
+
+  void legend(double y) {
+    std::array<std::int64_t, 5> blocks{};
+    if (picture_.states)
+      for (const std::uint8_t block : *picture_.states) ++blocks[static_cast<std::size_t>(state_of(block))];
+    double x = kLeft;
+    bool mixed = false;
+    for (const CellState cell : grid_.cells) mixed = mixed || cell == CellState::mixed;
+    for (const CellState state : states_of(picture_)) {
+      if (state == CellState::mixed && !mixed) continue;
+      std::string text = state_name(picture_, state);
+      if (state != CellState::mixed)
+        text += fmt::format(" {}", core::format_count(blocks[static_cast<std::size_t>(state)]));
+      put("<rect class=\"cell-{} swatch\" x=\"{}\" y=\"{}\" width=\"12\" height=\"12\"/><text x=\"{}\" "
+          "y=\"{}\">{}</text>",
+          letter_of(state), number(x), number(y - 10), number(x + 17), number(y), escaped(text));
+      x += 17 + 7 * static_cast<double>(text.size()) + 14;
+    }
+    put("<text x=\"{}\" y=\"{}\">1 cell = {} x {} {}{}</text>", number(kLeft), number(y + 18),
+        core::format_count(grid_.rows_per_cell), core::format_count(grid_.columns_per_cell),
+        escaped(picture_.block_name), grid_.rows_per_cell * grid_.columns_per_cell == 1 ? "" : "s");
+  }
+
+  const BlockPicture& picture_;
+  const SvgStyle& style_;
+  CellGrid grid_;
+  double width_ = 0, height_ = 0;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string hex_color(std::uint32_t color) { return fmt::format("#{:06x}", color); }
+
+std::string escaped(std::string_view text, std::size_t limit) {
+  // Marks of direction, which can make a name read as another one, and what XML does not know.
+  static constexpr std::string_view kHidden[] = {"\u200e", "\u200f", "\u202a", "\u202b", "\u202c", "\u202d",
+                                                 "\u202e", "\u2066", "\u2067", "\u2068", "\u2069", "\ufeff"};
+  const std::string clean = core::printable(text, limit);
+  std::string out;
+  for (std::size_t i = 0; i < clean.size();) {
+    const std::string_view rest = std::string_view(clean).substr(i);
+    const auto* hidden = std::find_if(std::begin(kHidden), std::end(kHidden),
+                                      [&](std::string_view mark) { return rest.starts_with(mark); });
+    const bool no_character = rest.starts_with("\xef\xbf\xbe") || rest.starts_with("\xef\xbf\xbf");
+    if (hidden != std::end(kHidden) || no_character) {
+      for (std::size_t k = 0; k < 3; ++k)
+        fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(rest[k]));
+      i += 3;
+      continue;
+    }
+    switch (clean[i]) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += clean[i];
+    }
+    ++i;
+  }
+  return out;
+}
+
+std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_view ink) {
+  std::string rules;
+  for (std::size_t state = 0; state < colors.size(); ++state)
+    rules += fmt::format(".cell-{}{{fill:{}}}", letter_of(static_cast<CellState>(state)),
+                         hex_color(colors[state]));
+  rules += fmt::format(
+      ".blocks text{{fill:{0}}}.blocks .title{{font-weight:bold}}.frame,.swatch{{stroke:{0};stroke-width:1}}"
+      ".frame{{fill:none}}.swatch{{stroke-width:.5}}.hatch{{stroke:{0};stroke-opacity:.45;stroke-width:1.5}}"
+      ".profile{{fill:{0};fill-opacity:.55}}",
+      ink);
+  return rules;
+}
+
+std::string draw_svg(const BlockPicture& picture, const SvgStyle& style) {
+  return Drawing(picture, style).draw();
+}
+
+}  // namespace report
+
+std::string to_svg(const BlockPicture& picture, const std::string& command_line) {
+  report::SvgStyle style;
+  style.style = ".paper{fill:#fff}" + report::svg_rules(report::kColors, "#222");
+  style.description = command_line;
+  return report::draw_svg(picture, style);
+}
+
+}  // namespace ejk

@@ -1,0 +1,17 @@
+// Block pictures for tests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+inline BlockPicture picture_of(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
+  return {"p", "blocks", rows, columns, std::make_shared<const std::vector<std::uint8_t>>(std::move(states))};
+}
+
+}  // namespace ejk

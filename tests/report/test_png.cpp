@@ -1,0 +1,98 @@
+// Pictures as PNG, read back by libpng: each pixel is the block's colour.
+#include <doctest/doctest.h>
+#include <png.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "ejk/error.hpp"
+#include "report/drawing.hpp"
+#include "report/pictures.hpp"
+
+using namespace ejk;
+
+namespace {
+
+struct Pixels {
+  std::int64_t rows = 0, columns = 0;
+  std::vector<std::uint32_t> colors;  // 0xRRGGBB
+  std::uint32_t at(std::int64_t r, std::int64_t c) const {
+    return colors[static_cast<std::size_t>(r * columns + c)];
+  }
+};
+
+Pixels read(const std::string& file) {
+  png_image image;
+  std::memset(&image, 0, sizeof image);
+  image.version = PNG_IMAGE_VERSION;
+  REQUIRE(png_image_begin_read_from_memory(&image, file.data(), file.size()) != 0);
+  image.format = PNG_FORMAT_RGB;
+  std::vector<png_byte> bytes(PNG_IMAGE_SIZE(image));
+  REQUIRE(png_image_finish_read(&image, nullptr, bytes.data(), 0, nullptr) != 0);
+  Pixels pixels{image.height, image.width, {}};
+  for (std::size_t i = 0; i < bytes.size(); i += 3)
+    pixels.colors.push_back(static_cast<std::uint32_t>(bytes[i] << 16 | bytes[i + 1] << 8 | bytes[i + 2]));
+  return pixels;
+}
+
+}  // namespace
+
+TEST_CASE("a picture of few blocks has a square of pixels for each, in the block's colour") {
+  const BlockPicture picture = picture_of(2, 3, {0, 1, 2, 2, 1, 0});
+  const Pixels pixels = read(to_png(picture, "ejk mask-info"));
+  constexpr std::int64_t side = 512 / 3;
+  REQUIRE(pixels.rows == 2 * side);
+  REQUIRE(pixels.columns == 3 * side);
+  for (std::int64_t r = 0; r < pixels.rows; ++r)
+    for (std::int64_t c = 0; c < pixels.columns; ++c) {
+      const std::uint8_t state = (*picture.states)[static_cast<std::size_t>(r / side * 3 + c / side)];
+      if (pixels.at(r, c) != report::kColors[state]) FAIL("pixel (", r, ", ", c, ")");
+    }
+}
+
+TEST_CASE("past 4096 blocks a side a pixel stands for several, mixed where they differ; marked ones stay") {
+  constexpr std::int64_t n = 5000;
+  std::vector<std::uint8_t> states(n * 2);
+  states[0] = 2, states[n] = 2, states[1] = 2, states[n + 1] = 2;  // the first pixel is full
+  states[2] = 1;                                                   // the second is mixed
+  states[n + 7] = 3;                                               // the fourth has a marked block
+  BlockPicture picture = picture_of(2, n, states);
+  picture.marked_name = "wrong";
+  const Pixels pixels = read(to_png(picture, ""));
+  REQUIRE(pixels.rows == 2);  // each side has a scale of its own
+  REQUIRE(pixels.columns == n / 2);
+  CHECK(pixels.at(0, 0) == report::kColors[2]);
+  CHECK(pixels.at(0, 1) == report::kColors[3]);
+  CHECK(pixels.at(1, 1) == report::kColors[0]);
+  CHECK(pixels.at(1, 3) == report::kColors[4]);
+  CHECK(std::count(pixels.colors.begin(), pixels.colors.end(), report::kColors[0]) == n - 4);
+}
+
+TEST_CASE("the file says by which command it was made, and equal pictures are equal files") {
+  const BlockPicture picture = picture_of(1, 1, {1});
+  const std::string file = to_png(picture, "ejk mask-info --mask causal");
+  CHECK(file.find("ejk mask-info --mask causal") != std::string::npos);
+  CHECK(file == to_png(picture, "ejk mask-info --mask causal"));
+  CHECK_THROWS_AS(to_png(picture_of(0, 0, {}), ""), Error);
+}
+
+TEST_CASE("colours differ in lightness, so that grey print tells them apart") {
+  // Relative luminance of sRGB.
+  const auto luminance = [](std::uint32_t color) {
+    const auto linear = [](std::uint32_t byte) {
+      const double c = byte / 255.0;
+      return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4);
+    };
+    return 0.2126 * linear(color >> 16 & 255) + 0.7152 * linear(color >> 8 & 255) +
+           0.0722 * linear(color & 255);
+  };
+  for (const auto& colors : {report::kColors, report::kDarkColors}) {
+    std::vector<double> all;
+    for (const std::uint32_t color : colors) all.push_back(116 * std::cbrt(luminance(color)) - 16);
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 1; i < all.size(); ++i) CHECK(all[i] - all[i - 1] > 10);
+  }
+}

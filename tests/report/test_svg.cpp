@@ -1,0 +1,91 @@
+// Pictures as SVG: the rectangles that are drawn are the blocks, and names cannot leave their element.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <random>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "ejk/error.hpp"
+#include "report/drawing.hpp"
+#include "report/pictures.hpp"
+
+using namespace ejk;
+
+namespace {
+
+// The cells that the path of a state covers: of "M x y h w v h h -w z" each rectangle, one after the other.
+std::vector<int> covered(const std::string& svg, char letter, std::int64_t rows, std::int64_t columns) {
+  std::vector<int> cells(static_cast<std::size_t>(rows * columns));
+  std::smatch path;
+  if (!std::regex_search(svg, path,
+                         std::regex("<path class=\"cell-" + std::string(1, letter) + "\" d=\"([^\"]*)\"")))
+    return cells;
+  const std::string data = path[1];
+  const std::regex rectangle("M(\\d+) (\\d+)h(\\d+)v(\\d+)h-(\\d+)z");
+  std::size_t used = 0;
+  for (std::sregex_iterator at(data.begin(), data.end(), rectangle), end; at != end; ++at) {
+    used += static_cast<std::size_t>(at->length());
+    const auto number = [&](std::size_t n) { return std::stoll((*at)[n]); };
+    REQUIRE(number(3) == number(5));
+    for (std::int64_t r = number(2); r < number(2) + number(4); ++r)
+      for (std::int64_t c = number(1); c < number(1) + number(3); ++c)
+        ++cells.at(static_cast<std::size_t>(r * columns + c));
+  }
+  REQUIRE(used == data.size());
+  return cells;
+}
+
+}  // namespace
+
+TEST_CASE("every block is drawn once, in its state's path") {
+  std::mt19937 random(7);
+  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 13}, {40, 3}}) {
+    std::vector<std::uint8_t> states(static_cast<std::size_t>(rows * columns));
+    for (auto& state : states) state = static_cast<std::uint8_t>(random() % 3);
+    const std::string svg = to_svg(picture_of(rows, columns, states), "");
+    const auto partial = covered(svg, 'P', rows, columns), full = covered(svg, 'F', rows, columns);
+    for (std::size_t n = 0; n < states.size(); ++n) {
+      CHECK(partial[n] == (states[n] == 1));
+      CHECK(full[n] == (states[n] == 2));
+    }
+  }
+}
+
+TEST_CASE("equal blocks are one rectangle, however many they are") {
+  const std::string svg = to_svg(picture_of(512, 512, std::vector<std::uint8_t>(512 * 512, 2)), "");
+  CHECK(svg.find("d=\"M0 0h512v512h-512z\"") != std::string::npos);
+  CHECK(svg.size() < 6000);
+}
+
+TEST_CASE("axes count elements, the legend blocks") {
+  BlockPicture picture = picture_of(2, 2, {1, 0, 2, 1});
+  picture.row_axis = {"queries", 128, 250};
+  picture.column_axis = {"keys", 256, 512};
+  const std::string svg = to_svg(picture, "ejk mask-info m.npy");
+  for (const char* text : {">queries<", ">keys<", ">512<", ">empty 1<", ">partial 2<", ">full 1<",
+                           "<desc>ejk mask-info m.npy</desc>"})
+    CHECK_MESSAGE(svg.find(text) != std::string::npos, text);
+}
+
+TEST_CASE("more than a million shapes are refused") {
+  std::vector<std::uint8_t> states(2048 * 2048);
+  for (std::size_t n = 0; n < states.size(); ++n) states[n] = (n + n / 2048) % 2 == 0 ? 0 : 2;
+  CHECK_THROWS_WITH_AS(to_svg(picture_of(2048, 2048, states), ""),
+                       "the picture has more than 1,000,000 shapes: a PNG holds it", Error);
+}
+
+TEST_CASE("names are escaped, control characters and marks of direction written out") {
+  CHECK(report::escaped("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#39;");
+  CHECK(report::escaped("x\x01\n") == "x\\x01\\x0a");
+  CHECK(report::escaped("a\u202eb") == "a\\xe2\\x80\\xaeb");
+  CHECK(report::escaped("\u00e4\u4e2d") == "\u00e4\u4e2d");
+  CHECK(report::escaped("abcdef", 3) == "abc...");
+  BlockPicture picture = picture_of(1, 1, {1});
+  picture.title = "</title></svg><script>alert(1)</script>";
+  picture.row_axis = {"<b>", 1, 1};
+  const std::string svg = to_svg(picture, "--><script>");
+  CHECK(svg.find("<script") == std::string::npos);
+  CHECK(svg.find("<b>") == std::string::npos);
+}
