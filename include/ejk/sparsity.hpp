@@ -61,10 +61,9 @@ struct BlockSizeCost {
   std::int64_t heaviest_head = 0, heaviest_row = 0, heaviest_row_blocks = 0;
   double mean_row_blocks = 0;
 
-  /// The states of the blocks of each distinct mask, (q_blocks, kv_blocks): 0 empty, 1 partial, 2 full, as a
-  /// BlockPicture takes them. None where the masks have more than kMostStates in all.
-  static constexpr std::int64_t kMostStates = std::int64_t{1} << 22;
-  std::vector<std::shared_ptr<const std::vector<std::uint8_t>>> states;
+  /// The blocks of each distinct mask. None where the masks have more than kMostDrawn blocks in all.
+  static constexpr std::int64_t kMostDrawn = std::int64_t{1} << 22;
+  std::vector<BlockPicture> pictures;
 };
 
 enum class Distribution { contiguous, zigzag, balanced };
@@ -125,7 +124,8 @@ class SparsityPlan {
 /// Lengths and grids.
 Report describe(const SparsityPlan& plan);
 
-/// A table with a row a block size; with ranks one with a row a distribution, and their ranks.
+/// A table with a row a block size; with ranks one with a row a distribution, and their ranks. On a page the
+/// blocks of each size, at most 16 pictures.
 Report describe(const Sparsity& sparsity);
 
 }  // namespace ejk

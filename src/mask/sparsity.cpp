@@ -21,6 +21,7 @@
 #include "core/text.hpp"
 #include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
+#include "mask/picture.hpp"
 #include "mask/plan.hpp"
 
 namespace ejk {
@@ -89,10 +90,13 @@ BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::i
                          static_cast<double>(heads * cost.q_blocks);
   cost.distinct_partial_blocks = info.distinct_partial_blocks;
   for (const PlannedArray& array : mask::arrays_of(info)) cost.metadata_bytes += array.type.bytes();
-  if (static_cast<std::int64_t>(info.masks.size()) * first.states.size() <= BlockSizeCost::kMostStates)
-    for (const MaskSummary& s : info.summaries) {
-      const auto from = s.states.elements<std::uint8_t>();
-      cost.states.push_back(std::make_shared<const std::vector<std::uint8_t>>(from.begin(), from.end()));
+  if (static_cast<std::int64_t>(info.masks.size()) * first.states.size() <= BlockSizeCost::kMostDrawn)
+    for (std::size_t u = 0; u < info.masks.size(); ++u) {
+      BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
+      picture.title =
+          fmt::format("{} blocks of mask {} (queries down, keys across)", to_string(info.block), u);
+      picture.page_only = true;
+      cost.pictures.push_back(std::move(picture));
     }
   return cost;
 }
@@ -296,9 +300,8 @@ std::int64_t SparsityPlan::work_bytes() const {
   std::int64_t bytes = 0;
   for (const InfoPlan& size : plan_->sizes) {
     blocks.push_back(size.block);
-    bytes =
-        core::sum_of_bytes({bytes, size.work_bytes(),
-                            std::min(size.head_count() * size.layout.grid(), BlockSizeCost::kMostStates)});
+    bytes = core::sum_of_bytes({bytes, size.work_bytes(),
+                                std::min(size.head_count() * size.layout.grid(), BlockSizeCost::kMostDrawn)});
   }
   const auto bits = mask::sizes_bytes(first.q_length(), first.kv_length(), blocks);
   const auto ranks = plan_->options.ranks == 0 ? 0
@@ -382,6 +385,14 @@ Report describe(const Sparsity& sparsity) {
              Unit::share);
   add_sizes(report, sparsity);
   if (!sparsity.parallel.empty()) add_ranks(report, sparsity);
+  constexpr std::size_t kPictures = 16;
+  std::size_t drawn = 0;
+  for (const BlockSizeCost& size : sparsity.sizes)
+    for (BlockPicture picture : size.pictures) {
+      if (drawn == kPictures) return report;
+      picture.key = fmt::format("picture_{}", drawn++);
+      report.add(std::move(picture));
+    }
   return report;
 }
 

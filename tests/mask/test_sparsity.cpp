@@ -118,10 +118,11 @@ void check_size(const Heads& heads, const BlockSizeCost& size) {
   const MaskInfo info = process_mask(heads.masks, block, options);
   CHECK(size.distinct_partial_blocks == info.distinct_partial_blocks);
   CHECK(size.metadata_bytes == metadata_of(info));
-  REQUIRE(size.states.size() == info.summaries.size());
-  for (std::size_t u = 0; u < size.states.size(); ++u) {
+  REQUIRE(size.pictures.size() == info.summaries.size());
+  for (std::size_t u = 0; u < size.pictures.size(); ++u) {
+    const auto& drawn = *size.pictures[u].states;
     const auto expected = info.summaries[u].states.elements<std::uint8_t>();
-    CHECK(std::equal(size.states[u]->begin(), size.states[u]->end(), expected.begin(), expected.end()));
+    CHECK(std::equal(drawn.begin(), drawn.end(), expected.begin(), expected.end()));
   }
 }
 

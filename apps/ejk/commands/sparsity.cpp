@@ -84,6 +84,7 @@ Run sparsity(OptionSet& set) {
            "(zig-zag), and in blocks of the first size, the heaviest first to the rank with the least "
            "(balanced). Ranks hold the keys at the places of their queries and receive the others that they "
            "see.");
+  declare_picture(set);
   set_footer(set,
              std::string("A kernel visits the blocks that are not empty and computes all pairs in them,\n"
                          "of which the masks allow some. Counts are sums over all heads. The metadata are\n"
