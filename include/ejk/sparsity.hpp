@@ -1,24 +1,25 @@
-// Sparsity: what masks cost a block-sparse kernel at several block sizes, and what context-parallel ranks that
-// share the queries have to do. All from one pass over the masks.
+// Sparsity: what masks cost a block-sparse kernel at several block sizes, and what context-parallel ranks
+// that share the queries have to do. All from one pass over the masks.
 //
-// Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and a
-// block that the edge cuts short is partial or empty. A kernel visits the blocks that are not empty. Of each
-// size, over all heads:
+// Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and
+// a block that the edge cuts short is partial or empty. A kernel visits the blocks that are not empty. Of
+// each size, over all heads:
 //   pairs allowed       True elements: pairs of a query and a key that it sees
 //   pairs computed      pairs in visited blocks, each counted whole, as a kernel computes it
 //   padding             those of them beyond the edge of the mask
 //   metadata            the bytes of the arrays that process_mask gives at that size
 // Equal heads are looked at once and counted as often as there are.
 //
-// Context parallelism: n ranks share the queries, and each holds the keys at the same places; where queries and
-// keys differ in number, the queries [a, b) of Q hold the keys [a K / Q, b K / Q) of K, rounded down.
+// Context parallelism: n ranks share the queries, and each holds the keys at the same places; where queries
+// and keys differ in number, the queries [a, b) of Q hold the keys [a K / Q, b K / Q) of K, rounded down.
 //   contiguous   rank r has run r of n
 //   zig-zag      of 2 n runs rank r has r and 2 n - 1 - r, as in ring attention of causal masks
 //   balanced     the query blocks of the first block size go to ranks one by one, that with the most pairs
 //                allowed first, to the rank with the least so far; all ranks get equally many, or one more
 // Runs are as equal as can be: of c runs the first Q mod c have one query more. Of equal blocks and ranks the
-// first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask, of the first
-// size; queries of padding are no rank's. It must receive the keys that one of its queries sees, in any head, and that it does not hold.
+// first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask, of the
+// first size; queries of padding belong to no rank. A rank must receive the keys that one of its queries
+// sees, in any head, and that it does not hold.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@
 
 namespace ejk {
 
-/// What the size that costs least has least of: pairs computed, or bytes of metadata. Of sizes that are equal in
-/// it the other one decides, then the order in which they were given.
+/// What the size that costs least has least of: pairs computed, or bytes of metadata. Between equals the
+/// other one decides, then the order in which sizes were given.
 enum class SparsityMeasure { pairs, metadata };
 
 /// "pairs", "metadata".
@@ -42,7 +43,8 @@ const char* name_of(SparsityMeasure measure);
 
 struct SparsityOptions {
   SparsityMeasure measure = SparsityMeasure::pairs;
-  /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs least.
+  /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs
+  /// least.
   std::optional<std::int64_t> metadata_budget = {};
   std::int64_t ranks = 0;  // of context parallelism; 0: none
 };

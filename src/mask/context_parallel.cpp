@@ -1,5 +1,5 @@
-// Context parallelism: queries are cut into runs at every place where some distribution cuts them, so that what
-// a rank does is the sum over its runs, and what it sees the union.
+// Context parallelism: queries are cut into runs at every place where some distribution cuts them, so that
+// what a rank does is the sum over its runs, and what it sees the union.
 //
 // Cost: for each distribution the union of the runs' keys, a bit each; a rank is chosen for each block of
 // queries by looking at all ranks.
@@ -125,8 +125,8 @@ std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector
 
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks) {
-  // A run has bounds, pairs twice and a rank; so has a block, and a rank has loads of three distributions. Each
-  // thread holds the keys that a rank sees and those that it holds.
+  // A run has bounds, pairs twice and a rank; so has a block, and a rank has loads of three distributions.
+  // Each thread holds the keys that a rank sees and those that it holds.
   const std::int64_t runs = core::ceil_div(q_length, q_block) + 3 * ranks, words = words_for(kv_length);
   const auto keys = core::checked_mul(8 * words, runs),
              threads_keys = core::checked_mul(16 * words, threads());

@@ -47,8 +47,8 @@ struct QueryRuns {
 /// filled once. tables[s] is for blocks[s]. `runs` may be null; else every row of blocks[0] is cut at a bound
 /// of the runs, and the True elements count `weight` times.
 ///
-/// Time: as scan_mask for each size, without the filling, which is done once. Memory: sizes_bytes, and of each
-/// size the states, the ids, the partial blocks and scan_bytes.
+/// Time: as scan_mask for each size, without the filling, which is done once. Memory: sizes_bytes, and of
+/// each size the states, the ids, the partial blocks and scan_bytes.
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t blocks)>& done = {});

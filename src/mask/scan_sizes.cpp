@@ -2,11 +2,12 @@
 //
 // The walk goes down the queries in stripes. In each, every size tells the states of the rows of blocks that
 // begin there; then the elements that any size has to see are filled, once, into the bits that are held; then
-// every size looks at its rows of blocks that end there. Where all sizes divide the stripe, and the mask can be
-// read in any order, each thread takes stripes of its own. Else they follow one another, all threads work on
-// one, and rows of blocks that reach into the next stripe keep their bits.
+// every size looks at its rows of blocks that end there. Where all sizes divide the stripe, and the mask can
+// be read in any order, each thread takes stripes of its own. Else they follow one another, all threads work
+// on one, and rows of blocks that reach into the next stripe keep their bits.
 //
-// Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open blocks.
+// Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open
+// blocks.
 // tests: tests/mask/test_sparsity.cpp
 #include <algorithm>
 #include <bit>
@@ -195,7 +196,8 @@ class Walk {
     return {first + (begin - held.first) * row_words_, row_words_, end - begin, node_.kv_length()};
   }
 
-  // Moves the bits of rows of blocks that are not looked at yet to the front; those before `filled` are there.
+  // Moves the bits of rows of blocks that are not looked at yet to the front; those before `filled` are
+  // there.
   void drop_before(Held& held, std::int64_t filled) const {
     std::int64_t keep = filled;
     for (std::size_t s = 0; s < sizes_.size(); ++s) keep = std::min(keep, held.next[s] * blocks_[s].q);

@@ -55,7 +55,8 @@ class Scanner {
   void classify(std::int64_t i);
   /// The states of row `i`: what classify() knows, or after look() what is.
   std::span<const BlockState> states(std::int64_t i) const;
-  /// Of a row that was classified: sets a bit for each word of a row of the mask's bits that look() will read.
+  /// Of a row that was classified: sets a bit for each word of a row of the mask's bits that look() will
+  /// read.
   void add_needed_words(std::int64_t i, Word* words) const;
   /// Looks into what is open of a row that was classified. `rows`: its queries, and all keys; words that are
   /// not needed may hold anything.

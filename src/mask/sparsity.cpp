@@ -1,5 +1,5 @@
-// Block sizes side by side. Each distinct mask is walked down once for all sizes; what is found at a size is put
-// together as process_mask does it, so that its counts and bytes are those of mask-info.
+// Block sizes side by side. Each distinct mask is walked down once for all sizes; what is found at a size is
+// put together as process_mask does it, so that its counts and bytes are those of mask-info.
 //
 // Cost: one pass over the masks, and for each size a few operations a block.
 // tests: tests/mask/test_sparsity.cpp

@@ -1,5 +1,5 @@
-// Block sizes side by side, against plain loops over the dense mask and against process_mask at each size; the
-// ranks of context parallelism against sets of keys.
+// Block sizes side by side, against plain loops over the dense mask and against process_mask at each size;
+// the ranks of context parallelism against sets of keys.
 #include "ejk/sparsity.hpp"
 
 #include <doctest/doctest.h>
