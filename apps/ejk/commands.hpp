@@ -93,6 +93,7 @@ Run segment_mask(OptionSet& set);
 Run seq_info(OptionSet& set);
 Run sequence_ids(OptionSet& set);
 Run sharding(OptionSet& set);
+Run sparsity(OptionSet& set);
 Run token_indices(OptionSet& set);
 Run transposed_grouped_matmul(OptionSet& set);
 Run unchunk(OptionSet& set);

@@ -47,6 +47,19 @@ struct Masks {
 /// the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
+/// Calls f(), which plans work on the masks: its errors get the masks' name, and are usage errors where the
+/// lengths were typed and are no input's.
+template <class F>
+auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
+  try {
+    return f();
+  } catch (Error& error) {
+    error.at(masks.name);
+    if (options.shape.empty()) throw;
+    throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
+  }
+}
+
 /// The masks of an option that takes expressions, for masks that are there: one a head.
 std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
                                       const Masks& of, Job& job);

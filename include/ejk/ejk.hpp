@@ -30,6 +30,7 @@
 #include "ejk/segments.hpp"
 #include "ejk/sequence.hpp"
 #include "ejk/sharding.hpp"
+#include "ejk/sparsity.hpp"
 #include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
 #include "ejk/threads.hpp"

@@ -11,6 +11,7 @@
 #include "ejk/mask_info.hpp"
 #include "mask/node.hpp"
 #include "mask/picture.hpp"
+#include "mask/plan.hpp"
 
 namespace ejk {
 
@@ -18,21 +19,6 @@ namespace {
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-// "0-3, 7": the heads that have mask `u`.
-std::string heads_with(const MaskInfo& info, std::int64_t u) {
-  std::string text;
-  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
-  for (std::int64_t h = 0; h < heads;) {
-    std::int64_t end = h;
-    while (end < heads && info.head_mask[static_cast<std::size_t>(end)] == u) ++end;
-    if (end > h)
-      text += fmt::format("{}{}", text.empty() ? "" : ", ",
-                          end - h == 1 ? fmt::format("{}", h) : fmt::format("{}-{}", h, end - 1));
-    h = std::max(end, h + 1);
-  }
-  return text;
 }
 
 std::int64_t length_of(const std::vector<IndexRange>& ranges) {
@@ -105,17 +91,10 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
               {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
               {}};
   std::int64_t bytes = 0;
-  const auto add = [&](const char* name, DType dtype, const Shape& shape) {
-    const std::int64_t size = byte_count(shape, dtype);
-    bytes += size;
-    table.rows.push_back({std::string(name), std::string(name_of(dtype)), shape, size});
-  };
-  add("data_next", info.data_next.dtype(), info.data_next.shape());
-  if (info.mask_next) add("mask_next", info.mask_next->dtype(), info.mask_next->shape());
-  add("block_mask", info.block_mask.dtype(), info.block_mask.shape());
-  if (info.partial_mask_blocks)
-    add("partial_mask_blocks", info.partial_mask_blocks->dtype(), info.partial_mask_blocks->shape());
-  if (info.q_sequence) add("q_sequence", info.q_sequence->dtype(), info.q_sequence->shape());
+  for (const auto& [name, type] : mask::arrays_of(info)) {
+    bytes += type.bytes();
+    table.rows.push_back({name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
+  }
   report.add(std::move(table));
   report.add("arrays", "all arrays", bytes, Unit::bytes);
   report.add("dense_mask", "the dense mask", dense_bytes, Unit::bytes);
@@ -135,6 +114,33 @@ std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
 }
 
 }  // namespace
+
+std::string mask::heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u) {
+  std::string text;
+  const auto heads = static_cast<std::int64_t>(head_mask.size());
+  for (std::int64_t h = 0; h < heads;) {
+    std::int64_t end = h;
+    while (end < heads && head_mask[static_cast<std::size_t>(end)] == u) ++end;
+    if (end > h)
+      text += fmt::format("{}{}", text.empty() ? "" : ", ",
+                          end - h == 1 ? fmt::format("{}", h) : fmt::format("{}-{}", h, end - 1));
+    h = std::max(end, h + 1);
+  }
+  return text;
+}
+
+std::vector<PlannedArray> mask::arrays_of(const MaskInfo& info) {
+  std::vector<PlannedArray> arrays;
+  const auto add = [&](const char* name, const Array& array) {
+    arrays.push_back({name, {array.dtype(), array.shape()}});
+  };
+  add("data_next", info.data_next);
+  if (info.mask_next) add("mask_next", *info.mask_next);
+  add("block_mask", info.block_mask);
+  if (info.partial_mask_blocks) arrays.push_back({"partial_mask_blocks", type_of(*info.partial_mask_blocks)});
+  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  return arrays;
+}
 
 Report describe(const MaskInfo& info) {
   Report report;
@@ -187,7 +193,8 @@ Report describe(const MaskInfo& info) {
     const MaskSummary& s = info.summaries[u];
     const std::int64_t grid = s.states.size();
     const auto middle = keys_of_middle_query(info.masks[u]);
-    masks.rows.push_back({static_cast<std::int64_t>(u), heads_with(info, static_cast<std::int64_t>(u)),
+    masks.rows.push_back({static_cast<std::int64_t>(u),
+                          mask::heads_with(info.head_mask, static_cast<std::int64_t>(u)),
                           core::printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
                           s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
                           info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),

@@ -68,8 +68,6 @@ MaskInfo begun(const InfoPlan& plan) {
 }
 
 MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes) {
-  MaskInfo info = begun(plan);
-
   // 1. Distinct masks.
   mask::DistinctMasks distinct = mask::distinct_masks(plan.heads);
 
@@ -79,47 +77,7 @@ MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int6
   std::vector<Scan> scans;
   for (const Mask& m : distinct.masks)
     scans.push_back(mask::scan_mask(m, plan.block, table.get(), progress.counter()));
-
-  // 3. Leading rows.
-  Layout layout = plan.layout;
-  layout.rows = plan.rows(distinct);
-  std::vector<mask::RowGrid> rows;
-  for (std::int64_t r = 0; r < layout.rows; ++r) {
-    const auto head = static_cast<std::size_t>(r * (plan.head_count() / layout.rows));
-    const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
-    rows.push_back(
-        {reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
-         table->size() > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
-  }
-
-  // 5. and 6. Look-ahead and shrinking.
-  IndexArrays arrays = index_arrays(layout, rows);
-  info.unshrunk_grid = arrays.block_mask.shape();
-  if (plan.settings.shrink_grid && distinct.masks.size() == 1) arrays = shrunk(layout, std::move(arrays));
-
-  // 7. Computable masks.
-  info.distinct_partial_blocks = table->size();
-  if (plan.is_left_to_kernel(distinct)) {
-    info.mask_function = distinct.masks[0];
-    info.q_sequence = Array(DType::int32, {plan.q_length()});
-    const auto sequence = info.q_sequence->elements<std::int32_t>();
-    std::iota(sequence.begin(), sequence.end(), 0);
-  } else if (table->size() > 0) {
-    info.partial_mask_blocks = mask::pattern_source(table, plan.direction);
-  }
-
-  // 8. Narrowing.
-  const auto narrow = [&](Array array) {
-    const DType dtype = plan.index_dtype(mask::largest_value(array));
-    return mask::narrowed(std::move(array), dtype);
-  };
-  info.data_next = narrow(std::move(arrays.data_next));
-  info.block_mask = narrow(std::move(arrays.block_mask));
-  if (info.partial_mask_blocks) info.mask_next = narrow(std::move(arrays.mask_next));
-  for (Scan& scan : scans) info.summaries.push_back(std::move(scan.summary));
-  info.masks = std::move(distinct.masks);
-  info.head_mask = std::move(distinct.of_head);
-  return info;
+  return put_together(plan, std::move(distinct), std::move(scans), table);
 }
 
 // Every block of every mask as bools, made while it is read: (H, q blocks, kv blocks, q, kv), or (…, kv, q).
@@ -239,6 +197,52 @@ MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction d
 }
 
 }  // namespace
+
+MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
+                            const std::shared_ptr<PatternTable>& table) {
+  MaskInfo info = begun(plan);
+
+  // 3. Leading rows.
+  Layout layout = plan.layout;
+  layout.rows = plan.rows(distinct);
+  std::vector<mask::RowGrid> rows;
+  for (std::int64_t r = 0; r < layout.rows; ++r) {
+    const auto head = static_cast<std::size_t>(r * (plan.head_count() / layout.rows));
+    const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
+    rows.push_back(
+        {reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
+         table->size() > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
+  }
+
+  // 5. and 6. Look-ahead and shrinking.
+  IndexArrays arrays = index_arrays(layout, rows);
+  info.unshrunk_grid = arrays.block_mask.shape();
+  if (plan.settings.shrink_grid && distinct.masks.size() == 1) arrays = shrunk(layout, std::move(arrays));
+
+  // 7. Computable masks.
+  info.distinct_partial_blocks = table->size();
+  if (plan.is_left_to_kernel(distinct)) {
+    info.mask_function = distinct.masks[0];
+    info.q_sequence = Array(DType::int32, {plan.q_length()});
+    const auto sequence = info.q_sequence->elements<std::int32_t>();
+    std::iota(sequence.begin(), sequence.end(), 0);
+  } else if (table->size() > 0) {
+    info.partial_mask_blocks = mask::pattern_source(table, plan.direction);
+  }
+
+  // 8. Narrowing.
+  const auto narrow = [&](Array array) {
+    const DType dtype = plan.index_dtype(mask::largest_value(array));
+    return mask::narrowed(std::move(array), dtype);
+  };
+  info.data_next = narrow(std::move(arrays.data_next));
+  info.block_mask = narrow(std::move(arrays.block_mask));
+  if (info.partial_mask_blocks) info.mask_next = narrow(std::move(arrays.mask_next));
+  for (Scan& scan : scans) info.summaries.push_back(std::move(scan.summary));
+  info.masks = std::move(distinct.masks);
+  info.head_mask = std::move(distinct.of_head);
+  return info;
+}
 
 MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
   return plan_->is_dynamic() ? dynamic_info(*plan_, progress)

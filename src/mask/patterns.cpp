@@ -47,6 +47,12 @@ PatternTable PatternTable::part() const {
   return table;
 }
 
+PatternTable PatternTable::beside(BlockShape block) const {
+  PatternTable table(block, max_bytes_, hash_);
+  table.used_bytes_ = used_bytes_;
+  return table;
+}
+
 // Chunks grow, so that few patterns cost little and many lie on huge pages.
 Word* PatternTable::room_for_pattern() {
   constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words

@@ -34,6 +34,9 @@ class PatternTable {
   /// here already are not kept again there.
   PatternTable part() const;
 
+  /// An empty table of blocks of another size, whose bits count against the same limit.
+  PatternTable beside(BlockShape block) const;
+
   BlockShape block() const { return block_; }
   std::int64_t row_words() const { return row_words_; }
   std::int64_t pattern_words() const { return block_.q * row_words_; }

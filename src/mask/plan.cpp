@@ -108,6 +108,18 @@ IndexBounds InfoPlan::bounds(const DistinctMasks& distinct) const {
   return {next - 1, static_cast<std::int64_t>(distinct.masks.size()) * layout.grid() - 1, kFull};
 }
 
+std::int64_t InfoPlan::work_bytes() const {
+  // States and ids of each mask, three arrays in 32 bits, one of them twice while it shrinks, and the states
+  // once more in the report.
+  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
+  const auto blocks = core::checked_mul(layout.q_blocks * kBytesPerBlock, layout.kv_blocks);
+  const auto all = blocks ? core::checked_mul(*blocks, head_count()) : std::nullopt;
+  const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
+  if (!all || !scan || *all > kMost) return INT64_MAX;
+  return *all + 4 * q_length() + *scan;
+}
+
 DistinctMasks distinct_masks(const std::vector<Mask>& heads) {
   return distinct_by(heads, [](const Mask& a, const Mask& b) { return a.same_as(b); });
 }
@@ -161,19 +173,7 @@ std::vector<PlannedArray> MaskInfoPlan::arrays() const {
   return arrays;
 }
 
-std::int64_t MaskInfoPlan::work_bytes() const {
-  // States and ids of each mask, three arrays in 32 bits, one of them twice while it shrinks, and the states
-  // once more in the report.
-  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
-  const mask::InfoPlan& p = *plan_;
-  const auto blocks = core::checked_mul(p.layout.q_blocks * kBytesPerBlock, p.layout.kv_blocks);
-  const auto all = blocks ? core::checked_mul(*blocks, p.head_count()) : std::nullopt;
-  const auto scan =
-      mask::scan_bytes(p.q_length(), p.kv_length(), p.block, mask::Patterns::kept, mask::Reading::any_order);
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
-  if (!all || !scan || *all > kMost) return INT64_MAX;
-  return *all + 4 * p.q_length() + *scan;
-}
+std::int64_t MaskInfoPlan::work_bytes() const { return plan_->work_bytes(); }
 
 Report describe(const MaskInfoPlan& plan) {
   const mask::InfoPlan& p = *plan.plan_;

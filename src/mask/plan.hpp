@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "ejk/mask_info.hpp"
 #include "mask/layout.hpp"
+#include "mask/scan.hpp"
 
 namespace ejk::mask {
 
@@ -53,6 +56,9 @@ struct InfoPlan {
   /// They decide the dtypes of a dynamic mask; those of a fixed one are decided by the values themselves.
   IndexBounds bounds(const DistinctMasks& distinct) const;
 
+  /// Memory that scanning and putting together take at the most, beside the partial blocks.
+  std::int64_t work_bytes() const;
+
   /// The dtype of indices up to `largest`.
   DType index_dtype(std::int64_t largest) const {
     return settings.downcast ? narrowest(largest) : DType::int32;
@@ -68,5 +74,15 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads);
 /// Throws what the constructor of MaskInfoPlan throws.
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
+
+/// The MaskInfo of fixed masks, from the scans of the distinct ones and their partial blocks.
+MaskInfo put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
+                      const std::shared_ptr<PatternTable>& table);
+
+/// The arrays that there are of those that a plan lists, without is_dynamic_mask.
+std::vector<PlannedArray> arrays_of(const MaskInfo& info);
+
+/// "0-3, 7": the heads whose mask is `u`; `head_mask` has the mask of each head.
+std::string heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u);
 
 }  // namespace ejk::mask

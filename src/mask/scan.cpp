@@ -11,12 +11,12 @@
 
 #include <algorithm>
 #include <mutex>
-#include <optional>
+#include <utility>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
-#include "mask/node.hpp"
+#include "mask/scanner.hpp"
 
 namespace ejk::mask {
 
@@ -24,26 +24,7 @@ namespace {
 
 constexpr std::int64_t kTaskElements = std::int64_t{1}
                                        << 21;  // rows of blocks are handed out in at least so much
-
-constexpr std::int64_t kMostCells = 128;  // a side, of the grid in which True elements are counted
-
-// What one thread has found in the rows of blocks it worked on, and the memory it works in.
-struct Part {
-  std::int64_t empty_blocks = 0;
-  std::int64_t partial_blocks = 0;
-  std::int64_t full_blocks = 0;
-  std::int64_t true_elements = 0;
-  std::vector<Word> rows_seen;                 // all queries: those that see a key
-  std::vector<Word> keys_seen;                 // all keys: those of partial blocks that some query sees
-  std::vector<char> full_columns;              // columns of blocks that hold a full block
-  std::vector<std::int64_t> partial_elements;  // as in MaskSummary
-  std::optional<PatternTable> patterns;
-  std::vector<IndexRange> rows;  // of blocks, that were worked on
-
-  BitBuffer panel;
-  std::vector<Word> any, all;  // the columns of the panel, over its rows
-  std::vector<Word> block;
-};
+constexpr std::int64_t kMostCells = 128;       // a side, of the grid in which True elements are counted
 
 BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
   if (patterns == Patterns::kept) return block;
@@ -56,235 +37,281 @@ std::int64_t at_most(std::int64_t most, std::int64_t rows, std::int64_t columns)
   return elements ? std::max<std::int64_t>(1, most / std::max<std::int64_t>(1, *elements)) : 1;
 }
 
-class Scanner {
- public:
-  Scanner(const Mask& mask, BlockShape block, PatternTable* table)
-      : mask_(mask),
-        node_(mask.node()),
-        block_(block),
-        table_(table),
-        q_blocks_(core::ceil_div(mask.q_length(), block.q)),
-        kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
-        held_(held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
-        row_words_(words_for(held_.kv)),
-        pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
-        classifier_(node_.classifier(block.q, block.kv)) {
-    if (!scan_bytes(mask.q_length(), mask.kv_length(), block, table ? Patterns::kept : Patterns::dropped,
-                    Reading::any_order))
-      throw Error(Error::Kind::budget,
-                  fmt::format("a block of {} x {} is larger than any memory", block.q, block.kv));
-    MaskSummary& s = scan_.summary;
-    s.q_length = mask.q_length();
-    s.kv_length = mask.kv_length();
-    s.states = Array(DType::uint8, {q_blocks_, kv_blocks_});
-    while (core::ceil_div(std::max(q_blocks_, kv_blocks_), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
-    cell_blocks_ = s.cell_blocks;
-    cell_columns_ = core::ceil_div(kv_blocks_, cell_blocks_);
-    if (table_ != nullptr) scan_.pattern_ids = Array(DType::int32, {q_blocks_, kv_blocks_});
-  }
-
-  Scan run(const std::function<void(std::int64_t)>& done) {
-    const std::int64_t rows_at_once = at_most(kTaskElements, held_.q, mask_.kv_length());
-    const std::int64_t tasks = core::ceil_div(q_blocks_, rows_at_once);
-    const double work = static_cast<double>(mask_.q_length()) * static_cast<double>(mask_.kv_length()) / 8;
-    const int threads = node_.random_access() ? core::threads_for(tasks, work) : 1;
-    std::mutex done_mutex;
-    core::parallel_reduce(
-        tasks, threads, [&] { return make_part(); },
-        [&](Part& part, std::int64_t task) {
-          const std::int64_t begin = task * rows_at_once, end = std::min(q_blocks_, begin + rows_at_once);
-          for (std::int64_t i = begin; i < end; ++i) scan_row(part, i);
-          part.rows.push_back({begin, end});
-          if (done) {
-            const std::scoped_lock lock(done_mutex);
-            done((end - begin) * kv_blocks_);
-          }
-        },
-        [&](Part& part) { join(part); });
-    finish();
-    return std::move(scan_);
-  }
-
- private:
-  Part make_part() const {
-    Part part;
-    part.rows_seen.resize(static_cast<std::size_t>(words_for(mask_.q_length()) + 1));
-    part.keys_seen.resize(static_cast<std::size_t>(words_for(mask_.kv_length()) + 1));
-    part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
-    part.partial_elements.resize(
-        static_cast<std::size_t>(core::ceil_div(q_blocks_, cell_blocks_) * cell_columns_));
-    part.block.resize(static_cast<std::size_t>(pattern_words_));
-    if (table_ != nullptr) part.patterns.emplace(table_->part());
-    return part;
-  }
-
-  void scan_row(Part& part, std::int64_t i) {
-    const std::int64_t q_begin = i * block_.q, q_end = std::min(q_begin + block_.q, mask_.q_length());
-    auto* states = reinterpret_cast<BlockState*>(scan_.summary.states.data()) + i * kv_blocks_;
-    classifier_->classify(q_begin, q_end, states);
-    // A full block that the edge cuts short is partial: what is missing of it is False.
-    if (q_end - q_begin < block_.q)
-      std::replace(states, states + kv_blocks_, BlockState::full, BlockState::partial);
-    else if (kv_blocks_ * block_.kv > mask_.kv_length() && states[kv_blocks_ - 1] == BlockState::full)
-      states[kv_blocks_ - 1] = BlockState::partial;
-
-    const auto open = [&](std::int64_t j) {
-      return states[j] == BlockState::partial || states[j] == BlockState::undecided;
-    };
-    std::int64_t panel_blocks = at_most(64 * kPanelWords, held_.q, held_.kv);
-    bool bridge = false;  // across decided blocks, so that a source that wants order is read in order
-    if (!node_.random_access()) panel_blocks = kv_blocks_, bridge = true;
-    for (std::int64_t j = 0; j < kv_blocks_;) {
-      if (!open(j)) {
-        ++j;
-        continue;
-      }
-      std::int64_t end = j + 1, last = std::min(kv_blocks_, j + panel_blocks);
-      if (bridge) {
-        for (end = last; !open(end - 1);) --end;
-      } else {
-        while (end < last && open(end)) ++end;
-      }
-      const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, mask_.kv_length())};
-      const BitRows panel = part.panel.rows(where.rows(), where.columns());
-      node_.fill(where, panel);
-      fold(part, panel);
-      for (std::int64_t b = j; b < end; ++b)
-        if (open(b)) states[b] = judge(part, panel, i, b, b * block_.kv - where.k_begin);
-      j = end;
-    }
-    std::int64_t full = 0;
-    for (std::int64_t j = 0; j < kv_blocks_; ++j) {
-      part.empty_blocks += states[j] == BlockState::empty;
-      full += states[j] == BlockState::full;
-      part.full_columns[static_cast<std::size_t>(j)] |= states[j] == BlockState::full;
-    }
-    part.full_blocks += full;
-    part.true_elements += full * block_.q * block_.kv;
-    if (full > 0) set_bits(part.rows_seen.data(), q_begin, q_end);
-  }
-
-  // What each column of the panel has in any row and in all rows: read along the rows, as the panel lies.
-  static void fold(Part& part, const BitRows& panel) {
-    part.any.assign(static_cast<std::size_t>(panel.row_words), Word{0});
-    part.all.assign(static_cast<std::size_t>(panel.row_words), ~Word{0});
-    for (std::int64_t r = 0; r < panel.rows; ++r)
-      kernels::active().fold_bits(panel.row(r), panel.row_words, part.any.data(), part.all.data());
-  }
-
-  // The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
-  // entered.
-  BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column) {
-    const std::int64_t width = std::min(block_.kv, panel.columns - column);
-    Word some = 0;
-    bool every = panel.rows == block_.q && width == block_.kv;
-    for (std::int64_t c = 0; c < width; c += 64) {
-      const std::int64_t count = std::min<std::int64_t>(64, width - c);
-      some |= get_bits(part.any.data(), column + c, count, part.any.data() + panel.row_words);
-      every = every && get_bits(part.all.data(), column + c, count, part.all.data() + panel.row_words) ==
-                           low_bits(count);
-    }
-    if (some == 0) return BlockState::empty;
-    if (every) return BlockState::full;
-
-    Word* bits = part.block.data();
-    gather(panel, column, width, row_words_, bits);
-    std::fill(bits + panel.rows * row_words_, bits + pattern_words_, Word{0});
-    ++part.partial_blocks;
-    const std::int64_t elements = kernels::active().count_bits(bits, panel.rows * row_words_);
-    part.true_elements += elements;
-    part.partial_elements[static_cast<std::size_t>(i / cell_blocks_ * cell_columns_ + j / cell_blocks_)] +=
-        elements;
-    mark_seen(part, bits, panel.rows, i * block_.q);
-    const std::int64_t k = j * block_.kv, shift = k % 64;
-    for (std::int64_t w = 0; w < row_words_; ++w) {
-      const std::int64_t count = std::min<std::int64_t>(64, width - 64 * w);
-      if (count <= 0) break;
-      const Word keys = get_bits(part.any.data(), column + 64 * w, count, part.any.data() + panel.row_words);
-      Word* to = part.keys_seen.data() + k / 64 + w;
-      to[0] |= keys << shift;
-      if (shift != 0) to[1] |= keys >> (64 - shift);
-    }
-    if (part.patterns) {
-      const std::int64_t at = i * kv_blocks_ + j;
-      pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
-    }
-    return BlockState::partial;
-  }
-
-  // Notes which queries of a partial block have a key to see.
-  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      Word any = 0;
-      for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
-      part.rows_seen[static_cast<std::size_t>((q + r) / 64)] |= static_cast<Word>(any != 0) << ((q + r) % 64);
-    }
-  }
-
-  void join(Part& part) {
-    MaskSummary& s = scan_.summary;
-    s.empty_blocks += part.empty_blocks;
-    s.partial_blocks += part.partial_blocks;
-    s.full_blocks += part.full_blocks;
-    s.true_elements += part.true_elements;
-    if (all_.rows_seen.empty()) all_ = make_part();
-    for (std::size_t c = 0; c < part.partial_elements.size(); ++c)
-      all_.partial_elements[c] += part.partial_elements[c];
-    for (std::size_t w = 0; w < all_.rows_seen.size(); ++w) all_.rows_seen[w] |= part.rows_seen[w];
-    for (std::size_t w = 0; w < all_.keys_seen.size(); ++w) all_.keys_seen[w] |= part.keys_seen[w];
-    for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
-    if (table_ == nullptr) return;
-    const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
-    const auto states = scan_.summary.states.elements<std::uint8_t>();
-    for (const IndexRange& rows : part.rows)
-      for (std::int64_t at = rows.begin * kv_blocks_; at < rows.end * kv_blocks_; ++at) {
-        std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
-        if (states[static_cast<std::size_t>(at)] == static_cast<std::uint8_t>(BlockState::partial))
-          slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
-      }
-  }
-
-  std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }
-
-  void finish() {
-    MaskSummary& s = scan_.summary;
-    s.partial_elements = std::move(all_.partial_elements);
-    for (std::int64_t j = 0; j < kv_blocks_; ++j)
-      if (all_.full_columns[static_cast<std::size_t>(j)])
-        set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
-    for_each_run(all_.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
-      s.rows_without_key.push_back({begin, end});
-    });
-    for_each_run(all_.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
-      s.keys_without_row.push_back({begin, end});
-    });
-    if (table_ == nullptr) return;
-    const auto states = s.states.elements<std::uint8_t>();
-    const auto ids = pattern_ids();
-    table_->number(states, ids);
-    std::vector<bool> own(static_cast<std::size_t>(table_->size()));
-    for (std::size_t b = 0; b < ids.size(); ++b) {
-      if (states[b] != static_cast<std::uint8_t>(BlockState::partial)) continue;
-      s.distinct_partial_blocks += !own[static_cast<std::size_t>(ids[b])];
-      own[static_cast<std::size_t>(ids[b])] = true;
-    }
-  }
-
-  const Mask& mask_;
-  const MaskNode& node_;
-  BlockShape block_;
-  PatternTable* table_;
-  std::int64_t q_blocks_, kv_blocks_;
-  BlockShape held_;  // as much of a block as is held
-  std::int64_t row_words_, pattern_words_;
-  std::int64_t cell_blocks_ = 1, cell_columns_ = 0;
-  std::unique_ptr<BlockClassifier> classifier_;
-
-  Scan scan_;
-  Part all_;
-};
+// What each column of the panel has in any row and in all rows: read along the rows, as the panel lies.
+void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, std::int64_t end_word) {
+  const auto words = static_cast<std::size_t>(panel.row_words);
+  if (part.any.size() < words) part.any.resize(words), part.all.resize(words);
+  std::fill(part.any.begin() + first_word, part.any.begin() + end_word, Word{0});
+  std::fill(part.all.begin() + first_word, part.all.begin() + end_word, ~Word{0});
+  for (std::int64_t r = 0; r < panel.rows; ++r)
+    kernels::active().fold_bits(panel.row(r) + first_word, end_word - first_word,
+                                part.any.data() + first_word, part.all.data() + first_word);
+}
 
 }  // namespace
+
+Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table)
+    : mask_(mask),
+      node_(mask.node()),
+      block_(block),
+      table_(table),
+      q_blocks_(core::ceil_div(mask.q_length(), block.q)),
+      kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
+      held_(mask::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
+      row_words_(words_for(held_.kv)),
+      pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
+      classifier_(node_.classifier(block.q, block.kv)) {
+  if (!scan_bytes(mask.q_length(), mask.kv_length(), block, table ? Patterns::kept : Patterns::dropped,
+                  Reading::any_order))
+    throw Error(Error::Kind::budget,
+                fmt::format("a block of {} x {} is larger than any memory", block.q, block.kv));
+  MaskSummary& s = scan_.summary;
+  s.q_length = mask.q_length();
+  s.kv_length = mask.kv_length();
+  s.states = Array(DType::uint8, {q_blocks_, kv_blocks_});
+  while (core::ceil_div(std::max(q_blocks_, kv_blocks_), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
+  cell_blocks_ = s.cell_blocks;
+  cell_columns_ = core::ceil_div(kv_blocks_, cell_blocks_);
+  if (table_ != nullptr) scan_.pattern_ids = Array(DType::int32, {q_blocks_, kv_blocks_});
+}
+
+Scanner::Part Scanner::make_part() const {
+  Part part;
+  part.rows_seen.resize(static_cast<std::size_t>(words_for(mask_.q_length()) + 1));
+  part.keys_seen.resize(static_cast<std::size_t>(words_for(mask_.kv_length()) + 1));
+  part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
+  part.partial_elements.resize(
+      static_cast<std::size_t>(core::ceil_div(q_blocks_, cell_blocks_) * cell_columns_));
+  part.block.resize(static_cast<std::size_t>(pattern_words_));
+  if (table_ != nullptr) part.patterns.emplace(table_->part());
+  return part;
+}
+
+IndexRange Scanner::queries(std::int64_t i) const {
+  return {i * block_.q, std::min((i + 1) * block_.q, mask_.q_length())};
+}
+
+BlockState* Scanner::row_of_states(std::int64_t i) {
+  return reinterpret_cast<BlockState*>(scan_.summary.states.data()) + i * kv_blocks_;
+}
+
+std::span<const BlockState> Scanner::states(std::int64_t i) const {
+  return {reinterpret_cast<const BlockState*>(scan_.summary.states.data()) + i * kv_blocks_,
+          static_cast<std::size_t>(kv_blocks_)};
+}
+
+void Scanner::classify(std::int64_t i) {
+  const auto [q_begin, q_end] = queries(i);
+  BlockState* states = row_of_states(i);
+  classifier_->classify(q_begin, q_end, states);
+  // A full block that the edge cuts short is partial: what is missing of it is False.
+  if (q_end - q_begin < block_.q)
+    std::replace(states, states + kv_blocks_, BlockState::full, BlockState::partial);
+  else if (kv_blocks_ * block_.kv > mask_.kv_length() && states[kv_blocks_ - 1] == BlockState::full)
+    states[kv_blocks_ - 1] = BlockState::partial;
+}
+
+// Calls f(begin, end) for every run of open blocks of a row, of at most so many.
+template <class F>
+void Scanner::for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const {
+  const auto open = [states = states(i)](std::int64_t j) {
+    return is_open(states[static_cast<std::size_t>(j)]);
+  };
+  for (std::int64_t j = 0; j < kv_blocks_;) {
+    if (!open(j)) {
+      ++j;
+      continue;
+    }
+    std::int64_t end = j + 1;
+    while (end < kv_blocks_ && end - j < most_blocks && open(end)) ++end;
+    f(j, end);
+    j = end;
+  }
+}
+
+void Scanner::add_needed_words(std::int64_t i, Word* words) const {
+  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
+    set_bits(words, j * block_.kv / 64, words_for(std::min(end * block_.kv, mask_.kv_length())));
+  });
+}
+
+void Scanner::look(Part& part, std::int64_t i, const BitRows& rows) {
+  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
+    judge_run(part, rows, i, {j, end}, 0);
+  });
+  count(part, i);
+}
+
+void Scanner::look(Part& part, std::int64_t i) {
+  const auto [q_begin, q_end] = queries(i);
+  const auto fill = [&](std::int64_t j, std::int64_t end) {
+    const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, mask_.kv_length())};
+    const BitRows panel = part.panel.rows(where.rows(), where.columns());
+    node_.fill(where, panel);
+    return panel;
+  };
+  if (node_.random_access()) {
+    for_each_open_run(i, at_most(64 * kPanelWords, held_.q, held_.kv), [&](std::int64_t j, std::int64_t end) {
+      judge_run(part, fill(j, end), i, {j, end}, j * block_.kv);
+    });
+  } else {
+    // Across decided blocks, so that a source that wants order is read in order.
+    std::int64_t first = kv_blocks_, last = 0;
+    for_each_open_run(i, kv_blocks_,
+                      [&](std::int64_t j, std::int64_t end) { first = std::min(first, j), last = end; });
+    if (first < last) judge_run(part, fill(first, last), i, {first, last}, first * block_.kv);
+  }
+  count(part, i);
+}
+
+// Judges the open ones of a run of blocks of row `i`; the panel's column 0 is `first_key`.
+void Scanner::judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
+                        std::int64_t first_key) {
+  BlockState* states = row_of_states(i);
+  fold(part, panel, (blocks.begin * block_.kv - first_key) / 64,
+       words_for(std::min(blocks.end * block_.kv, mask_.kv_length()) - first_key));
+  for (std::int64_t j = blocks.begin; j < blocks.end; ++j)
+    if (is_open(states[j])) states[j] = judge(part, panel, i, j, j * block_.kv - first_key);
+}
+
+// Of a row whose blocks are all decided.
+void Scanner::count(Part& part, std::int64_t i) {
+  const BlockState* states = row_of_states(i);
+  std::int64_t full = 0;
+  for (std::int64_t j = 0; j < kv_blocks_; ++j) {
+    part.empty_blocks += states[j] == BlockState::empty;
+    full += states[j] == BlockState::full;
+    part.full_columns[static_cast<std::size_t>(j)] |= states[j] == BlockState::full;
+  }
+  part.full_blocks += full;
+  part.true_elements += full * block_.q * block_.kv;
+  if (full > 0) set_bits(part.rows_seen.data(), queries(i).begin, queries(i).end);
+}
+
+// The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
+// entered.
+BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j,
+                          std::int64_t column) {
+  const std::int64_t width = std::min(block_.kv, panel.columns - column);
+  Word some = 0;
+  bool every = panel.rows == block_.q && width == block_.kv;
+  for (std::int64_t c = 0; c < width; c += 64) {
+    const std::int64_t count = std::min<std::int64_t>(64, width - c);
+    some |= get_bits(part.any.data(), column + c, count, part.any.data() + panel.row_words);
+    every = every && get_bits(part.all.data(), column + c, count, part.all.data() + panel.row_words) ==
+                         low_bits(count);
+  }
+  if (some == 0) return BlockState::empty;
+  if (every) return BlockState::full;
+
+  Word* bits = part.block.data();
+  gather(panel, column, width, row_words_, bits);
+  std::fill(bits + panel.rows * row_words_, bits + pattern_words_, Word{0});
+  ++part.partial_blocks;
+  const std::int64_t elements = kernels::active().count_bits(bits, panel.rows * row_words_);
+  part.true_elements += elements;
+  part.partial_elements[static_cast<std::size_t>(i / cell_blocks_ * cell_columns_ + j / cell_blocks_)] +=
+      elements;
+  mark_seen(part, bits, panel.rows, i * block_.q);
+  const std::int64_t k = j * block_.kv, shift = k % 64;
+  for (std::int64_t w = 0; w < row_words_; ++w) {
+    const std::int64_t count = std::min<std::int64_t>(64, width - 64 * w);
+    if (count <= 0) break;
+    const Word keys = get_bits(part.any.data(), column + 64 * w, count, part.any.data() + panel.row_words);
+    Word* to = part.keys_seen.data() + k / 64 + w;
+    to[0] |= keys << shift;
+    if (shift != 0) to[1] |= keys >> (64 - shift);
+  }
+  if (part.patterns) {
+    const std::int64_t at = i * kv_blocks_ + j;
+    pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
+  }
+  return BlockState::partial;
+}
+
+// Notes which queries of a partial block have a key to see.
+void Scanner::mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Word any = 0;
+    for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
+    part.rows_seen[static_cast<std::size_t>((q + r) / 64)] |= static_cast<Word>(any != 0) << ((q + r) % 64);
+  }
+}
+
+void Scanner::join(Part& part) {
+  MaskSummary& s = scan_.summary;
+  s.empty_blocks += part.empty_blocks;
+  s.partial_blocks += part.partial_blocks;
+  s.full_blocks += part.full_blocks;
+  s.true_elements += part.true_elements;
+  if (all_.rows_seen.empty()) all_ = make_part();
+  for (std::size_t c = 0; c < part.partial_elements.size(); ++c)
+    all_.partial_elements[c] += part.partial_elements[c];
+  for (std::size_t w = 0; w < all_.rows_seen.size(); ++w) all_.rows_seen[w] |= part.rows_seen[w];
+  for (std::size_t w = 0; w < all_.keys_seen.size(); ++w) all_.keys_seen[w] |= part.keys_seen[w];
+  for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
+  if (table_ == nullptr) return;
+  const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
+  const auto states = scan_.summary.states.elements<std::uint8_t>();
+  for (const IndexRange& rows : part.rows)
+    for (std::int64_t at = rows.begin * kv_blocks_; at < rows.end * kv_blocks_; ++at) {
+      std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
+      if (states[static_cast<std::size_t>(at)] == static_cast<std::uint8_t>(BlockState::partial))
+        slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
+    }
+}
+
+Scan Scanner::finish() {
+  MaskSummary& s = scan_.summary;
+  s.partial_elements = std::move(all_.partial_elements);
+  for (std::int64_t j = 0; j < kv_blocks_; ++j)
+    if (all_.full_columns[static_cast<std::size_t>(j)])
+      set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
+  for_each_run(all_.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
+    s.rows_without_key.push_back({begin, end});
+  });
+  for_each_run(all_.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
+    s.keys_without_row.push_back({begin, end});
+  });
+  if (table_ == nullptr) return std::move(scan_);
+  const auto states = s.states.elements<std::uint8_t>();
+  const auto ids = pattern_ids();
+  table_->number(states, ids);
+  std::vector<bool> own(static_cast<std::size_t>(table_->size()));
+  for (std::size_t b = 0; b < ids.size(); ++b) {
+    if (states[b] != static_cast<std::uint8_t>(BlockState::partial)) continue;
+    s.distinct_partial_blocks += !own[static_cast<std::size_t>(ids[b])];
+    own[static_cast<std::size_t>(ids[b])] = true;
+  }
+  return std::move(scan_);
+}
+
+Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
+               const std::function<void(std::int64_t)>& done) {
+  Scanner scanner(mask, block, table);
+  const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
+  const std::int64_t tasks = core::ceil_div(scanner.q_blocks(), rows_at_once);
+  const double work = static_cast<double>(mask.q_length()) * static_cast<double>(mask.kv_length()) / 8;
+  const int threads = mask.node().random_access() ? core::threads_for(tasks, work) : 1;
+  std::mutex done_mutex;
+  core::parallel_reduce(
+      tasks, threads, [&] { return scanner.make_part(); },
+      [&](Scanner::Part& part, std::int64_t task) {
+        const std::int64_t begin = task * rows_at_once,
+                           end = std::min(scanner.q_blocks(), begin + rows_at_once);
+        for (std::int64_t i = begin; i < end; ++i) {
+          scanner.classify(i);
+          scanner.look(part, i);
+        }
+        part.rows.push_back({begin, end});
+        if (done) {
+          const std::scoped_lock lock(done_mutex);
+          done((end - begin) * scanner.kv_blocks());
+        }
+      },
+      [&](Scanner::Part& part) { scanner.join(part); });
+  return scanner.finish();
+}
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {
@@ -304,11 +331,6 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   const auto any_order = core::checked_mul(part(std::min(*row, std::max(kPanelWords, *one))), threads());
   if (!any_order || *any_order > std::int64_t{1} << 60) return std::nullopt;
   return reading == Reading::in_order ? std::max(*any_order, part(*row)) : *any_order;
-}
-
-Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
-               const std::function<void(std::int64_t)>& done) {
-  return Scanner(mask, block, table).run(done);
 }
 
 }  // namespace ejk::mask

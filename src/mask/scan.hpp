@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "ejk/mask_info.hpp"
 #include "mask/patterns.hpp"
@@ -27,6 +28,34 @@ struct Scan {
 /// goes. Throws Error{budget} for a block that no memory can hold.
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
                const std::function<void(std::int64_t blocks)>& done = {});
+
+/// Runs of queries, end to end from the first to the last, and what each sees of the masks that were scanned.
+struct QueryRuns {
+  /// Run r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
+  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
+
+  std::int64_t count() const { return static_cast<std::int64_t>(pairs.size()); }
+  const Word* keys_of(std::int64_t run) const { return keys.data() + run * row_words; }
+
+  std::vector<std::int64_t> bounds;
+  std::int64_t row_words;
+  std::vector<std::int64_t> pairs;  // True elements of each run, of all scans together
+  std::vector<Word> keys;           // (runs, row_words): the keys that a query of the run sees in any scan
+};
+
+/// scan_mask for several block sizes, in one pass over the mask: an element that any size must look at is
+/// filled once. tables[s] is for blocks[s]. `runs` may be null; else every row of blocks[0] is cut at a bound
+/// of the runs, and the True elements count `weight` times.
+///
+/// Time: as scan_mask for each size, without the filling, which is done once. Memory: sizes_bytes, and of
+/// each size the states, the ids, the partial blocks and scan_bytes.
+std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
+                             const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
+                             const std::function<void(std::int64_t blocks)>& done = {});
+
+/// Bytes of the elements that scan_sizes holds. Nothing where that is more than any memory has.
+std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,
+                                        const std::vector<BlockShape>& blocks);
 
 enum class Patterns { kept, dropped };
 enum class Reading { any_order, in_order };

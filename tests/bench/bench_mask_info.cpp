@@ -14,6 +14,7 @@
 #include "bench/measure.hpp"
 #include "ejk/io.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/sparsity.hpp"
 
 using namespace ejk;
 
@@ -66,6 +67,15 @@ void dense_random(benchmark::State& state) {
        std::span(reinterpret_cast<std::uint64_t*>(all.data()), static_cast<std::size_t>(n * n / 8)))
     eight = random() & 0x0101010101010101u;
   process(state, {array_mask(make_source(std::move(all), "mask"))}, {128, 128}, n * n);
+}
+
+// Block sizes side by side.
+void sparsity_documents(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  const Mask mask = causal_mask(n, n) & documents_mask(*measure::packed_documents(n, 512));
+  const std::vector<BlockShape> blocks{{64, 64},   {64, 128},  {128, 64},   {128, 128},
+                                       {256, 256}, {512, 512}, {512, 1024}, {1024, 1024}};
+  measure::run(state, 0, [&] { benchmark::DoNotOptimize(measure_sparsity({mask}, blocks).least); });
 }
 
 // Anonymous memory of this process now, in MiB: what is its own, mapped files not among it.
@@ -130,3 +140,4 @@ BENCHMARK(dense_random)
     ->Arg(32768)
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
+BENCHMARK(sparsity_documents)->ArgNames({"n"})->Arg(131072)->Unit(benchmark::kMillisecond)->UseManualTime();

@@ -45,6 +45,7 @@ const std::map<std::string, std::string> kPublic{
     {"sequence", "sequence"},
     {"pack", "sequence"},
     {"segments", "mask"},
+    {"sparsity", "mask"},
     {"mask", "mask"},
     {"mask_info", "mask"},
     {"mask_set", "mask"},

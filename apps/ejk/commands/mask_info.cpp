@@ -24,24 +24,14 @@ struct MaskInfoOptions {
   MaskInfoSettings how;
 };
 
-MaskInfoPlan planned(const MaskInfoOptions& options, const Masks& masks) {
-  try {
-    return {masks.heads, options.block, options.dkv ? Direction::dkv : Direction::forward,
-            options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how};
-  } catch (Error& error) {
-    error.at(masks.name);
-    // Lengths that were typed, and no input's.
-    if (!options.masks.shape.empty())
-      throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
-    throw;
-  }
-}
-
 Answer run(const MaskInfoOptions& options, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",
                         fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
-  const MaskInfoPlan plan = planned(options, masks);
+  const MaskInfoPlan plan = plan_of_masks(options.masks, masks, [&] {
+    return MaskInfoPlan(masks.heads, options.block, options.dkv ? Direction::dkv : Direction::forward,
+                        options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how);
+  });
   Report description = describe(plan);
   description.warnings = masks.warnings;
   if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;

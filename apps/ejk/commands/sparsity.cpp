@@ -1,0 +1,96 @@
+// ejk sparsity: what masks cost a block-sparse kernel at several block sizes.
+//
+// tests: tests/cli/sparsity/
+#include "ejk/sparsity.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands.hpp"
+#include "masks.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct SparsityWords {
+  MaskOptions masks;
+  std::vector<BlockShape> blocks;
+  SparsityOptions how;
+};
+
+std::vector<BlockShape> read_blocks(const std::string& words) {
+  std::vector<BlockShape> blocks;
+  for (std::size_t begin = 0; begin <= words.size();) {
+    const std::size_t end = std::min(words.find(',', begin), words.size());
+    const Shape lengths = read_lengths(words.substr(begin, end - begin), 2, 2, "QxK");
+    blocks.push_back({lengths[0], lengths[1]});
+    begin = end + 1;
+  }
+  return blocks;
+}
+
+Answer run(const SparsityWords& words, Job& job) {
+  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
+  const SparsityPlan plan =
+      plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
+  Report description = describe(plan);
+  description.warnings = masks.warnings;
+  if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;
+
+  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - plan.work_bytes(), 1);
+  const auto progress = job.progress();
+  const Sparsity sparsity = job.phase(Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
+
+  Report report;
+  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  report.warnings = masks.warnings;
+  Report costs = describe(sparsity);
+  std::move(costs.items.begin(), costs.items.end(), std::back_inserter(report.items));
+  job.deliver(std::move(report), {});
+  return Answer::yes;
+}
+
+}  // namespace
+
+Run sparsity(OptionSet& set) {
+  const auto words = std::make_shared<SparsityWords>();
+  declare_masks(set, words->masks);
+  add_word(
+      set, "--blocks", words->blocks, read_blocks, "QxK,...",
+      "sizes of blocks, such as 64x64,128x128\n"
+      "Queries and keys. They need not divide the lengths: blocks at the edge are filled up with False, as "
+      "mask-info --pad does, and counted whole.")
+      .required();
+  add_word(
+      set, "--by", words->how.measure,
+      [](const std::string& word) {
+        constexpr SparsityMeasure measures[] = {SparsityMeasure::pairs, SparsityMeasure::metadata};
+        return measures[read_choice(word, {"pairs", "metadata"})];
+      },
+      "WHAT",
+      "what a size costs least by: pairs or metadata\n"
+      "pairs (default): pairs computed. metadata: bytes of it. The other one decides between equals.");
+  add_word(set, "--metadata-budget", words->how.metadata_budget, read_size, "SIZE",
+           "bytes that the metadata may take, such as 1MiB\n"
+           "A row says whether the arrays of mask-info fit; of the sizes that do, one costs least.");
+  add_word(set, "--cp", words->how.ranks, at_least(1), "N",
+           "what N context-parallel ranks have to do\n"
+           "Queries are shared out in N runs (contiguous), in 2 N runs of which rank r has r and 2 N - 1 - r "
+           "(zig-zag), and in blocks of the first size, the heaviest first to the rank with the least "
+           "(balanced). Ranks hold the keys at the places of their queries and receive the others that they "
+           "see.");
+  declare_picture(set);
+  set_footer(set,
+             std::string("A kernel visits the blocks that are not empty and computes all pairs in them,\n"
+                         "of which the masks allow some. Counts are sums over all heads. The metadata are\n"
+                         "the arrays that ejk mask-info --pad writes at that size.\n\n") +
+                 kMaskHelp);
+  return [words](Job& job) { return run(*words, job); };
+}
+
+}  // namespace ejk::app

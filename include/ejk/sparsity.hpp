@@ -1,0 +1,133 @@
+// Sparsity: what masks cost a block-sparse kernel at several block sizes, and what context-parallel ranks
+// that share the queries have to do. All from one pass over the masks.
+//
+// Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and
+// a block that the edge cuts short is partial or empty. A kernel visits the blocks that are not empty. Of
+// each size, over all heads:
+//   pairs allowed       True elements: pairs of a query and a key that it sees
+//   pairs computed      pairs in visited blocks, each counted whole, as a kernel computes it
+//   padding             those of them beyond the edge of the mask
+//   metadata            the bytes of the arrays that process_mask gives at that size
+// Equal heads are looked at once and counted as often as there are.
+//
+// Context parallelism: n ranks share the queries, and each holds the keys at the same places; where queries
+// and keys differ in number, the queries [a, b) of Q hold the keys [a K / Q, b K / Q) of K, rounded down.
+//   contiguous   rank r has run r of n
+//   zig-zag      of 2 n runs rank r has r and 2 n - 1 - r, as in ring attention of causal masks
+//   balanced     the query blocks of the first block size go to ranks one by one, that with the most pairs
+//                allowed first, to the rank with the least so far; all ranks get equally many, or one more
+// Runs are as equal as can be: of c runs the first Q mod c have one query more. Of equal blocks and ranks the
+// first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask, of the
+// first size; queries of padding belong to no rank. A rank must receive the keys that one of its queries
+// sees, in any head, and that it does not hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/mask.hpp"
+#include "ejk/mask_info.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+/// What the size that costs least has least of: pairs computed, or bytes of metadata. Between equals the
+/// other one decides, then the order in which sizes were given.
+enum class SparsityMeasure { pairs, metadata };
+
+/// "pairs", "metadata".
+const char* name_of(SparsityMeasure measure);
+
+struct SparsityOptions {
+  SparsityMeasure measure = SparsityMeasure::pairs;
+  /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs
+  /// least.
+  std::optional<std::int64_t> metadata_budget = {};
+  std::int64_t ranks = 0;  // of context parallelism; 0: none
+};
+
+/// What one block size costs, over all heads.
+struct BlockSizeCost {
+  BlockShape block;
+  std::int64_t q_blocks = 0, kv_blocks = 0;  // of a head
+  std::int64_t empty_blocks = 0, partial_blocks = 0, full_blocks = 0;
+  std::int64_t pairs_computed = 0;
+  std::int64_t padding_pairs = 0;            // among them
+  std::int64_t distinct_partial_blocks = 0;  // over all heads
+  std::int64_t metadata_bytes = 0;
+
+  // The row of blocks with the most visited blocks (the first of equals), and the mean of all rows.
+  std::int64_t heaviest_head = 0, heaviest_row = 0, heaviest_row_blocks = 0;
+  double mean_row_blocks = 0;
+
+  /// The blocks of each distinct mask. None where the masks have more than kMostDrawn blocks in all.
+  static constexpr std::int64_t kMostDrawn = std::int64_t{1} << 22;
+  std::vector<BlockPicture> pictures;
+};
+
+enum class Distribution { contiguous, zigzag, balanced };
+
+/// "contiguous", "zig-zag", "balanced".
+const char* name_of(Distribution distribution);
+
+/// What a rank has and does. Pairs are those of all heads, keys are positions.
+struct RankLoad {
+  std::int64_t queries = 0;
+  std::int64_t pairs_allowed = 0;
+  std::int64_t pairs_computed = 0;
+  std::int64_t keys_held = 0;
+  std::int64_t keys_received = 0;
+};
+
+struct ContextParallel {
+  Distribution distribution = Distribution::contiguous;
+  std::vector<RankLoad> ranks;
+};
+
+struct Sparsity {
+  Shape shape;                          // heads, queries, keys
+  std::vector<Mask> masks;              // the distinct ones, in order of first appearance
+  std::vector<std::int64_t> head_mask;  // for each head the index of its mask
+  std::int64_t pairs_allowed = 0;       // over all heads
+  std::vector<BlockSizeCost> sizes;     // in the order in which they were given
+  std::optional<std::size_t> least;     // the size that costs least; nothing where none fits the budget
+  SparsityOptions options;
+  std::vector<ContextParallel> parallel;  // one a distribution; none without ranks
+};
+
+/// Errors: those of process_mask with padding; no block size; Error{usage} for a number of ranks below 0 or
+/// above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
+Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
+                          const SparsityOptions& options = {}, const BlockProgress& progress = {},
+                          std::int64_t max_pattern_bytes = 0);
+
+namespace mask {
+struct SizesPlan;
+}
+
+/// The same before an element of a mask is read: throws what measure_sparsity throws of its arguments.
+class SparsityPlan {
+ public:
+  SparsityPlan(std::vector<Mask> heads, std::vector<BlockShape> blocks, const SparsityOptions& options = {});
+
+  /// Memory that run() takes at the most; the partial blocks, as bits, come on top.
+  std::int64_t work_bytes() const;
+
+  Sparsity run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
+
+ private:
+  friend Report describe(const SparsityPlan& plan);
+  std::shared_ptr<const mask::SizesPlan> plan_;
+};
+
+/// Lengths and grids.
+Report describe(const SparsityPlan& plan);
+
+/// A table with a row a block size; with ranks one with a row a distribution, and their ranks. On a page the
+/// blocks of each size, at most 16 pictures.
+Report describe(const Sparsity& sparsity);
+
+}  // namespace ejk

@@ -1,0 +1,138 @@
+// Context parallelism: queries are cut into runs at every place where some distribution cuts them, so that
+// what a rank does is the sum over its runs, and what it sees the union.
+//
+// Cost: for each distribution the union of the runs' keys, a bit each; a rank is chosen for each block of
+// queries by looking at all ranks.
+// tests: tests/mask/test_sparsity.cpp
+#include "mask/context_parallel.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::mask {
+
+namespace {
+
+__extension__ using Wide = __int128;
+
+// Where chunk `c` of `chunks` begins.
+std::int64_t chunk_begin(std::int64_t length, std::int64_t chunks, std::int64_t c) {
+  return length / chunks * c + std::min(c, length % chunks);
+}
+
+// For each run the chunk that holds it; bounds of chunks are bounds of runs.
+template <class RankOf>
+std::vector<std::int64_t> by_chunk(const QueryRuns& runs, std::int64_t chunks, RankOf&& rank_of) {
+  const std::int64_t length = runs.bounds.back();
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(runs.count()));
+  std::int64_t c = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    while (runs.bounds[r] >= chunk_begin(length, chunks, c + 1)) ++c;
+    ranks[r] = rank_of(c);
+  }
+  return ranks;
+}
+
+std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, std::int64_t ranks) {
+  const std::int64_t blocks = core::ceil_div(runs.bounds.back(), q_block);
+  std::vector<std::int64_t> work(static_cast<std::size_t>(blocks)), order(work.size()), rank_of(work.size());
+  for (std::int64_t r = 0; r < runs.count(); ++r)
+    work[static_cast<std::size_t>(runs.bounds[static_cast<std::size_t>(r)] / q_block)] +=
+        runs.pairs[static_cast<std::size_t>(r)];
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
+  });
+
+  // So many ranks get one block more than `most`.
+  const std::int64_t most = blocks / ranks;
+  std::int64_t extra = blocks % ranks;
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks)), held(load.size());
+  for (const std::int64_t block : order) {
+    std::optional<std::size_t> least;
+    for (std::size_t r = 0; r < load.size(); ++r)
+      if ((held[r] < most || (held[r] == most && extra > 0)) && (!least || load[r] < load[*least])) least = r;
+    extra -= held[*least] == most ? 1 : 0;
+    ++held[*least];
+    load[*least] += work[static_cast<std::size_t>(block)];
+    rank_of[static_cast<std::size_t>(block)] = static_cast<std::int64_t>(*least);
+  }
+  std::vector<std::int64_t> of_runs;
+  for (std::int64_t r = 0; r < runs.count(); ++r)
+    of_runs.push_back(rank_of[static_cast<std::size_t>(runs.bounds[static_cast<std::size_t>(r)] / q_block)]);
+  return of_runs;
+}
+
+std::vector<RankLoad> loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
+                            std::int64_t kv_length, const std::vector<std::int64_t>& rank_of,
+                            std::int64_t ranks) {
+  std::vector<std::vector<std::int64_t>> runs_of(static_cast<std::size_t>(ranks));
+  for (std::int64_t r = 0; r < runs.count(); ++r)
+    runs_of[static_cast<std::size_t>(rank_of[static_cast<std::size_t>(r)])].push_back(r);
+  const auto key_at = [&](std::int64_t query) {
+    return static_cast<std::int64_t>(Wide{query} * kv_length / runs.bounds.back());
+  };
+  std::vector<RankLoad> all(static_cast<std::size_t>(ranks));
+  core::parallel_for(ranks, static_cast<double>(runs.count()) * static_cast<double>(runs.row_words) / 4,
+                     [&](std::int64_t rank) {
+                       RankLoad& load = all[static_cast<std::size_t>(rank)];
+                       std::vector<Word> seen(static_cast<std::size_t>(runs.row_words)), held(seen.size());
+                       for (const std::int64_t r : runs_of[static_cast<std::size_t>(rank)]) {
+                         const auto at = static_cast<std::size_t>(r);
+                         load.queries += runs.bounds[at + 1] - runs.bounds[at];
+                         load.pairs_allowed += runs.pairs[at];
+                         load.pairs_computed += computed[at];
+                         const std::int64_t k_begin = key_at(runs.bounds[at]),
+                                            k_end = key_at(runs.bounds[at + 1]);
+                         load.keys_held += k_end - k_begin;
+                         set_bits(held.data(), k_begin, k_end);
+                         const Word* keys = runs.keys_of(r);
+                         for (std::size_t w = 0; w < seen.size(); ++w) seen[w] |= keys[w];
+                       }
+                       for (std::size_t w = 0; w < seen.size(); ++w) seen[w] &= ~held[w];
+                       load.keys_received = kernels::active().count_bits(seen.data(), runs.row_words);
+                     });
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks) {
+  std::vector<std::int64_t> bounds;
+  for (std::int64_t q = 0; q < q_length; q += q_block) bounds.push_back(q);
+  for (const std::int64_t chunks : {ranks, 2 * ranks})
+    for (std::int64_t c = 0; c <= chunks; ++c) bounds.push_back(chunk_begin(q_length, chunks, c));
+  std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  return bounds;
+}
+
+std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
+                                        std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks) {
+  const auto of = [&](Distribution distribution, const std::vector<std::int64_t>& rank_of) {
+    return ContextParallel{distribution, loads(runs, computed, kv_length, rank_of, ranks)};
+  };
+  return {of(Distribution::contiguous, by_chunk(runs, ranks, [](std::int64_t c) { return c; })),
+          of(Distribution::zigzag,
+             by_chunk(runs, 2 * ranks, [&](std::int64_t c) { return std::min(c, 2 * ranks - 1 - c); })),
+          of(Distribution::balanced, balanced(runs, q_block, ranks))};
+}
+
+std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
+                                       std::int64_t ranks) {
+  // A run has bounds, pairs twice and a rank; so has a block, and a rank has loads of three distributions.
+  // Each thread holds the keys that a rank sees and those that it holds.
+  const std::int64_t runs = core::ceil_div(q_length, q_block) + 3 * ranks, words = words_for(kv_length);
+  const auto keys = core::checked_mul(8 * words, runs),
+             threads_keys = core::checked_mul(16 * words, threads());
+  if (!keys || !threads_keys || std::max({*keys, *threads_keys, runs}) > core::kMostBytes / 1024)
+    return std::nullopt;
+  return *keys + *threads_keys + 128 * runs + 256 * ranks;
+}
+
+}  // namespace ejk::mask

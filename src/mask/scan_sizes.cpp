@@ -1,0 +1,338 @@
+// One pass over a mask for several block sizes.
+//
+// The walk goes down the queries in stripes. In each, every size tells the states of the rows of blocks that
+// begin there; then the elements that any size has to see are filled, once, into the bits that are held; then
+// every size looks at its rows of blocks that end there. Where all sizes divide the stripe, and the mask can
+// be read in any order, each thread takes stripes of its own. Else they follow one another, all threads work
+// on one, and rows of blocks that reach into the next stripe keep their bits.
+//
+// Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open
+// blocks.
+// tests: tests/mask/test_sparsity.cpp
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "kernels/kernels.hpp"
+#include "mask/node.hpp"
+#include "mask/scanner.hpp"
+
+namespace ejk::mask {
+
+namespace {
+
+constexpr std::int64_t kStripeWords = std::int64_t{1} << 22;  // of bits, unless a row of blocks has more
+constexpr std::int64_t kBandRows = 64;                        // that are filled together
+
+// How the queries are cut into stripes.
+struct Stripes {
+  bool apart = false;        // each can be worked on by itself
+  std::int64_t queries = 1;  // of a stripe
+  std::int64_t held = 1;     // queries whose bits are held at the most, for each stripe that is worked on
+};
+
+Stripes stripes_of(std::int64_t q_length, std::int64_t kv_length, const std::vector<BlockShape>& blocks,
+                   Reading reading) {
+  std::int64_t tallest = 1;
+  for (const BlockShape& block : blocks) tallest = std::max(tallest, std::min(block.q, q_length));
+  const bool divides = std::all_of(blocks.begin(), blocks.end(),
+                                   [&](const BlockShape& block) { return tallest % block.q == 0; });
+  Stripes stripes;
+  if (reading == Reading::any_order && divides && q_length / tallest >= 2 * threads()) {
+    stripes.apart = true;
+    stripes.queries = stripes.held = tallest;
+    return stripes;
+  }
+  const std::int64_t rows = std::max(tallest, kStripeWords / words_for(kv_length));
+  stripes.queries = std::min(q_length, core::round_up(rows, tallest));
+  stripes.held = divides ? stripes.queries : std::min(q_length, stripes.queries + tallest);
+  return stripes;
+}
+
+// True bits of [begin, end) of a row.
+std::int64_t ones(const Word* row, std::int64_t begin, std::int64_t end) {
+  const std::int64_t first = begin / 64, last = (end - 1) / 64;
+  const Word head = ~low_bits(begin % 64), tail = low_bits((end - 1) % 64 + 1);
+  if (first == last) return std::popcount(row[first] & head & tail);
+  return std::popcount(row[first] & head) + std::popcount(row[last] & tail) +
+         kernels::active().count_bits(row + first + 1, last - first - 1);
+}
+
+// What the runs see in row `i` of the blocks of a size, which were looked at.
+void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockShape block, std::int64_t i,
+             const BitRows& rows) {
+  const std::span<const BlockState> states = size.states(i);
+  const auto [q_begin, q_end] = size.queries(i);
+  auto run = std::lower_bound(runs.bounds.begin(), runs.bounds.end(), q_begin) - runs.bounds.begin();
+  for (; runs.bounds[static_cast<std::size_t>(run)] < q_end; ++run) {
+    const std::int64_t begin = runs.bounds[static_cast<std::size_t>(run)],
+                       end = runs.bounds[static_cast<std::size_t>(run) + 1];
+    Word* keys = runs.keys.data() + run * runs.row_words;
+    std::int64_t pairs = 0;
+    for (std::int64_t j = 0; j < size.kv_blocks();) {  // blocks of one state together
+      const BlockState state = states[static_cast<std::size_t>(j)];
+      const std::int64_t k_begin = j * block.kv;
+      while (j < size.kv_blocks() && states[static_cast<std::size_t>(j)] == state) ++j;
+      const std::int64_t k_end = std::min(j * block.kv, rows.columns);
+      if (state == BlockState::empty) continue;
+      if (state == BlockState::full) {
+        pairs += (end - begin) * (k_end - k_begin);
+        set_bits(keys, k_begin, k_end);
+        continue;
+      }
+      // The words at both ends are whole: what else is in them is the mask's as well.
+      for (std::int64_t q = begin; q < end; ++q) {
+        const Word* row = rows.row(q - q_begin);
+        pairs += ones(row, k_begin, k_end);
+        for (std::int64_t w = k_begin / 64; w < words_for(k_end); ++w) keys[w] |= row[w];
+      }
+    }
+    runs.pairs[static_cast<std::size_t>(run)] += weight * pairs;
+  }
+}
+
+class Walk {
+ public:
+  Walk(const Mask& mask, const std::vector<BlockShape>& blocks, const std::vector<PatternTable*>& tables,
+       QueryRuns* runs, std::int64_t weight, const std::function<void(std::int64_t)>& done)
+      : node_(mask.node()),
+        blocks_(blocks),
+        runs_(runs),
+        weight_(weight),
+        done_(done),
+        stripes_(stripes_of(mask.q_length(), mask.kv_length(), blocks,
+                            node_.random_access() ? Reading::any_order : Reading::in_order)),
+        row_words_(words_for(mask.kv_length())) {
+    for (std::size_t s = 0; s < blocks.size(); ++s)
+      sizes_.push_back(std::make_unique<Scanner>(mask, blocks[s], tables[s]));
+  }
+
+  std::vector<Scan> run() {
+    stripes_.apart ? run_apart() : run_in_order();
+    std::vector<Scan> scans;
+    for (const auto& size : sizes_) scans.push_back(size->finish());
+    return scans;
+  }
+
+ private:
+  struct Row {
+    std::size_t size;
+    std::int64_t i;
+  };
+  // What a thread finds of each size; made when it is needed.
+  using Parts = std::vector<std::unique_ptr<Scanner::Part>>;
+  // The bits of some queries.
+  struct Held {
+    Array bits;  // (queries from `first` on, row_words_)
+    std::int64_t first = 0;
+    std::vector<std::int64_t> next;  // of each size the first row of blocks that is not looked at
+    std::vector<std::int64_t> open;  // of each size the elements of open blocks that begin in the stripe
+  };
+  struct FillPart {
+    std::vector<Word> needed;
+    BitBuffer panel;
+  };
+
+  Held make_held() const {
+    return {Array(DType::uint64, {stripes_.held, row_words_}), 0, std::vector<std::int64_t>(sizes_.size()),
+            std::vector<std::int64_t>(sizes_.size())};
+  }
+
+  // Nanoseconds that filling or looking at so many elements takes.
+  static double work(std::int64_t elements) { return static_cast<double>(elements) / 8; }
+
+  void run_apart() {
+    struct Part {
+      Held held;
+      Parts parts;
+    };
+    const std::int64_t count = core::ceil_div(node_.q_length(), stripes_.queries);
+    const double all = static_cast<double>(node_.q_length()) * static_cast<double>(node_.kv_length()) / 8;
+    core::parallel_reduce(
+        count, core::threads_for(count, all),
+        [&] {
+          return Part{make_held(), Parts(sizes_.size())};
+        },
+        [&](Part& part, std::int64_t n) {
+          const std::int64_t begin = n * stripes_.queries,
+                             end = std::min(node_.q_length(), begin + stripes_.queries);
+          part.held.first = begin;
+          for (std::size_t s = 0; s < sizes_.size(); ++s) part.held.next[s] = begin / blocks_[s].q;
+          classify(part.held, begin, end);
+          fill(part.held, begin, end);
+          for (const Row& row : filled_rows(part.held, end)) look(part.parts, part.held, row);
+        },
+        [&](Part& part) { join(part.parts); });
+  }
+
+  void run_in_order() {
+    Held held = make_held();
+    for (std::int64_t begin = 0; begin < node_.q_length(); begin += stripes_.queries) {
+      const std::int64_t end = std::min(node_.q_length(), begin + stripes_.queries);
+      drop_before(held, begin);
+      classify(held, begin, end);
+      fill(held, begin, end);
+      std::vector<Row> rows = filled_rows(held, end);
+      // The tallest first: they take the longest.
+      std::stable_sort(rows.begin(), rows.end(),
+                       [&](const Row& a, const Row& b) { return blocks_[a.size].q > blocks_[b.size].q; });
+      const std::int64_t open = std::accumulate(held.open.begin(), held.open.end(), std::int64_t{0});
+      core::parallel_reduce(
+          std::ssize(rows), core::threads_for(std::ssize(rows), work(open)),
+          [&] { return Parts(sizes_.size()); },
+          [&](Parts& parts, std::int64_t n) { look(parts, held, rows[static_cast<std::size_t>(n)]); },
+          [&](Parts& parts) { join(parts); });
+    }
+  }
+
+  BitRows rows_of(Held& held, std::int64_t begin, std::int64_t end) const {
+    Word* first = held.bits.elements<Word>().data();
+    return {first + (begin - held.first) * row_words_, row_words_, end - begin, node_.kv_length()};
+  }
+
+  // Moves the bits of rows of blocks that are not looked at yet to the front; those before `filled` are
+  // there.
+  void drop_before(Held& held, std::int64_t filled) const {
+    std::int64_t keep = filled;
+    for (std::size_t s = 0; s < sizes_.size(); ++s) keep = std::min(keep, held.next[s] * blocks_[s].q);
+    std::memmove(held.bits.data(), rows_of(held, keep, filled).words,
+                 static_cast<std::size_t>((filled - keep) * row_words_) * sizeof(Word));
+    held.first = keep;
+  }
+
+  void classify(Held& held, std::int64_t begin, std::int64_t end) {
+    std::vector<Row> rows;
+    std::int64_t all = 0;
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      for (std::int64_t i = core::ceil_div(begin, blocks_[s].q); i * blocks_[s].q < end; ++i) {
+        rows.push_back({s, i});
+        all += sizes_[s]->kv_blocks();
+      }
+    core::parallel_for(std::ssize(rows), 2 * static_cast<double>(all), [&](std::int64_t n) {
+      const Row& row = rows[static_cast<std::size_t>(n)];
+      sizes_[row.size]->classify(row.i);
+    });
+    std::fill(held.open.begin(), held.open.end(), 0);
+    for (const Row& row : rows) {
+      const Scanner& size = *sizes_[row.size];
+      const auto states = size.states(row.i);
+      const auto blocks = std::count_if(states.begin(), states.end(), is_open);
+      held.open[row.size] += blocks * size.held().q * size.held().kv;
+    }
+  }
+
+  void fill(Held& held, std::int64_t begin, std::int64_t end) const {
+    const std::int64_t bands = core::ceil_div(end - begin, kBandRows);
+    const std::int64_t most_open = *std::max_element(held.open.begin(), held.open.end());
+    const int threads = node_.random_access() ? core::threads_for(bands, work(most_open)) : 1;
+    core::parallel_reduce(
+        bands, threads, [] { return FillPart{}; },
+        [&](FillPart& part, std::int64_t band) {
+          const std::int64_t from = begin + band * kBandRows;
+          fill_band(part, rows_of(held, from, std::min(end, from + kBandRows)), from);
+        },
+        [](FillPart&) {});
+  }
+
+  // The band's rows begin at query `begin`.
+  void fill_band(FillPart& part, const BitRows& band, std::int64_t begin) const {
+    const std::int64_t end = begin + band.rows;
+    part.needed.assign(static_cast<std::size_t>(words_for(row_words_)), Word{0});
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      for (std::int64_t i = begin / blocks_[s].q; i * blocks_[s].q < end; ++i)
+        sizes_[s]->add_needed_words(i, part.needed.data());
+    if (!node_.random_access()) {  // across what is not needed, so that a source is read in order
+      std::int64_t first = row_words_, last = 0;
+      for_each_run(part.needed, row_words_, true,
+                   [&](std::int64_t from, std::int64_t to) { first = std::min(first, from), last = to; });
+      set_bits(part.needed.data(), first, last);
+    }
+    const std::int64_t most = kPanelWords / kBandRows;
+    for_each_run(part.needed, row_words_, true, [&](std::int64_t from, std::int64_t to) {
+      if (to - from == row_words_) return node_.fill({begin, end, 0, node_.kv_length()}, band);
+      for (std::int64_t w = from; w < to; w += most) {
+        const std::int64_t last = std::min(to, w + most), k_end = std::min(64 * last, node_.kv_length());
+        const BitRows panel = part.panel.rows(band.rows, k_end - 64 * w);
+        node_.fill({begin, end, 64 * w, k_end}, panel);
+        for (std::int64_t r = 0; r < panel.rows; ++r)
+          std::copy_n(panel.row(r), panel.row_words, band.row(r) + w);
+      }
+    });
+  }
+
+  // The rows of blocks that were not looked at, and whose queries are all before `filled`.
+  std::vector<Row> filled_rows(Held& held, std::int64_t filled) const {
+    std::vector<Row> rows;
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      for (std::int64_t& i = held.next[s]; i < sizes_[s]->q_blocks() && sizes_[s]->queries(i).end <= filled;
+           ++i)
+        rows.push_back({s, i});
+    return rows;
+  }
+
+  void look(Parts& parts, Held& held, const Row& row) {
+    Scanner& size = *sizes_[row.size];
+    std::unique_ptr<Scanner::Part>& part = parts[row.size];
+    if (!part) part = std::make_unique<Scanner::Part>(size.make_part());
+    const BitRows bits = rows_of(held, size.queries(row.i).begin, size.queries(row.i).end);
+    size.look(*part, row.i, bits);
+    part->rows.push_back({row.i, row.i + 1});
+    if (runs_ != nullptr && row.size == 0) add_row(*runs_, weight_, size, blocks_[0], row.i, bits);
+    if (!done_) return;
+    const std::scoped_lock lock(done_mutex_);
+    done_(size.kv_blocks());
+  }
+
+  void join(Parts& parts) {
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      if (parts[s]) sizes_[s]->join(*parts[s]);
+  }
+
+  const MaskNode& node_;
+  const std::vector<BlockShape>& blocks_;
+  QueryRuns* runs_;
+  std::int64_t weight_;
+  const std::function<void(std::int64_t)>& done_;
+  std::mutex done_mutex_;
+  Stripes stripes_;
+  std::int64_t row_words_;
+  std::vector<std::unique_ptr<Scanner>> sizes_;
+};
+
+}  // namespace
+
+QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length)
+    : bounds(std::move(run_bounds)),
+      row_words(words_for(kv_length)),
+      pairs(bounds.size() - 1),
+      keys((bounds.size() - 1) * static_cast<std::size_t>(row_words)) {}
+
+std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
+                             const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
+                             const std::function<void(std::int64_t)>& done) {
+  return Walk(mask, blocks, tables, runs, weight, done).run();
+}
+
+std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,
+                                        const std::vector<BlockShape>& blocks) {
+  // The bits, and as much of a band on each thread: a panel and an operand of a composed mask.
+  const std::int64_t words = words_for(kv_length);
+  const auto bands = core::checked_mul(2 * 8 * kBandRows * words, threads());
+  if (!bands || *bands > core::kMostBytes) return std::nullopt;
+  std::int64_t most = 0;
+  for (const Reading reading : {Reading::any_order, Reading::in_order}) {
+    const Stripes stripes = stripes_of(q_length, kv_length, blocks, reading);
+    const auto bits = core::checked_mul(8 * words * (stripes.apart ? threads() : 1), stripes.held);
+    if (!bits || *bits > core::kMostBytes) return std::nullopt;
+    most = std::max(most, *bits);
+  }
+  return most + *bands;
+}
+
+}  // namespace ejk::mask

@@ -1,0 +1,95 @@
+// One block size of a pass over a mask. Its rows of blocks are classified, then looked at in any order and by
+// several threads, each with a part of its own; what the parts found is joined, and finish() gives the Scan.
+// Who drives it decides where the elements come from: scan.cpp fills them row by row, scan_sizes.cpp shares
+// them between block sizes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "mask/node.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk::mask {
+
+/// Before a block was looked at: its elements are needed, to tell its state or to count and keep them.
+inline bool is_open(BlockState state) {
+  return state == BlockState::partial || state == BlockState::undecided;
+}
+
+class Scanner {
+ public:
+  /// What one thread has found in the rows of blocks it worked on, and the memory it works in.
+  struct Part {
+    std::int64_t empty_blocks = 0;
+    std::int64_t partial_blocks = 0;
+    std::int64_t full_blocks = 0;
+    std::int64_t true_elements = 0;
+    std::vector<Word> rows_seen;                 // all queries: those that see a key
+    std::vector<Word> keys_seen;                 // all keys: those of partial blocks that some query sees
+    std::vector<char> full_columns;              // columns of blocks that hold a full block
+    std::vector<std::int64_t> partial_elements;  // as in MaskSummary
+    std::optional<PatternTable> patterns;
+    std::vector<IndexRange> rows;  // of blocks, that were worked on
+
+    BitBuffer panel;
+    std::vector<Word> any, all;  // the columns of the panel, over its rows
+    std::vector<Word> block;
+  };
+
+  /// The mask and the table outlive this. Throws Error{budget} for a block that no memory can hold.
+  Scanner(const Mask& mask, BlockShape block, PatternTable* table);
+
+  std::int64_t q_blocks() const { return q_blocks_; }
+  std::int64_t kv_blocks() const { return kv_blocks_; }
+  /// As much of a block as is held in memory.
+  BlockShape held() const { return held_; }
+  /// The queries of row `i` of blocks.
+  IndexRange queries(std::int64_t i) const;
+
+  Part make_part() const;
+  /// Tells the states of row `i` as far as that goes without its elements.
+  void classify(std::int64_t i);
+  /// The states of row `i`: what classify() knows, or after look() what is.
+  std::span<const BlockState> states(std::int64_t i) const;
+  /// Of a row that was classified: sets a bit for each word of a row of the mask's bits that look() will
+  /// read.
+  void add_needed_words(std::int64_t i, Word* words) const;
+  /// Looks into what is open of a row that was classified. `rows`: its queries, and all keys; words that are
+  /// not needed may hold anything.
+  void look(Part& part, std::int64_t i, const BitRows& rows);
+  /// The same, filling what it needs.
+  void look(Part& part, std::int64_t i);
+
+  /// Takes over what a part found in `part.rows`.
+  void join(Part& part);
+  Scan finish();
+
+ private:
+  BlockState* row_of_states(std::int64_t i);
+  template <class F>
+  void for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const;
+  void judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks, std::int64_t first_key);
+  BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column);
+  void count(Part& part, std::int64_t i);
+  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const;
+  std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }
+
+  const Mask& mask_;
+  const MaskNode& node_;
+  BlockShape block_;
+  PatternTable* table_;
+  std::int64_t q_blocks_, kv_blocks_;
+  BlockShape held_;
+  std::int64_t row_words_, pattern_words_;
+  std::int64_t cell_blocks_ = 1, cell_columns_ = 0;
+  std::unique_ptr<BlockClassifier> classifier_;
+
+  Scan scan_;
+  Part all_;
+};
+
+}  // namespace ejk::mask

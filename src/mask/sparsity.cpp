@@ -1,0 +1,399 @@
+// Block sizes side by side. Each distinct mask is walked down once for all sizes; what is found at a size is
+// put together as process_mask does it, so that its counts and bytes are those of mask-info.
+//
+// Cost: one pass over the masks, and for each size a few operations a block.
+// tests: tests/mask/test_sparsity.cpp
+#include "ejk/sparsity.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "core/text.hpp"
+#include "mask/context_parallel.hpp"
+#include "mask/node.hpp"
+#include "mask/picture.hpp"
+#include "mask/plan.hpp"
+
+namespace ejk {
+
+namespace mask {
+
+struct SizesPlan {
+  std::vector<InfoPlan> sizes;  // of equal heads
+  SparsityOptions options;
+
+  const InfoPlan& first() const { return sizes.front(); }
+};
+
+}  // namespace mask
+
+namespace {
+
+using mask::InfoPlan;
+using mask::PatternTable;
+using mask::QueryRuns;
+using mask::Scan;
+
+// Of each row of blocks those that a kernel visits.
+std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
+  const std::int64_t rows = summary.states.shape()[0], columns = summary.states.shape()[1];
+  const std::uint8_t* states = summary.states.elements<std::uint8_t>().data();
+  std::vector<std::int64_t> visited(static_cast<std::size_t>(rows));
+  for (std::int64_t& row : visited) {
+    row = columns - std::count(states, states + columns, std::uint8_t{0});
+    states += columns;
+  }
+  return visited;
+}
+
+// Keys of the mask in the visited blocks of a row: what is missing of the last column is padding.
+std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t row, std::int64_t visited) {
+  const std::int64_t columns = s.states.shape()[1];
+  const bool last = s.states.elements<std::uint8_t>()[static_cast<std::size_t>((row + 1) * columns - 1)] != 0;
+  return visited * block.kv - (last ? columns * block.kv - s.kv_length : 0);
+}
+
+BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::int64_t>>& visited) {
+  BlockSizeCost cost;
+  cost.block = info.block;
+  const MaskSummary& first = info.summaries.front();
+  cost.q_blocks = first.states.shape()[0];
+  cost.kv_blocks = first.states.shape()[1];
+  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const auto u = static_cast<std::size_t>(info.head_mask[static_cast<std::size_t>(h)]);
+    const MaskSummary& s = info.summaries[u];
+    cost.empty_blocks += s.empty_blocks;
+    cost.partial_blocks += s.partial_blocks;
+    cost.full_blocks += s.full_blocks;
+    for (std::int64_t i = 0; i < cost.q_blocks; ++i) {
+      const std::int64_t blocks = visited[u][static_cast<std::size_t>(i)];
+      const std::int64_t queries = std::min(info.block.q, first.q_length - i * info.block.q);
+      const std::int64_t computed = info.block.q * blocks * info.block.kv;
+      cost.pairs_computed += computed;
+      cost.padding_pairs += computed - queries * visited_keys(s, info.block, i, blocks);
+      if (blocks > cost.heaviest_row_blocks)
+        cost.heaviest_head = h, cost.heaviest_row = i, cost.heaviest_row_blocks = blocks;
+    }
+  }
+  cost.mean_row_blocks = static_cast<double>(cost.partial_blocks + cost.full_blocks) /
+                         static_cast<double>(heads * cost.q_blocks);
+  cost.distinct_partial_blocks = info.distinct_partial_blocks;
+  for (const PlannedArray& array : mask::arrays_of(info)) cost.metadata_bytes += array.type.bytes();
+  if (static_cast<std::int64_t>(info.masks.size()) * first.states.size() <= BlockSizeCost::kMostDrawn)
+    for (std::size_t u = 0; u < info.masks.size(); ++u) {
+      BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
+      picture.title =
+          fmt::format("{} blocks of mask {} (queries down, keys across)", to_string(info.block), u);
+      picture.page_only = true;
+      cost.pictures.push_back(std::move(picture));
+    }
+  return cost;
+}
+
+std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, const SparsityOptions& options) {
+  const auto key = [&](const BlockSizeCost& size) {
+    return options.measure == SparsityMeasure::pairs ? std::pair(size.pairs_computed, size.metadata_bytes)
+                                                     : std::pair(size.metadata_bytes, size.pairs_computed);
+  };
+  std::optional<std::size_t> least;
+  for (std::size_t s = 0; s < sizes.size(); ++s)
+    if (!options.metadata_budget || sizes[s].metadata_bytes <= *options.metadata_budget)
+      if (!least || key(sizes[s]) < key(sizes[*least])) least = s;
+  return least;
+}
+
+// Pairs computed of each run, from the rows of blocks of all heads.
+std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block,
+                                         const std::vector<std::vector<std::int64_t>>& visited,
+                                         const std::vector<std::int64_t>& head_mask) {
+  std::vector<std::int64_t> pairs;
+  for (std::size_t r = 0; r + 1 < runs.bounds.size(); ++r) {
+    const auto row = static_cast<std::size_t>(runs.bounds[r] / block.q);
+    std::int64_t blocks = 0;
+    for (const std::int64_t u : head_mask) blocks += visited[static_cast<std::size_t>(u)][row];
+    pairs.push_back((runs.bounds[r + 1] - runs.bounds[r]) * blocks * block.kv);
+  }
+  return pairs;
+}
+
+ReportValue ratio(double part, double whole) {
+  return whole == 0 ? ReportValue() : ReportValue(part / whole);
+}
+
+// The heaviest of the ranks, by their mean.
+ReportValue imbalance(const std::vector<RankLoad>& ranks, std::int64_t RankLoad::*pairs) {
+  double most = 0, all = 0;
+  for (const RankLoad& rank : ranks) {
+    const auto mine = static_cast<double>(rank.*pairs);
+    most = std::max(most, mine), all += mine;
+  }
+  return ratio(most, all / static_cast<double>(ranks.size()));
+}
+
+void add_masks(Report& report, const Sparsity& sparsity) {
+  Table table{"masks", "masks", {{"mask", "mask"}, {"heads", "heads"}, {"expression", "is"}}, {}};
+  std::set<std::string> alignment;
+  for (std::size_t u = 0; u < sparsity.masks.size(); ++u) {
+    const auto number = static_cast<std::int64_t>(u);
+    mask::add_alignment(sparsity.masks[u].node(), alignment);
+    table.rows.push_back({number, mask::heads_with(sparsity.head_mask, number),
+                          core::printable(sparsity.masks[u].text(), 1000)});
+  }
+  if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
+  report.add(std::move(table));
+}
+
+void add_sizes(Report& report, const Sparsity& sparsity) {
+  const SparsityOptions& options = sparsity.options;
+  Table table{"sizes",
+              sparsity.shape[0] == 1 ? "block sizes" : "block sizes, over all heads",
+              {{"block", "block"},
+               {"grid", "grid", Unit::none, true},
+               {"empty_blocks", "empty", Unit::none, true},
+               {"partial_blocks", "partial"},
+               {"full_blocks", "full"},
+               {"block_sparsity", "skipped", Unit::share},
+               {"pairs_allowed", "allowed", Unit::none, true},
+               {"pairs_computed", "computed", Unit::none, true},
+               {"padding_pairs", "padding", Unit::none, true},
+               {"computed_per_allowed", "pairs per pair"},
+               {"distinct_partial_blocks", "distinct"},
+               {"metadata", "metadata", Unit::bytes},
+               {"heaviest_row_head", "head", Unit::none, true},
+               {"heaviest_row", "heaviest row", Unit::none, true},
+               {"heaviest_row_blocks", "its blocks", Unit::none, true},
+               {"mean_row_blocks", "mean row", Unit::none, true},
+               {"row_imbalance", "row max /mean"}},
+              {}};
+  if (options.metadata_budget) table.columns.push_back({"fits_budget", "fits"});
+  const auto allowed = static_cast<double>(sparsity.pairs_allowed);
+  for (const BlockSizeCost& s : sparsity.sizes) {
+    const std::int64_t blocks = s.empty_blocks + s.partial_blocks + s.full_blocks;
+    std::vector<ReportValue> row{Shape{s.block.q, s.block.kv},
+                                 Shape{s.q_blocks, s.kv_blocks},
+                                 s.empty_blocks,
+                                 s.partial_blocks,
+                                 s.full_blocks,
+                                 ratio(static_cast<double>(s.empty_blocks), static_cast<double>(blocks)),
+                                 sparsity.pairs_allowed,
+                                 s.pairs_computed,
+                                 s.padding_pairs,
+                                 ratio(static_cast<double>(s.pairs_computed), allowed),
+                                 s.distinct_partial_blocks,
+                                 s.metadata_bytes,
+                                 s.heaviest_head,
+                                 s.heaviest_row,
+                                 s.heaviest_row_blocks,
+                                 s.mean_row_blocks,
+                                 ratio(static_cast<double>(s.heaviest_row_blocks), s.mean_row_blocks)};
+    if (options.metadata_budget) row.push_back(s.metadata_bytes <= *options.metadata_budget);
+    table.rows.push_back(std::move(row));
+  }
+  report.add(std::move(table));
+
+  const BlockSizeCost* least = sparsity.least ? &sparsity.sizes[*sparsity.least] : nullptr;
+  if (options.metadata_budget)
+    report.add("metadata_budget", "metadata may take", *options.metadata_budget, Unit::bytes);
+  report.add("least_block", "costs least",
+             least ? ReportValue(Shape{least->block.q, least->block.kv}) : ReportValue());
+  report.add(JsonField{"measure", fmt::format("\"{}\"", name_of(options.measure))});
+  report.add(Remark{fmt::format(
+      "Pairs per pair: pairs of a query and a key that a kernel computes, per pair that is allowed. {}",
+      options.measure == SparsityMeasure::pairs
+          ? "By them a size costs least, and between equals by bytes of metadata."
+          : "By bytes of metadata a size costs least, and between equals by pairs computed.")});
+}
+
+void add_ranks(Report& report, const Sparsity& sparsity) {
+  Table distributions{"distributions",
+                      "",
+                      {{"distribution", "distribution"},
+                       {"pairs_imbalance", "allowed max/mean"},
+                       {"computed_imbalance", "computed max/mean"},
+                       {"keys_received_max", "keys received, most by a rank"},
+                       {"keys_received", "keys received, in all"}},
+                      {}};
+  Table ranks{"ranks",
+              "ranks",
+              {{"distribution", "distribution"},
+               {"rank", "rank"},
+               {"queries", "queries"},
+               {"pairs_allowed", "pairs allowed"},
+               {"pairs_computed", "pairs computed"},
+               {"keys_held", "keys held"},
+               {"keys_received", "keys received"}},
+              {}};
+  ranks.text_rows = 24;
+  for (const ContextParallel& p : sparsity.parallel) {
+    std::int64_t most = 0, all = 0, rank = 0;
+    for (const RankLoad& load : p.ranks) {
+      most = std::max(most, load.keys_received), all += load.keys_received;
+      ranks.rows.push_back({std::string(name_of(p.distribution)), rank++, load.queries, load.pairs_allowed,
+                            load.pairs_computed, load.keys_held, load.keys_received});
+    }
+    distributions.rows.push_back({std::string(name_of(p.distribution)),
+                                  imbalance(p.ranks, &RankLoad::pairs_allowed),
+                                  imbalance(p.ranks, &RankLoad::pairs_computed), most, all});
+  }
+  Report content;
+  const BlockShape block = sparsity.sizes.front().block;
+  content.add("block", "block", Shape{block.q, block.kv});
+  content.add(std::move(distributions));
+  content.add(std::move(ranks));
+  report.add(Section{"context_parallel", fmt::format("{} context-parallel ranks", sparsity.options.ranks),
+                     std::make_shared<Report>(std::move(content))});
+}
+
+}  // namespace
+
+const char* name_of(SparsityMeasure measure) {
+  return measure == SparsityMeasure::pairs ? "pairs" : "metadata";
+}
+
+const char* name_of(Distribution distribution) {
+  static constexpr const char* kNames[] = {"contiguous", "zig-zag", "balanced"};
+  return kNames[static_cast<std::size_t>(distribution)];
+}
+
+Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
+                          const SparsityOptions& options, const BlockProgress& progress,
+                          std::int64_t max_pattern_bytes) {
+  return SparsityPlan(heads, blocks, options).run(progress, max_pattern_bytes);
+}
+
+SparsityPlan::SparsityPlan(std::vector<Mask> heads, std::vector<BlockShape> blocks,
+                           const SparsityOptions& options) {
+  if (blocks.empty()) throw Error(Error::Kind::input, "there is no block size: at least one is needed");
+  auto plan = std::make_shared<mask::SizesPlan>();
+  plan->options = options;
+  MaskInfoSettings settings;
+  settings.pad = true;
+  for (const BlockShape& block : blocks) {
+    const InfoPlan& size = plan->sizes.emplace_back(
+        mask::checked(heads, block, Direction::forward, MaskInfoKind::fixed, settings));
+    // Counts of pairs of all heads, with padding, fit 64 bits.
+    element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
+  }
+  const std::int64_t queries = plan->first().q_length();
+  if (options.ranks < 0)
+    throw Error(Error::Kind::usage, fmt::format("{} is not a number of ranks", options.ranks));
+  if (options.ranks > queries)
+    throw Error(Error::Kind::usage,
+                fmt::format("{} queries cannot be shared among {} ranks", queries, options.ranks));
+  plan_ = std::move(plan);
+}
+
+std::int64_t SparsityPlan::work_bytes() const {
+  const InfoPlan& first = plan_->first();
+  std::vector<BlockShape> blocks;
+  std::int64_t bytes = 0;
+  for (const InfoPlan& size : plan_->sizes) {
+    blocks.push_back(size.block);
+    bytes = core::sum_of_bytes({bytes, size.work_bytes(),
+                                std::min(size.head_count() * size.layout.grid(), BlockSizeCost::kMostDrawn)});
+  }
+  const auto bits = mask::sizes_bytes(first.q_length(), first.kv_length(), blocks);
+  const auto ranks = plan_->options.ranks == 0 ? 0
+                                               : mask::rank_bytes(first.q_length(), first.kv_length(),
+                                                                  first.block.q, plan_->options.ranks);
+  return core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes), ranks.value_or(core::kMostBytes)});
+}
+
+Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
+  const InfoPlan& first = plan_->first();
+  mask::DistinctMasks distinct = mask::distinct_masks(first.heads);
+  std::vector<BlockShape> blocks;
+  std::vector<std::shared_ptr<PatternTable>> tables;
+  std::vector<PatternTable*> table_of_size;
+  std::int64_t blocks_done = 0, all_blocks = 0;
+  for (const InfoPlan& size : plan_->sizes) {
+    blocks.push_back(size.block);
+    tables.push_back(tables.empty() ? std::make_shared<PatternTable>(size.block, max_pattern_bytes)
+                                    : std::make_shared<PatternTable>(tables.front()->beside(size.block)));
+    table_of_size.push_back(tables.back().get());
+    all_blocks += size.layout.grid() * static_cast<std::int64_t>(distinct.masks.size());
+  }
+  std::function<void(std::int64_t)> counter;
+  if (progress) counter = [&](std::int64_t done) { progress(blocks_done += done, all_blocks); };
+
+  const std::int64_t ranks = plan_->options.ranks;
+  std::optional<QueryRuns> runs;
+  if (ranks > 0) runs.emplace(mask::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
+  std::vector<std::vector<Scan>> scans(blocks.size());  // of each size, of each mask
+  for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
+    const std::int64_t heads =
+        std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
+    auto of_sizes =
+        mask::scan_sizes(distinct.masks[u], blocks, table_of_size, runs ? &*runs : nullptr, heads, counter);
+    for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
+  }
+
+  Sparsity sparsity;
+  sparsity.options = plan_->options;
+  sparsity.shape = {first.head_count(), first.q_length(), first.kv_length()};
+  sparsity.sizes.resize(blocks.size());
+  core::parallel_for(std::ssize(blocks), 20 * static_cast<double>(all_blocks), [&](std::int64_t n) {
+    const auto s = static_cast<std::size_t>(n);
+    const MaskInfo info = put_together(plan_->sizes[s], distinct, std::move(scans[s]), tables[s]);
+    tables[s].reset();
+    std::vector<std::vector<std::int64_t>> visited;
+    for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
+    sparsity.sizes[s] = cost_of(info, visited);
+    if (s > 0) return;
+    for (const std::int64_t u : info.head_mask)
+      sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
+    if (runs)
+      sparsity.parallel = mask::rank_loads(*runs, computed_pairs(*runs, info.block, visited, info.head_mask),
+                                           first.kv_length(), info.block.q, ranks);
+  });
+  sparsity.least = least_of(sparsity.sizes, sparsity.options);
+  sparsity.masks = std::move(distinct.masks);
+  sparsity.head_mask = std::move(distinct.of_head);
+  return sparsity;
+}
+
+Report describe(const SparsityPlan& plan) {
+  const InfoPlan& first = plan.plan_->first();
+  Report report;
+  report.add("shape", "heads, queries, keys", Shape{first.head_count(), first.q_length(), first.kv_length()});
+  Table table{"sizes", "block sizes", {{"block", "block"}, {"grid", "grid"}}, {}};
+  for (const InfoPlan& size : plan.plan_->sizes)
+    table.rows.push_back(
+        {Shape{size.block.q, size.block.kv}, Shape{size.layout.q_blocks, size.layout.kv_blocks}});
+  return std::move(report.add(std::move(table)));
+}
+
+Report describe(const Sparsity& sparsity) {
+  Report report;
+  const double pairs = static_cast<double>(sparsity.shape[0]) * static_cast<double>(sparsity.shape[1]) *
+                       static_cast<double>(sparsity.shape[2]);
+  report.add("shape", "heads, queries, keys", sparsity.shape);
+  add_masks(report, sparsity);
+  report.add("pairs_allowed", "pairs allowed", sparsity.pairs_allowed, Unit::count);
+  report.add("density", "of all pairs", ratio(static_cast<double>(sparsity.pairs_allowed), pairs),
+             Unit::share);
+  add_sizes(report, sparsity);
+  if (!sparsity.parallel.empty()) add_ranks(report, sparsity);
+  constexpr std::size_t kPictures = 16;
+  std::size_t drawn = 0;
+  for (const BlockSizeCost& size : sparsity.sizes)
+    for (BlockPicture picture : size.pictures) {
+      if (drawn == kPictures) return report;
+      picture.key = fmt::format("picture_{}", drawn++);
+      report.add(std::move(picture));
+    }
+  return report;
+}
+
+}  // namespace ejk

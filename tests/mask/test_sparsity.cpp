@@ -1,0 +1,421 @@
+// Block sizes side by side, against plain loops over the dense mask and against process_mask at each size;
+// the ranks of context parallelism against sets of keys.
+#include "ejk/sparsity.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mask/scan.hpp"
+#include "support/random_mask.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+using plain::between;
+
+namespace {
+
+using Elements = std::vector<std::uint8_t>;
+
+std::vector<BlockShape> random_blocks(plain::Random& random) {
+  std::vector<BlockShape> blocks;
+  for (std::int64_t n = between(random, 1, 5); n > 0; --n) {
+    const std::int64_t most = between(random, 0, 3) == 0 ? 150 : 20;
+    blocks.push_back({between(random, 1, most), between(random, 1, most)});
+    if (between(random, 0, 2) == 0) blocks.push_back({2 * blocks.back().q, 3 * blocks.back().kv});
+  }
+  return blocks;
+}
+
+// Masks of heads, some of them equal.
+struct Heads {
+  std::int64_t q, kv;
+  std::vector<Mask> masks;
+  std::vector<Elements> elements;
+};
+
+Heads random_heads(plain::Random& random) {
+  Heads heads{between(random, 1, 140), between(random, 1, 200), {}, {}};
+  if (between(random, 0, 3) == 0) heads.kv = heads.q;
+  std::vector<plain::Pair> some;
+  for (std::int64_t n = between(random, 1, 2); n > 0; --n)
+    some.push_back(plain::random_mask(random, heads.q, heads.kv, 2));
+  for (std::int64_t n = between(random, 1, 3); n > 0; --n) {
+    const plain::Pair& one =
+        some[static_cast<std::size_t>(between(random, 0, static_cast<std::int64_t>(some.size()) - 1))];
+    heads.masks.push_back(one.mask);
+    heads.elements.push_back(one.elements);
+  }
+  return heads;
+}
+
+// True elements of a block, whose last row and column may be cut short.
+std::int64_t allowed(const Heads& heads, std::size_t h, BlockShape block, std::int64_t i, std::int64_t j) {
+  std::int64_t pairs = 0;
+  for (std::int64_t q = i * block.q; q < std::min((i + 1) * block.q, heads.q); ++q)
+    for (std::int64_t k = j * block.kv; k < std::min((j + 1) * block.kv, heads.kv); ++k)
+      pairs += heads.elements[h][static_cast<std::size_t>(q * heads.kv + k)];
+  return pairs;
+}
+
+std::int64_t metadata_of(const MaskInfo& info) {
+  std::int64_t bytes = info.data_next.bytes() + info.block_mask.bytes();
+  if (info.mask_next) bytes += info.mask_next->bytes();
+  if (info.partial_mask_blocks) bytes += type_of(*info.partial_mask_blocks).bytes();
+  if (info.q_sequence) bytes += info.q_sequence->bytes();
+  return bytes;
+}
+
+void check_size(const Heads& heads, const BlockSizeCost& size) {
+  const BlockShape block = size.block;
+  const std::int64_t rows = (heads.q + block.q - 1) / block.q, columns = (heads.kv + block.kv - 1) / block.kv;
+  std::int64_t states[3] = {}, heaviest = 0;
+  for (std::size_t h = 0; h < heads.masks.size(); ++h)
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::int64_t visited = 0;
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const std::int64_t pairs = allowed(heads, h, block, i, j);
+        ++states[pairs == 0 ? 0 : pairs == block.q * block.kv ? 2 : 1];
+        visited += pairs > 0;
+      }
+      heaviest = std::max(heaviest, visited);
+    }
+  CHECK(size.q_blocks == rows);
+  CHECK(size.kv_blocks == columns);
+  CHECK(size.empty_blocks == states[0]);
+  CHECK(size.partial_blocks == states[1]);
+  CHECK(size.full_blocks == states[2]);
+  CHECK(size.pairs_computed == (states[1] + states[2]) * block.q * block.kv);
+  CHECK(size.heaviest_row_blocks == heaviest);
+  const double all_rows = static_cast<double>(rows) * static_cast<double>(heads.masks.size());
+  CHECK(size.mean_row_blocks == doctest::Approx(static_cast<double>(states[1] + states[2]) / all_rows));
+  if (heaviest > 0) {
+    std::int64_t visited = 0;
+    for (std::int64_t j = 0; j < columns; ++j)
+      visited +=
+          allowed(heads, static_cast<std::size_t>(size.heaviest_head), block, size.heaviest_row, j) > 0;
+    CHECK(visited == heaviest);
+  }
+
+  // Padding: the part of visited blocks beyond the edge.
+  std::int64_t padding = 0;
+  for (std::size_t h = 0; h < heads.masks.size(); ++h)
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t j = 0; j < columns; ++j)
+        if (allowed(heads, h, block, i, j) > 0)
+          padding += block.q * block.kv - (std::min((i + 1) * block.q, heads.q) - i * block.q) *
+                                              (std::min((j + 1) * block.kv, heads.kv) - j * block.kv);
+  CHECK(size.padding_pairs == padding);
+
+  ProcessMaskOptions options;
+  options.pad = true;
+  const MaskInfo info = process_mask(heads.masks, block, options);
+  CHECK(size.distinct_partial_blocks == info.distinct_partial_blocks);
+  CHECK(size.metadata_bytes == metadata_of(info));
+  REQUIRE(size.pictures.size() == info.summaries.size());
+  for (std::size_t u = 0; u < size.pictures.size(); ++u) {
+    const auto& drawn = *size.pictures[u].states;
+    const auto expected = info.summaries[u].states.elements<std::uint8_t>();
+    CHECK(std::equal(drawn.begin(), drawn.end(), expected.begin(), expected.end()));
+  }
+}
+
+// The rank of each query, straight from the definitions.
+std::vector<std::int64_t> plain_ranks(const Heads& heads, BlockShape block, std::int64_t ranks,
+                                      Distribution distribution) {
+  std::vector<std::int64_t> rank_of(static_cast<std::size_t>(heads.q));
+  if (distribution != Distribution::balanced) {
+    const std::int64_t runs = distribution == Distribution::contiguous ? ranks : 2 * ranks;
+    std::int64_t q = 0;
+    for (std::int64_t run = 0; run < runs; ++run)
+      for (std::int64_t n = heads.q / runs + (run < heads.q % runs ? 1 : 0); n > 0; --n)
+        rank_of[static_cast<std::size_t>(q++)] = run < ranks ? run : 2 * ranks - 1 - run;
+    return rank_of;
+  }
+  const std::int64_t blocks = (heads.q + block.q - 1) / block.q;
+  std::vector<std::int64_t> work;
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    work.push_back(0);
+    for (std::size_t h = 0; h < heads.masks.size(); ++h)
+      work.back() += allowed(heads, h, {block.q, heads.kv}, i, 0);
+  }
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks)), count(load.size());
+  std::set<std::int64_t> left;
+  for (std::int64_t i = 0; i < blocks; ++i) left.insert(i);
+  while (!left.empty()) {
+    std::int64_t block_at = *left.begin();
+    for (const std::int64_t i : left)
+      if (work[static_cast<std::size_t>(i)] > work[static_cast<std::size_t>(block_at)]) block_at = i;
+    // With one more, as many ranks as there are too many may have one more than the others.
+    std::int64_t best = -1;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const std::int64_t more =
+          std::count_if(count.begin(), count.end(), [&](std::int64_t n) { return n > blocks / ranks; });
+      const std::int64_t mine = count[static_cast<std::size_t>(r)];
+      const bool may = mine < blocks / ranks || (mine == blocks / ranks && more < blocks % ranks);
+      if (may && (best < 0 || load[static_cast<std::size_t>(r)] < load[static_cast<std::size_t>(best)]))
+        best = r;
+    }
+    ++count[static_cast<std::size_t>(best)];
+    load[static_cast<std::size_t>(best)] += work[static_cast<std::size_t>(block_at)];
+    for (std::int64_t q = block_at * block.q; q < std::min((block_at + 1) * block.q, heads.q); ++q)
+      rank_of[static_cast<std::size_t>(q)] = best;
+    left.erase(block_at);
+  }
+  return rank_of;
+}
+
+void check_ranks(const Heads& heads, BlockShape block, std::int64_t ranks, const ContextParallel& found) {
+  CAPTURE(name_of(found.distribution));
+  const std::vector<std::int64_t> rank_of = plain_ranks(heads, block, ranks, found.distribution);
+  REQUIRE(std::ssize(found.ranks) == ranks);
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    CAPTURE(rank);
+    RankLoad expected;
+    std::set<std::int64_t> held, seen;
+    for (std::int64_t q = 0; q < heads.q; ++q) {
+      if (rank_of[static_cast<std::size_t>(q)] != rank) continue;
+      ++expected.queries;
+      for (std::int64_t k = q * heads.kv / heads.q; k < (q + 1) * heads.kv / heads.q; ++k) held.insert(k);
+      for (std::size_t h = 0; h < heads.masks.size(); ++h) {
+        for (std::int64_t k = 0; k < heads.kv; ++k)
+          if (heads.elements[h][static_cast<std::size_t>(q * heads.kv + k)] != 0)
+            seen.insert(k), ++expected.pairs_allowed;
+        for (std::int64_t j = 0; j * block.kv < heads.kv; ++j)
+          if (allowed(heads, h, block, q / block.q, j) > 0) expected.pairs_computed += block.kv;
+      }
+    }
+    for (const std::int64_t k : held) seen.erase(k);
+    const RankLoad& load = found.ranks[static_cast<std::size_t>(rank)];
+    CHECK(load.queries == expected.queries);
+    CHECK(load.pairs_allowed == expected.pairs_allowed);
+    CHECK(load.pairs_computed == expected.pairs_computed);
+    CHECK(load.keys_held == std::ssize(held));
+    CHECK(load.keys_received == std::ssize(seen));
+  }
+}
+
+// Bytes of a source that can be read in order alone, counted.
+class Counted final : public ArraySource {
+ public:
+  explicit Counted(const Array& array, ArrayAccess::Order order)
+      : ArraySource({DType::boolean, array.shape()}, "counted", ArrayAccess(order)),
+        source_(make_source(array.view())) {}
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    elements += element_count(count);
+    in_order = in_order && start[0] >= next_row;
+    next_row = start[0] + count[0];
+    source_->read(start, count, out);
+  }
+  mutable std::int64_t elements = 0, next_row = 0;
+  mutable bool in_order = true;
+
+ private:
+  std::shared_ptr<const ArraySource> source_;
+};
+
+Array random_array(plain::Random& random, std::int64_t q, std::int64_t kv) {
+  Array array(DType::boolean, {q, kv});
+  for (bool& element : array.elements<bool>()) element = between(random, 0, 1) == 1;
+  return array;
+}
+
+}  // namespace
+
+TEST_CASE("random masks at random block sizes cost what plain loops and process_mask count") {
+  plain::Random random(71);
+  for (int round = 0; round < 100; ++round) {
+    CAPTURE(round);
+    const Threads threads(round % 5 == 0 ? 3 : 1);
+    const Heads heads = random_heads(random);
+    const std::vector<BlockShape> blocks = random_blocks(random);
+    SparsityOptions options;
+    options.ranks = between(random, 0, std::min<std::int64_t>(heads.q, 7));
+    const Sparsity sparsity = measure_sparsity(heads.masks, blocks, options);
+    CHECK(sparsity.shape == Shape{std::ssize(heads.masks), heads.q, heads.kv});
+    std::int64_t pairs = 0;
+    for (const Elements& elements : heads.elements)
+      pairs += std::count(elements.begin(), elements.end(), std::uint8_t{1});
+    CHECK(sparsity.pairs_allowed == pairs);
+    REQUIRE(sparsity.sizes.size() == blocks.size());
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      CAPTURE(to_string(blocks[s]));
+      CHECK(to_string(sparsity.sizes[s].block) == to_string(blocks[s]));
+      check_size(heads, sparsity.sizes[s]);
+    }
+    REQUIRE(sparsity.parallel.size() == (options.ranks > 0 ? 3 : 0));
+    for (const ContextParallel& parallel : sparsity.parallel)
+      check_ranks(heads, blocks[0], options.ranks, parallel);
+  }
+}
+
+TEST_CASE(
+    "stripes apart or one after the other, with any number of threads, give what one size alone gives") {
+  // Wide enough that a stripe is a few blocks.
+  plain::Random random(5);
+  const std::int64_t q = 300, kv = std::int64_t{1} << 21;
+  std::vector<std::int64_t> q_ids(static_cast<std::size_t>(q)), kv_ids(static_cast<std::size_t>(kv));
+  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
+  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
+  const Mask mask = segments_mask(*make_source(Array::from<std::int64_t>({q}, q_ids), "q"),
+                                  *make_source(Array::from<std::int64_t>({kv}, kv_ids), "k")) &
+                    local_mask(q, kv, 60'000, 60'000, 200'000);
+  std::vector<std::int64_t> cuts{0, 13, 100, 101, 300};
+  for (std::int64_t b = 32; b < q; b += 32) cuts.push_back(b);
+  std::sort(cuts.begin(), cuts.end());
+  // The first divide a stripe, of the second some reach from one into the next.
+  const std::vector<BlockShape> all_blocks[] = {
+      {{32, 4096}, {16, 5000}, {32, 30000}},
+      {{32, 4096}, {128, 8192}, {48, 5000}, {100, 30000}, {7, 20000}},
+  };
+  for (const std::vector<BlockShape>& blocks : all_blocks) {
+    std::vector<std::unique_ptr<mask::PatternTable>> tables_alone;
+    std::vector<mask::Scan> alone;
+    for (const BlockShape block : blocks) {
+      tables_alone.push_back(std::make_unique<mask::PatternTable>(block));
+      alone.push_back(mask::scan_mask(mask, block, tables_alone.back().get()));
+    }
+    std::vector<std::int64_t> pairs;
+    std::vector<mask::Word> keys;
+    for (const int threads : {1, 3}) {
+      const Threads several(threads);
+      mask::QueryRuns runs(cuts, kv);
+      std::vector<std::unique_ptr<mask::PatternTable>> tables;
+      std::vector<mask::PatternTable*> of_sizes;
+      for (const BlockShape block : blocks) {
+        tables.push_back(std::make_unique<mask::PatternTable>(block));
+        of_sizes.push_back(tables.back().get());
+      }
+      std::int64_t done = 0, all = 0;
+      const auto scans =
+          mask::scan_sizes(mask, blocks, of_sizes, &runs, 1, [&](std::int64_t more) { done += more; });
+      for (std::size_t s = 0; s < blocks.size(); ++s) {
+        const MaskSummary &found = scans[s].summary, &expected = alone[s].summary;
+        const auto same = [](const Array& a, const Array& b) {
+          return a.shape() == b.shape() && std::equal(a.data(), a.data() + a.bytes(), b.data());
+        };
+        CHECK(same(found.states, expected.states));
+        CHECK(same(scans[s].pattern_ids, alone[s].pattern_ids));
+        CHECK(found.true_elements == expected.true_elements);
+        CHECK(found.rows_without_key.size() == expected.rows_without_key.size());
+        CHECK(found.keys_without_row.size() == expected.keys_without_row.size());
+        CHECK(tables[s]->size() == tables_alone[s]->size());
+        all += expected.states.size();
+      }
+      CHECK(done == all);
+      CHECK(std::accumulate(runs.pairs.begin(), runs.pairs.end(), std::int64_t{0}) ==
+            alone[0].summary.true_elements);
+      if (pairs.empty()) pairs = runs.pairs, keys = runs.keys;
+      CHECK(runs.pairs == pairs);
+      CHECK(runs.keys == keys);
+    }
+  }
+}
+
+TEST_CASE("a stored mask is read once, whatever the number of sizes") {
+  plain::Random random(6);
+  const Array array = random_array(random, 700, 500);
+  const Threads one(1);
+  for (const auto order : {ArrayAccess::Order::sequential, ArrayAccess::Order::any}) {
+    const auto source = std::make_shared<Counted>(array, order);
+    const Sparsity sparsity =
+        measure_sparsity({array_mask(source)}, {{64, 64}, {48, 100}, {128, 128}, {700, 7}});
+    CHECK(source->elements == array.size());
+    CHECK(source->in_order);
+    CHECK(sparsity.sizes[0].partial_blocks == 11 * 8);
+  }
+  // What the rest of an expression decides is not read, but for whole words of 64 keys.
+  const auto source = std::make_shared<Counted>(array, ArrayAccess::Order::any);
+  measure_sparsity({array_mask(source) & prefix_mask(700, 500, 64)}, {{64, 64}, {64, 128}});
+  CHECK(source->elements == 700 * 128);
+}
+
+TEST_CASE("the size that costs least has the fewest pairs or bytes, and fits the budget") {
+  const std::vector<Mask> heads{causal_mask(1000, 1000) & array_mask(make_source([] {
+                                  Array all(DType::boolean, {1000, 1000});
+                                  std::fill(all.elements<bool>().begin(), all.elements<bool>().end(), true);
+                                  return all;
+                                }()))};
+  const std::vector<BlockShape> blocks{{100, 100}, {10, 10}, {50, 50}, {500, 500}};
+  const Sparsity by_pairs = measure_sparsity(heads, blocks);
+  CHECK(by_pairs.least == 1);
+  SparsityOptions options;
+  options.measure = SparsityMeasure::metadata;
+  const Sparsity by_metadata = measure_sparsity(heads, blocks, options);
+  for (const BlockSizeCost& size : by_metadata.sizes)
+    CHECK(by_metadata.sizes[by_metadata.least.value()].metadata_bytes <= size.metadata_bytes);
+  options.measure = SparsityMeasure::pairs;
+  options.metadata_budget = by_pairs.sizes[1].metadata_bytes - 1;
+  const Sparsity small = measure_sparsity(heads, blocks, options);
+  CHECK(small.least == 2);
+  options.metadata_budget = 10;
+  CHECK(!measure_sparsity(heads, blocks, options).least);
+  // Of equals the one with less metadata; of those the first.
+  const Sparsity full = measure_sparsity({full_mask(64, 64)}, {{8, 8}, {32, 32}, {64, 16}, {32, 32}});
+  CHECK(full.least == 1);
+}
+
+TEST_CASE("blocks beyond the mask are counted whole") {
+  const Sparsity sparsity = measure_sparsity({full_mask(10, 10)}, {{64, 32}});
+  const BlockSizeCost& size = sparsity.sizes[0];
+  CHECK(size.partial_blocks == 1);
+  CHECK(size.pairs_computed == 64 * 32);
+  CHECK(size.padding_pairs == 64 * 32 - 100);
+  CHECK(sparsity.pairs_allowed == 100);
+}
+
+TEST_CASE("a causal mask is even in zig-zag order and not in order") {
+  SparsityOptions options;
+  options.ranks = 4;
+  const Sparsity sparsity = measure_sparsity({causal_mask(64, 64)}, {{4, 4}}, options);
+  const auto& zig_zag = sparsity.parallel[1].ranks;
+  for (const RankLoad& rank : zig_zag) CHECK(rank.pairs_allowed == 64 * 65 / 2 / 4);
+  const auto& contiguous = sparsity.parallel[0].ranks;
+  CHECK(contiguous[0].pairs_allowed == 16 * 17 / 2);
+  CHECK(contiguous[0].keys_received == 0);
+  CHECK(contiguous[3].keys_received == 48);
+  // Rank 0 has queries 0-7 and 56-63: all keys between.
+  CHECK(zig_zag[0].keys_received == 48);
+  CHECK(zig_zag[3].keys_received == 24);
+}
+
+TEST_CASE("arguments that make no sense are refused") {
+  const auto kind_of = [](auto&& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return std::pair(error.kind(), error.message());
+    }
+    return std::pair(Error::Kind::internal, std::string("no error"));
+  };
+  const std::vector<Mask> heads{causal_mask(8, 8)};
+  SparsityOptions options;
+  options.ranks = 9;
+  CHECK(kind_of([&] {
+          SparsityPlan(heads, {{2, 2}}, options);
+        }) == std::pair(Error::Kind::usage, std::string("8 queries cannot be shared among 9 ranks")));
+  options.ranks = -1;
+  CHECK(kind_of([&] { SparsityPlan(heads, {{2, 2}}, options); }).first == Error::Kind::usage);
+  CHECK(kind_of([&] { SparsityPlan(heads, {}); }).first == Error::Kind::input);
+  CHECK(kind_of([&] { SparsityPlan({}, {{2, 2}}); }).first == Error::Kind::input);
+  CHECK(kind_of([&] { SparsityPlan(heads, {{2, 2}, {0, 4}}); }).first == Error::Kind::input);
+  CHECK(kind_of([&] {
+          SparsityPlan(heads, {{std::int64_t{1} << 47, std::int64_t{1} << 47}});
+        }).first == Error::Kind::input);
+}
+
+TEST_CASE("the partial blocks of all sizes share a limit") {
+  plain::Random random(8);
+  const std::vector<Mask> heads{array_mask(make_source(random_array(random, 512, 512)))};
+  const SparsityPlan plan(heads, {{64, 64}, {128, 128}});
+  const std::int64_t one = 512 * 512 / 8;  // bytes of all blocks of one size, without bookkeeping
+  CHECK_THROWS_AS(plan.run({}, 3 * one / 2), Error);
+  CHECK(plan.run({}, 3 * one).sizes[1].distinct_partial_blocks == 16);
+}
