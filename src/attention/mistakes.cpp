@@ -498,7 +498,7 @@ class Mistakes {
                     from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
                 return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
               },
-              true};
+              axis};
     add(std::move(h));
   }
 
