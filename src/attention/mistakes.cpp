@@ -62,6 +62,7 @@ class Mistakes {
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
     verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
     const double rounded = loose.leave_out(right(array, unit));
+    loose.set_most_left(0.5);
     std::vector<verify::Found> all;
     if (loose.left() > kOpen) all = run(array, loose, unit);
     const bool is_told = rounded > 0.005 && is_as_rounding(array, unit);
@@ -197,7 +198,7 @@ class Mistakes {
         tried.push_back(change);
     for (const Change& change : tried)
       if ((!change.is_of_out || array.which == Result::out) &&
-          (change.kind != "rounding" || search.is_enough_to_fit()))
+          (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
         add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients())

@@ -225,6 +225,7 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
   std::vector<double> values(columns), allowed(columns);
   const FloatType type = float_type(result_.dtype);
   std::size_t looked = 0, wrong = 0, explained = 0;
+  double before = 0, after = 0;  // squares of differences
   for (std::size_t begin = 0; begin < columns;) {
     const std::size_t end = mistake.by_columns && begin == 0 ? std::min(columns, kColumnsAtFirst) : columns;
     if (!mistake.values(s.row, std::span(s.columns).subspan(begin, end - begin), values.data() + begin,
@@ -237,12 +238,15 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
         ++wrong;
       else
         explained += s.beyond[c];
+      const double was = s.given[c] - s.expected[c], is = s.given[c] - values[c];
+      if (std::isfinite(was) && std::isfinite(is)) before += was * was, after += is * is;
     }
     if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(columns)) return Answer::no;
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  return is_bad && explained == 0 ? Answer::no : Answer::yes;
+  const bool is_better = !most_left_ || after <= *most_left_ * *most_left_ * before;
+  return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
 // The share of the rows within their bound that it would put beyond it: of parts that have others beyond, and of
