@@ -448,12 +448,14 @@ bool MistakeSearch::is_open() const {
 
 double MistakeSearch::leave_out(const Mistake& mistake) {
   const double before = weight_left(second_);
+  const auto most_left = std::exchange(most_left_, std::nullopt);
   for (Sample* sample : {&first_, &second_}) {
     Agreement agreement;
     look(mistake, *sample, {}, sample->size(), agreement);
     for (std::size_t i = 0; i < sample->size(); ++i)
       if (agreement.agree[i] != 0) (*sample)[i].left = false;
   }
+  most_left_ = most_left;
   const double share = before > 0 ? left_ * (1 - weight_left(second_) / before) : 0;
   left_ -= share;
   return share;

@@ -57,8 +57,8 @@ class MistakeSearch {
 
   /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond the bound.
   double leave_out(const Mistake& mistake);
-  /// From now on a row agrees only where no more than this share of its differences is left, by root mean square: where
-  /// bounds are wide, most mistakes are within them.
+  /// From now on a row agrees only where no more than this share of its differences is left, by root mean square; at
+  /// first 0.95. Where bounds are wide, most mistakes are within them, and make nothing better.
   void set_most_left(double share) { most_left_ = share; }
   /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
   /// first. Their shares, over all calls, sum to 1 at most.
@@ -154,7 +154,7 @@ class MistakeSearch {
   std::vector<std::vector<bool>> sampled_parts_;  // by axis: indices of sampled rows
   Skipped skipped_;
   double left_ = 1;
-  std::optional<double> most_left_;
+  std::optional<double> most_left_ = 0.95;
 };
 
 }  // namespace ejk::verify

@@ -202,6 +202,25 @@ TEST_CASE("parts whose rows agree on the first sample alone are not named") {
   CHECK(all[0].where == " in heads 0, 4, 6");
 }
 
+TEST_CASE("a mistake that changes nothing but the bound explains nothing") {
+  Mistake wide = times(1);
+  wide.values = [](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
+    for (std::size_t c = 0; c < columns.size(); ++c) values[c] = value(row, columns[c]), allowed[c] = 1e-4;
+    return true;
+  };
+  const auto given = [](auto row, auto c) {
+    return value(row, c) + 1e-5 * std::cos(static_cast<double>(row + c));
+  };
+  CHECK(found(given, {wide}).empty());
+  // What the caller knows to be no more than rounding is left out.
+  const verify::ResultRows rows = rows_of(given);
+  Against against;
+  const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
+  verify::MistakeSearch search(rows, counts, 100);
+  CHECK(search.leave_out(wide) == doctest::Approx(1));
+  CHECK(search.left() == doctest::Approx(0));
+}
+
 TEST_CASE("a constant factor is found by itself") {
   for (const double factor : {-1.0, 1.5, 2.0}) {
     const auto rows = rows_of([factor](auto row, auto c) { return factor * value(row, c); });
