@@ -226,7 +226,11 @@ class Mistakes {
     origin.clear();
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
-      for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
+      for (const Change& change : fitted_scales(array)) {
+        Mistake fitted = mistake(array, change, Pass::both, unit);
+        fitted.is_fitted = true;
+        add(std::move(fitted), change);
+      }
     // Two at once.
     std::vector<Change> plausible;
     for (const Change& change : changes_.of_scores())

@@ -245,7 +245,8 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  const bool is_better = !most_left_ || after <= *most_left_ * *most_left_ * before;
+  const double most_left = std::min(most_left_.value_or(1), mistake.is_fitted ? 0.5 : 1);
+  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !mistake.is_fitted);
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
@@ -659,7 +660,8 @@ std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
   for (const auto& [value, text] :
        {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
     if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;
-  return Mistake{"factor", fmt::format("it is {} times what it should be", name),
+  return Mistake{"factor",
+                 fmt::format("it is {} times what it should be", name),
                  [right, factor](std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                  double* allowed) {
                    if (!right.values(row, columns, values, allowed)) return false;
@@ -668,7 +670,11 @@ std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
                      allowed[c] *= std::max(1.0, std::abs(factor));
                    }
                    return true;
-                 }};
+                 },
+                 std::nullopt,
+                 0,
+                 false,
+                 true};
 }
 
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {

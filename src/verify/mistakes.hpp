@@ -33,6 +33,9 @@ struct Mistake {
   double nanoseconds = 0;
   /// It takes time column by column: a row is given up after a few.
   bool by_columns = false;
+  /// A number in it was fitted to the rows: half of their differences at most may be left in each, as in
+  /// MistakeSearch::set_most_left.
+  bool is_fitted = false;
 };
 
 struct Found {

@@ -720,6 +720,24 @@ TEST_CASE("one element that is a little off is no rounding and no factor") {
   }
 }
 
+TEST_CASE("no scale is fitted to noise that is hardly beyond the bound") {
+  std::mt19937_64 engine(93);
+  std::normal_distribution<double> normal;
+  for (int n = 0; n < 30; ++n) {
+    CAPTURE(n);
+    Loops a;
+    a.size = a.value_size = 4;
+    a.options.masks.push_back(mask_of(local_mask(24, 24, 5, 0)));
+    a.make(4000 + static_cast<std::uint64_t>(n));
+    a.allowed = [](Index, Index, Index i, Index j) { return j <= i && j >= i - 5; };
+    Loops::Gradient g = a.backward({});
+    for (auto* values : {&g.dq, &g.dk, &g.dv})
+      for (double& x : *values) x *= 1 + (1 + n % 4) * 1e-4 * normal(engine);
+    const std::string story = a.story(g);
+    CHECK((story.empty() || story == "agrees"));
+  }
+}
+
 TEST_CASE("noise gets no explanation") {
   std::mt19937_64 engine(85);
   std::normal_distribution<double> normal;
