@@ -228,7 +228,7 @@ class Mistakes {
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
       for (const Change& change : fitted_scales(array)) {
         Mistake fitted = mistake(array, change, Pass::both, unit);
-        fitted.is_fitted = true;
+        fitted.is_subtle = true;
         add(std::move(fitted), change);
       }
     // Two at once.
@@ -328,6 +328,7 @@ class Mistakes {
       }
     };
     Mistake h{change.kind, change.text, {}};
+    h.is_subtle = change.kind == "rounding";
     switch (array.which) {
       case Result::out:
       case Result::lse:
@@ -636,7 +637,8 @@ class Mistakes {
              if (!exact->values(n, columns, values, allowed)) return false;
              for (std::size_t c = 0; c < columns.size(); ++c) values[c] = to(values[c]);
              return true;
-           }});
+           },
+           std::nullopt, 0, false, true});
     }
   }
 

@@ -150,6 +150,7 @@ class Mistakes {
   }
 
   Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
+    const bool is_rounding = kind == "rounding";
     return {std::move(kind),
             std::move(text),
             [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
@@ -161,7 +162,8 @@ class Mistakes {
             },
             std::nullopt,
             0,
-            true};
+            true,
+            is_rounding};
   }
 
   void add(std::string kind, std::string text, RecipeOf recipe) {

@@ -30,6 +30,7 @@ constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 1e10;  // of one thread: to try all mistakes in all parts, to find partners
 constexpr int kFewest = 4;             // elements that a mistake in some parts has to make agree
+constexpr int kFewestOfSubtle = 32;    // and a subtle one anywhere
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
@@ -245,8 +246,8 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  const double most_left = std::min(most_left_.value_or(1), mistake.is_fitted ? 0.5 : 1);
-  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !mistake.is_fitted);
+  const double most_left = std::min(most_left_.value_or(1), mistake.is_subtle ? 0.5 : 1);
+  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !mistake.is_subtle);
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
@@ -394,6 +395,12 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
     agreeing += second.agree[i] != 0 ? second_[i].weight : 0;
   }
   if (!(agreeing > 0) || agreeing < kMost * all) return std::nullopt;
+  if (mistake.is_subtle) {
+    int elements = 0;
+    for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))
+      elements += share.elements;
+    if (elements < kFewestOfSubtle) return std::nullopt;
+  }
 
   const bool is_first = left_ > 0.999;
   auto flags = flags_of([&, place = std::vector<std::int64_t>()](std::int64_t row) mutable {

@@ -33,9 +33,9 @@ struct Mistake {
   double nanoseconds = 0;
   /// It takes time column by column: a row is given up after a few.
   bool by_columns = false;
-  /// A number in it was fitted to the rows: half of their differences at most may be left in each, as in
-  /// MistakeSearch::set_most_left.
-  bool is_fitted = false;
+  /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound: half of the
+  /// differences at most may be left in each row, as in MistakeSearch::set_most_left.
+  bool is_subtle = false;
 };
 
 struct Found {
