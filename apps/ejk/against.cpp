@@ -37,8 +37,8 @@ void check_type(const HeldInput& given, const PlannedArray& planned) {
                                                 planned.name, name_of(source.dtype())));
 }
 
-// The result that an array of another name is taken for: the only one of its shape. Where there is none the first one,
-// whose shape the error then names.
+// The result that an array of another name is taken for: the only one of its shape. Where there is none the
+// first one, whose shape the error then names.
 std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
   std::vector<PlannedArray> alike;
   for (const PlannedArray& result : results)

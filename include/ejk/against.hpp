@@ -5,14 +5,14 @@
 // with the library's own result, from which it may differ by the bounds of both. So every element is judged,
 // and one that is beyond is wrong wherever the library's is right.
 //
-// Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong), exchanged and
-// repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention: scale, mask, sequences,
-// heads, softcap, bias, no_key, normalization, lse_base, lse_sign, lse_max, lse_exp, lse_empty; of its gradients also
-// delta. Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short. Two that hold
-// together are joined: scale+mask.
+// Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
+// exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:
+// scale, mask, sequences, heads, softcap, bias, no_key, normalization, lse_base, lse_sign, lse_max, lse_exp,
+// lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset, existing,
+// accumulated, cut_short. Two that hold together are joined: scale+mask.
 //
-// An explanation names heads, batch entries, sequences or groups where it does not hold in all that are beyond the bound;
-// rows of each one that is named were recomputed. Shares sum to 1 at most.
+// An explanation names heads, batch entries, sequences or groups where it does not hold in all that are
+// beyond the bound; rows of each one that is named were recomputed. Shares sum to 1 at most.
 #pragma once
 
 #include <cstdint>

@@ -244,7 +244,8 @@ std::int64_t compare_bytes(const Plan& plan, double effort) {
     };
     bytes += 8 * static_cast<double>(keys.count());
     if (is_own) bytes += of(plan.types.q.shape) + of(plan.types.k.shape) + 2 * of(s.shape.lse);
-    bytes += of(s.shape.out) + 3 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
+    // lse and δ, also of a mistake that is remembered, and lse for the bounds.
+    bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
   }
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));
 }

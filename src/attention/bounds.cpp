@@ -1,5 +1,5 @@
-// The largest inputs of each batch entry and key head, but for rows without a key and keys without a query, which the
-// scan of a mask has counted.
+// The largest inputs of each batch entry and key head, but for rows without a key and keys without a query,
+// which the scan of a mask has counted.
 //
 // tests: tests/attention/test_check.cpp
 #include "attention/bounds.hpp"

@@ -1,7 +1,8 @@
 // What results of attention may differ from their reference by: the formulas of ejk/attention_check.hpp.
 //
-// They go by the largest inputs that play a part: those of the queries with a key and the keys with a query of one batch
-// entry and key head. What no mask lets in, padding above all, says nothing. Cost: a pass over the inputs.
+// They go by the largest inputs that play a part: those of the queries with a key and the keys with a query
+// of one batch entry and key head. What no mask lets in, padding above all, says nothing. Cost: a pass over
+// the inputs.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -18,8 +19,8 @@ namespace ejk::attn {
 
 class Bounds {
  public:
-  /// Of one batch entry and key head: by so much more than relative_of_out() of the reference, or than the rounding to
-  /// the result's type.
+  /// Of one batch entry and key head: by so much more than relative_of_out() of the reference, or than the
+  /// rounding to the result's type.
   struct Part {
     double unit = 1;                    // 2⁻²⁹ in float64 arithmetic
     double q = 0, k = 0, v = 0;         // the largest elements

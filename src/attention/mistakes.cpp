@@ -96,8 +96,9 @@ class Mistakes {
     return unit;
   }
 
-  // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and not by
-  // nothing or by the results, as noise does: of three normal distributions theirs is the likeliest by far.
+  // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and
+  // not by nothing or by the results, as noise does: of three normal distributions theirs is the likeliest by
+  // far.
   bool is_as_rounding(const GivenArray& array, double unit) const {
     constexpr double kLikelier = 12;  // the logarithm of the ratio
     constexpr std::size_t kRows = 64;
@@ -276,8 +277,8 @@ class Mistakes {
     return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
   }
 
-  // lse and δ of all queries under a change, which dk and dv share. Small problems are worked out as the rows are, when
-  // they are first asked for; of larger ones the kernels do it, or nothing is said.
+  // lse and δ of all queries under a change, which dk and dv share. Small problems are worked out as the rows
+  // are, when they are first asked for; of larger ones the kernels do it, or nothing is said.
   class SavedOf {
    public:
     explicit SavedOf(std::function<std::optional<Reference::Saved>()> make) : make_(std::move(make)) {}

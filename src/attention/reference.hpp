@@ -20,8 +20,8 @@ namespace ejk::attn {
 /// explained with it.
 struct Variation {
   enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
-  /// What becomes of out: divided by the sum of exponentials, or not, these being taken over that of the largest score
-  /// or as they are.
+  /// What becomes of out: divided by the sum of exponentials, or not, these being taken over that of the
+  /// largest score or as they are.
   enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
   enum class Heads { all, first, last, mean };
@@ -89,8 +89,8 @@ class Reference {
   Statistics statistics(const ReferenceRow& row, const kernels::StridedMatrix& dout,
                         std::int64_t query) const;
 
-  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted, `terms`
-  /// gets those of its sums.
+  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted,
+  /// `terms` gets those of its sums.
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
                          std::int64_t query) const {
     return dq(problem, row, statistics(row, dout, query), dout, query);

@@ -1,5 +1,5 @@
-// A variation is put into the arguments of a forward pass: its scale, soft cap, bias, key heads, sequences and masks.
-// Cost: a forward pass, and masks that are made and looked at anew.
+// A variation is put into the arguments of a forward pass: its scale, soft cap, bias, key heads, sequences
+// and masks. Cost: a forward pass, and masks that are made and looked at anew.
 //
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"

@@ -9,8 +9,8 @@
 
 namespace ejk::attn {
 
-/// lse and δ of every query. Nothing where the kernels cannot compute the variation: another order of the soft cap, a
-/// bias that is multiplied or another one's, rounding.
+/// lse and δ of every query. Nothing where the kernels cannot compute the variation: another order of the
+/// soft cap, a bias that is multiplied or another one's, rounding.
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 

@@ -1,6 +1,6 @@
-// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it. Cost: a
-// mistake that fails on a dozen rows cannot hold everywhere; where nothing does, it is tried on a row of each part,
-// as far as there is time. The few that hold take all sampled rows.
+// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it.
+// Cost: a mistake that fails on a dozen rows cannot hold everywhere; where nothing does, it is tried on a row
+// of each part, as far as there is time. The few that hold take all sampled rows.
 //
 // tests: tests/verify/test_mistakes.cpp
 #include "verify/mistakes.hpp"
@@ -123,8 +123,8 @@ MistakeSearch::Sampled MistakeSearch::sampled(std::int64_t row, std::int64_t see
   return s;
 }
 
-// At least `least` rows of each part of each axis, or of each of their intersections where that is no more than
-// `most` rows; equally many of each, so that none is left out because others have more.
+// At least `least` rows of each part of each axis, or of each of their intersections where that is no more
+// than `most` rows; equally many of each, so that none is left out because others have more.
 MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted,
                                             std::int64_t most, std::int64_t seed) const {
   struct Cell {  // an intersection of parts
@@ -353,7 +353,8 @@ MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, cons
   }
 }
 
-// The parts of an axis in which all rows agree, of the axis where that explains most, and more than `explained`.
+// The parts of an axis in which all rows agree, of the axis where that explains most, and more than
+// `explained`.
 std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& first, const Agreement* second,
                                                             const Scope& within, double& explained) const {
   std::optional<Scope> best;
@@ -380,7 +381,8 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
   return best;
 }
 
-// Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is left out.
+// Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
+// left out.
 std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreement& first,
                                            std::optional<Scope> scope) {
   Agreement second;
@@ -500,7 +502,8 @@ std::string MistakeSearch::where(const std::vector<std::vector<bool>>& flags, bo
   return text;
 }
 
-// Elements that are 0, or no numbers, where another number belongs. They are not made so by a mistake in the rest.
+// Elements that are 0, or no numbers, where another number belongs. They are not made so by a mistake in the
+// rest.
 std::optional<Found> MistakeSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
@@ -540,8 +543,8 @@ std::optional<Found> MistakeSearch::count_out(Contents contents) {
                std::nullopt};
 }
 
-// Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as far
-// away, and the one that holds what belongs to this.
+// Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as
+// far away, and the one that holds what belongs to this.
 std::vector<std::int64_t> MistakeSearch::partners(
     std::size_t axis, std::int64_t candidates,
     const std::function<Mistake(std::int64_t candidate)>& mistake) const {

@@ -1,11 +1,11 @@
 // What makes rows that are beyond their bound agree: mistakes are tried one after the other on sampled rows.
 //
-// A mistake is a function that gives what a row would be. It is right where the row as it was given agrees with
-// that, within the bound of that: by chance a row of many elements never does, so noise gets no explanation.
-// What agrees on the sample has to agree on a larger one before it is said. Both have rows of every head, entry or
-// group with rows beyond the bound. A mistake may hold everywhere, or in some of these alone; then others are
-// looked for in the rest. The parts that are named are those in which it agreed; the other indices are those of
-// all rows beyond the bound there which nothing else accounts for.
+// A mistake is a function that gives what a row would be. It is right where the row as it was given agrees
+// with that, within the bound of that: by chance a row of many elements never does, so noise gets no
+// explanation. What agrees on the sample has to agree on a larger one before it is said. Both have rows of
+// every head, entry or group with rows beyond the bound. A mistake may hold everywhere, or in some of these
+// alone; then others are looked for in the rest. The parts that are named are those in which it agreed; the
+// other indices are those of all rows beyond the bound there which nothing else accounts for.
 // tests: tests/verify/test_mistakes.cpp
 #pragma once
 
@@ -33,8 +33,8 @@ struct Mistake {
   double nanoseconds = 0;
   /// It takes time column by column: a row is given up after a few.
   bool by_columns = false;
-  /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound: half of the
-  /// differences at most may be left in each row, as in MistakeSearch::set_most_left.
+  /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
+  /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
 };
 
@@ -47,8 +47,8 @@ struct Found {
 /// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what);
-/// What partners() found, taken apart: the parts that have exchanged what they hold among themselves, and the others.
-/// Nothing is empty.
+/// What partners() found, taken apart: the parts that have exchanged what they hold among themselves, and the
+/// others. Nothing is empty.
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from);
 /// Whether the parts have exchanged what they hold among themselves.
 bool is_exchange(const std::vector<std::int64_t>& from);
@@ -58,10 +58,11 @@ class MistakeSearch {
   /// `row_nanoseconds`: what a mistake takes for a row, about. All outlive this.
   MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
-  /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond the bound.
+  /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond
+  /// the bound.
   double leave_out(const Mistake& mistake);
-  /// From now on a row agrees only where no more than this share of its differences is left, by root mean square; at
-  /// first 0.95. Where bounds are wide, most mistakes are within them, and make nothing better.
+  /// From now on a row agrees only where no more than this share of its differences is left, by root mean
+  /// square; at first 0.95. Where bounds are wide, most mistakes are within them, and make nothing better.
   void set_most_left(double share) { most_left_ = share; }
   /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
   /// first. Their shares, over all calls, sum to 1 at most.
@@ -72,14 +73,14 @@ class MistakeSearch {
   bool is_open() const;
   /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
   bool is_enough_to_fit() const;
-  /// One constant factor: that of the element in the middle. Nothing where there is none. `right` gives rows as they
-  /// should be.
+  /// One constant factor: that of the element in the middle. Nothing where there is none. `right` gives rows
+  /// as they should be.
   std::optional<Mistake> factor(const Mistake& right) const;
   std::optional<Mistake> factor() const { return factor(as_it_should_be()); }
   /// Rows as they should be.
   Mistake as_it_should_be() const;
-  /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part agree,
-  /// −1 where none does, or where that would take too long to find out.
+  /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part
+  /// agree, −1 where none does, or where that would take too long to find out.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
                                      const std::function<Mistake(std::int64_t candidate)>& mistake) const;
 
@@ -108,7 +109,8 @@ class MistakeSearch {
     bool zeros = false, not_numbers = false;
     bool operator()(double given) const;
   };
-  // By sampled row: whether a mistake makes it agree. Not whole: it was given up as none of the first rows did.
+  // By sampled row: whether a mistake makes it agree. Not whole: it was given up as none of the first rows
+  // did.
   struct Agreement {
     std::vector<char> agree;
     std::size_t looked = 0;
