@@ -37,6 +37,23 @@ void check_type(const HeldInput& given, const PlannedArray& planned) {
                                                 planned.name, name_of(source.dtype())));
 }
 
+// The result that an array of another name is taken for: the only one of its shape. Where there is none the
+// first one, whose shape the error then names.
+std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
+  std::vector<PlannedArray> alike;
+  for (const PlannedArray& result : results)
+    if (result.type.shape == source.shape()) alike.push_back(result);
+  if (alike.size() > 1)
+    throw Error(Error::Kind::usage, fmt::format("--against: {} may be any of {}, which have the same shape",
+                                                source.name(), names_of(alike)))
+        .hint(fmt::format("a file or an array of the name says which it is: {}.npy, FILE.npz:{}",
+                          alike[0].name, alike[0].name));
+  const auto found = std::find_if(results.begin(), results.end(), [&](const PlannedArray& result) {
+    return result.type.shape == source.shape();
+  });
+  return found == results.end() ? 0 : found - results.begin();
+}
+
 }  // namespace
 
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what) {
@@ -65,13 +82,16 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   for (NamedInput& input : arrays) {
     auto of = std::find_if(given.begin(), given.end(),
                            [&](const HeldInput& g) { return g.argument == input.name; });
-    // The only array may have any name.
-    if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) of = given.begin();
+    std::shared_ptr<const ArraySource> source;
+    if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) {
+      source = job.inputs.open(input);
+      of = given.begin() + result_of(*source, results);
+    }
     if (of == given.end()) {
       others.push_back(printable(input.name, 60));
       continue;
     }
-    of->source = job.inputs.open(input);
+    of->source = source ? source : job.inputs.open(input);
     check_type(*of, results[static_cast<std::size_t>(of - given.begin())]);
     job.inputs.count_read(type_of(*of->source).bytes());
   }

@@ -24,9 +24,10 @@ struct AgainstOptions {
 /// Declares --against and --explain. `what` is said of the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
-/// The arrays that the reference names, one for each result, without a source where there is none. One array is the
-/// result of its own name, else the first. Throws Error{usage} for --explain alone, Error{input} where there is
-/// none of the results, or one of another shape.
+/// The arrays that the reference names, one for each result, without a source where there is none. One array
+/// of another name is the only result of its shape. Throws Error{usage} for --explain alone, and for one
+/// array that may be several of the results; Error{input} where there is none of the results, or one of
+/// another shape.
 std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
                                   Job& job, Report& report);
 

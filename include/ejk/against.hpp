@@ -5,10 +5,14 @@
 // with the library's own result, from which it may differ by the bounds of both. So every element is judged,
 // and one that is beyond is wrong wherever the library's is right.
 //
-// Kinds of explanations. Of any result: unwritten, exchanged and repeated (a part holds what belongs to another
-// one), shifted, factor, rounding. Of attention: scale, mask, sequences, heads, softcap, bias, no_key, lse_base,
-// lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary, transposed,
-// group_offset, existing, accumulated, cut_short. Two that hold together are joined: scale+mask.
+// Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
+// exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:
+// scale, mask, sequences, heads, softcap, bias, no_key, normalization, lse_base, lse_sign, lse_max, lse_exp,
+// lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset, existing,
+// accumulated, cut_short. Two that hold together are joined: scale+mask.
+//
+// An explanation names heads, batch entries, sequences or groups where it does not hold in all that are
+// beyond the bound; rows of each one that is named were recomputed. Shares sum to 1 at most.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +68,7 @@ struct Against {
   std::int64_t beyond = 0;
   double largest = 0;  // error of all elements, in bounds
   /// Elements that should be a number other than 0, and of them those that may differ from it by more than it is: the
-  /// bounds go by the largest values of the inputs, so that a few huge ones (in padding, too) make them say little.
+  /// bounds go by the largest values that take part, so that a few huge ones make them say little.
   std::int64_t nonzero = 0, wide = 0;
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;  // results that nothing was given for

@@ -9,8 +9,12 @@
 //          floor = 2⁻²² |scale| Dv max|dout| max|v| max|k|
 //   dk     the same with max|q| for max|k|, and the floor times Σ P of the key, at least 1
 //   dv     the same with the floor 2⁻²² max|dout|
-// and half of the smallest positive result on top. A number where the reference is NaN or infinite, or the
-// reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores do to them.
+// and half of the smallest positive result on top. A maximum is that of one batch entry (or sequence) and key
+// head: of q, lse and dout over the queries of its query heads that a mask leaves a key, of k and v over the
+// keys that it leaves a query, of R over the rows that are compared; for out and lse, |lse| is the row's own.
+// So what is hidden from all queries, as padding is, does not widen it. A number where the reference is NaN
+// or infinite, or the reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores
+// do to them.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@
 #include "attention/forward.hpp"
 #include "attention/mistakes.hpp"
 #include "attention/numbers.hpp"
+#include "attention/saved.hpp"
 
 namespace ejk::attn {
 
@@ -23,23 +24,8 @@ namespace {
 
 constexpr const char* kNames[] = {"out", "lse", "dq", "dk", "dv"};
 
-double most_of(const ArrayView& array, AttentionLayout layout) {
-  return extent_of(in_one_form(array, layout)).most;
-}
-
-// lse of a forward pass of the library.
-Reference::Saved own_pass(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& dout) {
-  Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-  forward(setup, blocks, RowWriter(setup, out.mutable_view()), lse.data(), {});
-  Reference::Saved saved;
-  saved.lse.resize(static_cast<std::size_t>(lse.size()));
-  load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
-  saved.delta = Reference(setup, blocks).deltas(dout, out.view());
-  return saved;
-}
-
 // Σ P of each key: dv where dout is 1, of values of size 1.
-Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, double& lse_most) {
+Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vector<double>& lses) {
   static constexpr float kZero = 0, kOne = 1;
   const auto uniform = [](const float& value, const Shape& shape) {
     return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
@@ -52,9 +38,8 @@ Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, double& 
   const DType type = setup.shape.arithmetic;
   Array out(type, narrow.shape.out), lse(type, narrow.shape.lse);
   forward(narrow, blocks, RowWriter(narrow, out.mutable_view()), lse.data(), {});
-  std::vector<double> all(static_cast<std::size_t>(lse.size()));
-  load(type, lse.data(), size_of(type), lse.size(), all.data());
-  lse_most = most_finite(all);
+  lses.resize(static_cast<std::size_t>(lse.size()));
+  load(type, lse.data(), size_of(type), lse.size(), lses.data());
   Shape q = setup.shape.out;
   q.back() = setup.shape.head_size;
   Array dq(type, q), dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout));
@@ -70,8 +55,7 @@ Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, double& 
 struct Right {
   std::vector<Array> held;
   std::vector<ArrayView> results;
-  Array weights;  // gradients: Σ P of each key
-  double lse_most = 0;
+  Array weights;        // gradients: Σ P of each key
   bool is_own = false;  // the library's result, with its own error
   Reference::Saved saved;
   std::once_flag saved_once;
@@ -123,8 +107,7 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   const double narrow = Bounds::half_spacing(given.dtype), least = Bounds::half_of_least(given.dtype);
   const double own_narrow = right.is_own ? Bounds::half_spacing(expected.dtype) : 0,
                own_least = right.is_own ? Bounds::half_of_least(expected.dtype) : 0;
-  r.expected = [&it, &rows, &right, &own, which, narrow, least, own_narrow, own_least, most = array.most,
-                columns = r.columns,
+  r.expected = [&it, &rows, &right, &own, which, narrow, least, own_narrow, own_least, columns = r.columns,
                 load_expected = loader(expected)](std::int64_t row, double* values, double* allowed) {
     const Place place = rows.at(row);
     load_expected(place, values);
@@ -136,11 +119,12 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
                                 rows.offsets()),
                place.row, 0, 1, &weight);
     const auto absolute = [&](const Bounds& bounds) {
-      return which == Result::out   ? bounds.of_out(lse)
-             : which == Result::lse ? bounds.of_lse(lse)
-             : which == Result::dq  ? bounds.of_dq(most)
-             : which == Result::dk  ? bounds.of_dk(most, weight)
-                                    : bounds.of_dv(most, weight);
+      const Bounds::Part& bound = bounds.of(rows, place);
+      return which == Result::out   ? bound.of_out(lse)
+             : which == Result::lse ? bound.of_lse(lse)
+             : which == Result::dq  ? bound.of_dq()
+             : which == Result::dk  ? bound.of_dk(weight)
+                                    : bound.of_dv(weight);
     };
     const double more = absolute(it.bounds) + least + (right.is_own ? absolute(own) + own_least : 0);
     const double relative =
@@ -189,19 +173,20 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                     arrays,
                     Rows(setup, Rows::Of::queries),
                     Rows(setup, Rows::Of::keys),
-                    Bounds(setup, arithmetic),
+                    Bounds(setup, blocks, arithmetic),
                     {}};
-  Bounds of_own(setup, setup.shape.arithmetic);
+  Bounds of_own(setup, blocks, setup.shape.arithmetic);
+  std::vector<double> lse;  // for gradients
   if (right.is_own) {
     right.results = own;
-    if (setup.gradients) right.weights = weights_of(setup, blocks, right.lse_most);
+    if (setup.gradients) right.weights = weights_of(setup, blocks, lse);
   } else if (setup.gradients) {
     Reference::Backward made = reference.backward(*arrays.dout);
     right.held.push_back(std::move(made.dq));
     right.held.push_back(std::move(made.dk));
     right.held.push_back(std::move(made.dv));
     right.weights = std::move(made.weights);
-    right.lse_most = most_finite(made.saved.lse);
+    lse = made.saved.lse;
     right.saved = std::move(made.saved);
   } else {
     Reference::Forward made = reference.forward();
@@ -210,11 +195,15 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   }
   for (const Array& array : right.held) right.results.push_back(array.view());
   if (setup.gradients)
-    for (Bounds* bounds : {&it.bounds, &of_own})
-      bounds->set(in_one_form(*arrays.dout, setup.layout), right.lse_most);
+    for (Bounds* bounds : {&it.bounds, &of_own}) {
+      bounds->set(*arrays.dout, lse);
+      bounds->set_most(&Bounds::Part::dq_most, Rows::Of::queries, right.results[0]);
+      bounds->set_most(&Bounds::Part::dk_most, Rows::Of::keys, right.results[1]);
+      bounds->set_most(&Bounds::Part::dv_most, Rows::Of::keys, right.results[2]);
+    }
   it.saved = [&]() -> const Reference::Saved& {
     std::call_once(right.saved_once, [&] {
-      if (right.saved.lse.empty()) right.saved = own_pass(setup, blocks, *arrays.dout);
+      if (right.saved.lse.empty()) right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
     });
     return right.saved;
   };
@@ -229,7 +218,6 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     }
     auto array = std::make_unique<GivenArray>();
     array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
-    if (setup.gradients) array->most = most_of(right.results[r], setup.layout);
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
     array->counts = verify::compare_rows(array->rows, against, 0);
     compared.push_back(std::move(array));
@@ -256,7 +244,8 @@ std::int64_t compare_bytes(const Plan& plan, double effort) {
     };
     bytes += 8 * static_cast<double>(keys.count());
     if (is_own) bytes += of(plan.types.q.shape) + of(plan.types.k.shape) + 2 * of(s.shape.lse);
-    bytes += of(s.shape.out) + 3 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
+    // lse and δ, also of a mistake that is remembered, and lse for the bounds.
+    bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
   }
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));
 }

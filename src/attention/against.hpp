@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "attention/bounds.hpp"
 #include "attention/plan.hpp"
 #include "attention/reference.hpp"
 #include "attention/rows.hpp"
@@ -21,7 +22,6 @@ struct GivenArray {
   Result which;
   verify::ResultRows rows;
   verify::RowCounts counts;
-  double most = 0;  // the largest element that there should be, for the bounds of gradients
 };
 
 /// The arguments of the results that were given.

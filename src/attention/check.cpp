@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <tuple>
 
+#include "attention/bounds.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
@@ -20,40 +21,6 @@
 #include "verify/sample.hpp"
 
 namespace ejk::attn {
-
-Extent extent_of(const ArrayView& array) {
-  const std::int64_t rows = array.shape[0] * array.shape[1] * array.shape[2], size = array.shape[3];
-  std::vector<double> row(static_cast<std::size_t>(size));
-  Extent all;
-  for (std::int64_t n = 0; n < rows; ++n) {
-    const std::int64_t b = n / (array.shape[1] * array.shape[2]), h = n / array.shape[2] % array.shape[1],
-                       i = n % array.shape[2];
-    load(array.dtype, array.data + b * array.strides[0] + h * array.strides[1] + i * array.strides[2],
-         array.strides[3], size, row.data());
-    double squares = 0;
-    for (const double value : row) {
-      if (!std::isfinite(value)) continue;
-      all.most = std::max(all.most, std::abs(value));
-      squares += value * value;
-    }
-    all.longest = std::max(all.longest, std::sqrt(squares));
-  }
-  return all;
-}
-
-Bounds::Bounds(const CheckedArguments& setup, DType arithmetic)
-    : unit_(arithmetic == DType::float64 ? 0x1p-29 : 1),
-      q_(extent_of(setup.q)),
-      k_(extent_of(setup.k)),
-      v_(extent_of(setup.v)),
-      scale_(std::abs(setup.scale)),
-      value_size_(static_cast<double>(setup.shape.value_size)),
-      scores_(scale_ * q_.longest * k_.longest) {}
-
-void Bounds::set(const ArrayView& dout, double lse_most) {
-  dv_floor_ = 0x1p-22 * (1 + scores_ + lse_most) * extent_of(dout).most;
-  ds_floor_ = dv_floor_ * scale_ * value_size_ * v_.most;
-}
 
 namespace {
 
@@ -149,7 +116,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   const auto chosen = choose(queries, affordable(queries.count(), work, effort));
   if (std::ssize(chosen) < queries.count()) result.method = AttentionCheck::Method::sampled_rows;
 
-  const Bounds bounds(setup, setup.shape.arithmetic);
+  const Bounds bounds(setup, plan, setup.shape.arithmetic);
   std::vector<ReferenceRow> rows(chosen.size());
   core::parallel_for(std::ssize(chosen), share(chosen.size(), queries.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
@@ -163,8 +130,9 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   Compared lses{"lse", setup, queries, lse};
   for (std::size_t n = 0; n < chosen.size(); ++n) {
     const auto order = 2 * static_cast<std::int64_t>(n);
-    outs.row(order, chosen[n], rows[n].out, bounds.of_out(rows[n].lse));
-    lses.lse(order + 1, chosen[n], rows[n].lse, bounds.of_lse(rows[n].lse));
+    const Bounds::Part& bound = bounds.of(queries, chosen[n]);
+    outs.row(order, chosen[n], rows[n].out, bound.of_out(rows[n].lse));
+    lses.lse(order + 1, chosen[n], rows[n].lse, bound.of_lse(rows[n].lse));
   }
   conclude(result, {&outs, &lses});
   return result;
@@ -209,22 +177,28 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
-  Bounds bounds(setup, setup.shape.arithmetic);
-  bounds.set(g, most_finite(saved.lse));
-  double dq_most = 0, dk_most = 0, dv_most = 0;
-  for (const auto& row : dq_rows) dq_most = std::max(dq_most, most_finite(row));
-  for (const auto& row : key_rows)
-    dk_most = std::max(dk_most, most_finite(row.dk)), dv_most = std::max(dv_most, most_finite(row.dv));
+  Bounds bounds(setup, plan, setup.shape.arithmetic);
+  bounds.set(dout, saved.lse);
+  for (std::size_t n = 0; n < some_queries.size(); ++n) {
+    double& most = bounds.of(queries, some_queries[n]).dq_most;
+    most = std::max(most, most_finite(dq_rows[n]));
+  }
+  for (std::size_t n = 0; n < some_keys.size(); ++n) {
+    Bounds::Part& bound = bounds.of(keys, some_keys[n]);
+    bound.dk_most = std::max(bound.dk_most, most_finite(key_rows[n].dk));
+    bound.dv_most = std::max(bound.dv_most, most_finite(key_rows[n].dv));
+  }
   const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
     return Compared{name, setup, rows, in_one_form(array, setup.layout), Bounds::half_spacing(array.dtype)};
   };
   Compared dqs = compared("dq", dq, queries), dks = compared("dk", dk, keys), dvs = compared("dv", dv, keys);
   std::int64_t order = 0;
   for (std::size_t n = 0; n < some_queries.size(); ++n)
-    dqs.row(order++, some_queries[n], dq_rows[n], bounds.of_dq(dq_most));
+    dqs.row(order++, some_queries[n], dq_rows[n], bounds.of(queries, some_queries[n]).of_dq());
   for (std::size_t n = 0; n < some_keys.size(); ++n) {
-    dks.row(order++, some_keys[n], key_rows[n].dk, bounds.of_dk(dk_most, key_rows[n].weight));
-    dvs.row(order++, some_keys[n], key_rows[n].dv, bounds.of_dv(dv_most, key_rows[n].weight));
+    const Bounds::Part& bound = bounds.of(keys, some_keys[n]);
+    dks.row(order++, some_keys[n], key_rows[n].dk, bound.of_dk(key_rows[n].weight));
+    dvs.row(order++, some_keys[n], key_rows[n].dv, bound.of_dv(key_rows[n].weight));
   }
   conclude(result, {&dqs, &dks, &dvs});
   return result;

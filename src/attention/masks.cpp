@@ -81,32 +81,39 @@ MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks) {
   const auto begin = std::chrono::steady_clock::now();
   entries_ = masks.distinct_entries();
   heads_ = masks.distinct_heads();
-  if (!masks.empty() && setup.problems() > 0) {
-    JoinedMasks joined = masks.join();
-    tiles_.resize(joined.masks.size());
-    bool random_access = true;
-    double elements = 0;  // of all masks
-    for (std::size_t t = 0; t < tiles_.size(); ++t) {
-      const auto& mask = tiles_[t].mask = std::move(joined.masks[t]);
-      if (!mask) continue;
-      elements += static_cast<double>(mask->q_length()) * static_cast<double>(mask->kv_length());
-      random_access = random_access && mask->node().random_access();
-    }
-    const auto scan = [&](std::int64_t t) {
-      MaskTiles& tiles = tiles_[static_cast<std::size_t>(t)];
-      if (!tiles.mask) return;
-      tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr).summary;
-      tiles.computed_pairs = computed_pairs(tiles.summary, setup.block);
-    };
-    // One mask is read by all threads, many are dealt out to them.
-    const std::int64_t count = std::ssize(tiles_);
-    if (random_access && count > 1)
-      core::parallel_for(count, elements / 8, scan);
-    else
-      for (std::int64_t t = 0; t < count; ++t) scan(t);
-  }
+  if (!masks.empty() && setup.problems() > 0) scan(setup, masks.join());
   count(setup);
   work_.mask_seconds = seconds_since(begin);
+}
+
+MaskPlan::MaskPlan(const CheckedArguments& setup, JoinedMasks masks)
+    : entries_(masks.entries), heads_(masks.heads) {
+  scan(setup, std::move(masks));
+  count(setup);
+}
+
+void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined) {
+  tiles_.resize(joined.masks.size());
+  bool random_access = true;
+  double elements = 0;  // of all masks
+  for (std::size_t t = 0; t < tiles_.size(); ++t) {
+    const auto& mask = tiles_[t].mask = std::move(joined.masks[t]);
+    if (!mask) continue;
+    elements += static_cast<double>(mask->q_length()) * static_cast<double>(mask->kv_length());
+    random_access = random_access && mask->node().random_access();
+  }
+  const auto scan_one = [&](std::int64_t t) {
+    MaskTiles& tiles = tiles_[static_cast<std::size_t>(t)];
+    if (!tiles.mask) return;
+    tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr).summary;
+    tiles.computed_pairs = computed_pairs(tiles.summary, setup.block);
+  };
+  // One mask is read by all threads, many are dealt out to them.
+  const std::int64_t count = std::ssize(tiles_);
+  if (random_access && count > 1)
+    core::parallel_for(count, elements / 8, scan_one);
+  else
+    for (std::int64_t t = 0; t < count; ++t) scan_one(t);
 }
 
 void MaskPlan::count(const CheckedArguments& setup) {

@@ -11,12 +11,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "attention/numbers.hpp"
+#include "attention/saved.hpp"
 #include "attention/variations.hpp"
 #include "core/parallel.hpp"
 #include "verify/mistakes.hpp"
@@ -59,18 +61,19 @@ class Mistakes {
       return found;
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
     verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
-    const double rounded = loose.leave_out(mistake(array, {}, Pass::both, unit, true));
-    verify::Found rounding{{"rounding",
-                            fmt::format("it is consistent with weights that are rounded to {}",
-                                        unit == kBfloat16 ? "bfloat16" : "float16"),
-                            rounded},
-                           "",
-                           std::nullopt};
+    const double rounded = loose.leave_out(right(array, unit));
+    loose.set_most_left(0.5);
     std::vector<verify::Found> all;
     if (loose.left() > kOpen) all = run(array, loose, unit);
-    if (loose.left() > kOpen && loose.left() >= search.left()) return found;
-    if (all.empty() && loose.left() > kOpen) return found;
-    if (rounded > 0.005) all.push_back(std::move(rounding));
+    const bool is_told = rounded > 0.005 && is_as_rounding(array, unit);
+    if (loose.left() >= search.left() || (all.empty() && !is_told)) return found;
+    if (is_told)
+      all.push_back({{"rounding",
+                      fmt::format("it is consistent with weights that are rounded to {}",
+                                  unit == kBfloat16 ? "bfloat16" : "float16"),
+                      rounded},
+                     "",
+                     std::nullopt});
     return all;
   }
 
@@ -91,6 +94,87 @@ class Mistakes {
     for (const DType type : {given, setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
       unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
     return unit;
+  }
+
+  // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and
+  // not by nothing or by the results, as noise does: of three normal distributions theirs is the likeliest by
+  // far.
+  bool is_as_rounding(const GivenArray& array, double unit) const {
+    constexpr double kLikelier = 12;  // the logarithm of the ratio
+    constexpr std::size_t kRows = 64;
+    struct Element {
+      double squared, terms, value, rounding;  // of the difference; what it may go by; that of the result
+    };
+    std::vector<std::int64_t> bad;
+    for (std::int64_t n = 0; n < array.rows.rows; ++n)
+      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
+    const std::size_t rows = std::min(kRows, bad.size());
+    const auto columns = static_cast<std::size_t>(array.rows.columns);
+    std::vector<Element> elements(rows * columns, Element{std::nan(""), 0, 0, 0});
+    const double narrow = Bounds::half_spacing(array.rows.dtype);
+    core::parallel_for(
+        std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows), [&](std::int64_t r) {
+          const auto at = static_cast<std::size_t>(r);
+          if (at >= rows) return;
+          const std::int64_t n = bad[bad.size() * at / rows];
+          std::vector<double> given(columns), value(columns), allowed(columns), squares(columns);
+          array.rows.given(n, given.data());
+          right_row(array, n, value, squares);
+          array.rows.expected(n, std::vector<double>(columns).data(), allowed.data());
+          for (std::size_t c = 0; c < columns; ++c) {
+            const double d = given[c] - value[c], rounding = narrow * value[c];
+            // What has nothing to do with rounding says nothing of it.
+            if (std::abs(d) > allowed[c] + 4 * unit * std::sqrt(squares[c])) continue;
+            elements[at * columns + c] = {d * d, squares[c], value[c] * value[c],
+                                          rounding * rounding / 3 + 1e-14 * squares[c]};
+          }
+        });
+    std::erase_if(elements, [](const Element& e) { return !std::isfinite(e.squared) || !(e.terms > 0); });
+    // The largest likelihood of a variance in proportion to something, in steps of a quarter of an octave.
+    const auto likeliest = [&](auto proportion, double from, double to) {
+      double best = -std::numeric_limits<double>::infinity();
+      for (double size = from; size <= to; size *= std::sqrt(2.0)) {
+        double sum = 0;
+        for (const Element& e : elements) {
+          const double variance = size * proportion(e) + e.rounding;
+          sum -= (std::log(variance) + e.squared / variance) / 2;
+        }
+        best = std::max(best, sum);
+      }
+      return best;
+    };
+    double mean = 0;
+    for (const Element& e : elements) mean += e.squared / static_cast<double>(elements.size());
+    const double of_rounding =
+        likeliest([](const Element& e) { return e.terms; }, unit * unit / 1024, unit * unit);
+    return of_rounding > kLikelier + likeliest([](const Element&) { return 1.0; }, mean / 65536, 16 * mean) &&
+           of_rounding >
+               kLikelier + likeliest([](const Element& e) { return e.value; }, unit * unit / 65536, 1);
+  }
+
+  // A row as it should be, and the sums of squares of the terms that it is made of.
+  void right_row(const GivenArray& array, std::int64_t n, std::vector<double>& value,
+                 std::vector<double>& squares) const {
+    Variation v;
+    v.sizes = true;
+    const Reference made(setup_, blocks_, v);
+    const Place place = it_.rows_of(array.which).at(n);
+    if (is_of_key(array)) {
+      const auto r = made.key(place.entry, place.head, place.row, *it_.arrays.dout, it_.saved());
+      value = array.which == Result::dk ? r.dk : r.dv;
+      squares = (array.which == Result::dk ? r.dk_terms : r.dv_terms).squares;
+      return;
+    }
+    const Problem p = setup_.problem(place.entry, place.head);
+    const ReferenceRow r = made.row(p, place.row);
+    value = r.out;
+    squares = r.terms.squares;
+    if (array.which != Result::dq) return;
+    const auto g = setup_.rows_of(in_one_form(*it_.arrays.dout, setup_.layout), place.entry, place.head,
+                                  setup_.q_offsets);
+    Terms terms;
+    value = made.dq(p, r, made.statistics(r, g, place.row), g, place.row, &terms);
+    squares = terms.squares;
   }
 
   double row_nanoseconds(Result which) const {
@@ -114,13 +198,15 @@ class Mistakes {
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
         tried.push_back(change);
     for (const Change& change : tried)
-      if (change.kind != "rounding" || search.is_enough_to_fit())
+      if ((!change.is_of_out || array.which == Result::out) &&
+          (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
         add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
           add(mistake(array, change, Pass::both, unit, true), change);
       for (const Change& change : changes_.of_scores()) {
+        if (change.is_of_out) continue;
         Change alone = change;
         alone.text += ", in the backward pass alone";
         add(mistake(array, alone, Pass::backward, unit), alone);
@@ -128,9 +214,9 @@ class Mistakes {
     }
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
-    add_other_arrays(array, add);
-    if (auto factor = search.factor()) add(std::move(*factor));
-    add_shifted(array, add);
+    add_other_arrays(array, unit, add);
+    if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
+    add_shifted(array, unit, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
     if (unit == 0 && array.which != Result::lse && search.is_enough_to_fit()) add_rounded_results(array, add);
 
@@ -141,7 +227,11 @@ class Mistakes {
     origin.clear();
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
-      for (const Change& change : fitted_scales(array)) add(mistake(array, change, Pass::both, unit), change);
+      for (const Change& change : fitted_scales(array)) {
+        Mistake fitted = mistake(array, change, Pass::both, unit);
+        fitted.is_subtle = true;
+        add(std::move(fitted), change);
+      }
     // Two at once.
     std::vector<Change> plausible;
     for (const Change& change : changes_.of_scores())
@@ -169,6 +259,17 @@ class Mistakes {
 
   // --- rows under a variation
 
+  // As it should be; with `unit`, but for rounded weights.
+  Mistake right(const GivenArray& array, double unit) const {
+    if (unit > 0) return mistake(array, {}, Pass::both, unit, true);
+    return {"", "",
+            [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+              load_expected(array.rows, n, columns, values, allowed);
+              return true;
+            },
+            std::nullopt, 50 * static_cast<double>(array.rows.columns)};
+  }
+
   std::shared_ptr<const Reference> reference(const Change& change, bool sizes) const {
     Variation v;
     if (change.apply) change.apply(v);
@@ -176,14 +277,45 @@ class Mistakes {
     return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
   }
 
+  // lse and δ of all queries under a change, which dk and dv share. Small problems are worked out as the rows
+  // are, when they are first asked for; of larger ones the kernels do it, or nothing is said.
+  class SavedOf {
+   public:
+    explicit SavedOf(std::function<std::optional<Reference::Saved>()> make) : make_(std::move(make)) {}
+    const Reference::Saved* get() {
+      std::call_once(once_, [&] { saved_ = make_(); });
+      return saved_ ? &*saved_ : nullptr;
+    }
+
+   private:
+    std::function<std::optional<Reference::Saved>()> make_;
+    std::once_flag once_;
+    std::optional<Reference::Saved> saved_;
+  };
+
+  std::shared_ptr<SavedOf> saved_of(const std::string& text, const Variation& v,
+                                    const std::shared_ptr<const Reference>& made) const {
+    std::shared_ptr<SavedOf>& known = saved_[text];
+    if (known) return known;
+    known = std::make_shared<SavedOf>([=, this]() -> std::optional<Reference::Saved> {
+      if (is_cheap()) return made->saved(*it_.arrays.dout);
+      auto saved = saved_by_kernels(setup_, blocks_, v, *it_.arrays.dout);
+      if (!saved && reference_work(setup_) < 0x1p32) saved = made->saved(*it_.arrays.dout);
+      return saved;
+    });
+    if (!is_cheap()) known->get();  // now, on all threads
+    return known;
+  }
+
   Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
                   bool right_statistics = false) const {
-    const auto made = reference(change, unit > 0);
+    // The values that a mask should hide may be larger than all others.
+    const auto made = reference(change, unit > 0 || array.which == Result::out);
     Variation v;
     if (change.apply) change.apply(v);
     const double relative = Bounds::half_spacing(array.rows.dtype) +
                             (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const double least = Bounds::half_of_least(array.rows.dtype), most = array.most, scale = v.scale;
+    const double least = Bounds::half_of_least(array.rows.dtype), scale = v.scale;
     const bool saved = pass == Pass::backward || right_statistics;
     // Fills what was asked for.
     const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
@@ -197,6 +329,7 @@ class Mistakes {
       }
     };
     Mistake h{change.kind, change.text, {}};
+    h.is_subtle = change.kind == "rounding";
     switch (array.which) {
       case Result::out:
       case Result::lse:
@@ -205,12 +338,13 @@ class Mistakes {
                                                                   double* values, double* allowed) {
           const Place place = it_.queries.at(n);
           const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+          const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
           if (is_out) {
-            fill(columns, r.out, it_.bounds.of_out(r.lse, scale), r.sizes, unit, values, allowed);
+            const double largest = *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
+            fill(columns, r.out, bound.of_out(r.lse, scale, largest), r.terms.sizes, unit, values, allowed);
           } else {
             values[0] = r.lse;
-            allowed[0] =
-                it_.bounds.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
+            allowed[0] = bound.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
           }
           return true;
         };
@@ -225,33 +359,28 @@ class Mistakes {
           const ReferenceRow r = made->row(p, place.row);
           const Reference::Statistics of = saved ? right_.statistics(right_.row(p, place.row), g, place.row)
                                                  : made->statistics(r, g, place.row);
-          std::vector<double> sizes;
-          const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &sizes : nullptr);
-          fill(columns, row, it_.bounds.of_dq(most), sizes, 2 * unit, values, allowed);
+          Terms terms;
+          const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &terms : nullptr);
+          fill(columns, row, it_.bounds.of(it_.queries, place).of_dq(), terms.sizes, 2 * unit, values,
+               allowed);
           return true;
         };
         break;
       case Result::dk:
       case Result::dv: {
-        const auto own = std::make_shared<std::pair<std::once_flag, Reference::Saved>>();
-        const auto work_out = [=, this] {
-          std::call_once(own->first, [&] { own->second = made->saved(*it_.arrays.dout); });
-        };
-        if (!saved && !is_cheap()) work_out();  // now, on all threads
+        const auto own = saved ? nullptr : saved_of(change.text, v, made);
         h.values = [=, this, is_dk = array.which == Result::dk](std::int64_t n,
                                                                 std::span<const std::int64_t> columns,
                                                                 double* values, double* allowed) {
-          const Reference::Saved* statistics = &own->second;
-          if (saved)
-            statistics = &it_.saved();
-          else
-            work_out();
+          const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
+          if (statistics == nullptr) return false;
           const Place place = it_.keys.at(n);
           const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
+          const Bounds::Part& bound = it_.bounds.of(it_.keys, place);
           if (is_dk)
-            fill(columns, r.dk, it_.bounds.of_dk(most, r.weight), r.dk_sizes, 2 * unit, values, allowed);
+            fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms.sizes, 2 * unit, values, allowed);
           else
-            fill(columns, r.dv, it_.bounds.of_dv(most, r.weight), r.dv_sizes, unit, values, allowed);
+            fill(columns, r.dv, bound.of_dv(r.weight), r.dv_terms.sizes, unit, values, allowed);
           return true;
         };
         break;
@@ -370,7 +499,9 @@ class Mistakes {
                const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
                values[0] = form.value(r);
                const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
-               allowed[0] = it_.bounds.of_lse(std::max(size, std::abs(r.most)), scale) + relative * size;
+               allowed[0] =
+                   it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
+                   relative * size;
                return true;
              }});
       }
@@ -380,21 +511,22 @@ class Mistakes {
   // Heads or entries that hold what belongs to another one.
   template <class Add>
   void add_partners(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
-    if (unit > 0) return;
     const Rows& rows = it_.rows_of(array.which);
+    const Mistake as_it_should_be = right(array, unit);
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2) continue;
-      const auto candidate = [&array, &rows, axis](std::int64_t other) {
-        return Mistake{"", "",
-                       [&array, &rows, axis, other](std::int64_t n, std::span<const std::int64_t> columns,
-                                                    double* values, double* allowed) {
-                         Place place = rows.at(n);
-                         (axis == 0 ? place.head : place.entry) = other;
-                         if (place.row >= rows.length(place.entry)) return false;
-                         load_expected(array.rows, rows.row_of(place), columns, values, allowed);
-                         return true;
-                       }};
+      const auto candidate = [&rows, axis, as_it_should_be](std::int64_t other) {
+        return Mistake{
+            "", "",
+            [&rows, axis, other, as_it_should_be](std::int64_t n, std::span<const std::int64_t> columns,
+                                                  double* values, double* allowed) {
+              Place place = rows.at(n);
+              (axis == 0 ? place.head : place.entry) = other;
+              return place.row < rows.length(place.entry) &&
+                     as_it_should_be.values(rows.row_of(place), columns, values, allowed);
+            },
+            std::nullopt, as_it_should_be.nanoseconds};
       };
       add_mapped(array, search, axis, of, "the result", candidate, add);
     }
@@ -402,7 +534,7 @@ class Mistakes {
 
   // An array of the same shape in the place of this one.
   template <class Add>
-  void add_other_arrays(const GivenArray& array, Add&& add) {
+  void add_other_arrays(const GivenArray& array, double unit, Add&& add) {
     for (const auto& other : arrays_) {
       const auto lengths = [](const GivenArray& a) {
         std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
@@ -411,29 +543,25 @@ class Mistakes {
       };
       if (other->which == array.which || lengths(*other) != lengths(array)) continue;
       add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
-           [&other = *other](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                             double* allowed) {
-             load_expected(other.rows, n, columns, values, allowed);
-             return true;
-           }});
+           right(*other, unit).values});
     }
   }
 
   // Rows one place off.
   template <class Add>
-  void add_shifted(const GivenArray& array, Add&& add) {
+  void add_shifted(const GivenArray& array, double unit, Add&& add) {
     const Rows& rows = it_.rows_of(array.which);
+    const Mistake as_it_should_be = right(array, unit);
     const std::string& name = array.rows.axes[2].name;
     for (const std::int64_t by : {1, -1})
       add({"shifted",
            fmt::format("each {} holds the result of the {} one", name, by > 0 ? "next" : "previous"),
-           [&array, &rows, by](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                               double* allowed) {
+           [&rows, by, as_it_should_be](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                                        double* allowed) {
              Place place = rows.at(n);
              place.row += by;
-             if (place.row < 0 || place.row >= rows.length(place.entry)) return false;
-             load_expected(array.rows, rows.row_of(place), columns, values, allowed);
-             return true;
+             return place.row >= 0 && place.row < rows.length(place.entry) &&
+                    as_it_should_be.values(rows.row_of(place), columns, values, allowed);
            }});
   }
 
@@ -484,22 +612,20 @@ class Mistakes {
   void add_mapped(const GivenArray& array, const verify::MistakeSearch& search, std::size_t axis,
                   const verify::RowAxis& of, const char* what,
                   const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
-    const std::vector<std::int64_t> from = search.partners(axis, of.length, candidate);
-    const std::string text = verify::text_of_partners(from, of.name, of.plural, what);
-    if (text.empty()) return;
-    const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
-    for (const std::int64_t other : from)
-      if (other >= 0) mistakes->try_emplace(other, candidate(other));
-    Mistake h{verify::is_exchange(from) ? "exchanged" : "repeated", text,
-              [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
-                                                    double* values, double* allowed) {
-                const Place place = rows.at(n);
-                const std::int64_t other =
-                    from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-                return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
-              },
-              true};
-    add(std::move(h));
+    for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
+      const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
+      for (const std::int64_t other : from)
+        if (other >= 0) mistakes->try_emplace(other, candidate(other));
+      add({verify::is_exchange(from) ? "exchanged" : "repeated",
+           verify::text_of_partners(from, of.name, of.plural, what),
+           [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                 double* values, double* allowed) {
+             const Place place = rows.at(n);
+             const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+             return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
+           },
+           axis});
+    }
   }
 
   template <class Add>
@@ -512,7 +638,8 @@ class Mistakes {
              if (!exact->values(n, columns, values, allowed)) return false;
              for (std::size_t c = 0; c < columns.size(); ++c) values[c] = to(values[c]);
              return true;
-           }});
+           },
+           std::nullopt, 0, false, true});
     }
   }
 
@@ -523,6 +650,7 @@ class Mistakes {
   Changes changes_;
   Reference right_;
   std::vector<Change> found_;
+  mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
 };
 
 std::int64_t beyond(const GivenArray& array) {
@@ -538,7 +666,7 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   Mistakes mistakes(given, arrays);
   std::int64_t all_beyond = 0;
   for (const auto& array : arrays) all_beyond += beyond(*array);
-  // What holds in several arrays is said once.
+  // What holds in several arrays at the same places is said once.
   struct Said {
     Explanation explanation;
     std::string where;
@@ -551,14 +679,14 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
     for (const verify::Found& found : mistakes.explain(*array)) {
       const Explanation& e = found.explanation;
       const auto same = std::find_if(said.begin(), said.end(), [&](const Said& other) {
-        return other.explanation.kind == e.kind && other.explanation.text == e.text;
+        return other.explanation.kind == e.kind && other.explanation.text == e.text &&
+               other.where == found.where;
       });
       if (same == said.end()) {
         said.push_back({{e.kind, e.text, part * e.share_explained}, found.where, {array->rows.name}});
         continue;
       }
       same->explanation.share_explained += part * e.share_explained;
-      if (same->where != found.where) same->where.clear();
       if (same->arrays.back() != array->rows.name) same->arrays.push_back(array->rows.name);
     }
   }

@@ -42,6 +42,8 @@ struct CheckedArguments {
   double scale = 1;
   double softcap = 0;  // 0: none
   BlockShape block;
+  bool interleaved =
+      false;  // query head h uses key head h mod G, not h / (H / G); forward passes alone know it
   Sizes shape;
   bool gradients = false;  // are wanted
 
@@ -109,6 +111,7 @@ class MaskPlan {
  public:
   /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
   MaskPlan(const CheckedArguments& setup, const MaskSet& masks);
+  MaskPlan(const CheckedArguments& setup, JoinedMasks masks);
 
   /// Null: all pairs attend.
   const MaskTiles* of(const Problem& problem) const {
@@ -120,6 +123,11 @@ class MaskPlan {
   /// The bits of a rectangle of a mask: one thread at a time where the mask wants that.
   static void fill(const MaskTiles& tiles, const mask::Rectangle& where, const mask::BitRows& out);
 
+  bool has_masks() const { return !tiles_.empty(); }
+  /// Entries and heads that have masks of their own; 1: all share.
+  std::int64_t distinct_entries() const { return entries_; }
+  std::int64_t distinct_heads() const { return heads_; }
+
   const AttentionWork& work() const { return work_; }
 
   /// What the forward pass takes one thread, about.
@@ -130,6 +138,7 @@ class MaskPlan {
   }
 
  private:
+  void scan(const CheckedArguments& setup, JoinedMasks masks);
   void count(const CheckedArguments& setup);
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share

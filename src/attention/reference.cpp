@@ -37,10 +37,6 @@ void add(Row& to, double factor, const Row& row) {
   for (std::size_t d = 0; d < to.size(); ++d) to[d] += factor * row[d];
 }
 
-void add_sizes(Row& to, double factor, const Row& row) {
-  for (std::size_t d = 0; d < to.size(); ++d) to[d] += std::abs(factor * row[d]);
-}
-
 }  // namespace
 
 std::int64_t Reference::kv_head_of(std::int64_t head) const {
@@ -130,7 +126,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
   r.scores.assign(static_cast<std::size_t>(p.kv_length), kNothing);
   r.slopes.assign(static_cast<std::size_t>(p.kv_length), 1);
   r.out.assign(static_cast<std::size_t>(setup_.shape.value_size), 0);
-  if (variation_.sizes) r.sizes.assign(r.out.size(), 0);
+  if (variation_.sizes) r.terms.resize(r.out.size());
   r.lse = r.most = kNothing;
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
@@ -156,13 +152,15 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
   for (const double s : r.scores)
     if (s != kNothing) sum += std::exp(s - most);
   r.lse = most + std::log(sum);
+  if (variation_.sum == Variation::Sum::over_largest) r.factor = sum;
+  if (variation_.sum == Variation::Sum::whole) r.factor = std::exp(r.lse);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const double s = r.scores[static_cast<std::size_t>(j)];
     if (s == kNothing) continue;
     const Row v = loaded(p.v, j, setup_.shape.value_size);
-    const double weight = variation_.weights(std::exp(s - most)) / sum;
+    const double weight = variation_.weights(std::exp(s - most)) / sum * r.factor;
     add(r.out, weight, v);
-    for (std::size_t d = 0; d < r.sizes.size(); ++d) r.sizes[d] += weight * std::abs(v[d]);
+    if (variation_.sizes) r.terms.add(weight, v);
   }
   return r;
 }
@@ -174,10 +172,10 @@ Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels
 
 std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r, const Statistics& statistics,
                                   const kernels::StridedMatrix& dout, std::int64_t query,
-                                  std::vector<double>* sizes) const {
+                                  Terms* terms) const {
   const Problem p = varied(problem);
   Row gradient(static_cast<std::size_t>(setup_.shape.head_size));
-  if (sizes) sizes->assign(gradient.size(), 0);
+  if (terms) terms->resize(gradient.size());
   if (statistics.lse == kNothing) return gradient;
   const Row g = loaded(dout, query, setup_.shape.value_size);
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
@@ -189,7 +187,7 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
         std::exp(r.scores[at] - statistics.lse) * (dp - variation_.delta * statistics.delta) * r.slopes[at];
     const Row k = loaded(p.k, j, setup_.shape.head_size);
     add(gradient, scale * ds, k);
-    if (sizes) add_sizes(*sizes, scale * ds, k);
+    if (terms) terms->add(scale * ds, k);
   }
   return gradient;
 }
@@ -244,7 +242,7 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
                    0,
                    {},
                    {}};
-  if (variation_.sizes) sum.dk_sizes.resize(sum.dk.size()), sum.dv_sizes.resize(sum.dv.size());
+  if (variation_.sizes) sum.dk_terms.resize(sum.dk.size()), sum.dv_terms.resize(sum.dv.size());
   using Heads = Variation::Heads;
   std::vector<std::int64_t> heads;
   for (std::int64_t h = 0; h < setup_.shape.heads; ++h)
@@ -253,10 +251,15 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
   if (variation_.heads == Heads::last) heads.erase(heads.begin(), heads.end() - 1);
   const double part = variation_.heads == Heads::mean ? 1 / static_cast<double>(heads.size()) : 1;
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
-  for (const std::int64_t h : heads) {
-    const Problem p = varied(setup_.problem(entry, h));
+  // Where packed sequences are one, a key belongs to the queries of all.
+  const bool one = variation_.one_sequence;
+  const std::int64_t first = one ? 0 : entry, last = one ? setup_.shape.entries : entry + 1;
+  if (one) key += setup_.kv_offsets[static_cast<std::size_t>(entry)];
+  for (std::int64_t n = first * std::ssize(heads); n < last * std::ssize(heads); ++n) {
+    const std::int64_t e = n / std::ssize(heads), h = heads[static_cast<std::size_t>(n % std::ssize(heads))];
+    const Problem p = varied(setup_.problem(e, h));
     if (p.q_length == 0) continue;
-    const kernels::StridedMatrix g = setup_.rows_of(gradients, entry, h, setup_.q_offsets);
+    const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
     const auto attends = allowed(p, {0, p.q_length, key, key + 1});
     const Row k = loaded(p.k, key, setup_.shape.head_size), v = loaded(p.v, key, setup_.shape.value_size);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
@@ -274,8 +277,8 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
           part * probability * (dot(dout_row, v) - variation_.delta * saved.delta[at]) * s.slope;
       add(sum.dk, scale * ds, q);
       if (!variation_.sizes) continue;
-      add_sizes(sum.dv_sizes, weight, dout_row);
-      add_sizes(sum.dk_sizes, scale * ds, q);
+      sum.dv_terms.add(weight, dout_row);
+      sum.dk_terms.add(scale * ds, q);
     }
   }
   return sum;

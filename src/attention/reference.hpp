@@ -4,6 +4,7 @@
 // keys and values go key by key. Time: a few nanoseconds a pair and element of a head and thread.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,6 +20,9 @@ namespace ejk::attn {
 /// explained with it.
 struct Variation {
   enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
+  /// What becomes of out: divided by the sum of exponentials, or not, these being taken over that of the
+  /// largest score or as they are.
+  enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
   enum class Heads { all, first, last, mean };
 
@@ -31,6 +35,7 @@ struct Variation {
   std::function<const Mask*(const Problem& problem)> mask;
   bool one_sequence = false;  // packed: all keys belong to all queries
   NoKey no_key = NoKey::zero;
+  Sum sum = Sum::divided;
   verify::Rounding inputs, weights;
 
   // Of gradients:
@@ -38,7 +43,24 @@ struct Variation {
   double scale_of_gradient = 1;  // times the scale of dq and dk
   bool slope = true;             // the derivative of the soft cap
   Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
-  bool sizes = false;            // sums of absolute values are wanted, too
+  bool sizes = false;            // of the terms of sums are wanted, too
+};
+
+/// Of the terms of each sum that makes an element: the sum of their sizes, and of their squares.
+struct Terms {
+  std::vector<double> sizes, squares;
+
+  void resize(std::size_t n) {
+    sizes.assign(n, 0);
+    squares.assign(n, 0);
+  }
+  void add(double factor, const std::vector<double>& row) {
+    for (std::size_t d = 0; d < row.size(); ++d) {
+      const double term = std::abs(factor * row[d]);
+      sizes[d] += term;
+      squares[d] += term * term;
+    }
+  }
 };
 
 /// The scores of one query with all keys of its problem; −∞ where a pair does not attend.
@@ -47,8 +69,9 @@ struct ReferenceRow {
   std::vector<double> slopes;  // ds/ds₀: 1 without a soft cap
   double most = 0;             // of the scores
   double lse = 0;
-  std::vector<double> out;    // (Dv)
-  std::vector<double> sizes;  // Σ P·|v|, where wanted
+  double factor = 1;        // of out: 1 where it is divided by its sum
+  std::vector<double> out;  // (Dv)
+  Terms terms;              // P · v, where wanted
 };
 
 class Reference {
@@ -66,15 +89,15 @@ class Reference {
   Statistics statistics(const ReferenceRow& row, const kernels::StridedMatrix& dout,
                         std::int64_t query) const;
 
-  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted, `sizes`
-  /// gets the sums of absolute values.
+  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted,
+  /// `terms` gets those of its sums.
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
                          std::int64_t query) const {
     return dq(problem, row, statistics(row, dout, query), dout, query);
   }
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const Statistics& statistics,
                          const kernels::StridedMatrix& dout, std::int64_t query,
-                         std::vector<double>* sizes = nullptr) const;
+                         Terms* terms = nullptr) const;
 
   /// lse and δ of every query, in the order of lse; what dk and dv are made of.
   struct Saved {
@@ -87,8 +110,8 @@ class Reference {
   /// The gradients of one key and its value, over all query heads that share them.
   struct KeyGradients {
     std::vector<double> dk, dv;
-    double weight = 0;                       // Σ P
-    std::vector<double> dk_sizes, dv_sizes;  // sums of absolute values, where wanted
+    double weight = 0;         // Σ P
+    Terms dk_terms, dv_terms;  // where wanted
   };
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;

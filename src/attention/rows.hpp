@@ -1,5 +1,4 @@
-// The rows of results, those of queries or of keys, in one order; where their elements stand in an array; and what
-// these may differ from their reference by (ejk/attention_check.hpp says why).
+// The rows of results, those of queries or of keys, in one order, and where their elements stand in an array.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -11,7 +10,6 @@
 
 #include "attention/numbers.hpp"
 #include "attention/problem.hpp"
-#include "verify/float_type.hpp"
 
 namespace ejk::attn {
 
@@ -48,6 +46,11 @@ class Rows {
   std::int64_t row_of(const Place& place) const {
     return first_[static_cast<std::size_t>(place.entry)] + place.head * length(place.entry) + place.row;
   }
+  /// Of a place: its batch entry and key head, entry by entry.
+  std::size_t part_of(const Place& place) const {
+    const std::int64_t head = of_ == Of::queries ? place.head / setup_.group() : place.head;
+    return static_cast<std::size_t>(place.entry * setup_.shape.kv_heads + head);
+  }
   /// Of a place, in the array: its position counts from the first token of all sequences.
   std::int64_t position(const Place& place) const {
     return place.row + (setup_.packed() ? offsets()[static_cast<std::size_t>(place.entry)] : 0);
@@ -80,59 +83,11 @@ inline double load_lse(const ArrayView& lse, const Shape& index) {
   return value;
 }
 
-/// Of the finite elements of an array of (B, heads, positions, elements): the largest, and the longest row.
-struct Extent {
-  double most = 0, longest = 0;
-};
-Extent extent_of(const ArrayView& array);
-
 inline double most_finite(const std::vector<double>& values) {
   double all = 0;
   for (const double value : values)
     if (std::isfinite(value)) all = std::max(all, std::abs(value));
   return all;
 }
-
-/// What results may differ by, with a reference R: so much of |R| and so much more.
-class Bounds {
- public:
-  /// `arithmetic`: float32 or float64, in which they were made.
-  Bounds(const CheckedArguments& setup, DType arithmetic);
-  /// For gradients.
-  void set(const ArrayView& dout, double lse_most);
-
-  /// Half of the spacing above 1 of the result's type.
-  static double half_spacing(DType dtype) { return verify::float_type(dtype).epsilon() / 2; }
-  /// Half of the smallest result; bfloat16 and float32 may lose subnormal numbers.
-  static double half_of_least(DType dtype) {
-    return dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
-  }
-
-  double relative_of_out() const { return 2e-5 * unit_; }
-  double of_out(double lse, double scale = 1) const { return (2e-6 * unit_ + inexact(lse, scale)) * v_.most; }
-  double of_lse(double lse, double scale = 1) const {
-    return 1e-5 * unit_ * std::max(1.0, finite(lse)) + inexact(lse, scale);
-  }
-  /// With the largest elements of all rows, and the key's Σ P.
-  double of_dq(double dq_most) const { return unit_ * (1e-4 * dq_most + ds_floor_ * k_.most); }
-  double of_dk(double dk_most, double weight) const {
-    return unit_ * (1e-4 * dk_most + ds_floor_ * std::max(1.0, weight) * q_.most);
-  }
-  double of_dv(double dv_most, double weight) const {
-    return unit_ * (1e-4 * dv_most + dv_floor_ * std::max(1.0, weight));
-  }
-
- private:
-  static double finite(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0; }
-  double inexact(double lse, double scale) const {
-    return unit_ * 0x1p-21 * (std::abs(scale) * scores_ + finite(lse));
-  }
-
-  double unit_;
-  Extent q_, k_, v_;
-  double scale_, value_size_;
-  double scores_;  // the largest there may be
-  double ds_floor_ = 0, dv_floor_ = 0;
-};
 
 }  // namespace ejk::attn

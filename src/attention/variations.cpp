@@ -175,6 +175,13 @@ void Changes::add_caps_and_biases(const CheckedArguments& setup) {
                         [](Variation& v) { v.no_key = Variation::NoKey::nan; }, false});
   of_scores_.push_back({"no_key", "queries without a key get the mean of all values",
                         [](Variation& v) { v.no_key = Variation::NoKey::mean; }, false});
+  using Sum = Variation::Sum;
+  for (const auto& [how, text] :
+       {std::pair{Sum::over_largest, "out is not divided by the sum of exponentials"},
+        std::pair{Sum::whole,
+                  "out is not divided by the sum of exponentials, of which the largest score is not "
+                  "subtracted"}})
+    of_scores_.push_back({"normalization", text, [how = how](Variation& v) { v.sum = how; }, false, true});
 }
 
 void Changes::add_roundings(const CheckedArguments& setup) {

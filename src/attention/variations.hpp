@@ -18,6 +18,7 @@ struct Change {
   std::string kind, text;
   std::function<void(Variation&)> apply;
   bool plausible = false;
+  bool is_of_out = false;  // it changes nothing but out
 };
 
 inline constexpr double kLn2 = 0.69314718055994530942;

@@ -169,7 +169,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   rows.dtype = given.dtype;
   rows.rows = it.rows();
   rows.columns = it.columns();
-  rows.axes = {{"group", "groups", problem.groups_in_all(), verify::RowAxis::Kind::part},
+  rows.axes = {{"group", "groups", problem.groups_in_all(), verify::RowAxis::Kind::part, "rows of no group"},
                {"row", "rows", by_rows ? problem.m : problem.k, verify::RowAxis::Kind::position}};
   rows.column = "column";
   rows.columns_name = "columns";

@@ -150,14 +150,20 @@ class Mistakes {
   }
 
   Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
-    return {std::move(kind), std::move(text),
+    const bool is_rounding = kind == "rounding";
+    return {std::move(kind),
+            std::move(text),
             [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
                                                double* values, double* allowed) {
               const std::optional<Recipe> r = recipe(row);
               if (!r) return false;
               evaluate(*r, row, columns, values, allowed);
               return true;
-            }};
+            },
+            std::nullopt,
+            0,
+            true,
+            is_rounding};
   }
 
   void add(std::string kind, std::string text, RecipeOf recipe) {
@@ -170,17 +176,17 @@ class Mistakes {
     const auto candidate = [&](std::int64_t g) {
       return mistake("", "", [&of, g](std::int64_t row) { return of(row, g); });
     };
-    const std::vector<std::int64_t> from = search_.partners(0, p_.groups_in_all(), candidate);
-    const std::string text = verify::text_of_partners(from, "group", "groups", what);
-    if (text.empty()) return;
-    const bool exchanged = verify::is_exchange(from);
-    Mistake h = mistake(exchanged ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
-      const std::int64_t g = it_.group_of(row);
-      const std::int64_t other = g < 0 ? -1 : from[static_cast<std::size_t>(g)];
-      return other < 0 ? std::optional<Recipe>() : of(row, other);
-    });
-    h.says_where = true;
-    list_.push_back(std::move(h));
+    for (const auto& from : verify::apart(search_.partners(0, p_.groups_in_all(), candidate))) {
+      const std::string text = verify::text_of_partners(from, "group", "groups", what);
+      Mistake h =
+          mistake(verify::is_exchange(from) ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
+            const std::int64_t g = it_.group_of(row);
+            const std::int64_t other = g < 0 ? -1 : from[static_cast<std::size_t>(g)];
+            return other < 0 ? std::optional<Recipe>() : of(row, other);
+          });
+      h.names_axis = 0;
+      list_.push_back(std::move(h));
+    }
   }
 
   void of_rows() {
@@ -310,6 +316,27 @@ class Mistakes {
     }
   }
 
+  // Rows in which nothing is computed hold what was given, whatever that is.
+  void of_nothing() {
+    const bool by_rows = p_.cut == Problem::Cut::rows;
+    const auto is_nothing = [this, by_rows](std::int64_t row) {
+      const std::int64_t g = it_.group_of(row);
+      return by_rows ? g < 0 : begin_of(g) == begin_of(g + 1);
+    };
+    const char* const what = by_rows ? "rows of no group" : "groups without rows";
+    list_.push_back(
+        {"unwritten", fmt::format("{} hold what was there before, as if never written", what),
+         [=, this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
+           if (!is_nothing(row)) return false;
+           for (std::size_t c = 0; c < columns.size(); ++c) {
+             Matrix{it_.given}.load_row(row, columns[c], 1, &values[c]);
+             allowed[c] = 0;
+           }
+           return true;
+         },
+         0});
+  }
+
   void of_both() {
     if (it_.adds()) {
       add("factor", "the product is added twice", varied([](Recipe& r) { r.factor = 2; }));
@@ -317,6 +344,7 @@ class Mistakes {
     }
     if (auto factor = search_.factor()) list_.push_back(std::move(*factor));
     add_cut_short();
+    of_nothing();
     if (!search_.is_enough_to_fit()) return;
     const auto wide = [](const ArrayView& array, const Rounding& to) {
       return verify::float_type(array.dtype).fraction_bits > to.bits;

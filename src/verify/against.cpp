@@ -96,8 +96,9 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                        const std::function<void(std::int64_t)>& progress) {
   const auto rows = static_cast<std::size_t>(result.rows);
   const auto columns = static_cast<std::size_t>(result.columns);
-  RowCounts counts{std::vector<std::uint32_t>(rows), std::vector<std::uint32_t>(rows),
-                   std::vector<bool>(columns)};
+  RowCounts counts;
+  for (auto* of_rows : {&counts.beyond, &counts.zeros, &counts.not_numbers}) of_rows->resize(rows);
+  for (auto* of_columns : {&counts.zero_columns, &counts.not_number_columns}) of_columns->resize(columns);
   std::vector<bool> beyond_columns(columns);
   std::vector<float> worst(rows);  // in bounds
   const FloatType type = float_type(result.dtype);
@@ -109,8 +110,8 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   core::parallel_for(core::ceil_div(result.rows, at_once),
                      nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
                        Row it(result.columns);
-                       std::vector<std::uint8_t> beyond(columns), zeros(columns);
-                       std::int64_t not_numbers = 0, nonzero = 0, wide = 0;
+                       std::vector<std::uint8_t> beyond(columns), zeros(columns), not_numbers(columns);
+                       std::int64_t nonzero = 0, wide = 0;
                        const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
                        for (std::int64_t row = part * at_once; row < end; ++row) {
                          it.load(result, row);
@@ -127,17 +128,19 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                            counts.zeros[r] += it.value[c] == 0;
                            beyond[c] = 1;
                            if (it.value[c] == 0) zeros[c] = 1;
-                           not_numbers += !std::isfinite(it.value[c]) && std::isfinite(it.expected[c]);
+                           if (std::isfinite(it.value[c]) || !std::isfinite(it.expected[c])) continue;
+                           ++counts.not_numbers[r];
+                           not_numbers[c] = 1;
                          }
                          worst[r] = static_cast<float>(most);
                        }
                        const std::scoped_lock lock(adding);
-                       all.not_numbers += not_numbers;
                        against.nonzero += nonzero;
                        against.wide += wide;
                        for (std::size_t c = 0; c < columns; ++c) {
                          if (beyond[c] != 0) beyond_columns[c] = true;
                          if (zeros[c] != 0) counts.zero_columns[c] = true;
+                         if (not_numbers[c] != 0) counts.not_number_columns[c] = true;
                        }
                        if (progress) progress(done += end - part * at_once);
                      });
@@ -162,6 +165,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
     if (counts.beyond[r] == 0) continue;
     all.beyond += counts.beyond[r];
     all.zeros += counts.zeros[r];
+    all.not_numbers += counts.not_numbers[r];
     // A few rows with the largest errors, of equals the first ones.
     const auto place = std::find_if(order.begin(), order.end(), [&](std::int64_t other) {
       return worst[static_cast<std::size_t>(other)] < worst[r];

@@ -21,6 +21,7 @@ struct RowAxis {
   std::string name, plural;
   std::int64_t length = 0;
   Kind kind = Kind::part;
+  std::string none = "";  // rows that are on none of its indices: "rows of no group"
 };
 
 /// One array that was given, row by row.
@@ -42,8 +43,9 @@ struct ResultRows {
 
 /// What was counted in each row.
 struct RowCounts {
-  std::vector<std::uint32_t> beyond, zeros;  // elements beyond their bound; of them those that are 0
-  std::vector<bool> zero_columns;            // that have some of the latter
+  // Elements beyond their bound; of them those that are 0, or NaN or infinite where a number belongs.
+  std::vector<std::uint32_t> beyond, zeros, not_numbers;
+  std::vector<bool> zero_columns, not_number_columns;  // that have some of these
 
   std::int64_t bad_rows() const;
 };
@@ -57,6 +59,6 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
 std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 8);
 
 /// Bytes that compare_rows takes for so many rows.
-inline std::int64_t bytes_of_rows(std::int64_t rows) { return 12 * rows; }
+inline std::int64_t bytes_of_rows(std::int64_t rows) { return 16 * rows; }
 
 }  // namespace ejk::verify

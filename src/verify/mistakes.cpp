@@ -1,6 +1,6 @@
-// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it. Cost: a
-// mistake that fails on a dozen rows is given up, so about a dozen rows for each of them, and all sampled rows
-// for the few that hold.
+// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it.
+// Cost: a mistake that fails on a dozen rows cannot hold everywhere; where nothing does, it is tried on a row
+// of each part, as far as there is time. The few that hold take all sampled rows.
 //
 // tests: tests/verify/test_mistakes.cpp
 #include "verify/mistakes.hpp"
@@ -10,6 +10,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
 
 #include "core/parallel.hpp"
 #include "core/splitmix64.hpp"
@@ -23,144 +27,248 @@ namespace {
 constexpr double kMost = 0.95;      // of rows, or of a row's elements, that have to agree
 constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
+constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
+constexpr double kNanoseconds = 1e10;  // of one thread: to try all mistakes in all parts, to find partners
+constexpr int kFewest = 4;             // elements that a mistake in some parts has to make agree
+constexpr int kFewestOfSubtle = 32;    // and a subtle one anywhere
+
+std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
 }  // namespace
 
-MistakeSearch::MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
-    : result_(result), counts_(counts), row_nanoseconds_(row_nanoseconds) {
-  const auto wanted = static_cast<std::int64_t>(std::clamp(3e8 / std::max(row_nanoseconds, 1.0), 16.0, 64.0));
-  bad_ = flags_of(counts.beyond);
-  first_ = choose(Rows::beyond, wanted, 1);
-  second_ = choose(Rows::beyond, 4 * wanted, 2);
-  within_ = choose(Rows::within, wanted / 2, 3);
+bool MistakeSearch::Scope::holds(const std::vector<std::int64_t>& place) const {
+  for (std::size_t a = 0; a < parts.size(); ++a)
+    if (!parts[a].empty() && !parts[a][static_cast<std::size_t>(place[a])]) return false;
+  return true;
 }
 
-// Rows of each part in equal number, so that none is left out because others have more.
-MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t wanted, std::int64_t seed) const {
-  const auto axis = std::find_if(result_.axes.begin(), result_.axes.end(),
-                                 [](const RowAxis& a) { return a.kind == RowAxis::Kind::part; });
-  const auto a = static_cast<std::size_t>(axis - result_.axes.begin());
-  const std::size_t strata = axis == result_.axes.end() ? 0 : static_cast<std::size_t>(axis->length);
-  std::vector<std::int64_t> place(result_.axes.size());
-  const auto stratum = [&](std::int64_t row) {
-    result_.place(row, place.data());
-    return strata == 0 || place[a] < 0 ? strata : static_cast<std::size_t>(place[a]);
+bool MistakeSearch::Skipped::operator()(double given) const {
+  return (zeros && given == 0) || (not_numbers && !std::isfinite(given));
+}
+
+MistakeSearch::MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
+    : result_(result), counts_(counts), row_nanoseconds_(row_nanoseconds), open_(counts.beyond.size()) {
+  const auto affordable = [&](double nanoseconds, double least, double most) {
+    return static_cast<std::int64_t>(std::clamp(nanoseconds / std::max(row_nanoseconds, 1.0), least, most));
   };
-  struct Part {
+  const std::int64_t wanted = affordable(3e8, 16, 64), most = affordable(5e9, 64, 3072);
+  for (std::size_t r = 0; r < open_.size(); ++r) open_[r] = counts.beyond[r] > 0;
+  bad_ = flags_of([&](std::int64_t row) { return is_beyond(row); });
+  first_ = choose(Rows::beyond, 3, wanted, most, 1);
+  second_ = choose(Rows::beyond, 4, 4 * wanted, 2 * most, 2);
+  within_ = choose(Rows::within, 2, wanted / 2, wanted, 3);
+  for (const std::vector<bool>& flags : bad_) sampled_parts_.emplace_back(flags.size());
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample)
+      for (std::size_t a = 0; a < sampled_parts_.size(); ++a)
+        sampled_parts_[a][static_cast<std::size_t>(s.place[a])] = true;
+  std::set<std::vector<std::int64_t>> parts;
+  for (const Sampled& s : first_) {
+    std::vector<std::int64_t> part = s.place;
+    for (std::size_t a = 0; a < part.size(); ++a)
+      if (!is_of_parts(a)) part[a] = 0;
+    parts.insert(std::move(part));
+  }
+  parts_in_first_ = parts.size();
+}
+
+std::int64_t MistakeSearch::length_of(std::size_t axis) const {
+  return axis < result_.axes.size() ? result_.axes[axis].length : std::int64_t{kContents};
+}
+
+bool MistakeSearch::is_of_parts(std::size_t axis) const {
+  return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
+}
+
+// By axis; behind the last index those that are on none.
+void MistakeSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
+  const std::size_t axes = result_.axes.size();
+  place.resize(axes + 1);
+  result_.place(row, place.data());
+  for (std::size_t a = 0; a < axes; ++a)
+    if (place[a] < 0) place[a] = result_.axes[a].length;
+  const auto r = static_cast<std::size_t>(row);
+  const std::uint32_t beyond = counts_.beyond[r];
+  place[axes] = beyond == 0                        ? numbers
+                : counts_.zeros[r] == beyond       ? zeros
+                : counts_.not_numbers[r] == beyond ? not_numbers
+                                                   : numbers;
+}
+
+MistakeSearch::Sampled MistakeSearch::sampled(std::int64_t row, std::int64_t seed) const {
+  Sampled s;
+  s.row = row;
+  place_of(row, s.place);
+  std::vector<double> given(static_cast<std::size_t>(result_.columns)), expected(given), allowed(given);
+  result_.given(row, given.data());
+  result_.expected(row, expected.data(), allowed.data());
+  const FloatType type = float_type(result_.dtype);
+  std::vector<bool> wrong(given.size());
+  std::vector<std::int64_t> wrong_columns;
+  for (std::size_t c = 0; c < given.size(); ++c) {
+    wrong[c] = !judge(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
+    if (wrong[c]) wrong_columns.push_back(static_cast<std::int64_t>(c));
+  }
+  for (const std::int64_t n : sample_rows(std::ssize(wrong_columns), kColumns, seed + row))
+    s.columns.push_back(wrong_columns[static_cast<std::size_t>(n)]);
+  for (const std::int64_t c : sample_rows(result_.columns, kColumns, seed + row + 1)) s.columns.push_back(c);
+  std::sort(s.columns.begin(), s.columns.end());
+  s.columns.erase(std::unique(s.columns.begin(), s.columns.end()), s.columns.end());
+  for (const std::int64_t c : s.columns) {
+    s.given.push_back(given[static_cast<std::size_t>(c)]);
+    s.expected.push_back(expected[static_cast<std::size_t>(c)]);
+    s.beyond.push_back(wrong[static_cast<std::size_t>(c)]);
+  }
+  s.weight = counts_.beyond[static_cast<std::size_t>(row)];
+  return s;
+}
+
+// At least `least` rows of each part of each axis, or of each of their intersections where that is no more
+// than `most` rows; equally many of each, so that none is left out because others have more.
+MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted,
+                                            std::int64_t most, std::int64_t seed) const {
+  struct Cell {  // an intersection of parts
+    std::vector<std::int64_t> parts;
     std::int64_t rows = 0, elements = 0, seen = 0;
     std::vector<std::int64_t> chosen;
     std::size_t next = 0;
     double sampled = 0;
   };
-  std::vector<Part> parts(strata + 1);
-  const auto counts = [&](std::int64_t row) {
-    return (counts_.beyond[static_cast<std::size_t>(row)] > 0) == (rows == Rows::beyond);
+  std::vector<Cell> cells;
+  std::map<std::vector<std::int64_t>, std::size_t> known;
+  std::vector<std::int64_t> parts;
+  std::size_t last = 0;
+  const auto cell_of = [&](std::int64_t row) {
+    place_of(row, parts);
+    for (std::size_t a = 0; a < parts.size(); ++a)
+      if (!is_of_parts(a)) parts[a] = 0;
+    if (last < cells.size() && cells[last].parts == parts) return last;  // rows next to each other
+    const auto [at, is_new] = known.emplace(parts, cells.size());
+    if (is_new) cells.push_back({parts, 0, 0, 0, {}, 0, 0});
+    return last = at->second;
   };
+  const auto counts = [&](std::int64_t row) { return is_beyond(row) == (rows == Rows::beyond); };
   for (std::int64_t row = 0; row < result_.rows; ++row) {
     if (!counts(row)) continue;
-    const std::size_t of = stratum(row);
-    ++parts[of].rows;
-    parts[of].elements += counts_.beyond[static_cast<std::size_t>(row)];
+    Cell& cell = cells[cell_of(row)];
+    ++cell.rows;
+    cell.elements += counts_.beyond[static_cast<std::size_t>(row)];
   }
-  std::vector<std::size_t> bad;
-  for (std::size_t p = 0; p < parts.size(); ++p)
-    if (parts[p].rows > 0) bad.push_back(p);
-  const std::int64_t each = std::max<std::int64_t>(4, wanted / std::max<std::int64_t>(1, std::ssize(bad)));
-  for (const std::int64_t n : sample_rows(std::ssize(bad), std::max<std::int64_t>(0, wanted - 2), seed)) {
-    Part& part = parts[bad[static_cast<std::size_t>(n)]];
-    part.chosen = sample_rows(part.rows, each - 2, seed);
+  std::vector<std::size_t> order(cells.size()), chosen;
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
+    return shuffled(static_cast<std::int64_t>(x) + seed) < shuffled(static_cast<std::int64_t>(y) + seed);
+  });
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(most / least, 2));
+  if (rows == Rows::within) {
+    // Half of them from parts that have rows beyond the bound as well.
+    const auto others = std::stable_partition(order.begin(), order.end(), [&](std::size_t n) {
+      for (std::size_t a = 0; a < bad_.size(); ++a)
+        if (is_of_parts(a) && !bad_[a][static_cast<std::size_t>(cells[n].parts[a])]) return false;
+      return true;
+    });
+    const auto half = std::min<std::ptrdiff_t>(others - order.begin(), static_cast<std::ptrdiff_t>(room / 2));
+    std::rotate(order.begin() + half, others, order.end());
   }
+  std::vector<std::vector<int>> taken;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a)
+    taken.emplace_back(static_cast<std::size_t>(length_of(a)) + 1);
+  for (const std::size_t n : order) {
+    if (chosen.size() == room) break;
+    bool is_wanted = cells.size() <= room || rows == Rows::within;
+    for (std::size_t a = 0; a < taken.size(); ++a)
+      is_wanted = is_wanted || (is_of_parts(a) && taken[a][static_cast<std::size_t>(cells[n].parts[a])] < 2);
+    if (!is_wanted) continue;
+    chosen.push_back(n);
+    for (std::size_t a = 0; a < taken.size(); ++a) ++taken[a][static_cast<std::size_t>(cells[n].parts[a])];
+  }
+  const std::int64_t each = std::max(least, wanted / std::max<std::int64_t>(1, std::ssize(chosen)));
+  for (const std::size_t n : chosen) cells[n].chosen = sample_rows(cells[n].rows, each - 2, seed);
+
   Sample sample;
-  std::vector<double> given(static_cast<std::size_t>(result_.columns)), expected(given), allowed(given);
-  const FloatType type = float_type(result_.dtype);
-  std::vector<std::size_t> stratum_of;
+  std::vector<std::size_t> from;
   for (std::int64_t row = 0; row < result_.rows; ++row) {
-    const std::uint32_t beyond = counts_.beyond[static_cast<std::size_t>(row)];
     if (!counts(row)) continue;
-    const std::size_t p = stratum(row);
-    Part& part = parts[p];
-    const std::int64_t ordinal = part.seen++;
-    if (part.next == part.chosen.size() || part.chosen[part.next] != ordinal) continue;
-    while (part.next < part.chosen.size() && part.chosen[part.next] == ordinal) ++part.next;
-    Sampled s;
-    s.row = row;
-    s.place = place;
-    result_.given(row, given.data());
-    result_.expected(row, expected.data(), allowed.data());
-    std::vector<bool> wrong(given.size());
-    std::vector<std::int64_t> wrong_columns;
-    for (std::size_t c = 0; c < given.size(); ++c) {
-      wrong[c] = !judge(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
-      if (wrong[c]) wrong_columns.push_back(static_cast<std::int64_t>(c));
-    }
-    for (const std::int64_t n : sample_rows(std::ssize(wrong_columns), kColumns, seed + row))
-      s.columns.push_back(wrong_columns[static_cast<std::size_t>(n)]);
-    for (const std::int64_t c : sample_rows(result_.columns, kColumns, seed + row + 1))
-      s.columns.push_back(c);
-    std::sort(s.columns.begin(), s.columns.end());
-    s.columns.erase(std::unique(s.columns.begin(), s.columns.end()), s.columns.end());
-    for (const std::int64_t c : s.columns) {
-      s.given.push_back(given[static_cast<std::size_t>(c)]);
-      s.expected.push_back(expected[static_cast<std::size_t>(c)]);
-      s.beyond.push_back(wrong[static_cast<std::size_t>(c)]);
-    }
-    s.weight = beyond;
-    part.sampled += beyond;
-    stratum_of.push_back(p);
-    sample.push_back(std::move(s));
+    const std::size_t n = cell_of(row);
+    Cell& cell = cells[n];
+    const std::int64_t ordinal = cell.seen++;
+    if (cell.next == cell.chosen.size() || cell.chosen[cell.next] != ordinal) continue;
+    while (cell.next < cell.chosen.size() && cell.chosen[cell.next] == ordinal) ++cell.next;
+    sample.push_back(sampled(row, seed));
+    cell.sampled += sample.back().weight;
+    from.push_back(n);
   }
   for (std::size_t i = 0; i < sample.size(); ++i) {
-    const Part& part = parts[stratum_of[i]];
-    if (part.sampled > 0) sample[i].weight *= static_cast<double>(part.elements) / part.sampled;
+    const Cell& cell = cells[from[i]];
+    if (cell.sampled > 0) sample[i].weight *= static_cast<double>(cell.elements) / cell.sampled;
   }
-  // The first dozen are of all parts.
-  std::sort(sample.begin(), sample.end(), [](const Sampled& x, const Sampled& y) {
-    const auto key = [](const Sampled& s) { return core::splitmix64(static_cast<std::uint64_t>(s.row)); };
-    return key(x) < key(y);
-  });
-  return sample;
+  // One of each cell first, then a second one of each, and so on.
+  std::vector<std::size_t> at(sample.size()), turn(sample.size()), turns(cells.size());
+  std::iota(at.begin(), at.end(), std::size_t{0});
+  std::sort(at.begin(), at.end(),
+            [&](std::size_t x, std::size_t y) { return shuffled(sample[x].row) < shuffled(sample[y].row); });
+  for (const std::size_t i : at) turn[i] = turns[from[i]]++;
+  std::stable_sort(at.begin(), at.end(), [&](std::size_t x, std::size_t y) { return turn[x] < turn[y]; });
+  Sample ordered;
+  for (const std::size_t i : at) ordered.push_back(std::move(sample[i]));
+  return ordered;
 }
 
 // Whether a row agrees with what it would be: of one beyond its bound some element has to that is.
-MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sampled& s, Zeros zeros) const {
-  std::vector<double> values(s.columns.size()), allowed(s.columns.size());
-  if (!mistake.values(s.row, s.columns, values.data(), allowed.data())) return Answer::silent;
-  const FloatType type = float_type(result_.dtype);
-  std::size_t looked = 0, wrong = 0, beyond = 0, explained = 0;
-  for (std::size_t c = 0; c < values.size(); ++c) {
-    if (zeros == Zeros::skip && s.beyond[c] && s.given[c] == 0) continue;
-    ++looked;
-    beyond += s.beyond[c];
-    if (std::isinf(allowed[c]) || !judge(type, s.given[c], values[c], allowed[c]).right)
-      ++wrong;
-    else
-      explained += s.beyond[c];
+MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sampled& s, Skipped skipped) const {
+  const std::size_t columns = s.columns.size();
+  bool is_bad = false, has_beyond = false;
+  for (std::size_t c = 0; c < columns; ++c) {
+    is_bad = is_bad || s.beyond[c];
+    has_beyond = has_beyond || (s.beyond[c] && !skipped(s.given[c]));
   }
-  const bool is_beyond = std::find(s.beyond.begin(), s.beyond.end(), true) != s.beyond.end();
-  if (is_beyond && beyond == 0) return Answer::silent;
+  if (is_bad && !has_beyond) return Answer::silent;
+  std::vector<double> values(columns), allowed(columns);
+  const FloatType type = float_type(result_.dtype);
+  std::size_t looked = 0, wrong = 0, explained = 0;
+  double before = 0, after = 0;  // squares of differences
+  for (std::size_t begin = 0; begin < columns;) {
+    const std::size_t end = mistake.by_columns && begin == 0 ? std::min(columns, kColumnsAtFirst) : columns;
+    if (!mistake.values(s.row, std::span(s.columns).subspan(begin, end - begin), values.data() + begin,
+                        allowed.data() + begin))
+      return Answer::silent;
+    for (std::size_t c = begin; c < end; ++c) {
+      if (s.beyond[c] && skipped(s.given[c])) continue;
+      ++looked;
+      if (std::isinf(allowed[c]) || !judge(type, s.given[c], values[c], allowed[c]).right)
+        ++wrong;
+      else
+        explained += s.beyond[c];
+      const double was = s.given[c] - s.expected[c], is = s.given[c] - values[c];
+      if (std::isfinite(was) && std::isfinite(is)) before += was * was, after += is * is;
+    }
+    if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(columns)) return Answer::no;
+    begin = end;
+  }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  return is_beyond && explained == 0 ? Answer::no : Answer::yes;
+  const double most_left = std::min(most_left_.value_or(1), mistake.is_subtle ? 0.5 : 1);
+  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !mistake.is_subtle);
+  return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
 // The share of the rows within their bound that it would put beyond it: of parts that have others beyond, and of
 // parts that have not.
 MistakeSearch::Contradicted MistakeSearch::contradicted(const Mistake& mistake, const Scope& scope) const {
   std::vector<char> wrong(within_.size());
-  core::parallel_for(
-      std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()), [&](std::int64_t n) {
-        const Sampled& s = within_[static_cast<std::size_t>(n)];
-        wrong[static_cast<std::size_t>(n)] = scope.holds(s) && answer(mistake, s, Zeros::count) == Answer::no;
-      });
+  core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
+                     [&](std::int64_t n) {
+                       const auto i = static_cast<std::size_t>(n);
+                       wrong[i] = answer(mistake, within_[i], {}) == Answer::no;
+                     });
   struct {
     double all = 0, no = 0;
   } counts[2];
   for (std::size_t n = 0; n < within_.size(); ++n) {
-    if (!scope.holds(within_[n])) continue;
     bool same_parts = true;
-    for (std::size_t a = 0; a < bad_.size(); ++a) {
-      const std::int64_t at = within_[n].place[a];
-      if (result_.axes[a].kind == RowAxis::Kind::part)
-        same_parts = same_parts && at >= 0 && bad_[a][static_cast<std::size_t>(at)];
+    for (std::size_t a = 0; a < result_.axes.size(); ++a) {
+      const auto at = static_cast<std::size_t>(within_[n].place[a]);
+      if (is_of_parts(a)) same_parts = same_parts && bad_[a][at];
+      if (a < scope.parts.size() && !scope.parts[a].empty()) same_parts = same_parts && scope.parts[a][at];
     }
     ++counts[same_parts].all;
     counts[same_parts].no += wrong[n];
@@ -170,175 +278,355 @@ MistakeSearch::Contradicted MistakeSearch::contradicted(const Mistake& mistake, 
 }
 
 // Of the rows that are left and in the scope; nothing more than `first` of them where none of those agrees.
-std::vector<char> MistakeSearch::agreement(const Mistake& mistake, const Sample& sample, const Scope& scope,
-                                           std::size_t first) const {
-  std::vector<char> agree(sample.size());
-  std::vector<std::size_t> looked;
+void MistakeSearch::look(const Mistake& mistake, const Sample& sample, const Scope& scope, std::size_t first,
+                         Agreement& agreement) const {
+  agreement.agree.assign(sample.size(), 0);
+  std::vector<std::size_t> rows;
   for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && scope.holds(sample[i])) looked.push_back(i);
-  const auto look = [&](std::size_t begin, std::size_t end) {
+    if (sample[i].left && scope.holds(sample[i].place)) rows.push_back(i);
+  const auto look_at = [&](std::size_t begin, std::size_t end) {
     core::parallel_for(static_cast<std::int64_t>(end - begin),
                        row_nanoseconds_ * static_cast<double>(end - begin), [&](std::int64_t n) {
-                         const std::size_t i = looked[begin + static_cast<std::size_t>(n)];
-                         agree[i] = answer(mistake, sample[i], zeros_) == Answer::yes;
+                         const std::size_t i = rows[begin + static_cast<std::size_t>(n)];
+                         agreement.agree[i] = answer(mistake, sample[i], skipped_) == Answer::yes;
                        });
   };
-  const std::size_t some = std::min(first, looked.size());
-  look(0, some);
-  if (std::none_of(agree.begin(), agree.end(), [](char a) { return a != 0; })) return agree;
-  look(some, looked.size());
-  return agree;
+  agreement.looked = std::min(first, rows.size());
+  look_at(0, agreement.looked);
+  agreement.whole = agreement.looked == rows.size();
+  if (agreement.whole ||
+      std::none_of(agreement.agree.begin(), agreement.agree.end(), [](char a) { return a; }))
+    return;
+  look_at(agreement.looked, rows.size());
+  agreement.whole = true;
 }
 
-double MistakeSearch::weight_of(const Sample& sample, const std::vector<char>& agree,
-                                const Scope& scope) const {
-  double sum = 0;
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && scope.holds(sample[i]) && (agree.empty() || agree[i] != 0)) sum += sample[i].weight;
-  return sum;
-}
-
-double MistakeSearch::left() const {
-  double all = 0, left = 0;
-  for (const Sampled& s : second_) all += s.weight, left += s.left ? s.weight : 0;
-  return all > 0 ? written_ * left / all : 0;
-}
-
-double MistakeSearch::leave_out(const Mistake& mistake) {
-  const double before = left();
-  for (Sample* sample : {&first_, &second_}) {
-    const auto agree = agreement(mistake, *sample, {}, sample->size());
-    for (std::size_t i = 0; i < agree.size(); ++i)
-      if (agree[i] != 0) (*sample)[i].left = false;
-  }
-  return before - left();
-}
-
-// Confirms it on the second sample, and leaves out what it explains.
-bool MistakeSearch::holds(const Mistake& mistake, const Scope& scope) {
-  const auto agree = agreement(mistake, second_, scope, kFirst);
-  if (weight_of(second_, agree, scope) < kMost * weight_of(second_, {}, scope)) return false;
-  for (std::size_t i = 0; i < agree.size(); ++i)
-    if (agree[i] != 0) second_[i].left = false;
-  return true;
-}
-
-// The parts of an axis in which all rows agree; nothing where there are none.
-std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const std::vector<char>& agree,
-                                                            double& explained) const {
-  std::optional<Scope> best;
-  for (std::size_t a = 0; a < result_.axes.size(); ++a) {
-    const RowAxis& axis = result_.axes[a];
-    if (axis.kind != RowAxis::Kind::part || axis.length < 2) continue;
-    struct Part {
-      int agreeing = 0, all = 0;
-      double weight = 0;
-    };
-    std::vector<Part> parts(static_cast<std::size_t>(axis.length));
-    for (std::size_t i = 0; i < first_.size(); ++i) {
-      if (!first_[i].left || first_[i].place[a] < 0) continue;
-      Part& part = parts[static_cast<std::size_t>(first_[i].place[a])];
-      ++part.all;
-      part.agreeing += agree[i] != 0;
-      part.weight += first_[i].weight;
+// By index of an axis, of the rows that are left and in the scope.
+std::vector<MistakeSearch::Share> MistakeSearch::shares_of(std::size_t axis, const Scope& scope,
+                                                           const Agreement& first,
+                                                           const Agreement* second) const {
+  std::vector<Share> shares(static_cast<std::size_t>(length_of(axis)) + 1);
+  const auto add = [&](const Sample& sample, const Agreement& agreement) {
+    for (std::size_t i = 0; i < sample.size(); ++i) {
+      const Sampled& s = sample[i];
+      if (!s.left || !scope.holds(s.place)) continue;
+      Share& share = shares[static_cast<std::size_t>(s.place[axis])];
+      ++share.rows;
+      share.all += s.weight;
+      if (agreement.agree[i] == 0) continue;
+      ++share.rows_agreeing;
+      share.agreeing += s.weight;
+      share.elements += static_cast<int>(std::count(s.beyond.begin(), s.beyond.end(), true));
     }
-    Scope scope{a, std::vector<bool>(parts.size())};
+  };
+  add(first_, first);
+  if (second) add(second_, *second);
+  return shares;
+}
+
+// Everywhere, but for the parts in which most rows do not agree.
+MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, const Agreement& second) const {
+  Scope scope;
+  for (;;) {
+    std::size_t worst_axis = 0;
+    std::vector<bool> worst;
+    double most = 0;
+    for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+      if (!is_of_parts(a)) continue;
+      const std::vector<Share> shares = shares_of(a, scope, first, &second);
+      std::vector<bool> holds(shares.size());
+      double failing = 0;
+      bool some = false;
+      for (std::size_t p = 0; p < shares.size(); ++p) {
+        if (shares[p].rows == 0) continue;
+        holds[p] = 2 * shares[p].rows_agreeing >= shares[p].rows;
+        some = some || holds[p];
+        if (!holds[p]) failing += shares[p].all - shares[p].agreeing;
+      }
+      if (some && failing > most) most = failing, worst_axis = a, worst = std::move(holds);
+    }
+    if (worst.empty()) return scope;
+    scope.parts.resize(result_.axes.size() + 1);
+    std::vector<bool>& flags = scope.parts[worst_axis];
+    if (flags.empty()) flags.assign(worst.size(), true);
+    for (std::size_t p = 0; p < worst.size(); ++p) flags[p] = flags[p] && worst[p];
+  }
+}
+
+// The parts of an axis in which all rows agree, of the axis where that explains most, and more than
+// `explained`.
+std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& first, const Agreement* second,
+                                                            const Scope& within, double& explained) const {
+  std::optional<Scope> best;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+    if (!is_of_parts(a) || length_of(a) < 2) continue;
+    if (!within.everywhere() && within.parts[a].empty()) continue;
+    const std::vector<Share> shares = shares_of(a, within, first, second);
+    std::vector<bool> holds(shares.size());
     double weight = 0;
-    for (std::size_t p = 0; p < parts.size(); ++p)
-      if (parts[p].agreeing > 0 && parts[p].agreeing >= kMost * parts[p].all)
-        scope.parts[p] = true, weight += parts[p].weight;
-    if (weight > explained) explained = weight, best = std::move(scope);
+    int elements = 0;
+    for (std::size_t p = 0; p < shares.size(); ++p) {
+      const Share& share = shares[p];
+      if (share.rows_agreeing == 0 || share.rows_agreeing < kMost * share.rows) continue;
+      holds[p] = true;
+      weight += share.all;
+      elements += share.elements;
+    }
+    if (weight <= explained || elements < kFewest) continue;
+    explained = weight;
+    best.emplace();
+    best->parts.resize(result_.axes.size() + 1);
+    best->parts[a] = std::move(holds);
   }
   return best;
 }
 
-// The indices of each axis with rows that count something.
-std::vector<std::vector<bool>> MistakeSearch::flags_of(const std::vector<std::uint32_t>& counts) const {
-  std::vector<std::vector<bool>> flags;
-  for (const RowAxis& axis : result_.axes) flags.emplace_back(static_cast<std::size_t>(axis.length));
-  std::vector<std::int64_t> place(result_.axes.size());
+// Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
+// left out.
+std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreement& first,
+                                           std::optional<Scope> scope) {
+  Agreement second;
+  look(mistake, second_, scope.value_or(Scope{}), kFirst, second);
+  double explained = 0;
+  scope = scope ? scope_of(first, &second, *scope, explained) : without_failing(first, second);
+  if (!scope) return std::nullopt;
+  double agreeing = 0, all = 0;
+  for (std::size_t i = 0; i < second_.size(); ++i) {
+    if (!second_[i].left || !scope->holds(second_[i].place)) continue;
+    all += second_[i].weight;
+    agreeing += second.agree[i] != 0 ? second_[i].weight : 0;
+  }
+  if (!(agreeing > 0) || agreeing < kMost * all) return std::nullopt;
+  if (mistake.is_subtle) {
+    int elements = 0;
+    for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))
+      elements += share.elements;
+    if (elements < kFewestOfSubtle) return std::nullopt;
+  }
+
+  const bool is_first = left_ > 0.999;
+  auto flags = flags_of([&, place = std::vector<std::int64_t>()](std::int64_t row) mutable {
+    if (!open_[static_cast<std::size_t>(row)]) return false;
+    place_of(row, place);
+    return scope->holds(place);
+  });
+  for (const auto& [sample, agreement] : {std::pair{&first_, &first}, {&second_, &second}})
+    for (std::size_t i = 0; i < sample->size(); ++i)
+      if (agreement->agree[i] != 0 && scope->holds((*sample)[i].place)) (*sample)[i].left = false;
+  std::vector<std::int64_t> place;
   for (std::int64_t row = 0; row < result_.rows; ++row) {
-    if (counts[static_cast<std::size_t>(row)] == 0) continue;
-    result_.place(row, place.data());
-    for (std::size_t a = 0; a < flags.size(); ++a)
-      if (place[a] >= 0) flags[a][static_cast<std::size_t>(place[a])] = true;
+    if (!open_[static_cast<std::size_t>(row)]) continue;
+    place_of(row, place);
+    if (scope->holds(place)) open_[static_cast<std::size_t>(row)] = false;
+  }
+  const double share = left_ * agreeing / (agreeing + weight_left(second_));
+  left_ -= share;
+  // It holds in some parts, or in some rows of theirs, where it would change others that are right.
+  const auto [same, others] = contradicted(mistake, *scope);
+  const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
+  // Parts of which no row was looked at are not named.
+  for (std::size_t a = 0; a < flags.size(); ++a)
+    for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
+      flags[a][p] = flags[a][p] && sampled_parts_[a][p];
+  return Found{{mistake.kind, mistake.text, share},
+               is_all ? "" : where(flags, same > 1 - kMost, mistake.names_axis),
+               std::nullopt};
+}
+
+double MistakeSearch::weight_left(const Sample& sample) const {
+  double sum = 0;
+  for (const Sampled& s : sample) sum += s.left ? s.weight : 0;
+  return sum;
+}
+
+bool MistakeSearch::is_open() const {
+  if (left_ > 1 - kMost) return true;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+    if (!is_of_parts(a)) continue;
+    std::vector<int> all(static_cast<std::size_t>(length_of(a)) + 1), left(all);
+    for (const Sample* sample : {&first_, &second_})
+      for (const Sampled& s : *sample) {
+        const auto at = static_cast<std::size_t>(s.place[a]);
+        ++all[at];
+        left[at] += s.left;
+      }
+    for (std::size_t p = 0; p < all.size(); ++p)
+      if (2 * left[p] > all[p]) return true;
+  }
+  return false;
+}
+
+double MistakeSearch::leave_out(const Mistake& mistake) {
+  const double before = weight_left(second_);
+  const auto most_left = std::exchange(most_left_, std::nullopt);
+  for (Sample* sample : {&first_, &second_}) {
+    Agreement agreement;
+    look(mistake, *sample, {}, sample->size(), agreement);
+    for (std::size_t i = 0; i < sample->size(); ++i)
+      if (agreement.agree[i] != 0) (*sample)[i].left = false;
+  }
+  most_left_ = most_left;
+  const double share = before > 0 ? left_ * (1 - weight_left(second_) / before) : 0;
+  left_ -= share;
+  return share;
+}
+
+// The indices of each axis with rows that count; behind them whether rows count that are on none.
+std::vector<std::vector<bool>> MistakeSearch::flags_of(
+    const std::function<bool(std::int64_t row)>& counts) const {
+  std::vector<std::vector<bool>> flags;
+  for (const RowAxis& axis : result_.axes) flags.emplace_back(static_cast<std::size_t>(axis.length) + 1);
+  std::vector<std::int64_t> place;
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!is_beyond(row) || !counts(row)) continue;
+    place_of(row, place);
+    for (std::size_t a = 0; a < flags.size(); ++a) flags[a][static_cast<std::size_t>(place[a])] = true;
   }
   return flags;
 }
 
 // " in head 3, queries 8-15": axes of which some indices are flagged and others are not.
-std::string MistakeSearch::where(const std::vector<std::vector<bool>>& flags, bool positions) const {
+std::string MistakeSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
+                                 std::optional<std::size_t> but) const {
   std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() ? " in " : ", ") + words; };
   for (std::size_t a = 0; a < flags.size(); ++a) {
     const RowAxis& axis = result_.axes[a];
-    if (axis.kind == RowAxis::Kind::position && !positions) continue;
-    const std::int64_t count = std::count(flags[a].begin(), flags[a].end(), true);
-    if (count == 0 || count == axis.length) continue;
-    text += fmt::format("{} {} {}", text.empty() ? " in" : ",", count == 1 ? axis.name : axis.plural,
-                        ranges_of(flags[a], 4));
+    if (a == but || (axis.kind == RowAxis::Kind::position && !positions)) continue;
+    const std::vector<bool> of_axis(flags[a].begin(), flags[a].end() - 1);
+    const std::int64_t count = std::count(of_axis.begin(), of_axis.end(), true);
+    if (count > 0 && count < axis.length)
+      add(fmt::format("{} {}", count == 1 ? axis.name : axis.plural, ranges_of(of_axis, 4)));
+    if (flags[a].back() && count < axis.length && !axis.none.empty()) add(axis.none);
   }
   return text;
 }
 
-// Elements that are 0 where another number belongs, which no mistake in a computation makes them.
-std::optional<Found> MistakeSearch::unwritten() {
-  double zeros = 0, beyond = 0;
-  for (std::size_t r = 0; r < counts_.beyond.size(); ++r)
-    zeros += counts_.zeros[r], beyond += counts_.beyond[r];
-  if (zeros_ == Zeros::skip || zeros < 0.005 * beyond) return std::nullopt;
-  zeros_ = Zeros::skip;
-  for (Sample* sample : {&first_, &second_})
-    for (Sampled& s : *sample) {
-      std::size_t wrong = 0, zero = 0;
-      for (std::size_t c = 0; c < s.columns.size(); ++c)
-        if (s.beyond[c]) ++wrong, zero += s.given[c] == 0;
-      s.weight *= 1 - static_cast<double>(zero) / static_cast<double>(std::max<std::size_t>(wrong, 1));
-      if (zero == wrong) s.left = false;
-    }
-  written_ = 1 - zeros / beyond;
-  std::string place = where(flags_of(counts_.zeros), true);
-  const std::vector<bool>& columns = counts_.zero_columns;
+// Elements that are 0, or no numbers, where another number belongs. They are not made so by a mistake in the
+// rest.
+std::optional<Found> MistakeSearch::count_out(Contents contents) {
+  const bool is_zeros = contents == zeros;
+  bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
+  const std::vector<std::uint32_t>& counts = is_zeros ? counts_.zeros : counts_.not_numbers;
+  double elements = 0, beyond = 0, all = 0;
+  for (std::size_t r = 0; r < open_.size(); ++r) {
+    all += counts_.beyond[r];
+    if (open_[r]) elements += counts[r], beyond += counts_.beyond[r];
+  }
+  if (done || elements == 0 || elements < 0.005 * beyond) return std::nullopt;
+  done = true;
+  std::string place =
+      where(flags_of([&](std::int64_t row) {
+              return open_[static_cast<std::size_t>(row)] && counts[static_cast<std::size_t>(row)] > 0;
+            }),
+            true, std::nullopt);
+  const std::vector<bool>& columns = is_zeros ? counts_.zero_columns : counts_.not_number_columns;
   const auto count = std::count(columns.begin(), columns.end(), true);
-  if (!result_.column.empty() && count < result_.columns)
+  if (!result_.column.empty() && count < result_.columns && beyond == all)
     place += fmt::format("{} {} {}", place.empty() ? " in" : ",",
                          count == 1 ? result_.column : result_.columns_name, ranges_of(columns, 4));
-  return Found{{"unwritten", "0 stands there, as if never written", zeros / beyond}, place, std::nullopt};
+  for (std::size_t r = 0; r < open_.size(); ++r)
+    if (counts[r] == counts_.beyond[r]) open_[r] = false;
+  for (Sample* sample : {&first_, &second_})
+    for (Sampled& s : *sample) {
+      std::size_t wrong = 0, skipped = 0;
+      for (std::size_t c = 0; c < s.columns.size(); ++c)
+        if (s.beyond[c]) ++wrong, skipped += skipped_(s.given[c]);
+      s.weight *= 1 - static_cast<double>(skipped) / static_cast<double>(std::max<std::size_t>(wrong, 1));
+      if (skipped == wrong) s.left = false;
+    }
+  const double share = std::min(left_, elements / all);
+  left_ -= share;
+  return Found{{is_zeros ? "unwritten" : "not_numbers",
+                is_zeros ? "0 stands there, as if never written" : "NaN or an infinity stands there", share},
+               place,
+               std::nullopt};
 }
 
+// Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as
+// far away, and the one that holds what belongs to this.
 std::vector<std::int64_t> MistakeSearch::partners(
     std::size_t axis, std::int64_t candidates,
     const std::function<Mistake(std::int64_t candidate)>& mistake) const {
-  constexpr double kNanoseconds = 1e10;  // in all
-  constexpr std::size_t kRows = 3;       // of each part
+  constexpr std::size_t kRows = 7;      // of each part
+  constexpr std::int64_t kAtFirst = 8;  // parts
   const auto parts = static_cast<std::size_t>(result_.axes[axis].length);
   std::vector<std::vector<const Sampled*>> rows(parts);
   std::vector<std::size_t> bad;
-  for (const Sampled& s : first_) {
-    if (!s.left || s.place[axis] < 0) continue;
-    auto& of = rows[static_cast<std::size_t>(s.place[axis])];
-    if (of.size() < kRows) of.push_back(&s);
-    if (of.size() == 1) bad.push_back(static_cast<std::size_t>(s.place[axis]));
-  }
-  std::vector<std::int64_t> from(parts, -1);
-  const double work = row_nanoseconds_ * static_cast<double>(bad.size()) * static_cast<double>(candidates);
-  if (work > kNanoseconds) return from;
-  core::parallel_for(std::ssize(bad), work, [&](std::int64_t n) {
-    const std::size_t part = bad[static_cast<std::size_t>(n)];
-    for (std::int64_t c = 0; c < candidates; ++c) {
-      if (c == static_cast<std::int64_t>(part)) continue;
-      const Mistake it = mistake(c);
-      int yes = 0, no = 0;
-      for (const Sampled* s : rows[part]) {
-        const Answer said = answer(it, *s, Zeros::skip);
-        yes += said == Answer::yes;
-        no += said == Answer::no;
-        if (no > 0) break;
-      }
-      if (yes == 0 || no > 0) continue;
-      from[part] = c;
-      return;
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample) {
+      const auto at = static_cast<std::size_t>(s.place[axis]);
+      if (!s.left || at >= parts) continue;
+      if (rows[at].size() < kRows) rows[at].push_back(&s);
+      if (rows[at].size() == 1) bad.push_back(at);
     }
-  });
+  std::sort(bad.begin(), bad.end());
+  bad.erase(std::unique(bad.begin(), bad.end()), bad.end());
+  std::vector<std::int64_t> from(parts, -1);
+  if (bad.empty()) return from;
+  const auto fits = [&](std::size_t part, std::int64_t candidate, const Mistake& it) {
+    if (candidate == static_cast<std::int64_t>(part)) return false;
+    bool yes = false;
+    for (const Sampled* s : rows[part]) {
+      const Answer said = answer(it, *s, {true, true});
+      if (said == Answer::no) return false;
+      yes = yes || said == Answer::yes;
+    }
+    return yes;
+  };
+  const auto first_of = [&](std::size_t part, const std::vector<std::int64_t>& among) {
+    for (const std::int64_t c : among)
+      if (fits(part, c, mistake(c))) return c;
+    return std::int64_t{-1};
+  };
+  const Mistake any = mistake(0);
+  const double nanoseconds =
+      (any.nanoseconds > 0 ? any.nanoseconds : row_nanoseconds_) * (any.by_columns ? 1.0 / 8 : 1);
+  std::vector<std::int64_t> everyone(static_cast<std::size_t>(candidates));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  double time = kNanoseconds;
+  const auto try_all = [&](std::vector<std::size_t> of) {
+    const auto affordable =
+        static_cast<std::size_t>(time / std::max(nanoseconds * static_cast<double>(candidates), 1.0));
+    if (of.size() > affordable) of.resize(affordable);
+    const double work = nanoseconds * static_cast<double>(of.size()) * static_cast<double>(candidates);
+    time -= work;
+    core::parallel_for(std::ssize(of), work, [&](std::int64_t n) {
+      const std::size_t part = of[static_cast<std::size_t>(n)];
+      from[part] = first_of(part, everyone);
+    });
+  };
+  const auto open = [&] {
+    std::vector<std::size_t> left;
+    for (const std::size_t part : bad)
+      if (from[part] < 0) left.push_back(part);
+    return left;
+  };
+  std::vector<std::size_t> some;
+  for (const std::int64_t n : sample_rows(std::ssize(bad), kAtFirst - 2))
+    some.push_back(bad[static_cast<std::size_t>(n)]);
+  try_all(some);
+  std::vector<std::vector<std::int64_t>> likely(parts);
+  for (const std::size_t part : some) {
+    const std::int64_t found = from[part];
+    if (found < 0) continue;
+    const std::int64_t by = found - static_cast<std::int64_t>(part);
+    if (static_cast<std::size_t>(found) < parts)
+      likely[static_cast<std::size_t>(found)].push_back(static_cast<std::int64_t>(part));
+    for (const std::size_t other : bad)
+      for (const std::int64_t c : {found, static_cast<std::int64_t>(other) + by})
+        if (c >= 0 && c < candidates) likely[other].push_back(c);
+  }
+  const std::vector<std::size_t> others = open();
+  core::parallel_for(std::ssize(others), nanoseconds * 2 * kAtFirst * static_cast<double>(others.size()),
+                     [&](std::int64_t n) {
+                       const std::size_t part = others[static_cast<std::size_t>(n)];
+                       from[part] = first_of(part, likely[part]);
+                     });
+  std::vector<std::size_t> rest;
+  for (const std::size_t part : open())
+    if (std::find(some.begin(), some.end(), part) == some.end()) rest.push_back(part);
+  try_all(rest);
   return from;
 }
 
@@ -352,7 +640,20 @@ bool MistakeSearch::is_enough_to_fit() const {
   return rows >= 2 && elements >= 8;
 }
 
-std::optional<Mistake> MistakeSearch::factor() const {
+Mistake MistakeSearch::as_it_should_be() const {
+  return {"", "",
+          [this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
+            std::vector<double> all(static_cast<std::size_t>(result_.columns)), may(all);
+            result_.expected(row, all.data(), may.data());
+            for (std::size_t c = 0; c < columns.size(); ++c) {
+              values[c] = all[static_cast<std::size_t>(columns[c])];
+              allowed[c] = may[static_cast<std::size_t>(columns[c])];
+            }
+            return true;
+          }};
+}
+
+std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
   if (!is_enough_to_fit()) return std::nullopt;
   constexpr double kLn2 = 0.69314718055994530942;
   std::vector<double> factors;
@@ -369,18 +670,41 @@ std::optional<Mistake> MistakeSearch::factor() const {
   for (const auto& [value, text] :
        {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
     if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;
-  return Mistake{"factor", fmt::format("it is {} times what it should be", name),
-                 [this, factor](std::int64_t row, std::span<const std::int64_t> columns, double* values,
-                                double* allowed) {
-                   std::vector<double> all(static_cast<std::size_t>(result_.columns)), may(all);
-                   result_.expected(row, all.data(), may.data());
+  return Mistake{"factor",
+                 fmt::format("it is {} times what it should be", name),
+                 [right, factor](std::int64_t row, std::span<const std::int64_t> columns, double* values,
+                                 double* allowed) {
+                   if (!right.values(row, columns, values, allowed)) return false;
                    for (std::size_t c = 0; c < columns.size(); ++c) {
-                     const auto at = static_cast<std::size_t>(columns[c]);
-                     values[c] = factor * all[at];
-                     allowed[c] = std::max(1.0, std::abs(factor)) * may[at];
+                     values[c] *= factor;
+                     allowed[c] *= std::max(1.0, std::abs(factor));
                    }
                    return true;
-                 }};
+                 },
+                 std::nullopt,
+                 0,
+                 false,
+                 true};
+}
+
+std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {
+  std::vector<std::int64_t> exchanged(from.size(), -1), others = from;
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    // It comes back to itself.
+    std::size_t at = part;
+    for (std::size_t n = 0; n < from.size() && from[at] >= 0; ++n) {
+      at = static_cast<std::size_t>(from[at]);
+      if (at >= from.size() || at == part) break;
+    }
+    if (at != part || from[part] < 0) continue;
+    exchanged[part] = from[part];
+    others[part] = -1;
+  }
+  std::vector<std::vector<std::int64_t>> all;
+  for (auto* map : {&exchanged, &others})
+    if (std::any_of(map->begin(), map->end(), [](std::int64_t c) { return c >= 0; }))
+      all.push_back(std::move(*map));
+  return all;
 }
 
 bool is_exchange(const std::vector<std::int64_t>& from) {
@@ -437,48 +761,42 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
 
 std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
   std::vector<Found> all;
-  std::vector<std::vector<char>> agree(mistakes.size());
-  const auto explained_by = [&](std::size_t h) -> const std::vector<char>& {
-    if (agree[h].empty()) agree[h] = agreement(mistakes[h], first_, {}, kFirst);
-    return agree[h];
+  std::vector<Agreement> agreements(mistakes.size());
+  const auto agreement_of = [&](std::size_t h, std::size_t rows) -> const Agreement& {
+    if (!agreements[h].whole && agreements[h].looked < rows)
+      look(mistakes[h], first_, {}, rows, agreements[h]);
+    return agreements[h];
   };
-  const auto accept = [&](std::size_t h, const Scope& scope) {
-    const Mistake& it = mistakes[h];
-    const double before = left();
-    // Everywhere is where rows are beyond their bound and not explained yet.
-    auto flags = bad_;
-    if (!scope.parts.empty()) {
-      for (auto& axis : flags) axis.assign(axis.size(), false);
-      flags[scope.axis] = scope.parts;
-    } else if (before < 0.999 * written_) {
-      for (auto& axis : flags) axis.assign(axis.size(), false);
-      for (const Sample* sample : {&first_, &second_})
-        for (const Sampled& s : *sample)
-          for (std::size_t a = 0; s.left && a < flags.size(); ++a)
-            if (s.place[a] >= 0) flags[a][static_cast<std::size_t>(s.place[a])] = true;
-    }
-    if (!holds(it, scope)) return false;
-    for (std::size_t i = 0; i < first_.size(); ++i)
-      if (agree[h][i] != 0 && scope.holds(first_[i])) first_[i].left = false;
-    // It holds in some parts, or in some rows of theirs, where it would change others that are right.
-    const auto [same, others] = contradicted(it, {});
-    const bool said = it.says_where ||
-                      (scope.parts.empty() && before >= 0.999 * written_ && others == 0 && same <= 1 - kMost);
-    all.push_back({{it.kind, it.text, before - left()},
-                   said ? "" : where(flags, scope.parts.empty() && same > 1 - kMost),
-                   h});
+  const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
+    // Rows that this explains are no longer looked at.
+    auto found = accept(mistakes[h], agreement_of(h, first_.size()), scope);
+    if (!found) return false;
+    found->mistake = h;
+    all.push_back(std::move(*found));
+    for (Agreement& agreement : agreements)
+      if (!agreement.whole) agreement.looked = 0;
     return true;
   };
-  std::vector<bool> refuted(mistakes.size());
-  while (left() > 1 - kMost) {
-    const double open = weight_of(first_, {}, {});
+  const auto is_counted_out = [&](Contents contents) {
+    auto found = count_out(contents);
+    if (!found) return false;
+    all.push_back(std::move(*found));
+    agreements.assign(mistakes.size(), {});
+    return true;
+  };
+  std::vector<bool> refuted(mistakes.size()), refuted_in_parts(mistakes.size());
+  while (is_open()) {
+    const double open = weight_left(first_);
     if (!(open > 0)) break;
     // What explains all that is left.
     std::optional<std::size_t> best;
     double most = 0, against = 2;
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
       if (refuted[h]) continue;
-      const double weight = weight_of(first_, explained_by(h), {});
+      const Agreement& agreement = agreement_of(h, kFirst);
+      double weight = 0;
+      for (std::size_t i = 0; i < first_.size(); ++i)
+        if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
       if (weight < kMost * open) continue;
       // What would put other rows beyond their bound is less likely.
       const double contradictions = contradicted(mistakes[h], {}).same_parts;
@@ -489,23 +807,25 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
       if (weight >= open && against == 0) break;
     }
     if (best) {
-      if (!accept(*best, {})) refuted[*best] = true;
+      if (!is_accepted(*best, std::nullopt)) refuted[*best] = true;
       continue;
     }
-    if (const auto zeros = unwritten()) {
-      all.push_back(*zeros);
-      agree.assign(mistakes.size(), {});
-      continue;
-    }
+    if (is_counted_out(zeros)) continue;
     // What explains some heads, entries or groups.
+    const auto rows = static_cast<std::size_t>(
+        std::clamp(kNanoseconds / (row_nanoseconds_ * static_cast<double>(mistakes.size() + 1)),
+                   static_cast<double>(kFirst), static_cast<double>(std::max(kFirst, parts_in_first_))));
     std::optional<Scope> scope;
     most = 0;
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
-      if (refuted[h]) continue;
-      if (auto found = scope_of(explained_by(h), most)) scope = std::move(found), best = h;
+      if (refuted_in_parts[h]) continue;
+      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, most)) scope = std::move(found), best = h;
     }
-    if (!best) break;
-    if (!accept(*best, *scope)) refuted[*best] = true;
+    if (best) {
+      if (!is_accepted(*best, scope)) refuted_in_parts[*best] = true;
+      continue;
+    }
+    if (!is_counted_out(not_numbers)) break;
   }
   return all;
 }

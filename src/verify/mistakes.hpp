@@ -1,9 +1,11 @@
 // What makes rows that are beyond their bound agree: mistakes are tried one after the other on sampled rows.
 //
-// A mistake is a function that gives what a row would be. It is right where the row as it was given agrees with
-// that, within the bound of that: by chance a row of many elements never does, so noise gets no explanation.
-// What agrees on the sample has to agree on a larger one before it is said. A mistake may hold everywhere, or
-// in some heads, entries or groups alone; then others are looked for in the rest.
+// A mistake is a function that gives what a row would be. It is right where the row as it was given agrees
+// with that, within the bound of that: by chance a row of many elements never does, so noise gets no
+// explanation. What agrees on the sample has to agree on a larger one before it is said. Both have rows of
+// every head, entry or group with rows beyond the bound. A mistake may hold everywhere, or in some of these
+// alone; then others are looked for in the rest. The parts that are named are those in which it agreed; the
+// other indices are those of all rows beyond the bound there which nothing else accounts for.
 // tests: tests/verify/test_mistakes.cpp
 #pragma once
 
@@ -25,8 +27,15 @@ struct Mistake {
   std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                      double* allowed)>
       values;
-  /// The text says by itself where it holds.
-  bool says_where = false;
+  /// The axis whose parts the text names by itself.
+  std::optional<std::size_t> names_axis = std::nullopt;
+  /// What a row takes, about; 0: as the search was told.
+  double nanoseconds = 0;
+  /// It takes time column by column: a row is given up after a few.
+  bool by_columns = false;
+  /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
+  /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
+  bool is_subtle = false;
 };
 
 struct Found {
@@ -38,6 +47,9 @@ struct Found {
 /// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what);
+/// What partners() found, taken apart: the parts that have exchanged what they hold among themselves, and the
+/// others. Nothing is empty.
+std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from);
 /// Whether the parts have exchanged what they hold among themselves.
 bool is_exchange(const std::vector<std::int64_t>& from);
 
@@ -46,66 +58,108 @@ class MistakeSearch {
   /// `row_nanoseconds`: what a mistake takes for a row, about. All outlive this.
   MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
-  /// Rows that this makes agree are left out from now on; gives their share of the elements beyond the bound.
+  /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond
+  /// the bound.
   double leave_out(const Mistake& mistake);
+  /// From now on a row agrees only where no more than this share of its differences is left, by root mean
+  /// square; at first 0.95. Where bounds are wide, most mistakes are within them, and make nothing better.
+  void set_most_left(double share) { most_left_ = share; }
   /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
-  /// first.
+  /// first. Their shares, over all calls, sum to 1 at most.
   std::vector<Found> run(const std::vector<Mistake>& mistakes);
   /// The share of the elements beyond the bound that nothing accounts for yet.
-  double left() const;
+  double left() const { return left_; }
+  /// Too much is left, in all or of some part, to be passed over.
+  bool is_open() const;
   /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
   bool is_enough_to_fit() const;
-  /// One constant factor: that of the element in the middle. Nothing where there is none.
-  std::optional<Mistake> factor() const;
-  /// For each index of an axis of parts: the candidate whose mistake makes the first rows of that part agree,
-  /// −1 where none does.
+  /// One constant factor: that of the element in the middle. Nothing where there is none. `right` gives rows
+  /// as they should be.
+  std::optional<Mistake> factor(const Mistake& right) const;
+  std::optional<Mistake> factor() const { return factor(as_it_should_be()); }
+  /// Rows as they should be.
+  Mistake as_it_should_be() const;
+  /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part
+  /// agree, −1 where none does, or where that would take too long to find out.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
                                      const std::function<Mistake(std::int64_t candidate)>& mistake) const;
 
  private:
   struct Sampled {
     std::int64_t row = 0;
-    std::vector<std::int64_t> place, columns;
+    std::vector<std::int64_t> place, columns;  // place: by axis, the last one that of Contents
     std::vector<double> given, expected;
     std::vector<bool> beyond;  // of the columns
     double weight = 0;         // elements that it stands for
     bool left = true;
   };
   using Sample = std::vector<Sampled>;
+  // Rows whose elements beyond the bound are all 0, or not numbers, are parts of their own.
+  enum Contents : std::int64_t { numbers, zeros, not_numbers, kContents };
+  // The parts of each axis that it is about; an axis without flags: all.
   struct Scope {
-    std::size_t axis = 0;
-    std::vector<bool> parts;  // empty: everywhere
-    bool holds(const Sampled& s) const {
-      return parts.empty() || (s.place[axis] >= 0 && parts[static_cast<std::size_t>(s.place[axis])]);
-    }
+    std::vector<std::vector<bool>> parts;
+    bool holds(const std::vector<std::int64_t>& place) const;
+    bool everywhere() const { return parts.empty(); }
   };
   enum class Rows { beyond, within };
   enum class Answer { silent, no, yes };
-  enum class Zeros { count, skip };
+  // Elements beyond the bound that are passed over.
+  struct Skipped {
+    bool zeros = false, not_numbers = false;
+    bool operator()(double given) const;
+  };
+  // By sampled row: whether a mistake makes it agree. Not whole: it was given up as none of the first rows
+  // did.
+  struct Agreement {
+    std::vector<char> agree;
+    std::size_t looked = 0;
+    bool whole = false;
+  };
+  // Of a part: weights, rows, and elements beyond the bound in the rows that agree.
+  struct Share {
+    double agreeing = 0, all = 0;
+    int rows_agreeing = 0, rows = 0, elements = 0;
+  };
 
-  Sample choose(Rows rows, std::int64_t wanted, std::int64_t seed) const;
-  Answer answer(const Mistake& mistake, const Sampled& sampled, Zeros zeros) const;
-  std::vector<char> agreement(const Mistake& mistake, const Sample& sample, const Scope& scope,
-                              std::size_t first) const;
+  void place_of(std::int64_t row, std::vector<std::int64_t>& place) const;
+  std::int64_t length_of(std::size_t axis) const;
+  bool is_of_parts(std::size_t axis) const;
+  bool is_beyond(std::int64_t row) const { return counts_.beyond[static_cast<std::size_t>(row)] > 0; }
+  Sample choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
+                std::int64_t seed) const;
+  Sampled sampled(std::int64_t row, std::int64_t seed) const;
+  Answer answer(const Mistake& mistake, const Sampled& sampled, Skipped skipped) const;
+  void look(const Mistake& mistake, const Sample& sample, const Scope& scope, std::size_t first,
+            Agreement& agreement) const;
   struct Contradicted {
     double same_parts = 0, other_parts = 0;
   };
   Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
-  bool holds(const Mistake& mistake, const Scope& scope);
-  std::optional<Found> unwritten();
-  std::optional<Scope> scope_of(const std::vector<char>& agree, double& explained) const;
-  std::vector<std::vector<bool>> flags_of(const std::vector<std::uint32_t>& counts) const;
-  std::string where(const std::vector<std::vector<bool>>& flags, bool positions) const;
-  double weight_of(const Sample& sample, const std::vector<char>& agree, const Scope& scope) const;
+  std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
+                               const Agreement* second) const;
+  Scope without_failing(const Agreement& first, const Agreement& second) const;
+  std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
+                                double& explained) const;
+  std::optional<Found> accept(const Mistake& mistake, const Agreement& first, std::optional<Scope> scope);
+  std::optional<Found> count_out(Contents contents);
+  double weight_left(const Sample& sample) const;
+  std::vector<std::vector<bool>> flags_of(const std::function<bool(std::int64_t row)>& counts) const;
+  std::string where(const std::vector<std::vector<bool>>& flags, bool positions,
+                    std::optional<std::size_t> but) const;
 
   const ResultRows& result_;
   const RowCounts& counts_;
   double row_nanoseconds_;
+  std::vector<bool> open_;  // rows beyond their bound that nothing accounts for yet
   Sample first_, second_;
+  std::size_t parts_in_first_ = 0;      // the first rows of first_, one of each part
   Sample within_;                       // rows within their bound: a mistake leaves them as they are
   std::vector<std::vector<bool>> bad_;  // by axis: indices with rows beyond their bound
-  Zeros zeros_ = Zeros::count;
-  double written_ = 1;  // share of the elements beyond their bound that are not taken for unwritten
+  std::vector<std::vector<bool>> sampled_parts_;  // by axis: indices of sampled rows
+  Skipped skipped_;
+  double left_ = 1;
+  std::optional<double> most_left_ = 0.95;
 };
 
 }  // namespace ejk::verify

@@ -113,3 +113,46 @@ TEST_CASE("a check of nothing and one of zeros say what they are worth") {
   CHECK(text(none).find("nothing to check") != std::string::npos);
   CHECK(text(zeros).find("every element") != std::string::npos);
 }
+
+TEST_CASE("what no query attends to does not widen the bound, whatever its size") {
+  std::mt19937_64 engine(23);
+  Array q = plain::random(DType::float32, {2, 9, 4, 8}, engine),
+        k = plain::random(DType::float32, {2, 9, 2, 8}, engine),
+        v = plain::random(DType::float32, {2, 9, 2, 5}, engine),
+        dout = plain::random(DType::float32, {2, 9, 4, 5}, engine);
+  AttentionOptions options;
+  // Of entry 1 the last two tokens are padding, full of large values.
+  options.q_segment_ids =
+      plain::integers({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}, {2, 9}, "ids");
+  for (Array* array : {&q, &k, &v, &dout}) {
+    const auto elements = array->elements<float>();
+    const auto row = static_cast<std::size_t>(array->shape()[2] * array->shape()[3]);
+    std::fill(elements.end() - static_cast<std::ptrdiff_t>(2 * row), elements.end(), 1e15f);
+  }
+  Attention a = attention(q.view(), k.view(), v.view(), options);
+  AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+  const auto forward = [&] {
+    return check_attention(q.view(), k.view(), v.view(), options, a.out.view(), a.lse.view());
+  };
+  const auto backward = [&] {
+    return check_attention_grad(q.view(), k.view(), v.view(), dout.view(), options, g.dq.view(), g.dk.view(),
+                                g.dv.view());
+  };
+  CHECK(forward().passed());
+  CHECK(backward().passed());
+  // An element of each entry.
+  for (Array* array : {&a.out, &a.lse, &g.dq, &g.dk, &g.dv})
+    for (const std::size_t at : {std::size_t{3}, static_cast<std::size_t>(array->size() / 2 + 1)}) {
+      float& value = array->elements<float>()[at];
+      const float right = value;
+      value += 0.01f;
+      CHECK(forward().violating + backward().violating == 1);
+      value = right;
+    }
+  // Large values that one entry does attend to are those of that entry alone.
+  v.elements<float>()[0] = 1e15f;
+  a = attention(q.view(), k.view(), v.view(), options);
+  CHECK(forward().passed());
+  a.out.elements<float>()[static_cast<std::size_t>(a.out.size() / 2 + 1)] += 0.01f;
+  CHECK(forward().violating == 1);
+}

@@ -166,6 +166,74 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
   }
 }
 
+TEST_CASE("mistakes in a few of 256 groups are found, each in its groups") {
+  for (const DType type : {DType::float32, DType::bfloat16}) {
+    CAPTURE(name_of(type));
+    std::mt19937_64 engine(61);
+    Sizes sizes;
+    for (int g = 0; g < 256; ++g) sizes.push_back(1 + static_cast<std::int64_t>(engine() % 6));
+    const Made it = make(type, sizes, 12, 16, 62);
+    std::vector<std::int64_t> group_of;
+    for (std::size_t g = 0; g < sizes.size(); ++g)
+      group_of.insert(group_of.end(), static_cast<std::size_t>(sizes[g]), static_cast<std::int64_t>(g));
+    const auto told = [&](const std::function<double(std::int64_t i, std::int64_t g, std::int64_t j)>& f) {
+      return story(it, type, [&](std::int64_t i, std::int64_t j) {
+        return f(i, group_of[static_cast<std::size_t>(i)], j);
+      });
+    };
+    const auto exchanged = [](std::int64_t g) { return g == 3 ? 201 : g == 201 ? 3 : g; };
+    CHECK(told([&](auto i, auto g, auto j) { return it.element(i, exchanged(g), j); }) ==
+          "exchanged: groups 3 and 201 hold the weights of each other; ");
+    CHECK(has(told([&](auto i, auto g, auto j) { return it.element(i, i == it.begin(77) ? 76 : g, j); }),
+              "one row late in group 77; "));
+    CHECK(has(
+        told([&](auto i, auto g, auto j) { return it.element(i, std::min<std::int64_t>(g + 1, 255), j); }),
+        "boundary: rows take the weights of the next group; "));
+    // All of these, and one group that was never written.
+    const std::string all = told([&](auto i, auto g, auto j) {
+      return g == 140 ? 0 : it.element(i, i == it.begin(77) ? 76 : exchanged(g), j);
+    });
+    CHECK(has(all, "exchanged: groups 3 and 201 hold the weights of each other; "));
+    CHECK(has(all, "one row late in group 77; "));
+    CHECK(has(all, "unwritten: 0 stands there, as if never written in group 140, rows "));
+    // The same in noise everywhere else.
+    std::normal_distribution<double> normal;
+    CHECK(told([&](auto i, auto g, auto j) {
+            return exchanged(g) != g ? it.element(i, exchanged(g), j) : normal(engine);
+          }) == "exchanged: groups 3 and 201 hold the weights of each other; ");
+  }
+}
+
+TEST_CASE("rows of no group, and groups without rows, that were never written are recognized") {
+  Made longer = make(DType::float32, {12, 20, 8}, 16, 12, 63);
+  std::mt19937_64 engine(64);
+  std::normal_distribution<double> normal;
+  longer.lhs = plain::random(DType::float32, {50, 16}, engine);
+  longer.a = plain::doubles(longer.lhs.view());
+  longer.m = 50;
+  const auto right = [&](std::int64_t i, std::int64_t j) {
+    return i < 40 ? longer.element(i, longer.group(i), j) : 0;
+  };
+  CHECK(story(longer, DType::float32, [&](auto i, auto j) {
+          return i < 40 ? right(i, j) : normal(engine);
+        }) == "unwritten: rows of no group hold what was there before, as if never written; ");
+  CHECK(story(longer, DType::float32, [&](auto i, auto j) { return i < 43 ? right(i, j) : std::nan(""); }) ==
+        "unwritten: rows of no group hold what was there before, as if never written; ");
+  const std::string both = story(longer, DType::float32,
+                                 [&](auto i, auto j) { return i < 40 ? 2 * right(i, j) : normal(engine); });
+  CHECK(has(both, "factor: it is 2 times what it should be; "));
+  CHECK(has(both, "unwritten: rows of no group hold what was there before"));
+
+  const Array lhs = plain::random(DType::float32, {10, 30}, engine),
+              rhs = plain::random(DType::float32, {30, 9}, engine);
+  Array given = transposed_grouped_matmul(lhs.view(), rhs.view(), *plain::source({12, 0, 18}));
+  for (std::size_t n = 90; n < 180; ++n) given.elements<float>()[n] = static_cast<float>(normal(engine));
+  const Against against = compared(lhs, rhs, {12, 0, 18}, given, TransposedGroupedMatmulOptions{});
+  REQUIRE(against.explanations.size() == 1);
+  CHECK(against.explanations[0].text ==
+        "groups without rows hold what was there before, as if never written");
+}
+
 TEST_CASE("rounding of the factors, of sums and of the result is recognized") {
   const Made it = make(DType::float32, {30, 50}, 70, 16, 52);
   const auto product = [&](auto round_factor, auto round_sum, std::int64_t run) {

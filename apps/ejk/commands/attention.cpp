@@ -271,7 +271,7 @@ void add_options(OptionSet& set, AttentionWords& words) {
   declare_against(
       set, words.against,
       "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
-      "are not compared. A single array of another name is the first result.");
+      "are not compared. A single array of another name is the only result of its shape.");
 }
 
 }  // namespace

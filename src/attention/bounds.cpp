@@ -1,0 +1,132 @@
+// The largest inputs of each batch entry and key head, but for rows without a key and keys without a query,
+// which the scan of a mask has counted.
+//
+// tests: tests/attention/test_check.cpp
+#include "attention/bounds.hpp"
+
+#include "attention/numbers.hpp"
+#include "core/parallel.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// Of the finite elements of rows: the largest, and the longest row.
+struct Extent {
+  double most = 0, longest = 0;
+
+  void add(const kernels::StridedMatrix& rows, const std::vector<bool>& attend, std::int64_t columns) {
+    std::vector<double> row(static_cast<std::size_t>(columns));
+    for (std::size_t i = 0; i < attend.size(); ++i) {
+      if (!attend[i]) continue;
+      load_row(rows, static_cast<std::int64_t>(i), 0, columns, row.data());
+      double squares = 0;
+      for (const double value : row) {
+        if (!std::isfinite(value)) continue;
+        most = std::max(most, std::abs(value));
+        squares += value * value;
+      }
+      longest = std::max(longest, std::sqrt(squares));
+    }
+  }
+};
+
+// Those of `length` that are in no range; without a mask all, where there is something on the other side.
+std::vector<bool> attending(std::int64_t length, std::int64_t others,
+                            const std::vector<IndexRange>* without) {
+  std::vector<bool> flags(static_cast<std::size_t>(length), others > 0);
+  if (!without) return flags;
+  for (const IndexRange& range : *without)
+    std::fill(flags.begin() + range.begin, flags.begin() + range.end, false);
+  return flags;
+}
+
+std::vector<bool> queries_of(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.q_length, p.kv_length,
+                   tiles && tiles->mask ? &tiles->summary.rows_without_key : nullptr);
+}
+
+std::vector<bool> keys_of(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.kv_length, p.q_length,
+                   tiles && tiles->mask ? &tiles->summary.keys_without_row : nullptr);
+}
+
+// f(part, entry, key head) for all of them.
+template <class F>
+void for_each_part(const CheckedArguments& setup, double elements, F&& f) {
+  core::parallel_for(setup.shape.entries * setup.shape.kv_heads, 3 * elements, [&](std::int64_t n) {
+    f(static_cast<std::size_t>(n), n / setup.shape.kv_heads, n % setup.shape.kv_heads);
+  });
+}
+
+}  // namespace
+
+Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic)
+    : setup_(setup),
+      plan_(plan),
+      unit_(arithmetic == DType::float64 ? 0x1p-29 : 1),
+      parts_(static_cast<std::size_t>(setup.shape.entries * setup.shape.kv_heads)) {
+  const double elements = static_cast<double>(element_count(setup.q.shape)) +
+                          static_cast<double>(element_count(setup.k.shape)) +
+                          static_cast<double>(element_count(setup.v.shape));
+  for_each_part(setup, elements, [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {
+    Extent q, k, v;
+    std::vector<bool> keys(static_cast<std::size_t>(setup.kv_length(entry)));
+    for (std::int64_t h = kv_head * setup.group(); h < (kv_head + 1) * setup.group(); ++h) {
+      const Problem p = setup.problem(entry, h);
+      q.add(p.q, queries_of(p, plan), setup.shape.head_size);
+      const std::vector<bool> of_head = keys_of(p, plan);
+      for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
+    }
+    const Problem p = setup.problem(entry, kv_head * setup.group());
+    k.add(p.k, keys, setup.shape.head_size);
+    v.add(p.v, keys, setup.shape.value_size);
+    Part& part = parts_[n];
+    part.unit = unit_;
+    part.q = q.most;
+    part.k = k.most;
+    part.v = v.most;
+    part.scores = std::abs(setup.scale) * q.longest * k.longest;
+  });
+}
+
+void Bounds::set(const ArrayView& dout, const std::vector<double>& lse) {
+  const ArrayView g = in_one_form(dout, setup_.layout);
+  for_each_part(setup_, static_cast<double>(element_count(dout.shape)),
+                [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {
+                  Extent of_dout;
+                  double lse_most = 0;
+                  for (std::int64_t h = kv_head * setup_.group(); h < (kv_head + 1) * setup_.group(); ++h) {
+                    const Problem p = setup_.problem(entry, h);
+                    of_dout.add(setup_.rows_of(g, entry, h, setup_.q_offsets), queries_of(p, plan_),
+                                setup_.shape.value_size);
+                    for (std::int64_t i = 0; i < p.q_length; ++i) {
+                      const double value = lse[static_cast<std::size_t>(p.first_row + i)];
+                      if (std::isfinite(value)) lse_most = std::max(lse_most, std::abs(value));
+                    }
+                  }
+                  Part& part = parts_[n];
+                  part.dv_floor = 0x1p-22 * (1 + part.scores + lse_most) * of_dout.most;
+                  part.ds_floor = part.dv_floor * std::abs(setup_.scale) *
+                                  static_cast<double>(setup_.shape.value_size) * part.v;
+                });
+}
+
+void Bounds::set_most(double Part::*most, Rows::Of of, const ArrayView& gradient) {
+  const ArrayView all = in_one_form(gradient, setup_.layout);
+  const bool of_keys = of == Rows::Of::keys;
+  const std::int64_t heads = of_keys ? 1 : setup_.group();
+  for_each_part(setup_, static_cast<double>(element_count(gradient.shape)),
+                [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {
+                  const std::int64_t length = of_keys ? setup_.kv_length(entry) : setup_.q_length(entry);
+                  Extent extent;
+                  for (std::int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h)
+                    extent.add(setup_.rows_of(all, entry, h, of_keys ? setup_.kv_offsets : setup_.q_offsets),
+                               std::vector<bool>(static_cast<std::size_t>(length), true), all.shape[3]);
+                  parts_[n].*most = extent.most;
+                });
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,76 @@
+// What results of attention may differ from their reference by: the formulas of ejk/attention_check.hpp.
+//
+// They go by the largest inputs that play a part: those of the queries with a key and the keys with a query
+// of one batch entry and key head. What no mask lets in, padding above all, says nothing. Cost: a pass over
+// the inputs.
+// tests: tests/attention/test_check.cpp
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "attention/problem.hpp"
+#include "attention/rows.hpp"
+#include "verify/float_type.hpp"
+
+namespace ejk::attn {
+
+class Bounds {
+ public:
+  /// Of one batch entry and key head: by so much more than relative_of_out() of the reference, or than the
+  /// rounding to the result's type.
+  struct Part {
+    double unit = 1;                    // 2⁻²⁹ in float64 arithmetic
+    double q = 0, k = 0, v = 0;         // the largest elements
+    double scores = 0;                  // the largest there may be
+    double ds_floor = 0, dv_floor = 0;  // of gradients
+    double dq_most = 0, dk_most = 0, dv_most = 0;
+
+    double inexact(double lse, double scale = 1) const {
+      return unit * 0x1p-21 * (std::abs(scale) * scores + (std::isfinite(lse) ? std::abs(lse) : 0));
+    }
+    /// `largest`: a mean of values, where it may be more than the largest of them.
+    double of_out(double lse, double scale = 1, double largest = 0) const {
+      return (2e-6 * unit + inexact(lse, scale)) * std::max(v, largest);
+    }
+    double of_lse(double lse, double scale = 1) const {
+      return 1e-5 * unit * std::max(1.0, std::isfinite(lse) ? std::abs(lse) : 0) + inexact(lse, scale);
+    }
+    double of_dq() const { return unit * (1e-4 * dq_most + ds_floor * k); }
+    /// `weight`: Σ P of the key.
+    double of_dk(double weight) const {
+      return unit * (1e-4 * dk_most + ds_floor * std::max(1.0, weight) * q);
+    }
+    double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
+  };
+
+  /// `arithmetic`: float32 or float64, in which results were made.
+  Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic);
+  /// For gradients: `lse` is in the order of setup.shape.lse.
+  void set(const ArrayView& dout, const std::vector<double>& lse);
+
+  /// For gradients: what their bounds take of one of them, a view in the layout.
+  void set_most(double Part::*most, Rows::Of of, const ArrayView& gradient);
+
+  /// The part of a row of queries or of keys.
+  const Part& of(const Rows& rows, const Place& place) const { return parts_[rows.part_of(place)]; }
+  Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
+  double relative_of_out() const { return 2e-5 * unit_; }
+
+  /// Half of the spacing above 1 of the result's type.
+  static double half_spacing(DType dtype) { return verify::float_type(dtype).epsilon() / 2; }
+  /// Half of the smallest result; bfloat16 and float32 may lose subnormal numbers.
+  static double half_of_least(DType dtype) {
+    return dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
+  }
+
+ private:
+  const CheckedArguments& setup_;
+  const MaskPlan& plan_;
+  double unit_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace ejk::attn

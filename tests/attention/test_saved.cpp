@@ -1,0 +1,106 @@
+// Statistics of varied forward passes by the kernels, held to the plain form with the same variation.
+#include "attention/saved.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "attention/plan.hpp"
+#include "support/arrays.hpp"
+
+using namespace ejk;
+using attn::Variation;
+
+namespace {
+
+struct Problem {
+  Array q, k, v, dout, bias;
+  AttentionOptions options;
+
+  AttentionArrays arrays() const { return {q.view(), k.view(), v.view(), options.bias, dout.view(), {}, {}}; }
+};
+
+Problem made(std::uint64_t seed, AttentionLayout layout) {
+  std::mt19937_64 engine(seed);
+  const bool packed = layout == AttentionLayout::thd;
+  const auto shape = [&](std::int64_t heads, std::int64_t size) {
+    return packed ? Shape{25, heads, size} : Shape{2, 25, heads, size};
+  };
+  Problem p{plain::random(DType::float32, shape(4, 8), engine),
+            plain::random(DType::float32, shape(2, 8), engine),
+            plain::random(DType::float32, shape(2, 6), engine),
+            plain::random(DType::float32, shape(4, 6), engine),
+            plain::random(DType::float32, {2, 4, 25, 25}, engine),
+            {}};
+  p.options.layout = layout;
+  return p;
+}
+
+// Whether both agree; nothing where the kernels do not compute it.
+std::optional<bool> agree(const Problem& p, const Variation& variation) {
+  const attn::Plan plan(types_of(p.arrays()), p.options);
+  const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, p.arrays());
+  const auto got = attn::saved_by_kernels(setup, plan.blocks(), variation, p.dout.view());
+  if (!got) return std::nullopt;
+  const auto right = attn::Reference(setup, plan.blocks(), variation).saved(p.dout.view());
+  const auto near = [](const std::vector<double>& a, const std::vector<double>& b) {
+    if (a.size() != b.size()) return false;
+    for (std::size_t n = 0; n < a.size(); ++n)
+      if (a[n] != b[n] && !(std::abs(a[n] - b[n]) < 1e-4 * (1 + std::abs(b[n])))) return false;
+    return true;
+  };
+  return near(got->lse, right.lse) && near(got->delta, right.delta);
+}
+
+}  // namespace
+
+TEST_CASE("lse and delta of varied attention are those of the plain form, in all layouts") {
+  for (const AttentionLayout layout : {AttentionLayout::bshd, AttentionLayout::thd})
+    for (const bool masked : {false, true}) {
+      Problem p = made(91, layout);
+      const bool packed = layout == AttentionLayout::thd;
+      if (packed) p.options.cu_seqlens_q = IntegerArray(std::vector<std::int64_t>{0, 11, 11, 25});
+      if (masked)
+        p.options.masks.push_back(head_masks({MaskExpression::parse("causal")}, Polarity::keep, {}));
+      Variation v;
+      CHECK(agree(p, v) == true);
+      v.scale = 3;
+      v.interleaved = true;
+      CHECK(agree(p, v) == true);
+      // Of each problem, whatever its lengths.
+      std::vector<std::optional<Mask>> lists;
+      for (const std::int64_t length : {11, 14, 25}) lists.emplace_back(local_mask(length, length, 2, 1));
+      v.mask = [&](const attn::Problem& problem) -> const Mask* {
+        return problem.q_length == 11   ? &*lists[0]
+               : problem.q_length == 14 ? &*lists[1]
+               : problem.q_length == 25 ? &*lists[2]
+                                        : nullptr;
+      };
+      CHECK(agree(p, v) == true);
+      v.mask = [](const attn::Problem&) { return nullptr; };
+      CHECK(agree(p, v) == true);
+      if (!packed) continue;
+      v.one_sequence = true;
+      CHECK(agree(p, v) == true);
+    }
+}
+
+TEST_CASE("the kernels compute some variations of the bias and the soft cap, and leave the others") {
+  Problem p = made(92, AttentionLayout::bshd);
+  p.options.bias = p.bias.view();
+  p.options.softcap = 1.5;
+  Variation v;
+  CHECK(agree(p, v) == true);
+  v.bias = 0;
+  CHECK(agree(p, v) == true);
+  v.cap = Variation::Cap::none;
+  CHECK(agree(p, v) == true);
+  v.bias = 2;
+  CHECK_FALSE(agree(p, v));
+  v = {};
+  v.cap = Variation::Cap::after_bias;
+  CHECK_FALSE(agree(p, v));
+  v = {};
+  v.weights = verify::kRoundings[0];
+  CHECK_FALSE(agree(p, v));
+}
