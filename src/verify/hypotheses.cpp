@@ -29,6 +29,7 @@ using Samples = std::vector<const Sample*>;
 constexpr double kMostlyHolds = 0.95;
 constexpr std::size_t kFewest = 8;              // samples that say something
 constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
+constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements that are read to see how far a value goes
 
 Samples all_of(const Evidence& evidence) {
   Samples samples;
@@ -640,11 +641,15 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
+// How many lines of an axis of this length are matched.
+std::int64_t matched_lines(std::int64_t length) {
+  return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
+}
+
 HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (length < 2 || length > kMostIndices || element_count(e.naming.shape) / length < 4) return nullptr;
-  const auto most_lines = static_cast<std::size_t>(std::clamp<std::int64_t>((1 << 22) / length, 8, 24));
-  const CrossLines lines = read_across(e, axis, most_lines);
+  const CrossLines lines = read_across(e, axis, static_cast<std::size_t>(matched_lines(length)));
   if (lines.actual.size() < 3) return nullptr;
   Moves from = match_indices(lines, e.agree);
   keep_what_is_left(from, e, axis);
@@ -891,7 +896,7 @@ class Unwritten final : public Hypothesis {
 class Grower {
  public:
   Grower(const Side& side, double value)
-      : side_(side), value_(value), budget_(element_count(side.shape()) + kAtOnce) {}
+      : side_(side), value_(value), budget_(element_count(side.shape()) + kGrowAtOnce) {}
 
   /// It has read more than any few boxes can have.
   bool is_exhausted() const { return budget_ < 0; }
@@ -925,7 +930,7 @@ class Grower {
         continue;
       }
       from += step * some;
-      at_once = std::min(2 * some, std::max<std::int64_t>(1, kAtOnce / face));
+      at_once = std::min(2 * some, std::max<std::int64_t>(1, kGrowAtOnce / face));
     }
     return from;
   }
@@ -933,7 +938,7 @@ class Grower {
   bool is_one_value(Shape start, Shape count) {
     // A face that is too large to be held goes in parts of its first axis.
     const std::int64_t n = element_count(count);
-    if (n > kAtOnce) {
+    if (n > kGrowAtOnce) {
       for (std::size_t d = 0; d < count.size(); ++d) {
         if (count[d] == 1) continue;
         const std::int64_t half = count[d] / 2;
@@ -951,7 +956,6 @@ class Grower {
     return std::all_of(values_.begin(), values_.end(), [&](double x) { return same(x, value_); });
   }
 
-  static constexpr std::int64_t kAtOnce = 1 << 18;
   const Side& side_;
   double value_;
   std::int64_t budget_;  // elements that may be read yet
@@ -1231,6 +1235,18 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
     text += (text.empty() ? "" : ", ") + part(d, ranges);
   }
   return text;
+}
+
+std::int64_t finder_bytes(const Shape& shape) {
+  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a list.
+  constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
+  std::int64_t bytes = kGrowAtOnce * 2 * 8;
+  for (const std::int64_t length : shape)
+    if (length > 0 && length <= kMostIndices)
+      bytes = std::max(bytes,
+                       std::min(matched_lines(length), element_count(shape) / length) * length * kOfElement +
+                           length * kOfIndex);
+  return std::min(bytes, element_count(shape) * (kOfElement + kOfIndex));
 }
 
 std::vector<Finder> finders(const Naming& naming) {

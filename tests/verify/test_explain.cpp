@@ -533,6 +533,40 @@ TEST_CASE("masks whose edge is elsewhere are not called unwritten") {
   }
 }
 
+TEST_CASE("where is of those elements that the comparison counts, at the edge of what is allowed too") {
+  std::mt19937_64 random(12);
+  const std::vector<std::pair<DType, DType>> types{
+      {DType::float16, DType::float16}, {DType::bfloat16, DType::bfloat16}, {DType::float32, DType::float32},
+      {DType::float64, DType::float64}, {DType::float16, DType::bfloat16},  {DType::int32, DType::int32},
+      {DType::int64, DType::float32}};
+  for (const auto& [of_actual, of_expected] : types)
+    for (int round = 0; round < 4; ++round) {
+      CAPTURE(name_of(of_actual));
+      CAPTURE(name_of(of_expected));
+      constexpr std::int64_t n = 20000;
+      const Tolerance tolerance{round % 2 == 0 ? 0.01 : 0.0, round < 2 ? 0.0 : 3.0};
+      Array a(DType::float32, {n}), e(DType::float32, {n});
+      for (std::size_t i = 0; i < n; ++i) {
+        const float x = std::ldexp(static_cast<float>(random() % 2048), static_cast<int>(random() % 12) - 6);
+        const auto allowed = static_cast<float>(*tolerance.atol + *tolerance.rtol * static_cast<double>(x));
+        e.elements<float>()[i] = x;
+        a.elements<float>()[i] = x + (random() % 2 == 0 ? 1 : -1) * allowed;
+        if (random() % 50 == 0) a.elements<float>()[i] = random() % 2 == 0 ? NAN : INFINITY;
+        if (random() % 50 == 0) e.elements<float>()[i] = random() % 2 == 0 ? NAN : INFINITY;
+        if (is_integer(of_actual) && !std::isfinite(a.elements<float>()[i])) a.elements<float>()[i] = 0;
+        if (is_integer(of_expected) && !std::isfinite(e.elements<float>()[i])) e.elements<float>()[i] = 0;
+      }
+      ExplainOptions options;
+      options.tolerance = tolerance;
+      const Explained found =
+          explain_difference(*in_memory(convert_array(make_source(a.view()), of_actual)),
+                             *in_memory(convert_array(make_source(e.view()), of_expected)), options);
+      REQUIRE(found.comparison.differing > 0);
+      REQUIRE(found.axes.size() == 1);
+      CHECK(found.axes[0].indices == found.comparison.differing);
+    }
+}
+
 TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have no story") {
   Array a(DType::int64, {32, 32}), e(DType::int64, {32, 32});
   for (std::size_t i = 0; i < 1024; ++i) {
@@ -543,6 +577,8 @@ TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have
   CHECK(found.comparison.differing == 64);
   CHECK(found.explanations.empty());
   CHECK(test::contains(found.not_tried, "float64"));
+  REQUIRE(found.axes.size() == 2);  // where they are is known
+  CHECK(found.axes[0].indices == 2);
 
   Array x = random_array({64, 64}, 3);
   for (std::size_t i = 0; i < 4096; i += 3) x.elements<float>()[i] = NAN;
