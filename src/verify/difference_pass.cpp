@@ -82,8 +82,9 @@ struct Counter {
       : differing_at(counts_of(plan.actual.shape())),
         zero_at(counts_of(plan.actual.shape())),
         tiles(static_cast<std::size_t>(plan.grid.rows * plan.grid.columns)) {
-    for (std::size_t h = 0; h < plan.hypotheses.size(); ++h)
-      verdicts.push_back({0, 0, 0, counts_of(plan.actual.shape()), counts_of(plan.actual.shape())});
+    verdicts.resize(plan.hypotheses.size());
+    if (!verdicts.empty())
+      verdicts.back().explained_at = verdicts.back().failed_at = counts_of(plan.actual.shape());
   }
 
   std::int64_t differing = 0, left = 0;
@@ -178,8 +179,9 @@ class Pass {
       verdict.explained += explained;
       verdict.unexplained += unexplained;
       verdict.contradicted += contradicted;
-      if (explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
-      if (failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
+      const bool is_last = h + 1 == plan_.hypotheses.size();
+      if (is_last && explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
+      if (is_last && failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
       left -= explained;
     }
     if (left == 0) return;
@@ -340,14 +342,14 @@ std::vector<bool> pieces_in(const Scope& scope, const Shape& shape) {
   return pieces;
 }
 
-std::int64_t pass_bytes(const Side& actual, const Side& expected, std::size_t hypotheses) {
+std::int64_t pass_bytes(const Side& actual, const Side& expected) {
   const Shape& shape = actual.shape();
   std::int64_t bins = 0;
   for (const std::int64_t length : shape) bins += core::ceil_div(length, core::ceil_div(length, kMostBins));
   const std::int64_t elements = std::min(element_count(shape), kPieceElements);
   const std::int64_t line = std::min(shape.back(), elements);
   const std::int64_t pieces = arrays::Boxes(shape, kPieceElements).size();
-  const std::int64_t counts = bins * 8 * (2 + 2 * static_cast<std::int64_t>(hypotheses));
+  const std::int64_t counts = bins * 8 * 4;  // of differences and zeros, and of the last hypothesis
   std::int64_t of_thread = counts + elements + line * 2 * 8 + line * (2 + 4 * 8);
   for (const Side* side : {&actual, &expected})
     if (!side->is_at_hand()) of_thread += elements * size_of(side->source().dtype());

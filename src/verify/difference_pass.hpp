@@ -27,10 +27,11 @@ struct IndexCounts {
 
 /// What a hypothesis came to.
 struct Verdict {
-  std::int64_t explained = 0;                        // differences that it accounts for
-  std::int64_t unexplained = 0;                      // differences in its scope that it does not
-  std::int64_t contradicted = 0;                     // elements in its scope that do not differ, and should
-  std::vector<IndexCounts> explained_at, failed_at;  // of the first; of the other two
+  std::int64_t explained = 0;     // differences that it accounts for
+  std::int64_t unexplained = 0;   // differences in its scope that it does not
+  std::int64_t contradicted = 0;  // elements in its scope that do not differ, and should
+  /// Of the first, and of the other two; of the last hypothesis alone.
+  std::vector<IndexCounts> explained_at, failed_at;
 };
 
 struct TileGrid {
@@ -63,7 +64,7 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
 /// The pieces that hold elements of a scope.
 std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);
 
-/// Bytes that a pass with so many hypotheses takes, and what it gives, at most.
-std::int64_t pass_bytes(const Side& actual, const Side& expected, std::size_t hypotheses);
+/// Bytes that a pass takes, and what it gives, at most.
+std::int64_t pass_bytes(const Side& actual, const Side& expected);
 
 }  // namespace ejk::verify

@@ -311,7 +311,7 @@ class Search {
       PassResult pass = verify::run_pass({actual_, expected_, judge_, all, {}, pieces}, progress_);
       ++passes_;
       const Verdict& verdict = pass.verdicts.back();
-      if (holds(verdict) && !is_scattered(narrowed) &&
+      if (holds(verdict) && !is_scattered(narrowed) && !is_sparse(hypothesis->scope, verdict.explained) &&
           static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
         accepted_.emplace_back(hypothesis, verdict.explained);
         rest_ = std::move(pass);
@@ -328,6 +328,13 @@ class Search {
   // Indices that were left over here and there: those for which it happens to hold.
   static bool is_scattered(const std::vector<IndexRange>* ranges) {
     return ranges != nullptr && ranges->size() > 4 && verify::indices_in(*ranges) < 4 * std::ssize(*ranges);
+  }
+
+  // An index here and there, with few elements each: those that happen to differ alike.
+  static bool is_sparse(const verify::Scope& scope, std::int64_t explained) {
+    return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
+      return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
+    });
   }
 
   const Side& actual_;
@@ -381,9 +388,8 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
   const Side a(actual), e(expected);
   constexpr std::int64_t kTiles = kPictureCells * kPictureCells * 8;
   // The last pass, and the one before it, whose result is kept.
-  return std::max(compared, verify::finder_bytes(shape) +
-                                2 * verify::pass_bytes(a, e, kMostExplanations + 1) +
-                                (threads() + 2) * kTiles);
+  return std::max(compared,
+                  verify::finder_bytes(shape) + 2 * verify::pass_bytes(a, e) + (threads() + 2) * kTiles);
 }
 
 Report describe(const Explained& explained) {

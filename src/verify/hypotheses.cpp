@@ -476,7 +476,13 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
 // among those of `expected`, line by line.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
-  const std::size_t most_alike = std::clamp<std::size_t>(n / 32, 32, 128);
+  // A value that too many others are like tells little: more are looked at where few differ.
+  std::size_t differing = 1;
+  for (std::size_t p = 0; p < lines.actual.size(); ++p)
+    for (std::size_t i = 0; i < n; ++i) differing += !agree(lines.actual[p][i], lines.expected[p][i]);
+  constexpr std::size_t kVotes = 1 << 24;
+  const std::size_t most_alike =
+      std::max(std::clamp<std::size_t>(n / 32, 32, 128), std::min(n / 8, kVotes / differing));
   std::vector<std::vector<std::pair<double, std::int64_t>>> sorted;
   for (const auto& line : lines.expected) {
     auto& pairs = sorted.emplace_back();
@@ -485,9 +491,11 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
     std::sort(pairs.begin(), pairs.end());
   }
   Moves from;
-  std::map<std::int64_t, std::size_t> votes;
+  std::vector<std::size_t> votes(n);  // of each index; those in `voted` are not 0
+  std::vector<std::int64_t> voted, alike;
   for (std::size_t i = 0; i < n; ++i) {
-    votes.clear();
+    for (const std::int64_t j : voted) votes[static_cast<std::size_t>(j)] = 0;
+    voted.clear();
     std::size_t asked = 0;
     double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
     for (std::size_t p = 0; p < sorted.size(); ++p) {
@@ -496,25 +504,29 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
       const double reach = 2 * (agree.atol + agree.rtol * std::abs(a));
       auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
                                  std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
-      std::vector<std::int64_t> alike;
+      alike.clear();
       for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= most_alike; ++at)
         if (agree(a, at->first)) alike.push_back(at->second);
       ++asked;
       // Beside the one that is meant there are so many others; where there are none, next to none.
       alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
       if (alike.size() > most_alike) continue;
-      for (const std::int64_t j : alike) ++votes[j];
+      for (const std::int64_t j : alike)
+        if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
     }
-    if (asked < 3) continue;
-    const auto best = std::max_element(votes.begin(), votes.end(),
-                                       [](const auto& x, const auto& y) { return x.second < y.second; });
-    if (best == votes.end()) continue;
-    const auto wanted = static_cast<double>(asked), got = static_cast<double>(best->second);
+    if (asked < 3 || voted.empty()) continue;
+    // Of equals the first index.
+    const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
+    const std::int64_t best =
+        *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
+          return votes_for(x) < votes_for(y) || (votes_for(x) == votes_for(y) && x > y);
+        });
+    const auto wanted = static_cast<double>(asked), got = static_cast<double>(votes_for(best));
     const double by_chance = std::min(alike_shares / wanted, 1.0);
     const double log_chance =
         std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
     const bool is_enough = got >= 0.5 * wanted && log_chance < std::log(1e-6);
-    if (is_enough) from[static_cast<std::int64_t>(i)] = best->first;
+    if (is_enough) from[static_cast<std::int64_t>(i)] = best;
   }
   return from;
 }
@@ -583,6 +595,13 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
     return {"shifted", fmt::format("index i of {} holds what belongs to i {} {} modulo {}", name,
                                    shorter < 0 ? "-" : "+", std::abs(shorter), length)};
   }
+  const std::int64_t last_step = from.rbegin()->second - from.rbegin()->first;
+  for (const std::int64_t by : {step, last_step})  // and the element at the end again and again
+    if (moved > 2 && by != 0 &&
+        all([&](const auto& p) { return p.second == std::clamp(p.first + by, std::int64_t{0}, length - 1); }))
+      return {"shifted",
+              fmt::format("index i of {} holds what belongs to i {} {}, at {} {}", name, by < 0 ? "-" : "+",
+                          std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
   for (std::int64_t size = 2; size < length; ++size) {
     const auto of_all = [&](auto&& rule) {
       std::int64_t fixed = 0;
