@@ -80,6 +80,13 @@ void OptionSet::record(Provenance& provenance) const {
   }
 }
 
+std::vector<std::string> OptionSet::recorded() const {
+  std::vector<std::string> keys;
+  for (const Declared& option : declared_)
+    if (option.is_recorded) keys.push_back(option.key);
+  return keys;
+}
+
 void OptionSet::show(Report& report) const {
   for (const Declared& option : declared_) {
     if (option.label.empty()) continue;

@@ -105,6 +105,8 @@ class OptionSet {
 
   /// Notes the values of the options that are recorded.
   void record(Provenance& provenance) const;
+  /// What these are called, whatever their values.
+  std::vector<std::string> recorded() const;
   /// Adds those that are shown, in the order of their declaration.
   void show(Report& report) const;
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ejk/text.hpp"
+#include "provenance.hpp"
 
 namespace ejk::app {
 
@@ -115,7 +116,8 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   if (arrays.empty() || !writes_any()) return 0;
 
   arrays = counted(arrays, progress);
-  const WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
+  WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
+  how.outdated = setting_names();
   if (target_ && many_)
     write_arrays(*target_, arrays, how);
   else if (target_)

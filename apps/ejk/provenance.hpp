@@ -9,6 +9,60 @@
 
 namespace ejk::app {
 
+/// All names that settings have, in any command, that of the command first: what files carry of an earlier run.
+inline const std::vector<std::string>& setting_names() {
+  static const std::vector<std::string> names{"ejk_command",
+                                              "ejk_version",
+                                              "axis",
+                                              "block",
+                                              "by",
+                                              "capacity",
+                                              "chunk_size",
+                                              "compression",
+                                              "computable",
+                                              "convention",
+                                              "cp_size",
+                                              "distribution",
+                                              "dkv",
+                                              "downcast",
+                                              "dtype",
+                                              "dynamic",
+                                              "existing_out",
+                                              "fill",
+                                              "from",
+                                              "grad_dtype",
+                                              "group_offset",
+                                              "head_shards",
+                                              "keepdims",
+                                              "layout",
+                                              "length",
+                                              "long",
+                                              "m",
+                                              "mask",
+                                              "mask_kind",
+                                              "min_denominator",
+                                              "num_actual_groups",
+                                              "num_nonzero_groups",
+                                              "order",
+                                              "pad",
+                                              "pad_value",
+                                              "per_head",
+                                              "q_seq_shards",
+                                              "scale",
+                                              "seed",
+                                              "shape",
+                                              "shrink_grid",
+                                              "softcap",
+                                              "start_group",
+                                              "strict",
+                                              "tiling",
+                                              "tm",
+                                              "transpose_rhs",
+                                              "visit_empty_groups",
+                                              "what"};
+  return names;
+}
+
 class Provenance {
  public:
   /// An input, as it was typed, and its role: ("mask", "m.npy"), ("mask_expression", "causal").

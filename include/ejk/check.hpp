@@ -6,8 +6,8 @@
 // value. An error is what makes a kernel wrong; a warning is what some kernels do not expect (an empty
 // sequence). Equal artefacts give equal findings for any number of threads.
 //
-// Arrays are of any integer dtype; a number beyond 63 bits counts as 2^63 − 1. Throws Error{input} for what
-// cannot be looked at: a float dtype, another rank, arrays whose shapes do not go together. Error{usage}: a
+// Arrays are of any integer dtype. Throws Error{input} for what cannot be looked at: a float dtype, another rank, a
+// number beyond 63 bits, arrays whose shapes do not go together. Error{usage}: a
 // claim that makes no sense (an alignment of 0).
 #pragma once
 
@@ -208,7 +208,7 @@ struct GroupMetadataClaims {
 };
 
 /// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the
-/// attributes, if ejk wrote them. Throws Error{input} where an array is missing.
+/// attributes, if ejk wrote them. Throws Error{input} where an array is missing or an attribute is no such number.
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
 
 /// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are
@@ -276,9 +276,8 @@ struct MaskInfoClaims {
 /// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that
 /// walks the arrays is put together and compared with them, and a finding says which index is wrong and what
 /// it should be. Elements that a computable mask leaves to the kernel are those of the masks. Arrays that are
-/// missing or do not fit one another are a finding. Throws Error{input} where nothing says the size of a
-/// block (Code::unknown_block) or the lengths (Code::unknown_lengths), Error{usage} where settings contradict
-/// the file. Memory: 40 bytes for each element of block_mask, 32 for each distinct partial block, and
+/// missing or do not fit one another are a finding. Throws Error{usage} where nothing says the size of a
+/// block (Code::unknown_block) or the lengths (Code::unknown_lengths), and where settings contradict the file. Memory: 40 bytes for each element of block_mask, 32 for each distinct partial block, and
 /// check_mask_bytes.
 Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims = {},
                          const CheckOptions& options = {});

@@ -154,6 +154,9 @@ struct WriteOptions {
   /// 1 (fast) to 9 (small): HDF5 datasets in chunks of up to 1 MiB, shuffled and gzip-compressed, .npz
   /// members deflated. 0: as they are. Other containers have no compression; asking for it is Error{usage}.
   int compression = 0;
+  /// Names of attributes that an earlier write of the same program may have left on the group (or file): where there is
+  /// one of the first name, those that `attributes` does not have go. Attributes of other names stay.
+  std::vector<std::string> outdated = {};
 };
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if

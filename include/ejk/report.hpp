@@ -33,9 +33,10 @@ enum class Unit {
   bar     // a table's cell, drawn as a bar: the largest number of the column fills it
 };
 
-/// Null, a truth value, a number, a text, or a list of numbers (a shape).
-using ReportValue =
-    std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+/// Null, a truth value, a number, a text, or a list of numbers (a shape). std::uint64_t is for what std::int64_t does
+/// not hold.
+using ReportValue = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string,
+                                 std::vector<std::int64_t>>;
 
 struct Field {
   std::string key;    // in JSON: lower_case

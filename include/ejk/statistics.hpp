@@ -11,8 +11,8 @@
 
 namespace ejk {
 
-/// Integers exactly (beyond 63 bits as the nearest double); nothing where there is no number.
-using Extreme = std::variant<std::monostate, std::int64_t, double>;
+/// Integers exactly, std::uint64_t where std::int64_t does not hold them; nothing where there is no number.
+using Extreme = std::variant<std::monostate, std::int64_t, std::uint64_t, double>;
 
 struct Statistics {
   std::int64_t elements = 0;

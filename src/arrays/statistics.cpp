@@ -136,9 +136,13 @@ Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
 
 template <class S>
 Extreme extreme(S value) {
+  if constexpr (std::is_same_v<S, std::uint64_t>) {
+    if (!std::in_range<std::int64_t>(value)) return value;
+  }
   if constexpr (std::is_integral_v<S>)
-    if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
-  return static_cast<double>(value);
+    return static_cast<std::int64_t>(value);
+  else
+    return static_cast<double>(value);
 }
 
 template <class T>
@@ -210,6 +214,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
                               const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto number = [](const Extreme& e) -> std::optional<double> {
     if (const auto* whole = std::get_if<std::int64_t>(&e)) return static_cast<double>(*whole);
+    if (const auto* large = std::get_if<std::uint64_t>(&e)) return static_cast<double>(*large);
     if (const auto* real = std::get_if<double>(&e); real != nullptr && std::isfinite(*real)) return *real;
     return std::nullopt;
   };

@@ -75,9 +75,8 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
           continue;
         }
         if (page < 0 || (claims.pages && page >= *claims.pages)) {
-          add("range", [&] {
-            return page < 0 ? std::string("below -1") : fmt::format("there are {} pages", *claims.pages);
-          });
+          add("range",
+              [&] { return page < 0 ? std::string("below -1") : check::there_are(*claims.pages, "page"); });
           continue;
         }
         ++used;

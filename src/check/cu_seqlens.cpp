@@ -64,7 +64,7 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
   if (n == 0)
     found.add("length", 0, [] { return Finding{"cu_seqlens", {}, {}, "it has no element, not even a 0"}; });
   else if (claims.tokens && last != *claims.tokens)
-    add("tokens", n - 1, last, [&] { return fmt::format("there are {} tokens", *claims.tokens); });
+    add("tokens", n - 1, last, [&] { return check::there_are(*claims.tokens, "token"); });
 
   found.facts()
       .add("sequences", "sequences", std::max<std::int64_t>(n - 1, 0), Unit::count)

@@ -90,7 +90,7 @@ class Checker {
     }
     if (claims_.m && !offsets_.empty() && offsets_.back() > *claims_.m)
       add("rows", name, std::ssize(offsets_) - 1, offsets_.back(),
-          [&] { return fmt::format("there are {} rows", *claims_.m); });
+          [&] { return check::there_are(*claims_.m, "row"); });
     if (claims_.group_sizes || claims_.topk_ids) compare_sizes(sizes_given());
   }
 
@@ -106,8 +106,8 @@ class Checker {
         if (ids[k] == -1) continue;
         if (ids[k] < 0 || ids[k] >= claims_.experts)
           throw std::move(Error(Error::Kind::input,
-                                fmt::format("element {} is {}; there are {} experts",
-                                            first + static_cast<std::int64_t>(k), ids[k], claims_.experts))
+                                fmt::format("element {} is {}; {}", first + static_cast<std::int64_t>(k),
+                                            ids[k], check::there_are(claims_.experts, "expert")))
                               .at(claims_.topk_ids->name()));
         ++sizes[static_cast<std::size_t>(ids[k])];
       }
@@ -176,13 +176,16 @@ class Checker {
     };
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
       room("rows for more");
-    else if (claims_.tm && claims_.m && groups_ > 0 && tiles_ != core::ceil_div(*claims_.m, *claims_.tm))
-      room(fmt::format("there are {}", core::ceil_div(*claims_.m, *claims_.tm)));
+    else if (const std::int64_t wanted =
+                 claims_.m && claims_.tm ? core::ceil_div(*claims_.m, *claims_.tm) : tiles_;
+             groups_ > 0 && tiles_ != wanted)
+      room(fmt::format("there {} {}", wanted == 1 ? "is" : "are", wanted));
     // Empty groups have steps without rows as well, for which there is no room.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
-      add_whole("num-tiles", "num_tiles", num_tiles_,
-                [&] { return fmt::format("there are {} entries", length); });
+      add_whole("num-tiles", "num_tiles", num_tiles_, [&] {
+        return length == 1 ? std::string("there is 1 entry") : fmt::format("there are {} entries", length);
+      });
     // Without tiles nothing is computed, whatever the labels say.
     steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
@@ -205,10 +208,10 @@ class Checker {
         if (!is_group)
           add("range", "group_ids", i, step.group, [&] {
             return step.group >= 0 && step.group < groups_ ? "a group that is not computed"
-                                                           : fmt::format("there are {} groups", groups_);
+                                                           : check::there_are(groups_, "group");
           });
         if (!is_tile)
-          add("range", "m_tile_ids", i, step.tile, [&] { return fmt::format("there are {} tiles", tiles_); });
+          add("range", "m_tile_ids", i, step.tile, [&] { return check::there_are(tiles_, "tile"); });
         if (i > 0 && step.group < group_before)
           add("order", "group_ids", i, step.group,
               [&] { return fmt::format("after group {}", group_before); });
@@ -261,9 +264,13 @@ class Checker {
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
     const auto dropped = [&](std::int64_t from, std::int64_t to) {
       add("dropped", "group_offsets", g, begin_of(g), [&] {
-        if (!claims_.tm) return fmt::format("tiles {} to {} have no step", from, to);
+        const auto without_step = [](const char* what, std::int64_t first_one, std::int64_t last_one) {
+          return first_one == last_one ? fmt::format("{} {} has no step", what, first_one)
+                                       : fmt::format("{}s {} to {} have no step", what, first_one, last_one);
+        };
+        if (!claims_.tm) return without_step("tile", from, to);
         const std::int64_t end = to == last ? end_of(g) : (to + 1) * *claims_.tm;
-        return fmt::format("rows {} to {} have no step", std::max(from * *claims_.tm, begin_of(g)), end - 1);
+        return without_step("row", std::max(from * *claims_.tm, begin_of(g)), end - 1);
       });
     };
     std::int64_t next = first;  // the first tile that no step has had
@@ -312,13 +319,20 @@ GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClai
     return found == group.attributes.end() ? "" : found->second;
   };
   if (attribute("ejk_command") != "group-metadata") return arrays;
-  const auto set = [&](std::optional<std::int64_t>& claim, const char* name, std::int64_t least) {
-    const auto number = parse_integer(attribute(name));
-    if (!claim && number && *number >= least) claim = number;
+  const Shape& offsets = arrays.group_offsets->shape();
+  const std::int64_t groups = offsets.size() == 1 ? std::max<std::int64_t>(offsets[0] - 1, 0) : 0;
+  const auto set = [&](std::optional<std::int64_t>& claim, const char* name, std::int64_t least,
+                       std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+    const std::string text = attribute(name);
+    if (claim || text.empty() || text == "all") return;
+    claim = parse_integer(text);
+    if (!claim || *claim < least || *claim > most)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: the attribute {} is '{}'", group.name, name, printable(text, 40)));
   };
   set(claims.tm, "tm", 1);
   set(claims.m, "m", 0);
-  set(claims.start_group, "start_group", 0);
+  set(claims.start_group, "start_group", 0, groups);
   set(claims.num_nonzero_groups, "num_nonzero_groups", 0);
   const std::string visits = attribute("visit_empty_groups");
   if (!claims.empty_groups && (visits == "true" || visits == "false"))

@@ -39,7 +39,7 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
           "group_sizes",
           {},
           fits ? ReportValue(static_cast<std::int64_t>(sum)) : ReportValue(static_cast<double>(sum)),
-          fmt::format("the sum of the sizes; there are {} rows", *m)};
+          "the sum of the sizes; " + check::there_are(*m, "row")};
     });
   load.describe(found.facts(), "group");
   return found;

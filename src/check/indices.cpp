@@ -59,7 +59,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
           if (key < 0)
             add("range", c, [] { return "below -1"; });
           else if (claims.keys && key >= *claims.keys)
-            add("range", c, [&] { return fmt::format("there are {} keys", *claims.keys); });
+            add("range", c, [&] { return check::there_are(*claims.keys, "key"); });
           else if (claims.causal && key > last)
             add("future", c, [&] { return fmt::format("query {} sees keys up to {}", query, last); });
           if (!part.seen.insert(key))

@@ -17,7 +17,7 @@
 
 #include "core/axis.hpp"
 #include "core/checked.hpp"
-#include "core/elements.hpp"
+#include "core/offsets.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "ejk/check.hpp"
@@ -64,6 +64,11 @@ inline void require_claim(const char* what, std::int64_t value, std::int64_t lea
     throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
 }
 
+/// "there are 3 tiles", "there is 1 tile".
+inline std::string there_are(std::int64_t count, const char* what) {
+  return count == 1 ? fmt::format("there is 1 {}", what) : fmt::format("there are {} {}s", count, what);
+}
+
 /// What is wrong with an offset that is less than the one before it.
 inline std::string less_than(std::int64_t before, std::int64_t value) {
   return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
@@ -75,19 +80,15 @@ struct Buffer {
   std::vector<std::int64_t> values;
 };
 
-/// Elements begin … end − 1 in C order of an array of rank 1 or more; what 63 bits do not hold is 2^63 − 1.
+/// Elements begin … end − 1 in C order of an array of rank 1 or more. Throws Error{input} where 63 bits do not hold one.
 inline std::span<const std::int64_t> read_range(const ArraySource& source, std::int64_t begin,
                                                 std::int64_t end, Buffer& buffer) {
-  const auto n = static_cast<std::size_t>(end - begin);
-  const auto size = static_cast<std::size_t>(size_of(source.dtype()));
-  buffer.raw.resize(n * size);
-  buffer.values.resize(n);
-  std::byte* at = buffer.raw.data();
+  buffer.values.resize(static_cast<std::size_t>(end - begin));
+  std::int64_t* at = buffer.values.data();
   core::for_each_box(source.shape(), begin, end, [&](const Shape& start, const Shape& count) {
-    source.read(start, count, at);
-    at += element_count(count) * static_cast<std::int64_t>(size);
+    core::read_integer_box(source, start, count, buffer.raw, at);
+    at += element_count(count);
   });
-  core::load_integers(source.dtype(), buffer.raw.data(), end - begin, buffer.values.data());
   return buffer.values;
 }
 

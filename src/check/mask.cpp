@@ -140,7 +140,9 @@ class MaskCheck {
       Shape index(shape.size());
       for (std::size_t d = shape.size(); d-- > 0; at /= shape[d]) index[d] = at % shape[d];
       ReportValue number;
-      if constexpr (std::is_integral_v<T>)
+      if constexpr (std::is_same_v<T, std::uint64_t>)
+        number = std::in_range<std::int64_t>(value) ? ReportValue(static_cast<std::int64_t>(value)) : value;
+      else if constexpr (std::is_integral_v<T>)
         number = static_cast<std::int64_t>(value);
       else
         number = static_cast<double>(

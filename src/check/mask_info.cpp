@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "check/integers.hpp"
@@ -132,12 +133,12 @@ class MaskInfoCheck {
       walk(shard * per_shard, (shard + 1) * per_shard);
     check_patterns();
     found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
-    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) check_padding(row);
     if (!claims_.masks.empty())
       compare();
     else
       for (std::int64_t row = 0; row < layout_.layout.rows; ++row)
         add_picture(row * (layout_.heads / layout_.layout.rows), states_of(row));
+    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) check_padding(row);
     return std::move(found_);
   }
 
@@ -335,20 +336,51 @@ class MaskInfoCheck {
     found_.add(rule, place(index), [&] { return Finding{fault.array, index, fault.value, fault.why}; });
   }
 
-  // The step that is to visit a block: where several do, that which stands in the block's own place of a grid
-  // that has a place for each block, else the first.
+  // The step that is to visit a block: where several do, that which stands in the block's own place, else the first
+  // whose neighbours are of blocks before and behind it, else the first.
   struct Visits {
     std::optional<std::size_t> step, again;
   };
-  Visits visits_of(const StoredSteps& steps, std::int64_t data) const {
-    Visits visits;
-    for (std::size_t p = 0; p < steps.states.size(); ++p) {
-      if (steps.states[p] == 0 || steps.data[p] != data) continue;
-      const bool own = is_whole(steps) && static_cast<std::int64_t>(p) == data;
-      if (visits.step && !visits.again) visits.again = own ? *visits.step : p;
-      if (!visits.step || own) visits.step = p;
-    }
-    return visits;
+  Visits visits_of(const StoredSteps& steps, std::int64_t data, const Mask* wanted) const {
+    std::vector<std::size_t> all;
+    for (std::size_t p = 0; p < steps.states.size(); ++p)
+      if (steps.states[p] != 0 && steps.data[p] == data) all.push_back(p);
+    if (all.empty()) return {};
+    if (all.size() == 1) return {all[0], {}};
+    const std::optional<std::size_t> own = own_place(steps, data, wanted);
+    auto step = std::find_if(all.begin(), all.end(), [&](std::size_t p) { return p == own; });
+    if (step == all.end())
+      step = std::find_if(all.begin(), all.end(), [&](std::size_t p) { return is_in_order(steps, p); });
+    if (step == all.end()) step = all.begin();
+    return {*step, step == all.begin() ? all[1] : all[0]};
+  }
+  bool is_in_order(const StoredSteps& steps, std::size_t p) const {
+    const auto computes = [&](std::size_t q) { return q < steps.states.size() && steps.states[q] != 0; };
+    return (p == 0 || !computes(p - 1) || steps.data[p - 1] < steps.data[p]) &&
+           (!computes(p + 1) || steps.data[p] < steps.data[p + 1]);
+  }
+  // Where a block's step stands: in a grid that is not shrunk at the block's index, else among the blocks that the
+  // mask has, which come one after the other, at the begin of the line in forward and at its end in dkv.
+  std::optional<std::size_t> own_place(const StoredSteps& steps, std::int64_t data,
+                                       const Mask* wanted) const {
+    if (is_whole(steps)) return static_cast<std::size_t>(data);
+    if (wanted == nullptr) return std::nullopt;
+    std::int64_t before = 0, behind = 0;
+    for (std::int64_t other = 0; other < layout_.data_limit; ++other)
+      if (has_block(steps, other, *wanted)) ++(other < data ? before : behind);
+    const std::int64_t place = arrays_.forward() ? before : std::ssize(steps.states) - behind;
+    return place < 0 ? std::nullopt : std::optional(static_cast<std::size_t>(place));
+  }
+  bool has_block(const StoredSteps& steps, std::int64_t data, const Mask& wanted) const {
+    const std::int64_t i = arrays_.forward() ? steps.first[1] : layout_.q_block(steps.first[1], data);
+    return state_of(wanted, i, arrays_.forward() ? data : steps.first[2]) != BlockState::empty;
+  }
+  // The mask that a row of the index arrays is to store, as far as it is known.
+  const Mask* mask_of(std::int64_t row) const {
+    if (claims_.masks.size() <= 1) return claims_.masks.empty() ? nullptr : &claims_.masks.front();
+    for (std::int64_t head = 0; head < layout_.heads; ++head)
+      if (layout_.row_of(head) == row) return &claims_.masks[static_cast<std::size_t>(head)];
+    return nullptr;
   }
   bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
 
@@ -356,7 +388,7 @@ class MaskInfoCheck {
     // Its steps are read anew only where the finding is kept.
     found_.add("twice", place_of_block(row, i, j), [&] {
       const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-      const Visits visits = visits_of(steps, steps.wanted);
+      const Visits visits = visits_of(steps, steps.wanted, mask_of(row));
       const std::size_t again = visits.again ? *visits.again : *visits.step;
       return Finding{
           "data_next", steps.index(again), steps.wanted,
@@ -398,7 +430,8 @@ class MaskInfoCheck {
 
   // --- beyond the lengths
 
-  // Elements where there is no query or no key: a kernel would compute them.
+  // Elements where there is no query or no key: a kernel would compute them. Of blocks that the mask has otherwise that
+  // comparison says what is wrong.
   void check_padding(std::int64_t row) {
     const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
     const std::int64_t all_q = layout_.layout.q_blocks * arrays_.block.q,
@@ -412,6 +445,7 @@ class MaskInfoCheck {
       for (const BlockGrid::Entry& entry : grid.row(i)) {
         const std::int64_t q_end = (i + 1) * arrays_.block.q, k_end = (entry.column + 1) * arrays_.block.kv;
         if (q_end <= q && k_end <= kv) continue;
+        if (wrong_.contains(place_of_block(row, i, entry.column))) continue;  // what is wrong is said already
         if (arrays_.is_computable() && entry.pattern != BlockGrid::kFull)
           continue;  // its elements are not stored
         const mask::Rectangle where{i * arrays_.block.q, q_end, entry.column * arrays_.block.kv, k_end};
@@ -434,7 +468,7 @@ class MaskInfoCheck {
     const std::int64_t q = pair.first, k = pair.second;
     found_.add("padding", place_of_block(row, i, j), [&] {
       const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-      const auto step = visits_of(steps, steps.wanted).step;
+      const auto step = visits_of(steps, steps.wanted, mask_of(row)).step;
       const Shape index = steps.index(*step);
       const std::string what = fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j,
                                            q, k, layout_.q_length, layout_.kv_length);
@@ -549,6 +583,11 @@ class MaskInfoCheck {
             wrong_blocks += shared.heads;
             if (states)
               (*states)[static_cast<std::size_t>(difference.i * layout_.layout.kv_blocks + difference.j)] = 3;
+            if ((difference.i + 1) * arrays_.block.q > layout_.q_length ||
+                (difference.j + 1) * arrays_.block.kv > layout_.kv_length) {
+              const std::scoped_lock lock(reading_);
+              wrong_.insert(place_of_block(shared.row, difference.i, difference.j));
+            }
             found.add(
                 difference.missing > 0 ? "missing" : "outside", pair.place(shared.head, difference),
                 [&] { return explain(shared, difference); }, shared.heads);
@@ -599,11 +638,11 @@ class MaskInfoCheck {
     };
     const auto should_be = [](std::int64_t value) { return fmt::format("should be {}", value); };
     const BlockState wanted_state = state_of(wanted, d.i, d.j);
-    const Visits visits = visits_of(steps, steps.wanted);
+    const Visits visits = visits_of(steps, steps.wanted, &wanted);
     if (visits.again) return finding("data_next", *visits.again, steps.data, "visits it as well");
     if (const auto p = visits.step) {
       if (wanted_state == BlockState::empty) {
-        if (const auto other = not_visited(steps, d, wanted))
+        if (const auto other = not_visited(steps, wanted))
           return finding("data_next", *p, steps.data, should_be(*other));
         return finding("block_mask", *p, steps.states, should_be(0));
       }
@@ -621,7 +660,7 @@ class MaskInfoCheck {
     }
     // Not visited: by a step that was to do it and visits something else, or nothing.
     for (std::size_t p = 0; p < steps.states.size(); ++p)
-      if (steps.states[p] != 0 && !is_wanted(steps, p, d, wanted))
+      if (steps.states[p] != 0 && !is_wanted(steps, p, wanted))
         return finding("data_next", p, steps.data, should_be(steps.wanted));
     const auto own = static_cast<std::size_t>(steps.wanted);
     if (is_whole(steps) && steps.states[own] == 0 && steps.data[own] == steps.wanted)
@@ -637,26 +676,22 @@ class MaskInfoCheck {
   }
 
   // Whether the block that a step visits holds a True of the mask that is wanted.
-  bool is_wanted(const StoredSteps& steps, std::size_t p, const BlockDifference& d,
-                 const Mask& wanted) const {
+  bool is_wanted(const StoredSteps& steps, std::size_t p, const Mask& wanted) const {
     const std::int64_t data = steps.data[p];
     if (data < 0 || data >= layout_.data_limit) return false;
-    if (visits_of(steps, data).step != p) return false;  // it is visited by another one
-    const std::int64_t i = arrays_.forward() ? d.i : layout_.q_block(steps.first[1], data);
-    return state_of(wanted, i, arrays_.forward() ? data : d.j) != BlockState::empty;
+    if (visits_of(steps, data, &wanted).step != p) return false;  // it is visited by another one
+    return has_block(steps, data, wanted);
   }
 
   // A block of the same line that the mask has and no step visits.
-  std::optional<std::int64_t> not_visited(const StoredSteps& steps, const BlockDifference& d,
-                                          const Mask& wanted) const {
+  std::optional<std::int64_t> not_visited(const StoredSteps& steps, const Mask& wanted) const {
     std::vector<bool> visited(static_cast<std::size_t>(layout_.data_limit));
     for (std::size_t p = 0; p < steps.states.size(); ++p)
       if (steps.states[p] != 0 && steps.data[p] >= 0 && steps.data[p] < layout_.data_limit)
         visited[static_cast<std::size_t>(steps.data[p])] = true;
     for (std::int64_t data = 0; data < layout_.data_limit; ++data) {
       if (visited[static_cast<std::size_t>(data)]) continue;
-      const std::int64_t i = arrays_.forward() ? d.i : layout_.q_block(steps.first[1], data);
-      if (state_of(wanted, i, arrays_.forward() ? data : d.j) != BlockState::empty) return data;
+      if (has_block(steps, data, wanted)) return data;
     }
     return std::nullopt;
   }
@@ -728,6 +763,7 @@ class MaskInfoCheck {
   Patterns patterns_;
   std::int64_t visited_ = 0, pictures_ = 0;
   mutable std::mutex reading_;
+  std::unordered_set<std::int64_t> wrong_;  // blocks beyond the lengths that differ from the mask
   bool may_be_shrunk_ = false;
 };
 

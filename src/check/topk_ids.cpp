@@ -54,7 +54,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
       }
       if (id < 0 || (experts && id >= *experts)) {
         add("range", c,
-            [&] { return id < 0 ? std::string("below -1") : fmt::format("there are {} experts", *experts); });
+            [&] { return id < 0 ? std::string("below -1") : check::there_are(*experts, "expert"); });
       } else {
         ++part.choices;
         if (experts) ++part.load[static_cast<std::size_t>(id)];

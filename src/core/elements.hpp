@@ -34,17 +34,6 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
   });
 }
 
-/// `count` elements in C order of an integer dtype; what 63 bits do not hold is 2^63 − 1.
-inline void load_integers(DType dtype, const std::byte* from, std::int64_t count, std::int64_t* out) {
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const T* values = reinterpret_cast<const T*>(from);
-      for (std::int64_t i = 0; i < count; ++i)
-        out[i] = std::cmp_less(values[i], INT64_MAX) ? static_cast<std::int64_t>(values[i]) : INT64_MAX;
-    }
-  });
-}
-
 /// A float that stands for x when it is rounded once more, to 16 bits: with an odd last place when it is not
 /// x.
 inline float rounded_to_odd(double x) {

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "core/axis.hpp"
 
 namespace ejk::core {
 
@@ -45,6 +48,29 @@ std::vector<std::int64_t> widened(const ArraySource& source, const char* what, c
 }
 
 }  // namespace
+
+void read_integer_box(const ArraySource& source, const Shape& start, const Shape& count,
+                      std::vector<std::byte>& raw, std::int64_t* out) {
+  const std::int64_t n = element_count(count);
+  raw.resize(static_cast<std::size_t>(n * size_of(source.dtype())));
+  source.read(start, count, raw.data());
+  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const T* values = reinterpret_cast<const T*>(raw.data());
+      bool fits = true;
+      for (std::int64_t i = 0; i < n; ++i) {
+        out[i] = static_cast<std::int64_t>(values[i]);
+        fits &= std::in_range<std::int64_t>(values[i]);
+      }
+      if (fits) return;
+      const std::int64_t at =
+          std::find_if(values, values + n, [](T x) { return !std::in_range<std::int64_t>(x); }) - values;
+      Shape index = index_of(count, at);
+      for (std::size_t d = 0; d < index.size(); ++d) index[d] += start[d];
+      throw invalid(source, fmt::format("element {} is {}, beyond 63 bits", to_string(index), values[at]));
+    }
+  });
+}
 
 std::vector<std::int64_t> read_integers(const ArraySource& source, const char* what) {
   check_kind(source, what);

@@ -1,12 +1,18 @@
 // 1-D integer arrays as 64-bit integers, and cu_seqlens, checked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "ejk/array.hpp"
 
 namespace ejk::core {
+
+/// The elements of a box of an integer array in C order, which are read to `raw` first. Throws Error{input} with the
+/// index of an element beyond 63 bits.
+void read_integer_box(const ArraySource& source, const Shape& start, const Shape& count,
+                      std::vector<std::byte>& raw, std::int64_t* out);
 
 /// All elements of a 1-D integer array. Throws Error{input}: another rank or dtype, an element beyond 63
 /// bits. `what` is what they are ("cu_seqlens", "segment ids").

@@ -75,7 +75,9 @@ std::map<std::string, std::string> ArrayFile::attributes(const std::string& obje
 ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::string& group) const {
   const bool is_hdf5 = reference_.container == ArrayReference::Container::hdf5;
   std::string path = group.empty() ? reference_.member : group;
-  const std::string name = core::printable(reference_.path + (path.empty() ? "" : ":" + path));
+  const bool is_stream = reference_.container == ArrayReference::Container::stream;
+  const std::string name =
+      is_stream ? "-" : core::printable(reference_.path + (path.empty() ? "" : ":" + path));
   if (!io::container(reference_.container).holds_several || (!is_hdf5 && !path.empty()))
     throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
         .hint("an HDF5 file or a group in one, an .npz or a folder holds several");

@@ -87,6 +87,12 @@ struct Vector64 {
 
 void stream_fence() { _mm_sfence(); }
 
+#define EJK_WIDENS_FLOAT16
+void widen_float16(const std::uint16_t* from, float* to) {
+  for (int i = 0; i < 32; i += 16)
+    _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+}
+
 #include "kernels/close.inl"
 #include "kernels/progression.inl"
 

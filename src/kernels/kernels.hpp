@@ -28,7 +28,7 @@ struct PairStats {
   bool close = false;
   std::int64_t zeros = 0;   // how many are 0 on both sides
   V difference = 0;         // the largest |a - e|
-  V relative = 0;           // the largest |a - e| / |e| where e is not 0
+  V relative = 0;           // the largest |a - e| / |e| where e is not 0, if it is above what is known
   std::uint64_t steps = 0;  // the most steps from one float to the next between a and e
   V difference_squares = 0, actual_squares = 0, expected_squares = 0;  // sums, in any order
 };
@@ -69,14 +69,19 @@ struct Kernels {
   void (*stream_fence)();
 
   /// What is said of n pairs, at most 2¹⁶, with |a - e| <= atol + rtol · |e| as close. 16-bit floats are
-  /// computed in float32, differences and quotients rounded to it.
+  /// computed in float32, differences and quotients rounded to it. Without |a - e| / |e| above `known` no quotient is
+  /// computed, and `relative` is at most that.
   using PairStats16 = PairStats<float>(const std::uint16_t* a, const std::uint16_t* e, std::int64_t n,
-                                       float rtol, float atol);
-  PairStats<float> (*pair_stats_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol);
+                                       float rtol, float atol, float known);
+  PairStats<float> (*pair_stats_32)(const float* a, const float* e, std::int64_t n, float rtol, float atol,
+                                    float known);
   PairStats<double> (*pair_stats_64)(const double* a, const double* e, std::int64_t n, double rtol,
-                                     double atol);
+                                     double atol, double known);
   PairStats16* pair_stats_f16;
   PairStats16* pair_stats_bf16;
+
+  /// n bytes are the same on both sides.
+  bool (*same_bytes)(const void* a, const void* e, std::int64_t n);
 
   /// differs[i] = 0 where a[i] and e[i] are equal, or |a - e| <= atol + rtol · |e| and both finite, or with
   /// `nan_agrees` both NaN; else 1. Returns how many are 1.

@@ -286,7 +286,9 @@ class Parser {
       if (name.empty()) {
         // A misspelt name is no value: only references may hold '='.
         const auto equals = value.find('=');
-        if (!kind.takes(Value::reference) && equals != std::string::npos) {
+        const bool is_reference =
+            position < kind.parameters.size() && kind.parameters[position].value == Value::reference;
+        if (!is_reference && equals != std::string::npos) {
           at_ = value_at;
           throw fail(
               fmt::format("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40)))

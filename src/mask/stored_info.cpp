@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/elements.hpp"
+#include "core/offsets.hpp"
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
@@ -190,7 +190,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
                                     dynamic->name()));
   }
   if (!block)
-    throw Error(Error::Kind::input, fmt::format("{}: nothing says how large its blocks are", group.name),
+    throw Error(Error::Kind::usage, fmt::format("{}: nothing says how large its blocks are", group.name),
                 Error::Code::unknown_block)
         .hint(fmt::format("from({}, block=QxK) says it", group.name));
   for (const std::int64_t length : {block->q, block->kv})
@@ -260,11 +260,8 @@ namespace {
 // A box of an integer array, each number as one of 64 bits.
 void read_integers(const ArraySource& array, const Shape& start, const Shape& count,
                    std::vector<std::byte>& raw, std::vector<std::int64_t>& out) {
-  const std::int64_t n = element_count(count);
-  raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
-  out.resize(static_cast<std::size_t>(n));
-  array.read(start, count, raw.data());
-  core::load_integers(array.dtype(), raw.data(), n, out.data());
+  out.resize(static_cast<std::size_t>(element_count(count)));
+  core::read_integer_box(array, start, count, raw, out.data());
 }
 
 }  // namespace

@@ -32,12 +32,14 @@ constexpr std::size_t kLongText = 4000;
 // A number as a script sorts it; empty where there is none.
 std::string sort_key(const ReportValue& value) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
+  if (const auto* whole = std::get_if<std::uint64_t>(&value)) return fmt::format("{}", *whole);
   if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
   return "";
 }
 
 bool is_number(const ReportValue& value) {
-  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
+  return std::holds_alternative<std::int64_t>(value) || std::holds_alternative<std::uint64_t>(value) ||
+         std::holds_alternative<double>(value);
 }
 
 class PageWriter {

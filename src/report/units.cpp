@@ -101,6 +101,10 @@ std::string number(const ReportValue& value, Unit unit) {
     if (unit == Unit::bytes) return core::format_bytes(*whole);
     return is_measure(unit) ? measure(static_cast<double>(*whole), unit) : core::format_count(*whole);
   }
+  if (const auto* large = std::get_if<std::uint64_t>(&value))
+    return is_measure(unit) ? measure(static_cast<double>(*large), unit)
+                            : core::format_count(static_cast<std::int64_t>(*large / 1000)) +
+                                  fmt::format(",{:03}", *large % 1000);
   if (const auto* real = std::get_if<double>(&value)) return measure(*real, unit);
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
   if (const auto* text = std::get_if<std::string>(&value)) return core::printable(*text);

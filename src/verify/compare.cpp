@@ -24,13 +24,14 @@
 #include "kernels/kernels.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
+#include "verify/judge.hpp"
 
 namespace ejk {
 
 namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-constexpr std::int64_t kBlock = 2048;  // elements
+constexpr std::int64_t kBlock = verify::Judge::kBlock;
 
 struct Pair {
   Extreme actual, expected;
@@ -77,6 +78,9 @@ struct Part {
 template <class T>
 struct Arithmetic {
   using Value = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  // What is at least this may be rounded to infinity.
+  static constexpr Value kOverflow =
+      std::is_same_v<T, float16> ? Value(65504) : std::numeric_limits<float>::max() / 2;
   static Value round(Value x) {
     if constexpr (arrays::is_half<T>)
       return arrays::widened(arrays::narrowed<T>(x));
@@ -111,9 +115,12 @@ double difference(std::uint64_t a, std::int64_t b) { return difference(b, a); }
 
 template <class V>
 Extreme extreme(V value) {
-  if constexpr (std::is_integral_v<V>)
+  if constexpr (std::is_integral_v<V>) {
     if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
-  return static_cast<double>(value);
+    return static_cast<std::uint64_t>(value);
+  } else {
+    return static_cast<double>(value);
+  }
 }
 
 // --- floats
@@ -129,44 +136,66 @@ class Floats {
     // A whole block is tested without rounding to T. So that what agrees there agrees by the definition too,
     // the tolerance is a little smaller: by more than two roundings can take away, of normal and subnormal
     // numbers.
-    constexpr V share = std::is_same_v<T, double>  ? V(0x1p-40)
-                        : std::is_same_v<T, float> ? V(0x1p-18)
-                                                   : V(0x1p-6);
-    constexpr V least = std::is_same_v<T, float16> ? V(0x1p-24) : V(0x1p-120);
-    sure_rtol_ = rtol_ * (1 - share);
-    sure_atol_ = std::max(atol_ * (1 - share) - least, V{0});
+    sure_rtol_ = rtol_ * (1 - kShare);
+    sure_atol_ = std::max(atol_ * (1 - kShare) - kLeast, V{0});
   }
 
-  kernels::PairStats<V> stats(const S* a, const S* e, std::int64_t n) const {
+  // `known`: quotients up to this need not be told.
+  kernels::PairStats<V> stats(const S* a, const S* e, std::int64_t n, V known) const {
     const kernels::Kernels& kernels = kernels::active();
     if constexpr (std::is_same_v<T, double>)
-      return kernels.pair_stats_64(a, e, n, sure_rtol_, sure_atol_);
+      return kernels.pair_stats_64(a, e, n, sure_rtol_, sure_atol_, known);
     else if constexpr (std::is_same_v<T, float>)
-      return kernels.pair_stats_32(a, e, n, sure_rtol_, sure_atol_);
+      return kernels.pair_stats_32(a, e, n, sure_rtol_, sure_atol_, known);
     else
       return (std::is_same_v<T, float16> ? kernels.pair_stats_f16 : kernels.pair_stats_bf16)(
           reinterpret_cast<const std::uint16_t*>(a), reinterpret_cast<const std::uint16_t*>(e), n, sure_rtol_,
-          sure_atol_);
+          sure_atol_, known);
   }
 
   static double apart(V x, V y) { return static_cast<double>(std::abs(x - y)); }
   static double relative(V x, V y) { return static_cast<double>(std::abs(x - y) / std::abs(y)); }
   static double ulps(V x, V y) { return difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y)); }
 
+  // differs[i] = 1 where they do not agree, else 0; how many do not.
+  std::int64_t mark(const V* a, const V* e, std::int64_t n, std::uint8_t* differs) const {
+    constexpr V kMost = std::numeric_limits<V>::max();
+    constexpr bool kRounds = arrays::is_half<T>;
+    std::int64_t count = 0, unsure = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const V x = a[i], y = e[i], apart = std::abs(x - y), size = std::abs(y);
+      const bool finite = (std::abs(x) <= kMost) & (size <= kMost);
+      const bool same = (x == y) | (nan_equal_ & (x != x) & (y != y));
+      // 16-bit floats that are near the edge of what is allowed are judged anew, rounded as they are by definition.
+      const V allowed = atol_ + rtol_ * size, beyond = kRounds ? allowed * (1 + kShare) + kLeast : allowed;
+      const bool near = finite & (apart <= (kRounds ? allowed * (1 - kShare) - kLeast : allowed));
+      const bool far = !finite | !kRounds | ((apart > beyond) & (beyond < Arithmetic<T>::kOverflow));
+      differs[i] = static_cast<std::uint8_t>(same | near ? 0 : far ? 1 : 2);
+      count += differs[i] & 1;
+      unsure += differs[i] >> 1;
+    }
+    for (std::int64_t i = 0; unsure > 0; ++i) {
+      if (differs[i] != 2) continue;
+      differs[i] = within(a[i], e[i], rtol_, atol_) ? 0 : 1;
+      count += differs[i];
+      --unsure;
+    }
+    return count;
+  }
+
   // Of finite numbers: those that do not agree.
   void look_for_violations(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
-    std::int64_t count = 0;
+    std::uint8_t differs[kBlock];
+    const std::int64_t count = mark(a, e, n, differs);
     V most = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const bool violates = !within(a[i], e[i], rtol_, atol_);
-      const V apart = violates ? std::abs(a[i] - e[i]) : V{0};
-      count += violates;
+      const V apart = differs[i] != 0 ? std::abs(a[i] - e[i]) : V{0};
       most = apart > most ? apart : most;
     }
     part.differing += count;
     if (count == 0 || (part.violation.found && !(static_cast<double>(most) > part.violation.measure))) return;
     for (std::int64_t i = 0; i < n; ++i)
-      if (std::abs(a[i] - e[i]) == most && !within(a[i], e[i], rtol_, atol_)) {
+      if (differs[i] != 0 && std::abs(a[i] - e[i]) == most) {
         part.violation.see(static_cast<double>(most), at + i, {extreme(a[i]), extreme(e[i])});
         return;
       }
@@ -205,6 +234,12 @@ class Floats {
   }
 
  private:
+  // What roundings may change a tolerance by, and more.
+  static constexpr V kShare = std::is_same_v<T, double>  ? V(0x1p-40)
+                              : std::is_same_v<T, float> ? V(0x1p-18)
+                                                         : V(0x1p-6);
+  static constexpr V kLeast = std::is_same_v<T, float16> ? V(0x1p-24) : V(0x1p-120);
+
   static V rounded(double x) {
     arrays::Stored<T> narrow{};
     arrays::cast<T>(x, narrow);
@@ -224,6 +259,22 @@ class Floats {
 struct Integers {
   float rtol, atol;
 
+  // `size`: of the expected one.
+  bool agree(bool equal, double amount, double size) const {
+    return equal || static_cast<float>(amount) <= atol + rtol * static_cast<float>(size);
+  }
+
+  template <class A, class E>
+  std::int64_t mark(const A* a, const E* e, std::int64_t n, std::uint8_t* differs) const {
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool equal = std::cmp_equal(a[i], e[i]);
+      differs[i] = !equal && !agree(equal, difference(a[i], e[i]), std::abs(static_cast<double>(e[i])));
+      count += differs[i];
+    }
+    return count;
+  }
+
   template <class A, class E>
   void look(const A* a, const E* e, std::int64_t n, std::int64_t at, Part& part) const {
     part.finite += n;
@@ -240,23 +291,37 @@ struct Integers {
       const Pair pair{extreme(x), extreme(y)};
       part.absolute.see(amount, at + i, pair);
       if (y != 0) part.relative.see(amount / size, at + i, pair);
-      if (equal || static_cast<float>(amount) <= atol + rtol * static_cast<float>(size)) continue;
+      if (agree(equal, amount, size)) continue;
       ++part.differing;
       part.violation.see(amount, at + i, pair);
     }
   }
 };
 
-// Of a block that is the same on both sides.
+// Of a block that is the same on both sides. Sums are in lanes, which the compiler makes vectors of.
 template <class W>
 void look_at_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
-  part.finite += n;
+  using Few = std::make_unsigned_t<W>;
+  using Square = std::conditional_t<sizeof(W) == 1, std::int32_t, double>;
+  constexpr std::int64_t kRun = 128, kLanes = 8;
   std::int64_t zeros = 0;
-  double squares = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    zeros += x[i] == 0;
-    squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  Square lanes[kLanes] = {};
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    const std::int64_t end = std::min(n, begin + kRun), whole = begin + (end - begin) / kLanes * kLanes;
+    Few in_run = 0;
+    for (std::int64_t i = begin; i < end; ++i) in_run = static_cast<Few>(in_run + (x[i] == 0));
+    zeros += static_cast<std::int64_t>(in_run);
+    const auto add = [&](std::int64_t i, std::int64_t lane) {
+      const auto value = static_cast<Square>(x[i]);
+      lanes[lane] += value * value;
+    };
+    for (std::int64_t i = begin; i < whole; i += kLanes)
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) add(i + lane, lane);
+    for (std::int64_t i = whole; i < end; ++i) add(i, 0);
   }
+  double squares = 0;
+  for (const Square lane : lanes) squares += static_cast<double>(lane);
+  part.finite += n;
   part.both_zero += zeros;
   part.squares.actual += squares;
   part.squares.expected += squares;
@@ -278,19 +343,42 @@ DType common_type(DType a, DType e) {
   return a == e ? a : std::max({a, e, DType::float32});
 }
 
-// A block of one side as another type: where it lies, or converted.
-class Block {
- public:
-  const std::byte* as(DType wanted, DType dtype, const std::byte* data, std::int64_t n) {
-    if (dtype == wanted) return data;
-    room_.resize(static_cast<std::size_t>(kBlock * size_of(wanted)));
-    arrays::convert_elements(dtype, data, wanted, room_.data(), n);
-    return room_.data();
-  }
+// n elements as another type: where they lie, or converted.
+const std::byte* as_type(DType wanted, DType dtype, const std::byte* data, std::int64_t n,
+                         std::vector<std::byte>& room) {
+  if (dtype == wanted) return data;
+  room.resize(static_cast<std::size_t>(kBlock * size_of(wanted)));
+  arrays::convert_elements(dtype, data, wanted, room.data(), n);
+  return room.data();
+}
 
- private:
-  std::vector<std::byte> room_;
-};
+// f(a, e) with both sides of a block as whole numbers of 64 bits.
+template <class F>
+void as_integers(DType actual, DType expected, const std::byte* a, const std::byte* e, std::int64_t n,
+                 verify::Judge::Room& room, F&& f) {
+  const auto wide = [](DType d) { return d == DType::uint64 ? d : DType::int64; };
+  const std::byte* p = as_type(wide(actual), actual, a, n, room.actual);
+  const std::byte* q = as_type(wide(expected), expected, e, n, room.expected);
+  const auto with = [&]<class A>(const A* values) {
+    if (expected == DType::uint64)
+      f(values, reinterpret_cast<const std::uint64_t*>(q));
+    else
+      f(values, reinterpret_cast<const std::int64_t*>(q));
+  };
+  if (actual == DType::uint64)
+    with(reinterpret_cast<const std::uint64_t*>(p));
+  else
+    with(reinterpret_cast<const std::int64_t*>(p));
+}
+
+// f of the type in which a block is computed.
+template <class F>
+void with_float(DType common, F&& f) {
+  if (common == DType::float16) f(std::type_identity<float16>());
+  if (common == DType::bfloat16) f(std::type_identity<bfloat16>());
+  if (common == DType::float32) f(std::type_identity<float>());
+  if (common == DType::float64) f(std::type_identity<double>());
+}
 
 class Comparer {
  public:
@@ -308,10 +396,7 @@ class Comparer {
       compare_integers(a, e, n, at, part);
       return;
     }
-    if (common_ == DType::float16) compare_floats<float16>(a, e, n, at, part);
-    if (common_ == DType::bfloat16) compare_floats<bfloat16>(a, e, n, at, part);
-    if (common_ == DType::float32) compare_floats<float>(a, e, n, at, part);
-    if (common_ == DType::float64) compare_floats<double>(a, e, n, at, part);
+    with_float(common_, [&]<class T>(std::type_identity<T>) { compare_floats<T>(a, e, n, at, part); });
   }
 
  private:
@@ -322,22 +407,13 @@ class Comparer {
       f(begin, std::min(kBlock, n - begin), a + begin * size_of(actual_), e + begin * size_of(expected_));
   }
 
-  bool same_bytes(const std::byte* a, const std::byte* e, std::int64_t n) const {
-    return actual_ == expected_ && std::memcmp(a, e, static_cast<std::size_t>(n * size_of(actual_))) == 0;
-  }
-
-  // Both sides of a block as one type.
-  struct TwoBlocks {
-    Block actual, expected;
-  };
-
   template <class T>
   void compare_floats(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                       Part& part) const {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
     const Floats<T> floats(rtol_, atol_, nan_);
-    TwoBlocks common, wide;
+    verify::Judge::Room room;
     // The largest of each kind so far, and the block that has it.
     struct Found {
       double measure = -1;
@@ -348,15 +424,16 @@ class Comparer {
     };
     Found absolute, relative, ulps;
     const auto as_wide = [&](std::int64_t begin, std::int64_t m, auto&& f) {
-      const std::byte* x = common.actual.as(common_, actual_, a + begin * size_of(actual_), m);
-      const std::byte* y = common.expected.as(common_, expected_, e + begin * size_of(expected_), m);
-      f(reinterpret_cast<const V*>(wide.actual.as(dtype_of<V>(), common_, x, m)),
-        reinterpret_cast<const V*>(wide.expected.as(dtype_of<V>(), common_, y, m)));
+      const std::byte* x = as_type(common_, actual_, a + begin * size_of(actual_), m, room.actual);
+      const std::byte* y = as_type(common_, expected_, e + begin * size_of(expected_), m, room.expected);
+      f(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, x, m, room.wide_actual)),
+        reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, y, m, room.wide_expected)));
     };
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
-      const std::byte* p = common.actual.as(common_, actual_, x, m);
-      const std::byte* q = common.expected.as(common_, expected_, y, m);
-      const auto stats = floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m);
+      const std::byte* p = as_type(common_, actual_, x, m, room.actual);
+      const std::byte* q = as_type(common_, expected_, y, m, room.expected);
+      const auto stats = floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m,
+                                      static_cast<V>(std::max(relative.measure, 0.0)));
       if (!stats.finite) {
         as_wide(begin, m, [&](const V* v, const V* w) { floats.look(v, w, m, at + begin, part); });
         return;
@@ -408,13 +485,13 @@ class Comparer {
   void compare_integers(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                         Part& part) const {
     const Integers integers{static_cast<float>(rtol_), static_cast<float>(atol_)};
-    TwoBlocks blocks;
-    const auto wide = [](DType d) { return d == DType::uint64 ? d : DType::int64; };
+    verify::Judge::Room room;
+    const bool one_type = actual_ == expected_;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
-      if (same_bytes(x, y, m)) {
+      if (one_type && kernels::active().same_bytes(x, y, m * size_of(actual_))) {
         dispatch(actual_, [&]<class T>(std::type_identity<T>) {
           if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 is 1
-            const std::byte* p = blocks.actual.as(DType::int8, actual_, x, m);
+            const std::byte* p = as_type(DType::int8, actual_, x, m, room.actual);
             look_at_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
           } else if constexpr (std::is_integral_v<T>) {
             look_at_equals(reinterpret_cast<const T*>(x), m, at + begin, part);
@@ -422,18 +499,8 @@ class Comparer {
         });
         return;
       }
-      const std::byte* p = blocks.actual.as(wide(actual_), actual_, x, m);
-      const std::byte* q = blocks.expected.as(wide(expected_), expected_, y, m);
-      const auto look = [&]<class A>(const A* values) {
-        if (expected_ == DType::uint64)
-          integers.look(values, reinterpret_cast<const std::uint64_t*>(q), m, at + begin, part);
-        else
-          integers.look(values, reinterpret_cast<const std::int64_t*>(q), m, at + begin, part);
-      };
-      if (actual_ == DType::uint64)
-        look(reinterpret_cast<const std::uint64_t*>(p));
-      else
-        look(reinterpret_cast<const std::int64_t*>(p));
+      as_integers(actual_, expected_, x, y, m, room,
+                  [&](const auto* p, const auto* q) { integers.look(p, q, m, at + begin, part); });
     });
   }
 
@@ -472,12 +539,47 @@ std::optional<double> cosine_of(const Squares& squares) {
 }
 
 ReportValue value_of(const Extreme& extreme) {
-  if (const auto* whole = std::get_if<std::int64_t>(&extreme)) return *whole;
-  if (const auto* real = std::get_if<double>(&extreme)) return *real;
-  return {};
+  return std::visit([](auto value) { return ReportValue(value); }, extreme);
 }
 
 }  // namespace
+
+std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
+                                 std::uint8_t* differs) const {
+  const bool one_type = actual_ == expected_;
+  if (is_whole(actual_) && is_whole(expected_)) {
+    if (one_type && kernels::active().same_bytes(a, e, n * size_of(actual_))) {
+      std::fill_n(differs, n, std::uint8_t{0});
+      return 0;
+    }
+    const Integers integers{static_cast<float>(rtol_), static_cast<float>(atol_)};
+    std::int64_t count = 0;
+    as_integers(actual_, expected_, a, e, n, room,
+                [&](const auto* p, const auto* q) { count = integers.mark(p, q, n, differs); });
+    return count;
+  }
+  std::int64_t count = 0;
+  const DType common = common_type(actual_, expected_);
+  with_float(common, [&]<class T>(std::type_identity<T>) {
+    using V = typename Floats<T>::V;
+    using S = arrays::Stored<T>;
+    const Floats<T> floats(rtol_, atol_, nan_);
+    const std::byte* p = as_type(common, actual_, a, n, room.actual);
+    const std::byte* q = as_type(common, expected_, e, n, room.expected);
+    // Quotients need not be told.
+    if (floats
+            .stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), n,
+                   std::numeric_limits<V>::max())
+            .close) {
+      std::fill_n(differs, n, std::uint8_t{0});
+      return;
+    }
+    count = floats.mark(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, p, n, room.wide_actual)),
+                        reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, q, n, room.wide_expected)),
+                        n, differs);
+  });
+  return count;
+}
 
 DefaultTolerance default_tolerance(DType actual, DType expected) {
   if (is_whole(actual) && is_whole(expected)) return {0, 0};

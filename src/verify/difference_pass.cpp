@@ -82,8 +82,9 @@ struct Counter {
       : differing_at(counts_of(plan.actual.shape())),
         zero_at(counts_of(plan.actual.shape())),
         tiles(static_cast<std::size_t>(plan.grid.rows * plan.grid.columns)) {
-    for (std::size_t h = 0; h < plan.hypotheses.size(); ++h)
-      verdicts.push_back({0, 0, 0, counts_of(plan.actual.shape()), counts_of(plan.actual.shape())});
+    verdicts.resize(plan.hypotheses.size());
+    if (!verdicts.empty())
+      verdicts.back().explained_at = verdicts.back().failed_at = counts_of(plan.actual.shape());
   }
 
   std::int64_t differing = 0, left = 0;
@@ -92,9 +93,12 @@ struct Counter {
   std::vector<Verdict> verdicts;
 
   Scratch scratch;
-  std::vector<std::byte> raw;
-  std::vector<double> actual, expected;
-  std::vector<std::uint8_t> differs, in_scope, holds;
+  Judge::Room room;
+  std::vector<std::byte> raw_actual, raw_expected;  // of a piece
+  std::vector<std::uint8_t> differs;                // of a piece
+  std::vector<std::uint8_t> block_differs;          // of blocks of it: whether any of them does
+  std::vector<double> actual, expected;             // of a line
+  std::vector<std::uint8_t> in_scope, holds;        // of a line
 };
 
 class Pass {
@@ -104,28 +108,37 @@ class Pass {
   void look_at_piece(Counter& c, const Shape& start, const Shape& count, std::uint64_t seed,
                      std::int64_t room, std::vector<Sample>& samples) const {
     const std::int64_t n = count[last_], elements = element_count(count), left_before = c.left;
-    const auto size = static_cast<std::size_t>(elements);
+    const auto size = static_cast<std::size_t>(n);
+    c.differs.resize(static_cast<std::size_t>(elements));
+    c.block_differs.resize(static_cast<std::size_t>(core::ceil_div(elements, Judge::kBlock)));
     c.actual.resize(size);
     c.expected.resize(size);
-    c.differs.resize(static_cast<std::size_t>(n));
-    c.in_scope.resize(static_cast<std::size_t>(n));
-    c.holds.resize(static_cast<std::size_t>(n));
-    const bool at_hand = plan_.actual.is_at_hand() && plan_.expected.is_at_hand();
-    if (!at_hand) {
-      plan_.actual.read(start, count, c.raw, c.actual.data());
-      plan_.expected.read(start, count, c.raw, c.expected.data());
-    }
+    c.in_scope.resize(size);
+    c.holds.resize(size);
+    const std::byte* a = plan_.actual.bytes(start, count, c.raw_actual);
+    const std::byte* e = plan_.expected.bytes(start, count, c.raw_expected);
+    const DType a_type = plan_.actual.source().dtype(), e_type = plan_.expected.source().dtype();
     Reservoir reservoir(room, seed);
     Shape at = start;
+    std::int64_t judged = 0;  // elements
     for (std::int64_t line = 0; line < elements; line += n) {
-      double *a = c.actual.data(), *e = c.expected.data();
-      if (at_hand) {  // one line at a time stays in the nearest cache
-        plan_.actual.line(at, n, c.raw, a);
-        plan_.expected.line(at, n, c.raw, e);
-      } else {
-        a += line, e += line;
+      // Block after block, while it is in the nearest cache.
+      for (; judged < line + n; judged = std::min(elements, judged + Judge::kBlock))
+        c.block_differs[static_cast<std::size_t>(judged / Judge::kBlock)] =
+            plan_.judge.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
+                             std::min(Judge::kBlock, elements - judged), c.room,
+                             c.differs.data() + judged) > 0;
+      const auto blocks = c.block_differs.begin();
+      const bool may_differ =
+          std::any_of(blocks + line / Judge::kBlock, blocks + core::ceil_div(line + n, Judge::kBlock),
+                      [](std::uint8_t differs) { return differs != 0; });
+      std::uint8_t* differs = c.differs.data() + line;
+      const std::int64_t left = may_differ ? count_of(differs, n) : 0;
+      if (left > 0 || !plan_.hypotheses.empty()) {
+        as_doubles(a_type, a + line * size_of(a_type), n, c.actual);
+        as_doubles(e_type, e + line * size_of(e_type), n, c.expected);
+        look_at_line(c, at, n, differs, left, left_before, reservoir, samples);
       }
-      look_at_line(c, at, n, a, e, left_before, reservoir, samples);
       for (std::size_t d = last_; d-- > 0;) {  // the next line of the piece
         if (++at[d] < start[d] + count[d]) break;
         at[d] = start[d];
@@ -134,10 +147,14 @@ class Pass {
   }
 
  private:
-  void look_at_line(Counter& c, const Shape& at, std::int64_t n, const double* a, const double* e,
+  static void as_doubles(DType dtype, const std::byte* from, std::int64_t n, std::vector<double>& to) {
+    arrays::convert_elements(dtype, from, DType::float64, reinterpret_cast<std::byte*>(to.data()), n);
+  }
+
+  // `left` of n elements differ.
+  void look_at_line(Counter& c, const Shape& at, std::int64_t n, std::uint8_t* differs, std::int64_t left,
                     std::int64_t left_before, Reservoir& reservoir, std::vector<Sample>& samples) const {
-    std::uint8_t* differs = c.differs.data();
-    std::int64_t left = plan_.agree.mark_differences(a, e, n, differs);
+    const double *a = c.actual.data(), *e = c.expected.data();
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
       std::fill_n(c.in_scope.begin(), n, std::uint8_t{0});
@@ -162,8 +179,9 @@ class Pass {
       verdict.explained += explained;
       verdict.unexplained += unexplained;
       verdict.contradicted += contradicted;
-      if (explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
-      if (failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
+      const bool is_last = h + 1 == plan_.hypotheses.size();
+      if (is_last && explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
+      if (is_last && failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
       left -= explained;
     }
     if (left == 0) return;
@@ -324,13 +342,20 @@ std::vector<bool> pieces_in(const Scope& scope, const Shape& shape) {
   return pieces;
 }
 
-std::int64_t pass_bytes(const Shape& shape) {
+std::int64_t pass_bytes(const Side& actual, const Side& expected) {
+  const Shape& shape = actual.shape();
   std::int64_t bins = 0;
-  for (const std::int64_t length : shape) bins += std::min(length, kMostBins) + 1;
+  for (const std::int64_t length : shape) bins += core::ceil_div(length, core::ceil_div(length, kMostBins));
   const std::int64_t elements = std::min(element_count(shape), kPieceElements);
-  const std::int64_t pieces = element_count(shape) / kPieceElements + 1;
-  return threads() * (elements * 40 + bins * 8 * 8) + bins * 8 * 8 + kMostSamples * 200 +
-         pieces * (arrays::bytes_of_a_box(shape.size()) + 64);
+  const std::int64_t line = std::min(shape.back(), elements);
+  const std::int64_t pieces = arrays::Boxes(shape, kPieceElements).size();
+  const std::int64_t counts = bins * 8 * 4;  // of differences and zeros, and of the last hypothesis
+  std::int64_t of_thread = counts + elements + line * 2 * 8 + line * (2 + 4 * 8);
+  for (const Side* side : {&actual, &expected})
+    if (!side->is_at_hand()) of_thread += elements * size_of(side->source().dtype());
+  const auto sample = static_cast<std::int64_t>(sizeof(Sample) + shape.size() * 8 + 16);
+  return std::min<std::int64_t>(threads(), pieces) * of_thread + counts +
+         samples_of_a_piece(pieces) * pieces * sample + pieces * (arrays::bytes_of_a_box(shape.size()) + 32);
 }
 
 }  // namespace ejk::verify

@@ -1,6 +1,6 @@
 // One pass over both sides of a comparison: which elements differ, which of them hypotheses account for, and how the
-// rest lies along the axes. Cost: reading both, some operations an element; lines without a difference are left
-// after one look.
+// rest lies along the axes. Cost: reading both, some operations an element; where nothing differs and no hypothesis is
+// tested that is the comparison's one look.
 // tests: tests/verify/test_explain.cpp
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "verify/hypothesis.hpp"
+#include "verify/judge.hpp"
 
 namespace ejk::verify {
 
@@ -26,10 +27,11 @@ struct IndexCounts {
 
 /// What a hypothesis came to.
 struct Verdict {
-  std::int64_t explained = 0;                        // differences that it accounts for
-  std::int64_t unexplained = 0;                      // differences in its scope that it does not
-  std::int64_t contradicted = 0;                     // elements in its scope that do not differ, and should
-  std::vector<IndexCounts> explained_at, failed_at;  // of the first; of the other two
+  std::int64_t explained = 0;     // differences that it accounts for
+  std::int64_t unexplained = 0;   // differences in its scope that it does not
+  std::int64_t contradicted = 0;  // elements in its scope that do not differ, and should
+  /// Of the first, and of the other two; of the last hypothesis alone.
+  std::vector<IndexCounts> explained_at, failed_at;
 };
 
 struct TileGrid {
@@ -51,7 +53,7 @@ struct PassResult {
 struct PassPlan {
   const Side& actual;
   const Side& expected;
-  Agreement agree;
+  Judge judge;
   std::vector<HypothesisPtr> hypotheses;  // the first that accounts for an element has it
   TileGrid grid;                          // without rows: no tiles
   std::vector<bool> pieces;               // the only ones to be looked at; empty: all
@@ -62,7 +64,7 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
 /// The pieces that hold elements of a scope.
 std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);
 
-/// Bytes that a pass takes, at most.
-std::int64_t pass_bytes(const Shape& shape);
+/// Bytes that a pass takes, and what it gives, at most.
+std::int64_t pass_bytes(const Side& actual, const Side& expected);
 
 }  // namespace ejk::verify

@@ -242,10 +242,15 @@ class Search {
  public:
   using Progress = std::function<void(std::int64_t)>;
 
-  Search(const Side& actual, const Side& expected, const verify::Agreement& agree, const Naming& naming,
-         const TileGrid& grid, Progress progress)
-      : actual_(actual), expected_(expected), agree_(agree), naming_(naming), progress_(std::move(progress)) {
-    rest_ = verify::run_pass({actual_, expected_, agree_, {}, grid, {}}, progress_);
+  Search(const Side& actual, const Side& expected, const verify::Judge& judge, const verify::Agreement& agree,
+         const Naming& naming, const TileGrid& grid, Progress progress)
+      : actual_(actual),
+        expected_(expected),
+        judge_(judge),
+        agree_(agree),
+        naming_(naming),
+        progress_(std::move(progress)) {
+    rest_ = verify::run_pass({actual_, expected_, judge_, {}, grid, {}}, progress_);
     all_ = rest_.left;
   }
 
@@ -303,10 +308,10 @@ class Search {
       all.push_back(hypothesis);
       std::vector<bool> pieces = verify::pieces_in(hypothesis->scope, naming_.shape);
       for (std::size_t p = 0; p < pieces.size(); ++p) pieces[p] = pieces[p] || rest_.pieces[p];
-      PassResult pass = verify::run_pass({actual_, expected_, agree_, all, {}, pieces}, progress_);
+      PassResult pass = verify::run_pass({actual_, expected_, judge_, all, {}, pieces}, progress_);
       ++passes_;
       const Verdict& verdict = pass.verdicts.back();
-      if (holds(verdict) && !is_scattered(narrowed) &&
+      if (holds(verdict) && !is_scattered(narrowed) && !is_sparse(hypothesis->scope, verdict.explained) &&
           static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
         accepted_.emplace_back(hypothesis, verdict.explained);
         rest_ = std::move(pass);
@@ -325,8 +330,16 @@ class Search {
     return ranges != nullptr && ranges->size() > 4 && verify::indices_in(*ranges) < 4 * std::ssize(*ranges);
   }
 
+  // An index here and there, with few elements each: those that happen to differ alike.
+  static bool is_sparse(const verify::Scope& scope, std::int64_t explained) {
+    return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
+      return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
+    });
+  }
+
   const Side& actual_;
   const Side& expected_;
+  const verify::Judge& judge_;
   verify::Agreement agree_;
   const Naming& naming_;
   Progress progress_;
@@ -350,27 +363,33 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   const Comparison& c = explained.comparison;
   if (c.close || !alike || shape.empty()) return explained;
 
+  const verify::Judge judge(actual.dtype(), expected.dtype(), c.rtol, c.atol, options.tolerance.nan);
   const verify::Agreement agree{c.rtol, c.atol, options.tolerance.nan == NanEqual::yes};
   const Side a(actual), e(expected);
-  Search search(a, e, agree, naming, grid, [&](std::int64_t done) {
+  Search search(a, e, judge, agree, naming, grid, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
   });
   explained.axes = axes_of(naming, search.rest());
   explained.runs = runs_of(naming, search.rest());
-  if (search.rest().differing == 0) {  // integers that float64 does not tell apart
-    explained.axes.clear();
-    explained.not_tried = "anything: the values differ by less than float64 holds";
+  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.rest().tiles);
+  const std::vector<verify::Sample>& samples = search.rest().samples;
+  if (std::all_of(samples.begin(), samples.end(), [](const auto& s) { return s.actual == s.expected; })) {
+    explained.not_tried = "anything: the values differ by less than float64 holds";  // large integers
     return explained;
   }
-  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.rest().tiles);
   search.find_explanations(explained);
   return explained;
 }
 
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected) {
-  constexpr std::int64_t kTileCounts = 2;  // of either pass that is held
-  return compare_bytes(actual, expected) + 4 * verify::pass_bytes(expected.shape()) +
-         (threads() + kTileCounts) * kPictureCells * kPictureCells * 8;
+  const std::int64_t compared = compare_bytes(actual, expected);
+  const Shape& shape = expected.shape();
+  if (element_count(shape) == 0 || shape.empty()) return compared;
+  const Side a(actual), e(expected);
+  constexpr std::int64_t kTiles = kPictureCells * kPictureCells * 8;
+  // The last pass, and the one before it, whose result is kept.
+  return std::max(compared,
+                  verify::finder_bytes(shape) + 2 * verify::pass_bytes(a, e) + (threads() + 2) * kTiles);
 }
 
 Report describe(const Explained& explained) {

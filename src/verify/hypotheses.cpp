@@ -29,6 +29,7 @@ using Samples = std::vector<const Sample*>;
 constexpr double kMostlyHolds = 0.95;
 constexpr std::size_t kFewest = 8;              // samples that say something
 constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
+constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements that are read to see how far a value goes
 
 Samples all_of(const Evidence& evidence) {
   Samples samples;
@@ -475,7 +476,13 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
 // among those of `expected`, line by line.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
-  const std::size_t most_alike = std::clamp<std::size_t>(n / 32, 32, 128);
+  // A value that too many others are like tells little: more are looked at where few differ.
+  std::size_t differing = 1;
+  for (std::size_t p = 0; p < lines.actual.size(); ++p)
+    for (std::size_t i = 0; i < n; ++i) differing += !agree(lines.actual[p][i], lines.expected[p][i]);
+  constexpr std::size_t kVotes = 1 << 24;
+  const std::size_t most_alike =
+      std::max(std::clamp<std::size_t>(n / 32, 32, 128), std::min(n / 8, kVotes / differing));
   std::vector<std::vector<std::pair<double, std::int64_t>>> sorted;
   for (const auto& line : lines.expected) {
     auto& pairs = sorted.emplace_back();
@@ -484,9 +491,11 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
     std::sort(pairs.begin(), pairs.end());
   }
   Moves from;
-  std::map<std::int64_t, std::size_t> votes;
+  std::vector<std::size_t> votes(n);  // of each index; those in `voted` are not 0
+  std::vector<std::int64_t> voted, alike;
   for (std::size_t i = 0; i < n; ++i) {
-    votes.clear();
+    for (const std::int64_t j : voted) votes[static_cast<std::size_t>(j)] = 0;
+    voted.clear();
     std::size_t asked = 0;
     double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
     for (std::size_t p = 0; p < sorted.size(); ++p) {
@@ -495,25 +504,29 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
       const double reach = 2 * (agree.atol + agree.rtol * std::abs(a));
       auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
                                  std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
-      std::vector<std::int64_t> alike;
+      alike.clear();
       for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= most_alike; ++at)
         if (agree(a, at->first)) alike.push_back(at->second);
       ++asked;
       // Beside the one that is meant there are so many others; where there are none, next to none.
       alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
       if (alike.size() > most_alike) continue;
-      for (const std::int64_t j : alike) ++votes[j];
+      for (const std::int64_t j : alike)
+        if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
     }
-    if (asked < 3) continue;
-    const auto best = std::max_element(votes.begin(), votes.end(),
-                                       [](const auto& x, const auto& y) { return x.second < y.second; });
-    if (best == votes.end()) continue;
-    const auto wanted = static_cast<double>(asked), got = static_cast<double>(best->second);
+    if (asked < 3 || voted.empty()) continue;
+    // Of equals the first index.
+    const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
+    const std::int64_t best =
+        *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
+          return votes_for(x) < votes_for(y) || (votes_for(x) == votes_for(y) && x > y);
+        });
+    const auto wanted = static_cast<double>(asked), got = static_cast<double>(votes_for(best));
     const double by_chance = std::min(alike_shares / wanted, 1.0);
     const double log_chance =
         std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
     const bool is_enough = got >= 0.5 * wanted && log_chance < std::log(1e-6);
-    if (is_enough) from[static_cast<std::int64_t>(i)] = best->first;
+    if (is_enough) from[static_cast<std::int64_t>(i)] = best;
   }
   return from;
 }
@@ -582,6 +595,13 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
     return {"shifted", fmt::format("index i of {} holds what belongs to i {} {} modulo {}", name,
                                    shorter < 0 ? "-" : "+", std::abs(shorter), length)};
   }
+  const std::int64_t last_step = from.rbegin()->second - from.rbegin()->first;
+  for (const std::int64_t by : {step, last_step})  // and the element at the end again and again
+    if (moved > 2 && by != 0 &&
+        all([&](const auto& p) { return p.second == std::clamp(p.first + by, std::int64_t{0}, length - 1); }))
+      return {"shifted",
+              fmt::format("index i of {} holds what belongs to i {} {}, at {} {}", name, by < 0 ? "-" : "+",
+                          std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
   for (std::int64_t size = 2; size < length; ++size) {
     const auto of_all = [&](auto&& rule) {
       std::int64_t fixed = 0;
@@ -640,11 +660,15 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
+// How many lines of an axis of this length are matched.
+std::int64_t matched_lines(std::int64_t length) {
+  return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
+}
+
 HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (length < 2 || length > kMostIndices || element_count(e.naming.shape) / length < 4) return nullptr;
-  const auto most_lines = static_cast<std::size_t>(std::clamp<std::int64_t>((1 << 22) / length, 8, 24));
-  const CrossLines lines = read_across(e, axis, most_lines);
+  const CrossLines lines = read_across(e, axis, static_cast<std::size_t>(matched_lines(length)));
   if (lines.actual.size() < 3) return nullptr;
   Moves from = match_indices(lines, e.agree);
   keep_what_is_left(from, e, axis);
@@ -891,7 +915,7 @@ class Unwritten final : public Hypothesis {
 class Grower {
  public:
   Grower(const Side& side, double value)
-      : side_(side), value_(value), budget_(element_count(side.shape()) + kAtOnce) {}
+      : side_(side), value_(value), budget_(element_count(side.shape()) + kGrowAtOnce) {}
 
   /// It has read more than any few boxes can have.
   bool is_exhausted() const { return budget_ < 0; }
@@ -925,7 +949,7 @@ class Grower {
         continue;
       }
       from += step * some;
-      at_once = std::min(2 * some, std::max<std::int64_t>(1, kAtOnce / face));
+      at_once = std::min(2 * some, std::max<std::int64_t>(1, kGrowAtOnce / face));
     }
     return from;
   }
@@ -933,7 +957,7 @@ class Grower {
   bool is_one_value(Shape start, Shape count) {
     // A face that is too large to be held goes in parts of its first axis.
     const std::int64_t n = element_count(count);
-    if (n > kAtOnce) {
+    if (n > kGrowAtOnce) {
       for (std::size_t d = 0; d < count.size(); ++d) {
         if (count[d] == 1) continue;
         const std::int64_t half = count[d] / 2;
@@ -951,7 +975,6 @@ class Grower {
     return std::all_of(values_.begin(), values_.end(), [&](double x) { return same(x, value_); });
   }
 
-  static constexpr std::int64_t kAtOnce = 1 << 18;
   const Side& side_;
   double value_;
   std::int64_t budget_;  // elements that may be read yet
@@ -1231,6 +1254,18 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
     text += (text.empty() ? "" : ", ") + part(d, ranges);
   }
   return text;
+}
+
+std::int64_t finder_bytes(const Shape& shape) {
+  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a list.
+  constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
+  std::int64_t bytes = kGrowAtOnce * 2 * 8;
+  for (const std::int64_t length : shape)
+    if (length > 0 && length <= kMostIndices)
+      bytes = std::max(bytes,
+                       std::min(matched_lines(length), element_count(shape) / length) * length * kOfElement +
+                           length * kOfIndex);
+  return std::min(bytes, element_count(shape) * (kOfElement + kOfIndex));
 }
 
 std::vector<Finder> finders(const Naming& naming) {

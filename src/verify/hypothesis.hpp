@@ -112,6 +112,9 @@ struct Finder {
 };
 std::vector<Finder> finders(const Naming& naming);
 
+/// Bytes that they take, at most.
+std::int64_t finder_bytes(const Shape& shape);
+
 /// The ranges that an increasing list of indices makes.
 std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
 /// How many indices they have.

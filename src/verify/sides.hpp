@@ -16,7 +16,8 @@
 
 namespace ejk::verify {
 
-/// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN.
+/// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN: of what a hypothesis predicts. Which elements
+/// of the arrays differ is said by the Judge.
 struct Agreement {
   double rtol = 0, atol = 0;
   bool nan = true;
@@ -43,6 +44,14 @@ class Side {
   const Shape& shape() const { return source_.shape(); }
   /// Elements may be read in any order at little cost.
   bool is_at_hand() const { return view_.has_value(); }
+
+  /// The elements in C order of a box whose elements follow one another, as they are: where they lie, or in `raw`.
+  const std::byte* bytes(const Shape& start, const Shape& count, std::vector<std::byte>& raw) const {
+    if (view_) return view_->data + offset(start);
+    raw.resize(static_cast<std::size_t>(element_count(count) * size_of(source_.dtype())));
+    source_.read(start, count, raw.data());
+    return raw.data();
+  }
 
   /// The box's elements in C order.
   void read(const Shape& start, const Shape& count, std::vector<std::byte>& raw, double* out) const {

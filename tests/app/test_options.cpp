@@ -3,12 +3,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "app/words.hpp"
+#include "commands.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/report.hpp"
+#include "parser.hpp"
+#include "provenance.hpp"
 
 using namespace ejk;
 using namespace ejk::app;
@@ -48,6 +52,22 @@ std::string message_of(auto&& f) {
 }
 
 }  // namespace
+
+TEST_CASE("settings of all commands have known names, so that files of another run lose them") {
+  const std::vector<std::string>& names = setting_names();
+  const auto look = [&](const Command& command) {
+    CAPTURE(command.name);
+    const Parser parser(command);
+    for (const std::string& name : parser.set.recorded()) {
+      CAPTURE(name);
+      CHECK(std::find(names.begin(), names.end(), name) != names.end());
+    }
+  };
+  for (const Command& command : commands()) {
+    if (command.declare != nullptr) look(command);
+    for (const Command& action : command.actions) look(action);
+  }
+}
 
 TEST_CASE("what decides a result is recorded under its own name, with the value that holds") {
   Words words;

@@ -5,6 +5,7 @@
 
 #include "check/artefacts.hpp"
 #include "ejk/groups.hpp"
+#include "io/support.hpp"
 
 using namespace ejk;
 using namespace artefacts;
@@ -180,6 +181,49 @@ TEST_CASE("what a file of ejk says of itself is a claim, unless another is made"
   CHECK(check_group_metadata(arrays, claims).count("shape") == 1);  // 9 rows make 3 tiles
   claims.m = 8;
   CHECK(check_group_metadata(arrays, claims).errors() == 0);
+}
+
+TEST_CASE("what a file of ejk says that cannot be is an error of the file") {
+  const GroupMetadata made = make_group_metadata(integers({3, 0, 5}), 8, 4);
+  ArrayGroup group{"g.h5",
+                   {{"group_offsets", make_source(made.group_offsets.view())},
+                    {"group_ids", make_source(made.group_ids.view())},
+                    {"m_tile_ids", make_source(made.m_tile_ids.view())},
+                    {"num_tiles", make_source(made.num_tiles.view())}},
+                   {{"ejk_command", "group-metadata"}, {"tm", "4"}, {"num_nonzero_groups", "all"}}};
+  GroupMetadataClaims fine;
+  group_metadata_in(group, fine);
+  CHECK_FALSE(fine.num_nonzero_groups);
+  for (const auto& [name, value] :
+       {std::pair("start_group", "4"), {"start_group", "-1"}, {"tm", "0"}, {"m", "x"}}) {
+    CAPTURE(name);
+    ArrayGroup wrong = group;
+    wrong.attributes[name] = value;
+    GroupMetadataClaims claims;
+    CHECK(test::contains(test::error_of(Error::Kind::input, [&] { group_metadata_in(wrong, claims); }),
+                         std::string("the attribute ") + name + " is '" + value + "'"));
+  }
+}
+
+TEST_CASE("one of something is not called several") {
+  Random random(26);
+  Metadata m(make_group_metadata(integers({10, 6}), 16, 5));
+  m.tiles[0] = 3;  // of group 0, which has tiles 0 and 1
+  m.groups[0] = 1;
+  const Findings found = m.check(random, {.tm = 5});
+  std::string messages;
+  for (const auto& [rule, finding] : found.kept()) messages += finding.message + "\n";
+  CHECK(test::contains(messages, "rows 0 to 4 have no step"));
+  Metadata one(make_group_metadata(integers({3}), 3, 4));
+  one.tiles[0] = 1;
+  const Findings of_one = one.check(random, {.tm = 4});
+  CHECK(of_one.kept()[0].finding.message == "there is 1 tile");
+  Metadata last(make_group_metadata(integers({4, 1}), 5, 4));
+  last.tiles[1] = 0;
+  const Findings of_last = last.check(random, {.tm = 4});
+  CHECK(of_last.count("dropped") == 1);
+  for (const auto& [rule, finding] : of_last.kept())
+    if (rule.name == "dropped") CHECK(finding.message == "row 4 has no step");
 }
 
 TEST_CASE("the message says which rows are left out") {

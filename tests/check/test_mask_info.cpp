@@ -221,6 +221,62 @@ TEST_CASE("one number that is changed is an error if and only if it alters what 
   CHECK(said > altered * 3 / 4);
 }
 
+TEST_CASE("of two steps for one block the one is named that should have had another") {
+  // Rows of a window have two or three blocks of eight, so that the grid is shrunk.
+  const std::vector<Mask> masks{local_mask(64, 64, 10, 10)};
+  ProcessMaskOptions how;
+  how.computable = false;
+  const MaskInfo info = process_mask(masks, {8, 8}, how);
+  const ArrayGroup right = stored_arrays(info);
+  const Array data = read_all(*right.find("data_next")), states = read_all(*right.find("block_mask"));
+  const std::int64_t width = data.shape()[2];
+  REQUIRE(width < 8);
+  const auto number = [](const Array& array, std::int64_t i, std::int64_t p) {
+    return static_cast<std::int64_t>(
+        array.elements<std::int8_t>()[static_cast<std::size_t>(i * array.shape()[2] + p)]);
+  };
+  for (std::int64_t i = 1; i < 7; ++i)
+    for (std::int64_t p = 0; p < width; ++p)
+      for (std::int64_t other = 0; other < width; ++other) {
+        if (other == p || number(states, i, p) == 0 || number(states, i, other) == 0) continue;
+        CAPTURE(i);
+        CAPTURE(p);
+        CAPTURE(other);
+        Array changed = Array::copy_of(data.view());
+        changed.elements<std::int8_t>()[static_cast<std::size_t>(i * width + p)] =
+            static_cast<std::int8_t>(number(data, i, other));
+        ArrayGroup wrong = right;
+        wrong.arrays["data_next"] = make_source(changed.view(), "data_next");
+        const Findings found = check_mask_info(wrong, {.masks = masks});
+        REQUIRE(found.errors() > 0);
+        for (const auto& [rule, finding] : found.kept()) {
+          CAPTURE(text_of(found));
+          if (finding.array == "data_next" && rule.severity == Severity::error)
+            CHECK(finding.index == Shape{0, i, p});
+        }
+      }
+}
+
+TEST_CASE("a block beyond the lengths that is not the mask's is said once") {
+  // 10 queries and keys in blocks of 4: the last block is partial in any mask.
+  const std::vector<Mask> masks{causal_mask(10, 10)};
+  ProcessMaskOptions how;
+  how.computable = false, how.pad = true;
+  const ArrayGroup right = stored_arrays(process_mask(masks, {4, 4}, how));
+  ArrayGroup wrong = right;
+  Array states = read_all(*right.find("block_mask"));
+  states.elements<std::int8_t>()[2] = 2;  // block (0, 2), which is empty
+  Array data = read_all(*right.find("data_next"));
+  data.elements<std::int8_t>()[2] = 2;
+  wrong.arrays["block_mask"] = make_source(states.view(), "block_mask");
+  wrong.arrays["data_next"] = make_source(data.view(), "data_next");
+  CHECK(check_mask_info(wrong).count("padding") == 1);
+  const Findings found = check_mask_info(wrong, {.masks = masks});
+  CAPTURE(text_of(found));
+  CHECK(found.count("outside") == 1);
+  CHECK(found.count("padding") == 0);
+}
+
 TEST_CASE("a check of a MaskInfo without a mask sees what is wrong by itself") {
   Random random(7);
   for (int n = 0; n < 300; ++n) {

@@ -650,6 +650,24 @@ TEST_CASE("attributes go to what is written into: file, group or dataset") {
   CHECK(attribute(path, "/", "key") == "again");
 }
 
+TEST_CASE("attributes of an earlier write go, and no others") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const NamedArray x{"x", make_source(counting({3}))};
+  using Attributes = std::map<std::string, std::string>;
+  const auto write = [&](const Attributes& attributes, const std::vector<std::string>& outdated) {
+    write_arrays(parse_reference(path + ":/g"), {x},
+                 {.overwrite = true, .attributes = attributes, .outdated = outdated});
+    return ArrayFile(path).attributes("/g");
+  };
+  write({{"made_by", "one"}, {"block", "8x8"}, {"note", "of the user"}}, {});
+  CHECK(write({{"made_by", "two"}, {"size", "3"}}, {"made_by", "block", "size"}) ==
+        Attributes{{"made_by", "two"}, {"size", "3"}, {"note", "of the user"}});
+  // Without the first name nothing says that they are of the same program.
+  CHECK(write({{"size", "4"}}, {"other", "made_by", "size"}) ==
+        Attributes{{"made_by", "two"}, {"size", "4"}, {"note", "of the user"}});
+}
+
 namespace {
 
 using Texts = std::map<std::string, std::string>;

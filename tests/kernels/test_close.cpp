@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,7 @@ bool is_close(double x, double y) {
 
 // The kernel that counts, of one instruction set.
 template <class Element, class V>
-using Kernel = PairStats<V>(const Element*, const Element*, std::int64_t, V, V);
+using Kernel = PairStats<V>(const Element*, const Element*, std::int64_t, V, V, V);
 
 // What a plain loop says of pairs of finite numbers, in V.
 template <class Element, class V, class Value>
@@ -75,7 +76,7 @@ void check_close(Kernel<Element, V>* kernel, const std::vector<Element>& values,
       e.push_back(large ? Element{0} : y);
     }
     const PairStats<V> wanted = plain<Element, V>(a, e, value);
-    const PairStats<V> got = kernel(a.data(), e.data(), n, V(0.25), V(1.5));
+    const PairStats<V> got = kernel(a.data(), e.data(), n, V(0.25), V(1.5), V{0});
     CHECK(got.finite);
     CHECK(got.close);
     CHECK(got.zeros == wanted.zeros);
@@ -87,16 +88,16 @@ void check_close(Kernel<Element, V>* kernel, const std::vector<Element>& values,
     for (std::size_t i = 0; i < a.size(); ++i) {
       const auto& [x, y] = far[next_far++ % far.size()];
       const auto was = std::pair(std::exchange(a[i], x), std::exchange(e[i], y));
-      const PairStats<V> found = kernel(a.data(), e.data(), n, V(0.25), V(1.5));
+      const PairStats<V> found = kernel(a.data(), e.data(), n, V(0.25), V(1.5), V{0});
       CHECK_FALSE(found.close);
       if (!std::isfinite(value(x)) || !std::isfinite(value(y))) CHECK_FALSE(found.finite);
       a[i] = was.first, e[i] = was.second;
     }
   }
   const std::vector<Element> many(60'001, Element{0});
-  CHECK(kernel(many.data(), many.data(), 60'001, V{0}, V{0}).zeros == 60'001);
+  CHECK(kernel(many.data(), many.data(), 60'001, V{0}, V{0}, V{0}).zeros == 60'001);
   const std::vector<Element> one(1, far[0].first), other(1, far[0].second);
-  CHECK_FALSE(kernel(one.data(), other.data(), 1, V{0}, V{0}).close);
+  CHECK_FALSE(kernel(one.data(), other.data(), 1, V{0}, V{0}, V{0}).close);
 }
 
 template <class V>
@@ -128,7 +129,7 @@ void check_every_half(Kernel<std::uint16_t, float>* kernel, int fraction_bits) {
       const double p = value_of(x, fraction_bits), q = value_of(y, fraction_bits);
       const bool finite = std::isfinite(p) && std::isfinite(q) && p * p + q * q + (p - q) * (p - q) < 0x1p128;
       const bool close = finite && std::abs(p - q) <= std::abs(q) / 64;
-      const PairStats<float> found = kernel(&x, &y, 1, 0x1p-6F, 0.0F);
+      const PairStats<float> found = kernel(&x, &y, 1, 0x1p-6F, 0.0F, 0.0F);
       const bool right =
           found.finite == finite && found.close == close &&
           (!finite || (found.zeros == (p == 0 && q == 0) && found.difference == std::abs(p - q) &&
@@ -144,7 +145,7 @@ void check_every_half(Kernel<std::uint16_t, float>* kernel, int fraction_bits) {
 
 template <class V, class Bits>
 void check_steps(Kernel<V, V>* kernel) {
-  const auto steps = [&](V x, V y) { return kernel(&x, &y, 1, V{0}, V{0}).steps; };
+  const auto steps = [&](V x, V y) { return kernel(&x, &y, 1, V{0}, V{0}, V{0}).steps; };
   CHECK(steps(1, 1) == 0);
   CHECK(steps(0, -V{0}) == 0);
   CHECK(steps(1, std::nextafter(V{1}, V{2})) == 1);
@@ -152,6 +153,77 @@ void check_steps(Kernel<V, V>* kernel) {
   const V least = std::numeric_limits<V>::denorm_min();
   CHECK(steps(least, -least) == 2);
   CHECK(steps(-1, 1) == 2 * std::uint64_t{std::bit_cast<Bits>(V{1})});
+}
+
+// The largest quotient is told where it is above what is known, to the last bit, and nothing else depends on that. Of
+// pairs of all sizes, subnormal ones too, a few steps apart; `next` makes one.
+template <class Element, class V, class Next, class Value>
+void check_known(Kernel<Element, V>* kernel, Next&& next, Value&& value) {
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<Element> a, e;
+    for (int i = 0; i < 1 + round % 70; ++i) {
+      const auto [x, y] = next();
+      a.push_back(x), e.push_back(round % 5 == 0 ? x : y);
+    }
+    const auto n = static_cast<std::int64_t>(a.size());
+    const PairStats<V> all = kernel(a.data(), e.data(), n, V(0.01), V(0), V(0));
+    if (!all.finite) continue;
+    CHECK(all.relative == plain<Element, V>(a, e, value).relative);
+    for (const V known : {all.relative, std::nextafter(all.relative, V{0}), all.relative / 2,
+                          all.relative * 2, V{0x1p-7F}, V{0x3p-9F}, std::numeric_limits<V>::max()}) {
+      const PairStats<V> got = kernel(a.data(), e.data(), n, V(0.01), V(0), known);
+      CHECK(got.finite);
+      CHECK(got.close == all.close);
+      CHECK(got.zeros == all.zeros);
+      CHECK(got.steps == all.steps);
+      CHECK(got.difference == all.difference);
+      if (all.relative > known)
+        CHECK(got.relative == all.relative);
+      else
+        CHECK(got.relative <= known);
+    }
+  }
+}
+
+template <class V, class Bits>
+void check_known_floats(Kernel<V, V>* kernel) {
+  std::mt19937_64 random(5);
+  check_known<V, V>(
+      kernel,
+      [&] {
+        const auto exponent =
+            static_cast<int>(random() % 3) == 0 ? std::numeric_limits<V>::min_exponent - 10 : -3;
+        const V x = std::ldexp(V(static_cast<double>(random() % 4096) / 4096 + 0.5), exponent);
+        auto bits = std::bit_cast<Bits>(x);
+        bits += static_cast<Bits>(random() % 4);
+        return std::pair(x, random() % 3 == 0 ? x : std::bit_cast<V>(bits));
+      },
+      [](V x) { return x; });
+}
+
+void check_known_halves(Kernel<std::uint16_t, float>* kernel, int fraction_bits) {
+  std::mt19937_64 random(6);
+  check_known<std::uint16_t, float>(
+      kernel,
+      [&] {
+        const auto x = static_cast<std::uint16_t>(random() % 3 == 0 ? random() % 64 : random() % 0x7000);
+        return std::pair(x, static_cast<std::uint16_t>(x + random() % 3));
+      },
+      [&](std::uint16_t bits) { return value_of(bits, fraction_bits); });
+}
+
+void check_same_bytes(const Kernels& row) {
+  std::vector<unsigned char> a(1700), e(1700);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = e[i] = static_cast<unsigned char>(i * 7);
+  for (const std::int64_t n : {0, 1, 63, 511, 512, 513, 1024, 1698}) {
+    CHECK(row.same_bytes(a.data() + 1, e.data() + 1, n));
+    for (std::int64_t i = 0; i <= n; i += 1 + n / 40) {
+      unsigned char& byte = e[static_cast<std::size_t>(i) + 1];  // the last one stands behind the end
+      byte ^= 0x10;
+      CHECK(row.same_bytes(a.data() + 1, e.data() + 1, n) == (i == n));
+      byte ^= 0x10;
+    }
+  }
 }
 
 // Of all kinds of numbers beside each other, at every length.
@@ -197,6 +269,11 @@ TEST_CASE("pairs are counted as a plain loop does on every instruction set at ha
     check_every_half(row->pair_stats_bf16, 7);
     check_steps<float, std::uint32_t>(row->pair_stats_32);
     check_steps<double, std::uint64_t>(row->pair_stats_64);
+    check_known_floats<float, std::uint32_t>(row->pair_stats_32);
+    check_known_floats<double, std::uint64_t>(row->pair_stats_64);
+    check_known_halves(row->pair_stats_f16, 10);
+    check_known_halves(row->pair_stats_bf16, 7);
+    check_same_bytes(*row);
     check_marks(*row);
   }
 }

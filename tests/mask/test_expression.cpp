@@ -240,6 +240,8 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);
   CHECK(failure("causal causal").find("expected '&', '|' or the end") != std::string::npos);
   CHECK(failure("causal(ofset=1)").find("causal has no argument 'ofset'") != std::string::npos);
+  CHECK(failure("from(x.h5, foo=1)").find("from has no argument 'foo'") != std::string::npos);
+  CHECK(failure("blocks(x.npy, sizes=4x4)").find("blocks has no argument 'sizes'") != std::string::npos);
   CHECK(failure("causal(offset=x)").find("offset=x is not a whole number") != std::string::npos);
   CHECK(failure("causal(offset=none)").find("not a whole number") != std::string::npos);
   CHECK(failure("causal(offset=99999999999999999999)").find("beyond 64 bits") != std::string::npos);

@@ -223,6 +223,103 @@ TEST_CASE("integers differ exactly when no tolerance is given") {
   CHECK(compare(odd, even).close);
 }
 
+TEST_CASE("integers beyond 63 bits are told exactly") {
+  const std::vector<std::uint64_t> a{(std::uint64_t{1} << 63) + 3, 1}, e{(std::uint64_t{1} << 63) + 1, 1};
+  const Comparison got = compare(Array::from<std::uint64_t>({2}, a), Array::from<std::uint64_t>({2}, e));
+  CHECK(std::get<std::uint64_t>(got.largest_absolute->actual) == a[0]);
+  CHECK(std::get<std::uint64_t>(got.largest_absolute->expected) == e[0]);
+  CHECK(got.largest_absolute->amount == 2);
+  const std::string json = to_json(describe(got), {"compare", {}}), text = to_text(describe(got));
+  CHECK(test::contains(json, "9223372036854775811"));
+  CHECK(test::contains(text, "9,223,372,036,854,775,809"));
+}
+
+TEST_CASE("blocks of integers that are the same count as others do") {
+  std::mt19937_64 random(4);
+  for (const DType dtype : test::kAllTypes) {
+    if (is_float(dtype)) continue;
+    CAPTURE(name_of(dtype));
+    for (const std::int64_t n : {1, 7, 8, 129, 2049, 5003}) {
+      Array x(dtype, {n});
+      double squares = 0;
+      std::int64_t zeros = 0;
+      dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+        if constexpr (std::is_integral_v<T>)
+          for (T& value : x.elements<T>()) {
+            value = static_cast<T>(random() % 3 == 0 ? 0 : std::is_same_v<T, bool> ? 1 : random());
+            squares += static_cast<double>(value) * static_cast<double>(value);
+            zeros += value == 0;
+          }
+      });
+      const Comparison same = compare(x, x);
+      CHECK(same.close);
+      CHECK(same.both_zero == zeros);
+      CHECK(same.finite == n);
+      CHECK(*same.rms == 0);
+      CHECK(same.cosine.has_value() == (squares > 0));
+      // Beside a block that differs the sums show.
+      Array y = Array::copy_of(x.view());
+      dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+        if constexpr (std::is_integral_v<T>)
+          y.elements<T>()[0] = static_cast<T>(y.elements<T>()[0] == 0 ? 1 : 0);
+      });
+      const Comparison other = compare(x, y);
+      double products = 0, squares_of_y = 0;
+      dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+        if constexpr (std::is_integral_v<T>)
+          for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+            const auto p = static_cast<double>(x.elements<T>()[i]),
+                       q = static_cast<double>(y.elements<T>()[i]);
+            products += p * q, squares_of_y += q * q;
+          }
+      });
+      CHECK(other.differing == 1);
+      if (squares > 0 && squares_of_y > 0)
+        CHECK(*other.cosine == doctest::Approx(products / std::sqrt(squares * squares_of_y)).epsilon(1e-9));
+    }
+  }
+}
+
+TEST_CASE("the largest quotient is that of a plain loop, however blocks follow one another") {
+  std::mt19937_64 random(8);
+  for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::float16})
+    for (int round = 0; round < 12; ++round) {
+      CAPTURE(name_of(dtype));
+      CAPTURE(round);
+      constexpr std::int64_t n = 9000;
+      Array a(DType::float32, {n}), e(DType::float32, {n});
+      for (std::size_t i = 0; i < n; ++i) {
+        const float x = static_cast<float>(random() % 2000) / 500 - 2;
+        e.elements<float>()[i] = x;
+        // Ever more, ever less, the same blocks, the same quotients.
+        const float by = round % 4 == 0   ? static_cast<float>(i) / n
+                         : round % 4 == 1 ? 1 - static_cast<float>(i) / n
+                         : round % 4 == 2 ? (i / 2048 == 1 ? 1.0F : 0.0F)
+                                          : 0.25F;
+        a.elements<float>()[i] = random() % 3 == 0 ? x : x + x * 0.01F * by;
+      }
+      const auto as = [&](const Array& x) { return read_all(*convert_array(make_source(x.view()), dtype)); };
+      const Array p = as(a), q = as(e);
+      const Array wide_p = read_all(*convert_array(make_source(p.view()), DType::float64)),
+                  wide_q = read_all(*convert_array(make_source(q.view()), DType::float64));
+      double most = -1;
+      std::int64_t at = -1;
+      for (std::size_t i = 0; i < n; ++i) {
+        const double x = wide_p.elements<double>()[i], y = wide_q.elements<double>()[i];
+        if (y == 0) continue;
+        const double quotient =
+            dtype == DType::float64
+                ? std::abs(x - y) / std::abs(y)
+                : static_cast<double>(std::abs(static_cast<float>(x) - static_cast<float>(y)) /
+                                      std::abs(static_cast<float>(y)));
+        if (quotient > most) most = quotient, at = static_cast<std::int64_t>(i);
+      }
+      const Comparison got = compare(p, q);
+      CHECK(got.largest_relative->amount == most);
+      CHECK(got.largest_relative->index == Shape{at});
+    }
+}
+
 TEST_CASE("the first of the worst is found, for any number of threads and any kind of source") {
   Array a(DType::float32, {3, 1'000'000}), e(DType::float32, {3, 1'000'000});
   for (std::size_t i = 0; i < 3'000'000; ++i)

@@ -220,6 +220,14 @@ std::vector<Planted> planted() {
        {300, 16},
        moved(0, [](auto i) { return std::max<std::int64_t>(i - 1, 0); }),
        {{"shifted", "index i of axis 0 holds what belongs to i - 1"}}},
+      {"rows two too far, the last one again",
+       {26, 40},
+       moved(0, [](auto i) { return std::min<std::int64_t>(i + 2, 25); }),
+       {{"shifted", "index i of axis 0 holds what belongs to i + 2, at most 25"}}},
+      {"rows three too early, the first one again",
+       {30, 3, 16},
+       moved(0, [](auto i) { return std::max<std::int64_t>(i - 3, 0); }),
+       {{"shifted", "index i of axis 0 holds what belongs to i - 3, at least 0"}}},
       {"columns in a circle",
        {48, 64},
        moved(1, [](auto i) { return (i + 5) % 64; }),
@@ -533,6 +541,40 @@ TEST_CASE("masks whose edge is elsewhere are not called unwritten") {
   }
 }
 
+TEST_CASE("where is of those elements that the comparison counts, at the edge of what is allowed too") {
+  std::mt19937_64 random(12);
+  const std::vector<std::pair<DType, DType>> types{
+      {DType::float16, DType::float16}, {DType::bfloat16, DType::bfloat16}, {DType::float32, DType::float32},
+      {DType::float64, DType::float64}, {DType::float16, DType::bfloat16},  {DType::int32, DType::int32},
+      {DType::int64, DType::float32}};
+  for (const auto& [of_actual, of_expected] : types)
+    for (int round = 0; round < 4; ++round) {
+      CAPTURE(name_of(of_actual));
+      CAPTURE(name_of(of_expected));
+      constexpr std::int64_t n = 20000;
+      const Tolerance tolerance{round % 2 == 0 ? 0.01 : 0.0, round < 2 ? 0.0 : 3.0};
+      Array a(DType::float32, {n}), e(DType::float32, {n});
+      for (std::size_t i = 0; i < n; ++i) {
+        const float x = std::ldexp(static_cast<float>(random() % 2048), static_cast<int>(random() % 12) - 6);
+        const auto allowed = static_cast<float>(*tolerance.atol + *tolerance.rtol * static_cast<double>(x));
+        e.elements<float>()[i] = x;
+        a.elements<float>()[i] = x + (random() % 2 == 0 ? 1 : -1) * allowed;
+        if (random() % 50 == 0) a.elements<float>()[i] = random() % 2 == 0 ? NAN : INFINITY;
+        if (random() % 50 == 0) e.elements<float>()[i] = random() % 2 == 0 ? NAN : INFINITY;
+        if (is_integer(of_actual) && !std::isfinite(a.elements<float>()[i])) a.elements<float>()[i] = 0;
+        if (is_integer(of_expected) && !std::isfinite(e.elements<float>()[i])) e.elements<float>()[i] = 0;
+      }
+      ExplainOptions options;
+      options.tolerance = tolerance;
+      const Explained found =
+          explain_difference(*in_memory(convert_array(make_source(a.view()), of_actual)),
+                             *in_memory(convert_array(make_source(e.view()), of_expected)), options);
+      REQUIRE(found.comparison.differing > 0);
+      REQUIRE(found.axes.size() == 1);
+      CHECK(found.axes[0].indices == found.comparison.differing);
+    }
+}
+
 TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have no story") {
   Array a(DType::int64, {32, 32}), e(DType::int64, {32, 32});
   for (std::size_t i = 0; i < 1024; ++i) {
@@ -543,6 +585,8 @@ TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have
   CHECK(found.comparison.differing == 64);
   CHECK(found.explanations.empty());
   CHECK(test::contains(found.not_tried, "float64"));
+  REQUIRE(found.axes.size() == 2);  // where they are is known
+  CHECK(found.axes[0].indices == 2);
 
   Array x = random_array({64, 64}, 3);
   for (std::size_t i = 0; i < 4096; i += 3) x.elements<float>()[i] = NAN;
@@ -575,6 +619,11 @@ TEST_CASE("integers that are off by one are told, and shuffled masks are not") {
   REQUIRE(off.explanations.size() == 1);
   CHECK(off.explanations[0].kind == "offset");
   CHECK(off.explanations[0].text == "axis 0 at 2000 to 3999: 1 too large");
+
+  // A few that rounding made one less are no part of the array.
+  for (std::size_t i = 0; i < 4000; ++i)
+    a.elements<std::int32_t>()[i] = e.elements<std::int32_t>()[i] - (i % 431 == 70 ? 1 : 0);
+  CHECK(explain_difference(*make_source(a.view()), *make_source(e.view())).explanations.empty());
 
   Array p(DType::boolean, {100, 100}), q(DType::boolean, {100, 100});
   std::mt19937_64 random(3);

@@ -118,10 +118,13 @@ Run check_position_ids(OptionSet& set) {
       .required();
   add_cu_seqlens(set, words->second);
   add_word(set, "--padding", words->claims.padding, at_least(0), "N",
-           "the position that padding has, as 1 in some tokenizers\n"
+           "the position that padding has, as 1 in some tokenizers; without --cu-seqlens\n"
            "Only where it does not go on from the position before it.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
+    if (words->claims.padding && !words->second.empty())
+      throw Error(Error::Kind::usage, "--padding goes without --cu-seqlens")
+          .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
@@ -217,9 +220,12 @@ Run check_indices(OptionSet& set) {
   add_word(
       set, "--offset", words->claims.offset,
       [](const std::string& word) { return read_integer(word, INT64_MIN); }, "OFFSET",
-      "query 0 stands at key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
+      "with --causal: query 0 stands at key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
+    if (words->claims.offset && !words->claims.causal)
+      throw Error(Error::Kind::usage, "--offset goes with --causal")
+          .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);
     inspection.needs(row_bytes(*indices));

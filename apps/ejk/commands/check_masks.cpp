@@ -66,7 +66,7 @@ std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& set
     const MaskShape shape = StoredMaskInfo(group, settings).shape();
     return shape.q_length == 0 ? Shape() : Shape{shape.heads, shape.q_length, shape.kv_length};
   } catch (const Error& error) {
-    if (error.kind() == Error::Kind::usage || error.code() == Error::Code::unknown_block) throw;
+    if (error.kind() == Error::Kind::usage) throw;
     return std::nullopt;
   }
 }

@@ -22,9 +22,7 @@ struct InfoOptions {
 };
 
 ReportValue value_of(const Extreme& extreme) {
-  if (const auto* whole = std::get_if<std::int64_t>(&extreme)) return *whole;
-  if (const auto* real = std::get_if<double>(&extreme)) return *real;
-  return {};
+  return std::visit([](auto value) { return ReportValue(value); }, extreme);
 }
 
 Table table() {

@@ -403,7 +403,9 @@ bool try_to_write(const WriteJob& job) {
   if (job.options.overwrite)
     for (const std::string& path : job.options.absent) call(request(Hdf5Call::remove).put(path));
   Message finish = request(Hdf5Call::finish);
-  finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.attributes.size()));
+  finish.put(job.attributes_at).put(static_cast<std::int64_t>(job.options.outdated.size()));
+  for (const std::string& key : job.options.outdated) finish.put(key);
+  finish.put(static_cast<std::int64_t>(job.options.attributes.size()));
   for (const auto& [key, value] : job.options.attributes) finish.put(key).put(value);
   call(finish);
   if (!file.replaces()) return file.commit_new();

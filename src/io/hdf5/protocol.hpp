@@ -32,7 +32,8 @@ enum class Hdf5Call : std::int64_t {
   write,
   // an array's path → nothing; whether or not there was one, there is none now
   remove,
-  // path of the object that gets attributes, how many, then each name and value → nothing; all is on its way
+  // path of the object that gets attributes; of those that go how many, then each name, if the first is there; of those
+  // that come how many, then each name and value → nothing; all is on its way
   finish,
 };
 

@@ -918,6 +918,15 @@ class Server {
     if (Reached reached = reach(path); reached.length < path.size()) make_groups(std::move(reached), path);
     Handle object =
         checked(H5Oopen(file_.id(), path.c_str(), links_.id()), H5Oclose, path, "cannot be opened");
+    const std::int64_t outdated = request.integer();
+    bool go = true;
+    for (std::int64_t n = outdated; n > 0; --n) {
+      const std::string key = request.text();
+      const bool is_there = go && H5Aexists(object.id(), key.c_str()) > 0;
+      if (is_there && H5Adelete(object.id(), key.c_str()) < 0)
+        throw library_error(path, fmt::format("attribute {}", core::printable(key)));
+      if (n == outdated) go = is_there;
+    }
     for (std::int64_t n = request.integer(); n > 0; --n) {
       const std::string key = request.text();
       put_attribute(path, object.id(), key, request.text());
