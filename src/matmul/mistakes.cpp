@@ -150,20 +150,19 @@ class Mistakes {
   }
 
   Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
-    const bool is_rounding = kind == "rounding";
-    return {std::move(kind),
-            std::move(text),
-            [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
-                                               double* values, double* allowed) {
-              const std::optional<Recipe> r = recipe(row);
-              if (!r) return false;
-              evaluate(*r, row, columns, values, allowed);
-              return true;
-            },
-            std::nullopt,
-            0,
-            true,
-            is_rounding};
+    Mistake made;
+    made.by_columns = true;
+    made.is_subtle = kind == "rounding";
+    made.kind = std::move(kind);
+    made.text = std::move(text);
+    made.values = [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
+                                                     double* values, double* allowed) {
+      const std::optional<Recipe> r = recipe(row);
+      if (!r) return false;
+      evaluate(*r, row, columns, values, allowed);
+      return true;
+    };
+    return made;
   }
 
   void add(std::string kind, std::string text, RecipeOf recipe) {

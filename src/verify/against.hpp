@@ -21,7 +21,7 @@ struct RowAxis {
   std::string name, plural;
   std::int64_t length = 0;
   Kind kind = Kind::part;
-  std::string none = "";  // rows that are on none of its indices: "rows of no group"
+  std::string none = {};  // rows that are on none of its indices: "rows of no group"
 };
 
 /// One array that was given, row by row.
