@@ -1,6 +1,8 @@
 // The parts of a run are made here, in the order in which mistakes are told: memory, options, threads, target.
 #include "job.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ejk/io.hpp"
@@ -59,6 +61,10 @@ bool Job::plan(Report report, std::int64_t peak_bytes) {
 }
 
 void Job::deliver(Report report, const std::vector<Output>& arrays) {
+  if (wants_picture() && report.pictures_left_out > 0)
+    report.warnings.push_back(
+        fmt::format("{} block picture{} left out: there are too many, or too large ones",
+                    report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
   // What cannot be drawn is told before anything is written.
   std::vector<FileContent> files = reporter_.pictures(report);
   statistics_.bytes_written =
@@ -72,13 +78,14 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
 
 void Job::deliver_text(const std::string& text, Report report) {
   if (json()) return deliver(std::move(report), {});
-  write_files(reporter_.page(report));
   phase(Phase::write, [&] { write_text(stdout, text, "cannot write to stdout"); });
-  Report beside;
-  beside.warnings = std::move(report.warnings);
   statistics_.bytes_read = inputs.bytes_read();
   statistics_.bytes_written = static_cast<std::int64_t>(text.size());
+  Report beside;
   reporter_.add_statistics(beside, statistics_);
+  for (const Report::Item& item : beside.items) report.add(item);
+  write_files(reporter_.page(report));
+  beside.warnings = std::move(report.warnings);
   reporter_.print(beside, true);
 }
 

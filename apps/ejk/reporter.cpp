@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "ejk/text.hpp"
@@ -54,13 +56,17 @@ ReportEnvelope Reporter::envelope() const {
 void Reporter::check_files() const {
   const std::pair<const char*, const std::string*> files[] = {
       {"--output", &shared_.output}, {"--html", &shared_.html}, {"--picture", &shared_.picture}};
-  for (const auto& [option, path] : files)
-    for (const auto& [other, same] : files)
-      if (!path->empty() && option != other && *path == *same)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: {} and {} name the same file", printable(*path), option, other));
+  const auto is_same = [](const std::string& a, const std::string& b) {
+    std::error_code failed;  // then there are no two links to one file
+    return a == b || std::filesystem::equivalent(a, b, failed);
+  };
+  for (const auto& file : files)
+    for (const auto& other : files)
+      if (!file.second->empty() && file.first != other.first && is_same(*file.second, *other.second))
+        throw Error(Error::Kind::usage, fmt::format("{}: {} and {} name the same file",
+                                                    printable(*file.second), file.first, other.first));
   for (const std::string* path : {&shared_.html, &shared_.picture})
-    if (!path->empty() && !shared_.dry_run) check_file(*path);
+    if (!path->empty()) check_file(*path);
 }
 
 std::vector<FileContent> Reporter::pictures(const Report& report) const {
@@ -70,11 +76,15 @@ std::vector<FileContent> Reporter::pictures(const Report& report) const {
   const std::size_t dot = path.rfind('.');
   const std::vector<const BlockPicture*> pictures = pictures_of(report);
   if (pictures.empty())
-    throw Error(Error::Kind::input, fmt::format("{}: there are no blocks to draw", printable(path)));
+    throw Error(Error::Kind::input,
+                fmt::format("{}: {}", printable(path),
+                            report.pictures_left_out > 0 ? "there are too many blocks to draw"
+                                                         : "there are no blocks to draw"));
   const std::string by = envelope().command_line;
   for (std::size_t n = 0; n < pictures.size(); ++n) {
     const std::string name =
         pictures.size() == 1 ? path : fmt::format("{}-{}{}", path.substr(0, dot), n, path.substr(dot));
+    check_file(name);
     try {
       files.push_back({name, path.ends_with(".png") ? to_png(*pictures[n], by) : to_svg(*pictures[n], by)});
     } catch (Error& error) {

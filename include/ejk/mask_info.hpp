@@ -154,6 +154,7 @@ class StoredMaskInfo {
 /// The arrays of a MaskInfo as they are stored, with what else is known of them as attributes; valid as long
 /// as it is.
 ArrayGroup stored_arrays(const MaskInfo& info);
+ArrayGroup stored_arrays(MaskInfo&&) = delete;
 
 namespace mask {
 struct InfoPlan;
@@ -198,5 +199,7 @@ Report describe(const MaskInfo& info);
 /// A mask's blocks of the smallest size, a power of two, that gives at most 2048 a side: single elements of a
 /// mask that is not longer. Reads the mask; memory: the states. Pages alone show it.
 BlockPicture picture_of(const Mask& mask, std::string key, std::string title);
+/// Memory that this takes, and a page of it.
+std::int64_t picture_bytes(const Mask& mask);
 
 }  // namespace ejk

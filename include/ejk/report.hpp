@@ -78,10 +78,12 @@ struct BlockDetails {
   /// empty: unknown. A power of two.
   std::int64_t blocks_per_cell = 1;
   std::vector<double> density;
-  /// What empties blocks ("causal"), at most 26.
-  std::vector<std::string> causes;
-  /// For each block of a row the index of what empties it; anything else: not known, or not empty.
-  std::function<void(std::int64_t row, std::uint8_t* causes)> causes_of;
+  /// The terms of which each may empty a block ("causal"), at most 31.
+  std::vector<std::string> terms;
+  /// For each block of a row the terms that are empty in it, a bit each; kNoTermAlone where none is and yet
+  /// nothing is left; 0: not known, or not empty.
+  static constexpr std::uint32_t kNoTermAlone = std::uint32_t{1} << 31;
+  std::function<void(std::int64_t row, std::uint32_t* terms)> emptied_by;
 };
 
 /// A grid of block states (0 empty, 1 partial, 2 full, 3 marked). In text it is drawn at the window's width: a
@@ -135,8 +137,9 @@ struct Report {
   using Item = std::variant<Field, Table, BlockPicture, Section, Remark, JsonField, Line>;
 
   std::vector<Item> items;
-  std::vector<std::string> warnings;  // in text on stderr, in JSON under "warnings"
-  bool without_text = false;          // the text is empty: the exit status says it all
+  std::vector<std::string> warnings;   // in text on stderr, in JSON under "warnings"
+  bool without_text = false;           // the text is empty: the exit status says it all
+  std::int64_t pictures_left_out = 0;  // block pictures that it would have, were they not so many or large
 
   Report& add(std::string key, std::string label, ReportValue value, Unit unit = Unit::none) {
     items.emplace_back(Field{std::move(key), std::move(label), std::move(value), unit});
@@ -168,8 +171,8 @@ std::string to_json(const Report& report, const ReportEnvelope& envelope);
 
 /// One HTML page that holds all that it shows and asks for nothing, as its Content-Security-Policy says. It can
 /// be read without scripts; with them tables sort, and block pictures zoom and say what is under the pointer.
-/// Equal reports give equal bytes. Bytes: at most some 200 KiB for pictures, and the rows of tables, of which
-/// each shows the first 500.
+/// Equal reports give equal bytes. Bytes: some 30 KiB, at most 130 KiB for pictures and 120 KiB for tables, which
+/// then show their first rows, at most 500, and count the others.
 std::string to_html(const Report& report, const ReportEnvelope& envelope);
 
 /// The block pictures of a report and its sections, in its order; valid as long as the report.

@@ -64,7 +64,7 @@ struct BlockSizeCost {
   double mean_row_blocks = 0;
 
   /// The blocks of each distinct mask. None where the masks have more than kMostDrawn blocks in all.
-  static constexpr std::int64_t kMostDrawn = std::int64_t{1} << 22;
+  static constexpr std::int64_t kMostDrawn = std::int64_t{1} << 26;
   std::vector<BlockPicture> pictures;
 };
 

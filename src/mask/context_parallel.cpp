@@ -2,13 +2,16 @@
 // what a rank does is the sum over its runs, and what it sees the union.
 //
 // Cost: for each distribution the union of the runs' keys, a bit each; a rank is chosen for each block of
-// queries by looking at all ranks.
+// queries from queues of ranks by their load.
 // tests: tests/mask/test_sparsity.cpp
 #include "mask/context_parallel.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <queue>
+#include <utility>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -49,18 +52,25 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
     return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
   });
 
-  // So many ranks get one block more than `most`.
+  // So many ranks get one block more than `most`. Ranks by load, then by number: those with fewer blocks than
+  // `most`, and those with as many, which may take one more.
   const std::int64_t most = blocks / ranks;
   std::int64_t extra = blocks % ranks;
-  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks)), held(load.size());
+  using Load = std::pair<std::int64_t, std::int64_t>;  // and rank
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> below, at_most;
+  std::vector<std::int64_t> held(static_cast<std::size_t>(ranks));
+  for (std::int64_t r = 0; r < ranks; ++r) (most > 0 ? below : at_most).emplace(0, r);
   for (const std::int64_t block : order) {
-    std::optional<std::size_t> least;
-    for (std::size_t r = 0; r < load.size(); ++r)
-      if ((held[r] < most || (held[r] == most && extra > 0)) && (!least || load[r] < load[*least])) least = r;
-    extra -= held[*least] == most ? 1 : 0;
-    ++held[*least];
-    load[*least] += work[static_cast<std::size_t>(block)];
-    rank_of[static_cast<std::size_t>(block)] = static_cast<std::int64_t>(*least);
+    const bool is_extra = below.empty() || (extra > 0 && !at_most.empty() && at_most.top() < below.top());
+    auto& from = is_extra ? at_most : below;
+    const auto [load, rank] = from.top();
+    from.pop();
+    extra -= is_extra ? 1 : 0;
+    if (++held[static_cast<std::size_t>(rank)] <= most) {
+      const Load more{load + work[static_cast<std::size_t>(block)], rank};
+      (held[static_cast<std::size_t>(rank)] < most ? below : at_most).push(more);
+    }
+    rank_of[static_cast<std::size_t>(block)] = rank;
   }
   std::vector<std::int64_t> of_runs;
   for (std::int64_t r = 0; r < runs.count(); ++r)

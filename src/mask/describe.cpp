@@ -236,6 +236,7 @@ Report describe(const MaskInfo& info) {
     picture.page_only = u >= kScreens;
     report.add(std::move(picture));
   }
+  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(info.summaries) - std::int64_t{kPictures});
   if (blind_rows > 0)
     report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",
                                           core::format_count(blind_rows), core::format_count(heads * q)));

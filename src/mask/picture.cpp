@@ -1,18 +1,16 @@
 // Block pictures of masks. What a page says beside the states is worked out when a page is made: how dense cells
 // of blocks are, from what the pass over the mask counted, and which of the masks whose intersection this is
-// emptied a block, by asking each for its blocks once more. No element is looked at for that.
+// emptied a block, by asking each for its blocks once more. Elements are looked at only where none of them knows.
 //
 // tests: tests/mask/test_picture.cpp
 #include "mask/picture.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/parallel.hpp"
 #include "mask/node.hpp"
 #include "mask/scan.hpp"
 
@@ -52,62 +50,68 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
   return shares;
 }
 
-// Which factors are empty in a block, as an index into texts: of up to four factors any combination of them, of
-// more the first; after them the case that none is and yet nothing is left.
+// Which factors are empty in an empty block. Where none is known to be, those that can only be read are read, if
+// that may be done in any order.
 class Causes {
  public:
-  Causes(const Mask& mask, BlockShape block) : block_(block), mask_(mask) {
-    std::vector<Mask> factors = mask.node().factors();
-    if (factors.empty()) factors = {mask};
-    if (factors.size() > kMost) factors.erase(factors.begin() + kMost, factors.end());
-    all_ = factors.size() <= kCombined;
-    for (const Mask& factor : factors) classifiers_.push_back(factor.node().classifier(block.q, block.kv));
-    states_.resize(static_cast<std::size_t>(core::ceil_div(mask.kv_length(), block.kv)));
-    if (all_) {
-      for (std::size_t some = 1; some < std::size_t{1} << factors.size(); ++some) {
-        std::string text;
-        for (std::size_t f = 0; f < factors.size(); ++f)
-          if ((some >> f & 1) != 0) text += (text.empty() ? "" : ", ") + factors[f].text();
-        texts_.push_back(std::move(text));
-      }
-    } else {
-      for (const Mask& factor : factors) texts_.push_back(factor.text());
-    }
-    if (factors.size() > 1) texts_.emplace_back("no term alone");
+  Causes(const Mask& mask, BlockShape block)
+      : block_(block),
+        factors_(mask.node().factors()),
+        states_(static_cast<std::size_t>(core::ceil_div(mask.kv_length(), block.kv))) {
+    if (factors_.empty()) factors_ = {mask};
+    if (factors_.size() > kMost) factors_.erase(factors_.begin() + kMost, factors_.end());
+    for (const Mask& factor : factors_) classifiers_.push_back(factor.node().classifier(block.q, block.kv));
   }
 
-  const std::vector<std::string>& texts() const { return texts_; }
+  std::vector<std::string> texts() const {
+    std::vector<std::string> texts;
+    for (const Mask& factor : factors_) texts.push_back(factor.text());
+    return texts;
+  }
 
-  void of_row(std::int64_t row, std::uint8_t* causes) {
-    const std::int64_t begin = row * block_.q, end = std::min(begin + block_.q, mask_.q_length());
-    std::vector<std::uint32_t> empty(states_.size()), open(states_.size());
-    for (std::size_t f = 0; f < classifiers_.size(); ++f) {
+  void of_row(std::int64_t row, const std::uint8_t* blocks, std::uint32_t* terms) {
+    const std::int64_t begin = row * block_.q, end = std::min(begin + block_.q, factors_[0].q_length());
+    std::vector<std::uint32_t> undecided(states_.size());
+    std::fill(terms, terms + states_.size(), 0);
+    for (std::size_t f = 0; f < factors_.size(); ++f) {
       classifiers_[f]->classify(begin, end, states_.data());
       for (std::size_t c = 0; c < states_.size(); ++c) {
-        empty[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::empty) << f;
-        open[c] |= static_cast<std::uint32_t>(states_[c] != BlockState::full) << f;
+        terms[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::empty) << f;
+        undecided[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::undecided) << f;
       }
     }
-    const std::size_t none = texts_.size() - (classifiers_.size() > 1 ? 1 : 0);
     for (std::size_t c = 0; c < states_.size(); ++c) {
-      // Where a single one could have emptied it, it did.
-      if (empty[c] == 0 && std::has_single_bit(open[c])) empty[c] = open[c];
-      causes[c] = static_cast<std::uint8_t>(empty[c] == 0 ? none
-                                            : all_        ? empty[c] - 1
-                                                   : static_cast<std::uint32_t>(std::countr_zero(empty[c])));
+      if (blocks[c] != 0) terms[c] = 0;
+      if (blocks[c] != 0 || terms[c] != 0) continue;
+      const std::int64_t k = static_cast<std::int64_t>(c) * block_.kv;
+      const Rectangle where{begin, end, k, std::min(k + block_.kv, factors_[0].kv_length())};
+      bool known = true;
+      for (std::size_t f = 0; f < factors_.size(); ++f) {
+        if ((undecided[c] >> f & 1) == 0) continue;
+        if (!factors_[f].node().random_access())
+          known = false;
+        else if (is_empty(factors_[f], where))
+          terms[c] |= std::uint32_t{1} << f;
+      }
+      if (terms[c] == 0 && known && factors_.size() > 1) terms[c] = BlockDetails::kNoTermAlone;
     }
   }
 
  private:
-  static constexpr std::size_t kCombined = 4;  // whose combinations have 15 letters
-  static constexpr std::size_t kMost = 24;
+  static constexpr std::size_t kMost = 31;
+
+  bool is_empty(const Mask& factor, const Rectangle& where) {
+    const BitRows bits = buffer_.rows(where.rows(), where.columns());
+    factor.node().fill(where, bits);
+    return std::all_of(bits.words, bits.words + bits.rows * bits.row_words,
+                       [](Word word) { return word == 0; });
+  }
 
   BlockShape block_;
-  Mask mask_;
-  bool all_ = false;
+  std::vector<Mask> factors_;
   std::vector<std::unique_ptr<BlockClassifier>> classifiers_;
-  std::vector<std::string> texts_;
   std::vector<BlockState> states_;
+  BitBuffer buffer_;
 };
 
 }  // namespace
@@ -127,8 +131,10 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
     details.blocks_per_cell = cell_blocks;
     details.density = densities(plain, cell_blocks, elements);
     const auto causes = std::make_shared<Causes>(mask, block);
-    details.causes = causes->texts();
-    details.causes_of = [causes](std::int64_t row, std::uint8_t* of) { causes->of_row(row, of); };
+    details.terms = causes->texts();
+    details.emptied_by = [causes, plain](std::int64_t row, std::uint32_t* terms) {
+      causes->of_row(row, plain.states->data() + row * plain.columns, terms);
+    };
     return details;
   };
   return picture;
@@ -136,10 +142,20 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
 
 }  // namespace mask
 
-BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
+namespace {
+
+// Of a block of the picture of a whole mask.
+std::int64_t side_of(const Mask& mask) {
   constexpr std::int64_t kMost = 2048;
   std::int64_t side = 1;
   while (core::ceil_div(std::max(mask.q_length(), mask.kv_length()), side) > kMost) side *= 2;
+  return side;
+}
+
+}  // namespace
+
+BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
+  const std::int64_t side = side_of(mask);
   BlockPicture picture =
       mask::picture_of(mask, {side, side}, mask::scan_mask(mask, {side, side}, nullptr).summary);
   picture.key = std::move(key);
@@ -151,6 +167,18 @@ BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
     picture.block_name = "element";
   }
   return picture;
+}
+
+std::int64_t picture_bytes(const Mask& mask) {
+  // The states, as the scan has them, as the picture and as a page cuts them up.
+  constexpr std::int64_t kOfBlock = 3;
+  const std::int64_t side = side_of(mask);
+  const auto reading = mask.node().random_access() ? mask::Reading::any_order : mask::Reading::in_order;
+  const auto scan =
+      mask::scan_bytes(mask.q_length(), mask.kv_length(), {side, side}, mask::Patterns::dropped, reading);
+  return core::sum_of_bytes(
+      {kOfBlock * core::ceil_div(mask.q_length(), side) * core::ceil_div(mask.kv_length(), side),
+       scan.value_or(core::kMostBytes)});
 }
 
 }  // namespace ejk

@@ -385,14 +385,15 @@ Report describe(const Sparsity& sparsity) {
              Unit::share);
   add_sizes(report, sparsity);
   if (!sparsity.parallel.empty()) add_ranks(report, sparsity);
-  constexpr std::size_t kPictures = 16;
-  std::size_t drawn = 0;
+  constexpr std::int64_t kPictures = 16;
+  std::int64_t drawn = 0;
   for (const BlockSizeCost& size : sparsity.sizes)
     for (BlockPicture picture : size.pictures) {
-      if (drawn == kPictures) return report;
+      if (drawn == kPictures) break;
       picture.key = fmt::format("picture_{}", drawn++);
       report.add(std::move(picture));
     }
+  report.pictures_left_out = std::ssize(sparsity.sizes) * std::ssize(sparsity.masks) - drawn;
   return report;
 }
 

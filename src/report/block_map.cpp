@@ -1,25 +1,30 @@
 // Runs of equal cells, row by row. Masks have long runs, so that the blocks of a million tokens take some
 // hundred KiB; what does not fit is tried again with cells of four times as many blocks.
 //
-// Cost: a pass over the blocks for each scale that is tried; one that does not fit is given up on the way.
+// Cost: a pass over the blocks, and over a quarter as many for each further scale. Memory: a byte a block.
 // tests: tests/report/test_html.cpp
 #include "report/block_map.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/text.hpp"
 #include "report/picture.hpp"
 
 namespace ejk::report {
 
 namespace {
 
+// page.js has the same numbers.
 constexpr std::uint8_t kStates = 5;
 constexpr std::size_t kMostCauses = 26;  // letters
+constexpr std::size_t kLongestName = 60;
+constexpr std::uint32_t kMostShare = (1 << 18) - 1;
 
 // What is known of a cell: its state, or kStates + the cause that emptied it.
 using Symbol = std::uint8_t;
@@ -37,36 +42,56 @@ char letter_of(Symbol symbol) {
                           : static_cast<char>('a' + (symbol - kStates));
 }
 
-class Rows {
- public:
-  Rows(const BlockPicture& picture, const BlockDetails& details)
-      : picture_(picture),
-        details_(details),
-        causes_(std::min(kMostCauses, details.causes.size())),
-        of_row_(static_cast<std::size_t>(picture.columns)) {}
+struct Cells {
+  std::int64_t rows = 0, columns = 0;
+  std::vector<Symbol> symbols;
+  std::vector<std::uint32_t> causes;  // sets of terms, in order of first appearance
 
-  void read(std::int64_t row, std::vector<Symbol>& symbols) {
-    const std::uint8_t* states = picture_.states->data() + row * picture_.columns;
-    const bool has_causes = causes_ > 0 && details_.causes_of;
-    if (has_causes) details_.causes_of(row, of_row_.data());
-    for (std::size_t c = 0; c < of_row_.size(); ++c) {
-      symbols[c] = static_cast<Symbol>(state_of(states[c]));
-      if (has_causes && states[c] == 0 && of_row_[c] < causes_)
-        symbols[c] = static_cast<Symbol>(kStates + of_row_[c]);
-    }
-  }
-
- private:
-  const BlockPicture& picture_;
-  const BlockDetails& details_;
-  std::size_t causes_;
-  std::vector<std::uint8_t> of_row_;
+  Symbol* row(std::int64_t r) { return symbols.data() + r * columns; }
+  const Symbol* row(std::int64_t r) const { return symbols.data() + r * columns; }
 };
 
-std::string runs_of(const std::vector<Symbol>& symbols, std::size_t columns) {
+Cells cells_of(const BlockPicture& picture, const BlockDetails& details) {
+  Cells cells{picture.rows, picture.columns, {}, {}};
+  cells.symbols.reserve(picture.states->size());
+  for (const std::uint8_t state : *picture.states)
+    cells.symbols.push_back(static_cast<Symbol>(state_of(state)));
+  if (!details.emptied_by) return cells;
+  std::vector<std::uint32_t> terms(static_cast<std::size_t>(picture.columns));
+  for (std::int64_t r = 0; r < picture.rows; ++r) {
+    details.emptied_by(r, terms.data());
+    for (std::size_t c = 0; c < terms.size(); ++c) {
+      Symbol& symbol = cells.row(r)[c];
+      if (symbol != static_cast<Symbol>(CellState::empty) || terms[c] == 0) continue;
+      auto known = std::find(cells.causes.begin(), cells.causes.end(), terms[c]);
+      if (known == cells.causes.end()) {
+        if (cells.causes.size() == kMostCauses) continue;
+        known = cells.causes.insert(known, terms[c]);
+      }
+      symbol = static_cast<Symbol>(kStates + (known - cells.causes.begin()));
+    }
+  }
+  return cells;
+}
+
+Cells halved(const Cells& fine) {
+  Cells coarse{core::ceil_div(fine.rows, 2), core::ceil_div(fine.columns, 2), {}, fine.causes};
+  coarse.symbols.reserve(static_cast<std::size_t>(coarse.rows * coarse.columns));
+  for (std::int64_t r = 0; r < fine.rows; r += 2) {
+    const Symbol* top = fine.row(r);
+    const Symbol* bottom = r + 1 < fine.rows ? fine.row(r + 1) : top;
+    for (std::int64_t c = 0; c < fine.columns; c += 2) {
+      const std::int64_t next = c + 1 < fine.columns ? c + 1 : c;
+      coarse.symbols.push_back(joined(joined(top[c], top[next]), joined(bottom[c], bottom[next])));
+    }
+  }
+  return coarse;
+}
+
+std::string runs_of(const Symbol* symbols, std::int64_t columns) {
   std::string text;
-  for (std::size_t c = 0; c < columns;) {
-    std::size_t end = c + 1;
+  for (std::int64_t c = 0; c < columns;) {
+    std::int64_t end = c + 1;
     while (end < columns && symbols[end] == symbols[c]) ++end;
     text += letter_of(symbols[c]);
     if (end - c > 1) text += std::to_string(end - c);
@@ -75,33 +100,16 @@ std::string runs_of(const std::vector<Symbol>& symbols, std::size_t columns) {
   return text;
 }
 
-// All rows at a scale; nothing where they take more bytes.
-std::optional<std::string> runs_at(const BlockPicture& picture, const BlockDetails& details,
-                                   std::int64_t scale, std::size_t most_bytes) {
-  const auto columns = static_cast<std::size_t>(picture.columns);
-  const auto cells = static_cast<std::size_t>(core::ceil_div(picture.columns, scale));
-  Rows rows(picture, details);
-  std::vector<Symbol> cell(columns), other(columns);
+// All rows; nothing where they take more bytes.
+std::optional<std::string> runs_of(const Cells& cells, std::size_t most_bytes) {
   std::string all, above;
   std::int64_t repeats = 0;
   const auto end_repeats = [&] {
     if (repeats > 0) all += repeats > 1 ? "/=" + std::to_string(repeats) : "/=";
     repeats = 0;
   };
-  for (std::int64_t r = 0; r < picture.rows; r += scale) {
-    rows.read(r, cell);
-    for (std::int64_t more = r + 1; more < std::min(picture.rows, r + scale); ++more) {
-      rows.read(more, other);
-      for (std::size_t c = 0; c < columns; ++c) cell[c] = joined(cell[c], other[c]);
-    }
-    for (std::size_t c = 0; scale > 1 && c < cells; ++c) {
-      const std::size_t begin = c * static_cast<std::size_t>(scale);
-      Symbol symbol = cell[begin];
-      for (std::size_t k = begin + 1; k < std::min(columns, begin + static_cast<std::size_t>(scale)); ++k)
-        symbol = joined(symbol, cell[k]);
-      cell[c] = symbol;
-    }
-    std::string row = runs_of(cell, cells);
+  for (std::int64_t r = 0; r < cells.rows; ++r) {
+    std::string row = runs_of(cells.row(r), cells.columns);
     if (r > 0 && row == above) {
       ++repeats;
       continue;
@@ -120,18 +128,50 @@ std::string base64(const std::vector<double>& shares) {
   static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string text;
   for (const double share : shares) {
-    // 0 and 4095 are none and all.
-    auto value = static_cast<int>(std::lround(4095 * std::clamp(share, 0.0, 1.0)));
-    if (share > 0) value = std::max(value, 1);
-    if (share < 1) value = std::min(value, 4094);
-    text += kDigits[value / 64];
-    text += kDigits[value % 64];
+    // 0 and the most are none and all.
+    auto value = static_cast<std::uint32_t>(std::lround(kMostShare * std::clamp(share, 0.0, 1.0)));
+    if (share > 0) value = std::max<std::uint32_t>(value, 1);
+    if (share < 1) value = std::min(value, kMostShare - 1);
+    for (const int shift : {12, 6, 0}) text += kDigits[value >> shift & 63];
   }
   return text;
 }
 
+// The densities of a picture, in cells large enough that they take at most so many bytes.
+nlohmann::ordered_json density_of(const BlockPicture& picture, const BlockDetails& details,
+                                  std::size_t most_bytes) {
+  if (details.density.empty()) return nullptr;
+  const auto elements = [](const PictureAxis& axis, std::int64_t blocks, std::int64_t begin,
+                           std::int64_t end) {
+    const std::int64_t length = axis.length > 0 ? axis.length : blocks * axis.block;
+    return static_cast<double>(std::min(end * axis.block, length) - begin * axis.block);
+  };
+  std::int64_t cell = details.blocks_per_cell;
+  std::vector<double> shares = details.density;
+  while (3 * shares.size() > most_bytes && shares.size() > 1) {
+    const std::int64_t fine_rows = core::ceil_div(picture.rows, cell),
+                       fine_columns = core::ceil_div(picture.columns, cell);
+    std::vector<double> coarse;
+    for (std::int64_t r = 0; r < fine_rows; r += 2)
+      for (std::int64_t c = 0; c < fine_columns; c += 2) {
+        double sum = 0, area = 0;
+        for (std::int64_t i = r; i < std::min(r + 2, fine_rows); ++i)
+          for (std::int64_t j = c; j < std::min(c + 2, fine_columns); ++j) {
+            const double weight = elements(picture.row_axis, picture.rows, i * cell, (i + 1) * cell) *
+                                  elements(picture.column_axis, picture.columns, j * cell, (j + 1) * cell);
+            sum += weight * shares[static_cast<std::size_t>(i * fine_columns + j)];
+            area += weight;
+          }
+        coarse.push_back(sum / area);
+      }
+    shares = std::move(coarse);
+    cell *= 2;
+  }
+  return {{"blocks", cell}, {"columns", core::ceil_div(picture.columns, cell)}, {"values", base64(shares)}};
+}
+
 nlohmann::ordered_json axis_of(const PictureAxis& axis, std::int64_t blocks) {
-  return {{"name", axis.name},
+  return {{"name", core::printable(axis.name, kLongestName)},
           {"block", axis.block},
           {"length", axis.length > 0 ? axis.length : blocks * axis.block}};
 }
@@ -140,29 +180,39 @@ nlohmann::ordered_json axis_of(const PictureAxis& axis, std::int64_t blocks) {
 
 std::string block_map(const BlockPicture& picture, std::size_t most_bytes) {
   const BlockDetails details = picture.details ? picture.details() : BlockDetails();
+  const std::size_t for_runs = std::max<std::size_t>(most_bytes / 2, 64), for_density = most_bytes / 4,
+                    for_terms = most_bytes / 8;
+  Cells cells = cells_of(picture, details);
   std::int64_t scale = 1;
   std::optional<std::string> runs;
-  while (!(runs = runs_at(picture, details, scale, std::max<std::size_t>(most_bytes, 64)))) scale *= 2;
+  while (!(runs = runs_of(cells, for_runs))) cells = halved(cells), scale *= 2;
 
   nlohmann::ordered_json map;
-  map["rows"] = core::ceil_div(picture.rows, scale);
-  map["columns"] = core::ceil_div(picture.columns, scale);
+  map["rows"] = cells.rows;
+  map["columns"] = cells.columns;
   map["blocks"] = {picture.rows, picture.columns};
   map["scale"] = scale;
   map["axes"] = {axis_of(picture.row_axis, picture.rows), axis_of(picture.column_axis, picture.columns)};
-  map["block"] = picture.block_name;
-  map["names"] = nlohmann::json::array();
-  for (const CellState state : states_of(picture)) map["names"].push_back(state_name(picture, state));
-  map["causes"] = details.causes;
-  map["runs"] = *runs;
-  map["density"] = nullptr;
-  if (!details.density.empty()) {
-    const std::int64_t blocks = details.blocks_per_cell;
-    map["density"] = {{"blocks", blocks},
-                      {"rows", core::ceil_div(picture.rows, blocks)},
-                      {"columns", core::ceil_div(picture.columns, blocks)},
-                      {"values", base64(details.density)}};
+  map["block"] = core::printable(picture.block_name, kLongestName);
+  map["names"] = map["counts"] = nlohmann::json::array();
+  std::array<std::int64_t, kStates> counts{};
+  for (const std::uint8_t state : *picture.states) ++counts[static_cast<std::size_t>(state_of(state))];
+  for (const CellState state : states_of(picture)) {
+    map["names"].push_back(core::printable(state_name(picture, state), kLongestName));
+    map["counts"].push_back(counts[static_cast<std::size_t>(state)]);
   }
+  map["terms"] = map["causes"] = nlohmann::json::array();
+  const std::size_t longest = for_terms / std::max<std::size_t>(1, details.terms.size());
+  for (const std::string& term : details.terms)
+    map["terms"].push_back(core::printable(term, std::clamp<std::size_t>(longest, 16, 200)));
+  for (const std::uint32_t terms : cells.causes) {
+    nlohmann::ordered_json indices = nlohmann::json::array();
+    for (std::size_t t = 0; t < details.terms.size(); ++t)
+      if ((terms >> t & 1) != 0) indices.push_back(t);
+    map["causes"].push_back(std::move(indices));
+  }
+  map["runs"] = *runs;
+  map["density"] = density_of(picture, details, for_density);
   std::string text = map.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
   for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;) text.replace(at, 1, "\\u003c");
   return text;

@@ -12,12 +12,12 @@ namespace ejk::report {
 ///   rows, columns   cells of the map; blocks in all: blocks [rows, columns]
 ///   scale           blocks of a cell along each side, a power of two
 ///   axes            [rows, columns] of {name, block, length}
-///   block, names    what a block and the states E, P, F, M, X are called
-///   causes          what cells in the states a, b, ... are emptied by
+///   block           what a block is called; names, counts: of the states E, P, F, M, X, and how many blocks
+///   terms, causes   what cells in the states a, b, ... are emptied by: lists of terms, [] no term alone
 ///   runs            rows joined by "/": a letter of a state, and how many cells have it where that is not 1;
 ///                   "=" is the row above once more, "=9" nine times
-///   density         null or {blocks, rows, columns, values}: shares of 0 to 4095 in two digits of base 64
-/// The runs have at most `most_bytes`: the finest scale is taken that allows it.
+///   density         null or {blocks, columns, values}: shares of 0 to 2^18 - 1, three digits of base 64 each
+/// It has about `most_bytes` at the most: the finest scale is taken that allows it.
 std::string block_map(const BlockPicture& picture, std::size_t most_bytes);
 
 }  // namespace ejk::report

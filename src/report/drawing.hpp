@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ejk/report.hpp"
 #include "report/picture.hpp"
@@ -35,8 +36,15 @@ struct SvgStyle {
   std::string description;
 };
 
+/// How many blocks are in each state, and not empty in each row and column.
+struct BlockCounts {
+  std::array<std::int64_t, 5> of_state{};  // by CellState; none is mixed
+  std::vector<std::int64_t> of_row, of_column;
+};
+BlockCounts counts_of(const BlockPicture& picture);
+
 /// One <svg> element. A state is a class: cell-E, cell-P, cell-F, cell-M, cell-X.
-std::string draw_svg(const BlockPicture& picture, const SvgStyle& style);
+std::string draw_svg(const BlockPicture& picture, const BlockCounts& counts, const SvgStyle& style);
 
 /// fill and text rules for the classes of draw_svg.
 std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_view ink);

@@ -23,18 +23,22 @@ namespace report {
 
 namespace {
 
-constexpr std::size_t kMostRows = 500;           // of a table
-constexpr std::size_t kMapBytes = 120 << 10;     // of all maps together
-constexpr std::size_t kDrawingBytes = 50 << 10;  // of the drawings that stand for them
-constexpr std::int64_t kDrawnCells = 128;        // a side, at the most
+constexpr std::size_t kMostRows = 500, kFewestRows = 10;  // of a table
+constexpr std::size_t kTableBytes = 120 << 10;            // of all tables together
+constexpr std::size_t kMapBytes = 90 << 10;               // of all maps together
+constexpr std::size_t kDrawingBytes = 40 << 10;           // of the drawings that stand for them
+constexpr std::int64_t kDrawnCells = 128;                 // a side, at the most
 constexpr std::size_t kLongText = 4000;
 
-// A number as a script sorts it; empty where there is none.
+// What a script sorts a cell by: a number, or those of a list; empty where there is none.
 std::string sort_key(const ReportValue& value) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
   if (const auto* whole = std::get_if<std::uint64_t>(&value)) return fmt::format("{}", *whole);
-  if (const auto* real = std::get_if<double>(&value)) return fmt::format("{}", *real);
-  return "";
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value))
+    return fmt::format("{}", fmt::join(*list, ","));
+  const auto* real = std::get_if<double>(&value);
+  if (real == nullptr || std::isnan(*real)) return "";
+  return std::isinf(*real) ? *real > 0 ? "Infinity" : "-Infinity" : fmt::format("{}", *real);
 }
 
 bool is_number(const ReportValue& value) {
@@ -51,19 +55,26 @@ class PageWriter {
   }
 
   void write(const Report& report, int level) {
-    // Pictures before tables: they say most at one look.
-    std::vector<const Report::Item*> first, rest;
-    bool leading = true;
+    // Where there is one picture it comes behind the first table, several of them at the end.
+    std::vector<const Report::Item*> items, pictures;
     for (const Report::Item& item : report.items) {
       if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_told(field->unit)) continue;
-      const bool is_picture = std::holds_alternative<BlockPicture>(item);
-      const bool is_table = std::holds_alternative<Table>(item) || std::holds_alternative<Section>(item);
-      leading = leading && !is_table;
-      (leading && !is_picture ? first : rest).push_back(&item);
+      (std::holds_alternative<BlockPicture>(item) ? pictures : items).push_back(&item);
     }
-    std::stable_partition(rest.begin(), rest.end(),
-                          [](const auto* item) { return std::holds_alternative<BlockPicture>(*item); });
-    first.insert(first.end(), rest.begin(), rest.end());
+    if (pictures.size() == 1) {
+      auto at = std::find_if(items.begin(), items.end(),
+                             [](const auto* item) { return std::holds_alternative<Table>(*item); });
+      items.insert(at == items.end() ? at : at + 1, pictures[0]);
+      pictures.clear();
+    }
+    write(items, level);
+    if (pictures.empty()) return;
+    put("<div class=\"maps\">\n");
+    write(pictures, level);
+    put("</div>\n");
+  }
+
+  void write(const std::vector<const Report::Item*>& first, int level) {
     for (std::size_t i = 0; i < first.size();) {
       if (std::holds_alternative<Field>(*first[i])) {
         put("<dl>");
@@ -140,16 +151,19 @@ class PageWriter {
           escaped(column.label.empty() && !is_bar ? column.key : column.label));
     }
     put("</tr></thead><tbody>\n");
-    const std::size_t shown = std::min(table.rows.size(), kMostRows);
-    for (std::size_t r = 0; r < shown; ++r) {
+    std::size_t shown = 0;
+    for (; shown < std::min(table.rows.size(), kMostRows); ++shown) {
+      if (shown >= kFewestRows && table_bytes_ > kTableBytes) break;
+      const std::size_t before = out_.size(), r = shown;
       put("<tr>");
       for (std::size_t c = 0; c < columns; ++c)
         if (shows(c)) cell(table, r, c, largest[c]);
       put("</tr>\n");
+      table_bytes_ += out_.size() - before;
     }
     put("</tbody></table></div>\n");
     if (table.rows.size() > shown)
-      put("<p class=\"more\">and {} more</p>\n",
+      put("<p class=\"more\">and {} more, which are not on this page</p>\n",
           core::format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
     put("</section>\n");
   }
@@ -158,6 +172,7 @@ class PageWriter {
     const ReportValue& value = table.rows[r][c];
     const Unit unit = table.columns[c].unit;
     const std::string key = sort_key(value);
+    const std::string data = fmt::format(R"( data-v="{}")", key);
     if (unit == Unit::bar) {
       const double* share = std::get_if<double>(&value);
       const double width = share != nullptr && largest > 0 ? 100 * *share / largest : 0;
@@ -177,10 +192,9 @@ class PageWriter {
       text = report::cell(value, unit);
     }
     if (is_number(value))
-      put(R"(<td class="number"{}>{}</td>)", key == text ? "" : fmt::format(R"( data-v="{}")", key),
-          escaped(text));
+      put(R"(<td class="number"{}>{}</td>)", key == text ? "" : data, escaped(text));
     else
-      put("<td>{}</td>", escaped(text, kLongText));
+      put("<td{}>{}</td>", key.empty() ? "" : data, escaped(text, kLongText));
   }
 
   void write_item(const BlockPicture& picture, int) {
@@ -190,10 +204,11 @@ class PageWriter {
     style.longest_side = 480;
     style.id = fmt::format("-{}", pictures_++);
     style.profiles = true;
-    std::string drawing = draw_svg(picture, style);
+    const BlockCounts counts = counts_of(picture);
+    std::string drawing = draw_svg(picture, counts, style);
     while (drawing.size() > drawing_bytes_ && style.most_cells > 8) {
       style.most_cells /= 2;
-      drawing = draw_svg(picture, style);
+      drawing = draw_svg(picture, counts, style);
     }
     put("<figure class=\"map\">\n<div class=\"drawing\">");
     put_text(drawing);
@@ -204,7 +219,7 @@ class PageWriter {
 
   std::string out_;
   bool with_times_;
-  std::size_t map_bytes_ = 0;
+  std::size_t table_bytes_ = 0, map_bytes_ = 0;
   std::size_t drawing_bytes_ = 0;
   int pictures_ = 0;
 };
@@ -219,9 +234,10 @@ std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& col
 }
 
 std::string style_sheet() {
-  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}\n{}", theme("", kColors),
+  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}@media print{{{}}}\n{}", theme("", kColors),
                      theme(":root:not([data-theme=light]) ", kDarkColors),
-                     theme(":root[data-theme=dark] ", kDarkColors), kPageStyle);
+                     theme(":root[data-theme=dark] ", kDarkColors), theme(":root:root:root ", kColors),
+                     kPageStyle);
 }
 
 void collect(const Report& report, std::vector<const BlockPicture*>& into) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/checked.hpp"
+#include "core/text.hpp"
 #include "ejk/error.hpp"
 #include "report/drawing.hpp"
 #include "report/picture.hpp"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr std::int64_t kMostPixels = 4096;   // a side, where blocks share pixels
 constexpr std::int64_t kFewestPixels = 512;  // the longer side, where a block has several
+constexpr std::int64_t kShortestSide = 16;   // in pixels: a row of a thousand blocks is still seen
 
 void append_number(std::string& out, std::uint32_t value) {
   for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xff);
@@ -41,18 +44,23 @@ std::string to_png(const BlockPicture& picture, const std::string& command_line)
   const report::CellGrid grid = report::shrink(picture, kMostPixels, kMostPixels);
   if (grid.cells.empty()) throw Error(Error::Kind::output, "the picture has no blocks");
   const std::int64_t scale = std::max<std::int64_t>(1, kFewestPixels / std::max(grid.rows, grid.columns));
+  const auto scale_of = [&](std::int64_t cells) {
+    return std::max(scale, core::ceil_div(kShortestSide, cells));
+  };
+  const std::int64_t down = scale_of(grid.rows), across = scale_of(grid.columns);
 
-  std::vector<png_byte> pixels(static_cast<std::size_t>(grid.rows * grid.columns * scale * scale));
-  png_byte* to = pixels.data();
-  for (std::int64_t r = 0; r < grid.rows * scale; ++r)
+  std::vector<png_byte> pixels;
+  pixels.reserve(static_cast<std::size_t>(grid.rows * down * grid.columns * across));
+  for (std::int64_t r = 0; r < grid.rows * down; ++r)
     for (std::int64_t c = 0; c < grid.columns; ++c)
-      for (std::int64_t k = 0; k < scale; ++k) *to++ = static_cast<png_byte>(grid.at(r / scale, c));
+      pixels.insert(pixels.end(), static_cast<std::size_t>(across),
+                    static_cast<png_byte>(grid.at(r / down, c)));
 
   png_image image;
   std::memset(&image, 0, sizeof image);
   image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(grid.columns * scale);
-  image.height = static_cast<png_uint_32>(grid.rows * scale);
+  image.width = static_cast<png_uint_32>(grid.columns * across);
+  image.height = static_cast<png_uint_32>(grid.rows * down);
   image.format = PNG_FORMAT_RGB_COLORMAP;
   const std::size_t states = report::states_of(picture).size();
   image.colormap_entries = static_cast<png_uint_32>(states);
@@ -74,7 +82,8 @@ std::string to_png(const BlockPicture& picture, const std::string& command_line)
   // Behind the header: 8 bytes of signature, 25 of IHDR.
   constexpr std::size_t kHeader = 33;
   file.insert(kHeader, text_chunk("Software", std::string("ejk ") + version()) +
-                           text_chunk("Title", picture.title) + text_chunk("Description", command_line));
+                           text_chunk("Title", core::printable(picture.title)) +
+                           text_chunk("Description", command_line));
   return file;
 }
 

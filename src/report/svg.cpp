@@ -25,6 +25,8 @@ namespace {
 constexpr std::int64_t kMostShapes = 1'000'000;
 constexpr double kShortestSide = 24;  // of a plot, in pixels: a row of a thousand blocks is still seen
 constexpr double kHatchedCell = 6;    // from this side on partial cells are hatched as well
+constexpr std::size_t kLongestName = 60;
+constexpr double kLegendLine = 18;
 constexpr double kLeft = 76, kTop = 30, kRight = 16, kBelow = 84, kProfile = 44;
 
 // The cells of each state as the data of a path.
@@ -74,20 +76,12 @@ std::int64_t elements_along(const PictureAxis& axis, std::int64_t blocks) {
   return axis.length > 0 ? axis.length : blocks;
 }
 
-// Blocks that are not empty in each row (or column) of cells: the most of any row of blocks in it, as a share
-// of all.
-std::vector<double> profile(const BlockPicture& picture, const CellGrid& grid, bool of_rows) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(of_rows ? picture.rows : picture.columns));
-  const std::uint8_t* state = picture.states->data();
-  for (std::int64_t r = 0; r < picture.rows; ++r)
-    for (std::int64_t c = 0; c < picture.columns; ++c)
-      counts[static_cast<std::size_t>(of_rows ? r : c)] += *state++ != 0;
-  std::vector<double> shares(static_cast<std::size_t>(of_rows ? grid.rows : grid.columns));
-  const std::int64_t each = of_rows ? grid.rows_per_cell : grid.columns_per_cell;
-  const auto all = static_cast<double>(of_rows ? picture.columns : picture.rows);
+// For each row (or column) of cells the most blocks of any of its rows that are not empty, as a share of all.
+std::vector<double> profile(const std::vector<std::int64_t>& counts, std::int64_t all, std::int64_t each) {
+  std::vector<double> shares(static_cast<std::size_t>(core::ceil_div(std::ssize(counts), each)));
   for (std::size_t i = 0; i < counts.size(); ++i) {
     double& share = shares[i / static_cast<std::size_t>(each)];
-    share = std::max(share, static_cast<double>(counts[i]) / all);
+    share = std::max(share, static_cast<double>(counts[i]) / static_cast<double>(all));
   }
   return shares;
 }
@@ -101,8 +95,11 @@ std::int64_t tick_step(std::int64_t length) {
 
 class Drawing {
  public:
-  Drawing(const BlockPicture& picture, const SvgStyle& style)
-      : picture_(picture), style_(style), grid_(shrink(picture, style.most_cells, style.most_cells)) {
+  Drawing(const BlockPicture& picture, const BlockCounts& counts, const SvgStyle& style)
+      : picture_(picture),
+        counts_(counts),
+        style_(style),
+        grid_(shrink(picture, style.most_cells, style.most_cells)) {
     const auto rows = static_cast<double>(elements_along(picture.row_axis, picture.rows));
     const auto columns = static_cast<double>(elements_along(picture.column_axis, picture.columns));
     const double scale = style.longest_side / std::max({rows, columns, 1.0});
@@ -113,8 +110,11 @@ class Drawing {
   std::string draw() {
     const double gap = style_.profiles ? kProfile + 8 : 0;
     // Room for the title and the legend, whatever the plot has.
-    const double all_width = std::max(kLeft + width_ + gap + kRight, 420.0);
-    const double all_height = kTop + height_ + gap + kBelow;
+    const std::string title = core::printable(picture_.title, 90);
+    const double all_width =
+        std::max({kLeft + width_ + gap + kRight, kLeft + text_width(title) + kRight, 420.0});
+    const std::vector<Swatch> swatches = legend(all_width);
+    const double all_height = kTop + height_ + gap + kBelow + kLegendLine * swatches.back().line;
     put(R"(<svg xmlns="http://www.w3.org/2000/svg" class="blocks" viewBox="0 0 {} {}" width="{}" )"
         R"(height="{}" role="img" font-family="sans-serif" font-size="12">)",
         number(all_width), number(all_height), number(all_width), number(all_height));
@@ -122,11 +122,11 @@ class Drawing {
     put("<title>{}</title>", escaped(picture_.title));
     if (!style_.description.empty()) put("<desc>{}</desc>", escaped(style_.description, 2000));
     if (!style_.style.empty()) put(R"(<rect class="paper" width="100%" height="100%"/>)");
-    put(R"(<text x="{}" y="18" class="title">{}</text>)", number(kLeft), escaped(picture_.title, 90));
+    put(R"(<text x="{}" y="18" class="title">{}</text>)", number(kLeft), escaped(title));
     cells();
     axes(gap);
     if (style_.profiles) profiles();
-    legend(kTop + height_ + gap + 52);
+    draw_legend(swatches, kTop + height_ + gap + 52);
     out_ += "</svg>\n";
     return std::move(out_);
   }
@@ -160,7 +160,8 @@ class Drawing {
         number(kLeft), number(kTop), number(width_), number(height_));
     if (hatched)
       put(R"(<pattern id="hatch{}" patternUnits="userSpaceOnUse" width="6" height="6" )"
-          R"svg(patternTransform="scale({:.6g} {:.6g}) rotate(45)"><path class="hatch" d="M0 0v6"/></pattern>)svg",
+          R"svg(patternTransform="scale({:.6g} {:.6g}) rotate(45)"><rect class="cell-P" width="6" height="6"/>)svg"
+          R"(<path class="hatch" d="M0 0v6"/></pattern>)",
           style_.id, 1 / sx, 1 / sy);
     put(R"(<rect class="cell-E" x="{}" y="{}" width="{}" height="{}"/>)", number(kLeft), number(kTop),
         number(width_), number(height_));
@@ -170,11 +171,11 @@ class Drawing {
     for (const CellState state : states_of(picture_)) {
       const std::string& data = paths.data[static_cast<std::size_t>(state)];
       if (data.empty()) continue;
-      put(R"(<path class="cell-{}" d="{}"><title>{}</title></path>)", letter_of(state), data,
-          escaped(state_name(picture_, state)));
-      if (state == CellState::partial && hatched)
-        put(R"svg(<path fill="url(#hatch{})" d="{}"><title>{}</title></path>)svg", style_.id, data,
-            escaped(state_name(picture_, state)));
+      const std::string fill = state == CellState::partial && hatched
+                                   ? fmt::format(R"svg( style="fill:url(#hatch{})")svg", style_.id)
+                                   : "";
+      put(R"(<path class="cell-{}" d="{}"{}><title>{}</title></path>)", letter_of(state), data, fill,
+          escaped(state_name(picture_, state), kLongestName));
     }
     out_ += "</g></g>";
     put(R"(<rect class="frame" x="{}" y="{}" width="{}" height="{}"/>)", number(kLeft), number(kTop),
@@ -215,7 +216,9 @@ class Drawing {
   // Bars along the axes of the plot, scaled to the heaviest.
   void profiles() {
     const auto bars = [&](bool of_rows) {
-      const std::vector<double> shares = profile(picture_, grid_, of_rows);
+      const std::vector<double> shares =
+          of_rows ? profile(counts_.of_row, picture_.columns, grid_.rows_per_cell)
+                  : profile(counts_.of_column, picture_.rows, grid_.columns_per_cell);
       const double most = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
       std::string data;
       for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -235,29 +238,49 @@ class Drawing {
     bars(false);
   }
 
-  void legend(double y) {
-    std::array<std::int64_t, 5> blocks{};
-    if (picture_.states)
-      for (const std::uint8_t block : *picture_.states) ++blocks[static_cast<std::size_t>(state_of(block))];
+  struct Swatch {
+    CellState state;
+    std::string text;
+    double x = 0;
+    int line = 0;
+  };
+
+  static double text_width(std::string_view text) { return 7 * static_cast<double>(text.size()); }
+
+  // Side by side, in as many lines as it takes.
+  std::vector<Swatch> legend(double all_width) const {
+    std::vector<Swatch> all;
     double x = kLeft;
-    bool mixed = false;
-    for (const CellState cell : grid_.cells) mixed = mixed || cell == CellState::mixed;
+    int line = 0;
     for (const CellState state : states_of(picture_)) {
-      if (state == CellState::mixed && !mixed) continue;
-      std::string text = state_name(picture_, state);
-      if (state != CellState::mixed)
-        text += fmt::format(" {}", core::format_count(blocks[static_cast<std::size_t>(state)]));
+      const bool is_mixed = state == CellState::mixed;
+      if (is_mixed && std::find(grid_.cells.begin(), grid_.cells.end(), state) == grid_.cells.end()) continue;
+      std::string text = core::printable(state_name(picture_, state), kLongestName);
+      if (!is_mixed) text += " " + core::format_count(counts_.of_state[static_cast<std::size_t>(state)]);
+      const double width = 17 + text_width(text) + 14;
+      if (x > kLeft && x + width > all_width) x = kLeft, ++line;
+      all.push_back({state, std::move(text), x, line});
+      x += width;
+    }
+    return all;
+  }
+
+  void draw_legend(const std::vector<Swatch>& swatches, double top) {
+    for (const Swatch& swatch : swatches) {
+      const double y = top + kLegendLine * swatch.line;
       put(R"(<rect class="cell-{} swatch" x="{}" y="{}" width="12" height="12"/><text x="{}" )"
           R"(y="{}">{}</text>)",
-          letter_of(state), number(x), number(y - 10), number(x + 17), number(y), escaped(text));
-      x += 17 + 7 * static_cast<double>(text.size()) + 14;
+          letter_of(swatch.state), number(swatch.x), number(y - 10), number(swatch.x + 17), number(y),
+          escaped(swatch.text));
     }
-    put(R"(<text x="{}" y="{}">1 cell = {} x {} {}{}</text>)", number(kLeft), number(y + 18),
-        core::format_count(grid_.rows_per_cell), core::format_count(grid_.columns_per_cell),
-        escaped(picture_.block_name), grid_.rows_per_cell * grid_.columns_per_cell == 1 ? "" : "s");
+    put(R"(<text x="{}" y="{}">1 cell = {} x {} {}{}</text>)", number(kLeft),
+        number(top + kLegendLine * (swatches.back().line + 1)), core::format_count(grid_.rows_per_cell),
+        core::format_count(grid_.columns_per_cell), escaped(picture_.block_name, kLongestName),
+        grid_.rows_per_cell * grid_.columns_per_cell == 1 ? "" : "s");
   }
 
   const BlockPicture& picture_;
+  const BlockCounts& counts_;
   const SvgStyle& style_;
   CellGrid grid_;
   double width_ = 0, height_ = 0;
@@ -322,8 +345,22 @@ std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_vi
   return rules;
 }
 
-std::string draw_svg(const BlockPicture& picture, const SvgStyle& style) {
-  return Drawing(picture, style).draw();
+BlockCounts counts_of(const BlockPicture& picture) {
+  BlockCounts counts;
+  counts.of_row.resize(static_cast<std::size_t>(picture.rows));
+  counts.of_column.resize(static_cast<std::size_t>(picture.columns));
+  const std::uint8_t* state = picture.states ? picture.states->data() : nullptr;
+  for (std::int64_t r = 0; state != nullptr && r < picture.rows; ++r)
+    for (std::int64_t c = 0; c < picture.columns; ++c, ++state) {
+      ++counts.of_state[static_cast<std::size_t>(state_of(*state))];
+      counts.of_row[static_cast<std::size_t>(r)] += *state != 0;
+      counts.of_column[static_cast<std::size_t>(c)] += *state != 0;
+    }
+  return counts;
+}
+
+std::string draw_svg(const BlockPicture& picture, const BlockCounts& counts, const SvgStyle& style) {
+  return Drawing(picture, counts, style).draw();
 }
 
 }  // namespace report
@@ -332,7 +369,7 @@ std::string to_svg(const BlockPicture& picture, const std::string& command_line)
   report::SvgStyle style;
   style.style = ".paper{fill:#fff}" + report::svg_rules(report::kColors, "#222");
   style.description = command_line;
-  return report::draw_svg(picture, style);
+  return report::draw_svg(picture, report::counts_of(picture), style);
 }
 
 }  // namespace ejk

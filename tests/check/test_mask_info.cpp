@@ -262,7 +262,8 @@ TEST_CASE("a block beyond the lengths that is not the mask's is said once") {
   const std::vector<Mask> masks{causal_mask(10, 10)};
   ProcessMaskOptions how;
   how.computable = false, how.pad = true;
-  const ArrayGroup right = stored_arrays(process_mask(masks, {4, 4}, how));
+  const MaskInfo info = process_mask(masks, {4, 4}, how);  // the group is of its arrays
+  const ArrayGroup right = stored_arrays(info);
   ArrayGroup wrong = right;
   Array states = read_all(*right.find("block_mask"));
   states.elements<std::int8_t>()[2] = 2;  // block (0, 2), which is empty

@@ -64,12 +64,16 @@ TEST_CASE("an empty block names the terms that are empty in it") {
     const Report report = describe(process_mask({mask}, {4, 4}));
     const BlockPicture& picture = first_picture(report);
     const BlockDetails details = picture.details();
-    std::vector<std::uint8_t> of(static_cast<std::size_t>(picture.columns));
-    details.causes_of(row, of.data());
+    std::vector<std::uint32_t> of(static_cast<std::size_t>(picture.columns));
+    details.emptied_by(row, of.data());
     std::vector<std::string> texts;
     for (std::size_t c = 0; c < of.size(); ++c) {
       const bool empty = (*picture.states)[static_cast<std::size_t>(row * picture.columns) + c] == 0;
-      texts.push_back(!empty ? "-" : of[c] < details.causes.size() ? details.causes[of[c]] : "?");
+      CHECK((empty || of[c] == 0));
+      std::string text = of[c] == BlockDetails::kNoTermAlone ? "no term alone" : "";
+      for (std::size_t t = 0; t < details.terms.size(); ++t)
+        if ((of[c] >> t & 1) != 0) text += (text.empty() ? "" : ", ") + details.terms[t];
+      texts.push_back(!empty ? "-" : text.empty() ? "?" : text);
     }
     return texts;
   };
@@ -78,6 +82,11 @@ TEST_CASE("an empty block names the terms that are empty in it") {
   CHECK(causes(causal, 0) == std::vector<std::string>{"-", "causal", "causal"});
   CHECK(causes(causal & ~causal, 1) == std::vector<std::string>{"~causal", "no term alone", "causal"});
   CHECK(causes(evens & ~evens, 1) == std::vector<std::string>(3, "no term alone"));
+  // A stored term that is empty where the others are not is found by reading it.
+  const auto hole = plain::table(12, 12, [](auto q, auto k) { return q < 8 || k >= 4; });
+  const Mask holes = array_mask(make_source(plain::array_of(12, 12, hole), "hole.npy"));
+  CHECK(causes(holes & causal & ~causal_mask(12, 12, -9), 2) ==
+        std::vector<std::string>{holes.text(), "-", "-"});
 }
 
 TEST_CASE("a mask is drawn by elements while it is small, by blocks when it is not") {

@@ -1,11 +1,16 @@
 // Pages: what they hold, that nothing from outside can become markup, and that the map's data are the blocks.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "ejk/array.hpp"
 #include "ejk/report.hpp"
 #include "report/block_map.hpp"
 #include "report/pictures.hpp"
@@ -99,8 +104,8 @@ TEST_CASE("nothing that a file or a person named becomes markup") {
   picture.row_axis.name = picture.column_axis.name = evil;
   picture.details = [&] {
     BlockDetails details;
-    details.causes = {evil};
-    details.causes_of = [](std::int64_t, std::uint8_t* causes) { causes[0] = 0; };
+    details.terms = {evil};
+    details.emptied_by = [](std::int64_t, std::uint32_t* terms) { terms[0] = terms[1] = 1; };
     return details;
   };
   report.add(picture);
@@ -140,24 +145,33 @@ TEST_CASE("the map's runs are the blocks, with what emptied them") {
   picture.marked_name = "wrong";
   picture.details = [] {
     BlockDetails details;
-    details.causes = {"causal", "documents"};
-    details.causes_of = [](std::int64_t, std::uint8_t* causes) {
-      for (std::int64_t c = 0; c < columns; ++c) causes[c] = static_cast<std::uint8_t>(c % 3);  // 2: none
+    details.terms = {"causal", "documents"};
+    details.emptied_by = [](std::int64_t, std::uint32_t* terms) {
+      // Of every four blocks one by the first term, by both, by none alone; of the last it is not known.
+      for (std::int64_t c = 0; c < columns; ++c)
+        terms[c] = std::array<std::uint32_t, 4>{1, 3, BlockDetails::kNoTermAlone,
+                                                0}[static_cast<std::size_t>(c % 4)];
     };
     details.density.assign(static_cast<std::size_t>(rows * columns), 0.5);
     return details;
   };
   const auto map = nlohmann::json::parse(report::block_map(picture, 1 << 20));
   CHECK(map["scale"] == 1);
-  CHECK(map["causes"] == nlohmann::json({"causal", "documents"}));
-  CHECK(map["density"]["values"].get<std::string>().size() == 2 * rows * columns);
+  CHECK(map["terms"] == nlohmann::json({"causal", "documents"}));
+  std::map<std::string, char> letters;  // of sets of terms
+  for (std::size_t n = 0; n < map["causes"].size(); ++n)
+    letters.emplace(map["causes"][n].dump(), static_cast<char>('a' + static_cast<char>(n)));
+  CHECK(letters.size() == 3);
+  CHECK(map["density"]["values"].get<std::string>().size() == 3 * rows * columns);
+  CHECK(map["counts"][1] == std::count(states.begin(), states.end(), 1));
   const auto got = rows_of(map["runs"]);
   REQUIRE(got.size() == rows);
   for (std::int64_t r = 0; r < rows; ++r) {
     std::string want;
     for (std::int64_t c = 0; c < columns; ++c) {
       const std::uint8_t state = states[static_cast<std::size_t>(r * columns + c)];
-      want += state == 0 && c % 3 < 2 ? "ab"[c % 3] : "EPFX"[state];
+      const char* sets[] = {"[0]", "[0,1]", "[]"};
+      want += state == 0 && c % 4 < 3 ? letters.at(sets[c % 4]) : "EPFX"[state];
     }
     CHECK(got[static_cast<std::size_t>(r)] == want);
   }
@@ -168,7 +182,7 @@ TEST_CASE("a map that would be too long is sent at a scale that fits, exactly") 
   constexpr std::int64_t rows = 301, columns = 500;
   std::vector<std::uint8_t> states(rows * columns);
   for (auto& state : states) state = random() % 5 == 0 ? 2 : 0;
-  const auto map = nlohmann::json::parse(report::block_map(picture_of(rows, columns, states), 6000));
+  const auto map = nlohmann::json::parse(report::block_map(picture_of(rows, columns, states), 12000));
   const std::int64_t scale = map["scale"];
   CHECK(scale == 4);
   CHECK(map["runs"].get<std::string>().size() <= 6000);
@@ -210,4 +224,60 @@ TEST_CASE("a page of a mask of a million tokens has at most 300 KiB") {
   Report report;
   report.add(picture);
   CHECK(to_html(report, {"mask-info"}).size() < 300 << 10);
+}
+
+TEST_CASE("many pictures and long tables stay within their bytes") {
+  std::mt19937 random(13);
+  Report report;
+  for (int n = 0; n < 16; ++n) {
+    std::vector<std::uint8_t> states(512 * 512);
+    for (auto& state : states) state = static_cast<std::uint8_t>(random() % 3);
+    BlockPicture picture = picture_of(512, 512, std::move(states));
+    picture.details = [] {
+      BlockDetails details;
+      details.blocks_per_cell = 4;
+      details.density.assign(128 * 128, 0.3);
+      details.terms.assign(4, std::string(400, 'x'));
+      details.emptied_by = [](std::int64_t, std::uint32_t* terms) {
+        for (std::uint32_t c = 0; c < 512; ++c) terms[c] = c % 16;
+      };
+      return details;
+    };
+    report.add(std::move(picture));
+  }
+  for (int t = 0; t < 2; ++t) {
+    Table table{"t", "", {{"name", "name"}, {"n", "n"}}, {}};
+    for (std::int64_t n = 0; n < 1000; ++n) table.rows.push_back({std::string(300, 'n'), n});
+    report.add(std::move(table));
+  }
+  const std::string page = to_html(report, {"x"});
+  CHECK(page.size() < 400 << 10);
+  CHECK(holds(page, "and 990 more"));  // ten rows are always there
+}
+
+TEST_CASE("one picture comes behind the first table, several at the end") {
+  Report report;
+  const auto table = [](const char* title) { return Table{"t", title, {{"n", "n"}}, {{std::int64_t{1}}}}; };
+  report.add(table("first")).add(table("second")).add(picture_of(1, 1, {1}));
+  std::string page = to_html(report, {"x"});
+  CHECK(page.find(">first<") < page.find("<figure"));
+  CHECK(page.find("<figure") < page.find(">second<"));
+  report.add(picture_of(1, 1, {1}));
+  page = to_html(report, {"x"});
+  CHECK(page.find(">second<") < page.find("<figure"));
+}
+
+TEST_CASE("cells say what they are sorted by: numbers, lists, and nothing where there is none") {
+  Report report;
+  report.add(Table{"t",
+                   "",
+                   {{"a", "a"}, {"b", "b"}},
+                   {{Shape{16, 4}, std::numeric_limits<double>::infinity()},
+                    {Shape{}, std::numeric_limits<double>::quiet_NaN()},
+                    {std::string("0x10"), ReportValue()}}});
+  const std::string page = to_html(report, {"x"});
+  CHECK(holds(page, R"(<td data-v="16,4">(16, 4)</td>)"));
+  CHECK(holds(page, R"(data-v="Infinity">)"));
+  CHECK(holds(page, R"(<td class="number" data-v="">nan</td>)"));
+  CHECK(holds(page, "<td>0x10</td>"));
 }

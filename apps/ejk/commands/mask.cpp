@@ -17,6 +17,8 @@ namespace ejk::app {
 
 namespace {
 
+constexpr std::size_t kPictures = 16;  // of a report
+
 // The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
 std::shared_ptr<const ArraySource> elements_of(Masks masks) {
   Shape shape{masks.q_length, masks.kv_length};
@@ -35,22 +37,27 @@ std::shared_ptr<const ArraySource> elements_of(Masks masks) {
                           ArrayAccess(ArrayAccess::Order::sequential));
 }
 
-// Of each mask that is another than those before it.
-void add_pictures(const std::vector<Mask>& heads, Report& report) {
-  constexpr std::size_t kMost = 16;
-  std::vector<Mask> drawn;
-  for (std::size_t h = 0; h < heads.size() && drawn.size() < kMost; ++h) {
-    if (std::any_of(drawn.begin(), drawn.end(), [&](const Mask& m) { return m.same_as(heads[h]); })) continue;
-    report.add(picture_of(heads[h], fmt::format("picture_{}", drawn.size()),
-                          fmt::format("mask of head {} (queries down, keys across)", h)));
-    drawn.push_back(heads[h]);
-  }
+// Those that are drawn: each that is another than those before it.
+std::vector<std::pair<std::size_t, Mask>> distinct(const std::vector<Mask>& heads) {
+  std::vector<std::pair<std::size_t, Mask>> all;
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    if (std::none_of(all.begin(), all.end(), [&](const auto& one) { return one.second.same_as(heads[h]); }))
+      all.emplace_back(h, heads[h]);
+  return all;
+}
+
+void add_pictures(const std::vector<std::pair<std::size_t, Mask>>& masks, Report& report) {
+  for (std::size_t n = 0; n < std::min(kPictures, masks.size()); ++n)
+    report.add(picture_of(masks[n].second, fmt::format("picture_{}", n),
+                          fmt::format("mask of head {} (queries down, keys across)", masks[n].first)));
+  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(masks) - std::int64_t{kPictures});
 }
 
 Answer run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
-  const std::vector<Mask> heads = masks.heads;
+  std::vector<std::pair<std::size_t, Mask>> drawn;
+  if (job.wants_picture()) drawn = job.phase(Phase::read, [&] { return distinct(masks.heads); });
   Report report;
   report.warnings = masks.warnings;
   const auto elements = elements_of(std::move(masks));
@@ -58,9 +65,11 @@ Answer run(const MaskOptions& options, Job& job) {
       .add("dtype", "dtype", std::string("bool"))
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
   constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
-  if (job.plan(report, std::min(a_piece, byte_count(elements->shape(), DType::boolean)))) return Answer::yes;
+  std::int64_t peak = std::min(a_piece, byte_count(elements->shape(), DType::boolean));
+  for (std::size_t n = 0; n < std::min(kPictures, drawn.size()); ++n) peak += picture_bytes(drawn[n].second);
+  if (job.plan(report, peak)) return Answer::yes;
   for (const std::string& remark : remarks) report.add(Remark{remark});
-  if (job.wants_picture()) job.phase(Phase::compute, [&] { add_pictures(heads, report); });
+  job.phase(Phase::compute, [&] { add_pictures(drawn, report); });
   job.deliver(std::move(report), {{"mask", elements, {}}});
   return Answer::yes;
 }

@@ -48,6 +48,7 @@ Answer run(const MaskInfoOptions& options, Job& job) {
         "mask from positions. --no-computable writes them."});
   Report sparsity = describe(info);
   report.warnings = masks.warnings;
+  report.pictures_left_out = sparsity.pictures_left_out;
   std::move(sparsity.warnings.begin(), sparsity.warnings.end(), std::back_inserter(report.warnings));
   for (Report::Item& item : sparsity.items) report.add(std::move(item));
 

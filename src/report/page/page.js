@@ -29,15 +29,19 @@
 
   // --- tables: a click on a heading sorts by it, a second one the other way
 
-  const keyOf = (row, column) => {
+  // A number is a list of one, a shape of several; null where a number is missing.
+  const keyOf = (row, column, numeric) => {
     const cell = row.cells[column];
-    const text = cell.dataset.v ?? cell.textContent.replace(/,/g, "");
-    return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : cell.textContent;
+    if (cell.dataset.v) return cell.dataset.v.split(",").map(Number);
+    if (cell.dataset.v === "") return null;
+    if (cell.classList.contains("number")) return [Number(cell.textContent.replace(/,/g, ""))];
+    return numeric ? null : cell.textContent;
   };
   const compare = (a, b) => {
-    if (typeof a === "number" && typeof b === "number") return a - b;
-    if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
-    return typeof a === "number" ? -1 : 1;
+    if (!Array.isArray(a) || !Array.isArray(b)) return a < b ? -1 : a > b ? 1 : 0;
+    for (let i = 0; i < Math.min(a.length, b.length); ++i)
+      if (a[i] !== b[i]) return a[i] < b[i] ? -1 : 1;
+    return a.length - b.length;
   };
   for (const table of document.querySelectorAll("table.data")) {
     const body = table.tBodies[0];
@@ -54,7 +58,12 @@
         const up = before ? before === "descending" : !numeric;
         for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
         heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-        rows.sort((a, b) => (up ? 1 : -1) * compare(keyOf(a, column), keyOf(b, column)));
+        const keys = new Map(rows.map((row) => [row, keyOf(row, column, numeric)]));
+        rows.sort((a, b) => {
+          const x = keys.get(a), y = keys.get(b);
+          if (x === null || y === null) return (x === null) - (y === null);  // what is missing comes last
+          return (up ? 1 : -1) * compare(x, y);
+        });
         body.append(...rows);
       });
     });
@@ -62,7 +71,8 @@
 
   // --- block maps
 
-  const kStates = "EPFMX", kMarked = 4, kMixed = 3, kFirstCause = 5;
+  // As src/report/block_map.cpp writes them.
+  const kStates = "EPFMX", kFull = 2, kMixed = 3, kMarked = 4, kFirstCause = 5, kMostShare = 2 ** 18 - 1;
   const stateOf = (symbol) => (symbol < kFirstCause ? symbol : 0);
   const joined = (a, b) => {
     if (a === b) return a;
@@ -194,9 +204,15 @@
       button("+", "zoom in", () => this.zoom(2));
       button("\u2212", "zoom out", () => this.zoom(0.5));
       button("all", "show all blocks", () => this.showAll());
+      // A finger that moves up and down scrolls the page.
+      for (const [label, title, x, y] of [["\u2190", "left", -1, 0], ["\u2192", "right", 1, 0],
+        ["\u2191", "up", 0, -1], ["\u2193", "down", 0, 1]]) {
+        button(label, "move " + title, () => this.move(x / 2, y / 2));
+        tools.lastChild.classList.add("touch");
+      }
       tools.append(make("span", { class: "hint" },
         "ctrl + wheel or double click zooms, dragging moves; keys: arrows, +, \u2212, 0"));
-      this.canvas = make("canvas", { tabindex: "0", role: "img",
+      this.canvas = make("canvas", { tabindex: "0", role: "application",
         "aria-label": "map of blocks; the arrow keys move a cursor, whose block is told below" });
       this.readout = make("p", { class: "readout", "aria-live": "polite" });
       const legend = make("ul", { class: "legend" });
@@ -206,7 +222,9 @@
         const item = make("li");
         item.innerHTML = '<svg viewBox="0 0 10 10"><rect class="cell-' + letter +
           ' swatch" width="10" height="10"/></svg>';
-        item.append(this.map.names[state]);
+        const blocks = state === kMixed ? "" : " " + count(this.map.counts[state]);
+        item.append(this.map.names[state] + blocks);
+        if (state === kMixed) this.mixed = item;
         legend.append(item);
         this.swatches.push(item.querySelector("rect"));
       });
@@ -219,6 +237,7 @@
       canvas.addEventListener("pointerdown", (event) => {
         drag = { x: event.offsetX, y: event.offsetY, from: { ...this.view } };
         if (event.isTrusted) canvas.setPointerCapture(event.pointerId);
+        this.point(event.offsetX, event.offsetY);
       });
       canvas.addEventListener("pointerup", () => { drag = null; });
       canvas.addEventListener("pointercancel", () => { drag = null; });
@@ -226,12 +245,17 @@
         if (drag && event.buttons) {
           const plot = this.plot();
           this.view.x = drag.from.x - (event.offsetX - drag.x) / plot.width * this.view.width;
-          this.view.y = drag.from.y - (event.offsetY - drag.y) / plot.height * this.view.height;
+          if (event.pointerType === "mouse")
+            this.view.y = drag.from.y - (event.offsetY - drag.y) / plot.height * this.view.height;
           this.clamp();
         }
         this.point(event.offsetX, event.offsetY);
       });
-      canvas.addEventListener("pointerleave", () => { this.pointer = null; this.draw(); });
+      canvas.addEventListener("pointerleave", (event) => {
+        if (event.pointerType === "touch") return;  // what a finger has touched stays told
+        this.pointer = null;
+        this.draw();
+      });
       canvas.addEventListener("dblclick", (event) => this.zoom(event.shiftKey ? 0.5 : 2, event));
       canvas.addEventListener("wheel", (event) => {
         if (!event.ctrlKey && !event.metaKey) return;
@@ -274,7 +298,14 @@
       this.view.height = Math.min(this.view.height, rows);
       this.view.x = Math.min(Math.max(this.view.x, 0), columns - this.view.width);
       this.view.y = Math.min(Math.max(this.view.y, 0), rows - this.view.height);
-      this.canvas.classList.toggle("zoomed", this.view.width < columns || this.view.height < rows);
+    }
+
+    // By shares of what is seen.
+    move(x, y) {
+      this.view.x += x * this.view.width;
+      this.view.y += y * this.view.height;
+      this.clamp();
+      this.draw();
     }
 
     showAll() {
@@ -304,6 +335,7 @@
     }
 
     point(offsetX, offsetY) {
+      this.readout.setAttribute("aria-live", "off");  // a pointer would have it speak all the time
       const plot = this.plot(), view = this.view;
       const x = view.x + (offsetX - plot.left) / plot.width * view.width;
       const y = view.y + (offsetY - plot.top) / plot.height * view.height;
@@ -316,6 +348,7 @@
     }
 
     step(dx, dy) {
+      this.readout.setAttribute("aria-live", "polite");
       const size = 2 ** this.level(), view = this.view;
       const at = this.pointer || { x: view.x, y: view.y };
       const { rows, columns } = this.map;
@@ -355,6 +388,7 @@
       const firstRow = Math.floor(view.y / size), firstColumn = Math.floor(view.x / size);
       const endRow = Math.min(rows.length, Math.ceil((view.y + view.height) / size));
       const endColumn = Math.min(columns, Math.ceil((view.x + view.width) / size));
+      let mixed = false;
       for (let r = firstRow; r < endRow; ++r) {
         const row = rows[r], y = snap(toY(r * size)), bottom = snap(toY((r + 1) * size));
         for (let i = row.find(firstColumn); i < row.ends.length; ++i) {
@@ -362,6 +396,7 @@
           if (begin >= endColumn) break;
           const state = stateOf(row.symbols[i]);
           if (state === 0) continue;
+          mixed = mixed || state === kMixed;
           const x = snap(toX(begin * size)), end = snap(toX(row.ends[i] * size));
           context.fillStyle = colors[state];
           context.fillRect(x, y, end - x, bottom - y);
@@ -386,6 +421,7 @@
         context.stroke();
       }
       context.restore();
+      this.mixed.hidden = !mixed;
 
       // The profiles: the heaviest row or column of what a pixel shows.
       const cell = this.cell(level);
@@ -414,10 +450,17 @@
       context.strokeRect(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1);
       this.ticks(context, plot, color("--ink"));
       if (cell) {
+        context.save();
+        context.beginPath();
+        context.rect(plot.left, plot.top, plot.width, plot.height);
+        context.clip();
         context.strokeStyle = accent;
         context.lineWidth = 2;
         const x = toX(cell.column), y = toY(cell.row);
-        context.strokeRect(x, y, Math.max(cellWidth, 3), Math.max(cellHeight, 3));
+        const width = Math.min(cellWidth, plot.left + plot.width - x);
+        const height = Math.min(cellHeight, plot.top + plot.height - y);
+        context.strokeRect(x, y, Math.max(width, 3), Math.max(height, 3));
+        context.restore();
       }
       this.tell(cell, size);
       this.figure.dataset.level = level;
@@ -490,7 +533,7 @@
         const begin = from * map.scale, end = Math.min(begin + side, blocks);
         const elements = [begin * axis.block, Math.min(end * axis.block, axis.length) - 1];
         const range = (a, b) => (a === b ? count(a) : count(a) + "\u2013" + count(b));
-        return { begin, end, count: elements[1] - elements[0] + 1,
+        return { begin, end, side,
           blocks: range(begin, end - 1), text: axis.name ? axis.name + " " + range(...elements) : "" };
       };
       const q = place(map.axes[0], cell.row, map.blocks[0]);
@@ -503,7 +546,8 @@
       const density = this.density(q, k, state);
       if (density) parts.push(density);
       const cause = map.causes[cell.symbol - kFirstCause];
-      if (cause) parts.push("emptied by " + cause);
+      if (cause)
+        parts.push("emptied by " + (cause.length ? cause.map((term) => map.terms[term]).join(", ") : "no term alone"));
       const share = (n, all) => count(n) + " of " + count(all);
       if (size === 1 && map.scale === 1)
         parts.push("row has " + share(this.ofRow[cell.row], map.columns) + ", column " +
@@ -515,23 +559,32 @@
     density(q, k, state) {
       const { density } = this.map;
       if (!density) return "";
-      const percent = (share) =>
-        "density " + (share === 0 || share === 1 ? 100 * share : (100 * share).toPrecision(3)) + " %";
-      if (state === 0) return percent(0);
+      if (state === 0 || state === kFull) return "density " + (state === 0 ? 0 : 100) + " %";
       const n = density.blocks;
       let sum = 0, area = 0;
       for (let r = Math.floor(q.begin / n); r * n < q.end; ++r)
         for (let c = Math.floor(k.begin / n); c * n < k.end; ++c) {
-          const at = 2 * (r * density.columns + c);
-          const value = kDigits.indexOf(density.values[at]) * 64 + kDigits.indexOf(density.values[at + 1]);
+          const at = 3 * (r * density.columns + c);
+          let value = 0;
+          for (const digit of density.values.slice(at, at + 3)) value = value * 64 + kDigits.indexOf(digit);
           const span = (axis, i) => Math.min((i + 1) * n * axis.block, axis.length) - i * n * axis.block;
           const weight = span(this.map.axes[0], r) * span(this.map.axes[1], c);
-          sum += value / 4095 * weight;
+          sum += value / kMostShare * weight;
           area += weight;
         }
-      const around = q.end - q.begin < n && k.end - k.begin < n ? " in the " + n + " x " + n + " around" : "";
-      return area > 0 ? percent(sum / area) + around : "";
+      if (area === 0) return "";
+      return "density " + percent(sum / area) + (q.side < n ? " in the " + n + " x " + n + " around" : "");
     }
+  }
+
+  // In as many digits as tell it from none and all.
+  function percent(share) {
+    const p = 100 * share, distance = Math.min(p, 100 - p);
+    if (share === 0 || share === 1) return p + " %";
+    if (distance < 0.0005) return p < 50 ? "< 0.001 %" : "> 99.999 %";
+    let digits = 1;
+    for (let d = distance; d < 0.9995 && digits < 4; d *= 10) ++digits;
+    return p.toFixed(digits) + " %";
   }
 
   for (const figure of document.querySelectorAll("figure.map")) new BlockMap(figure);
