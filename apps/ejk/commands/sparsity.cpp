@@ -50,6 +50,7 @@ Answer run(const SparsityWords& words, Job& job) {
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
   report.warnings = masks.warnings;
   Report costs = describe(sparsity);
+  report.pictures_left_out = costs.pictures_left_out;
   std::move(costs.items.begin(), costs.items.end(), std::back_inserter(report.items));
   job.deliver(std::move(report), {});
   return Answer::yes;
