@@ -111,7 +111,8 @@ struct SizesPlan;
 /// The same before an element of a mask is read: throws what measure_sparsity throws of its arguments.
 class SparsityPlan {
  public:
-  SparsityPlan(std::vector<Mask> heads, std::vector<BlockShape> blocks, const SparsityOptions& options = {});
+  SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
+               const SparsityOptions& options = {});
 
   /// Memory that run() takes at the most; the partial blocks, as bits, come on top.
   std::int64_t work_bytes() const;

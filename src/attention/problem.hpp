@@ -138,7 +138,7 @@ class MaskPlan {
   }
 
  private:
-  void scan(const CheckedArguments& setup, JoinedMasks masks);
+  void scan(const CheckedArguments& setup, JoinedMasks joined);
   void count(const CheckedArguments& setup);
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share

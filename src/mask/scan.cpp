@@ -143,9 +143,10 @@ void Scanner::look(Part& part, std::int64_t i, const BitRows& rows) {
 }
 
 void Scanner::look(Part& part, std::int64_t i) {
-  const auto [q_begin, q_end] = queries(i);
+  const IndexRange queries_of_row = queries(i);
   const auto fill = [&](std::int64_t j, std::int64_t end) {
-    const Rectangle where{q_begin, q_end, j * block_.kv, std::min(end * block_.kv, mask_.kv_length())};
+    const Rectangle where{queries_of_row.begin, queries_of_row.end, j * block_.kv,
+                          std::min(end * block_.kv, mask_.kv_length())};
     const BitRows panel = part.panel.rows(where.rows(), where.columns());
     node_.fill(where, panel);
     return panel;

@@ -197,7 +197,7 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
                                  s.heaviest_row_blocks,
                                  s.mean_row_blocks,
                                  ratio(static_cast<double>(s.heaviest_row_blocks), s.mean_row_blocks)};
-    if (options.metadata_budget) row.push_back(s.metadata_bytes <= *options.metadata_budget);
+    if (options.metadata_budget) row.emplace_back(s.metadata_bytes <= *options.metadata_budget);
     table.rows.push_back(std::move(row));
   }
   report.add(std::move(table));
@@ -272,7 +272,7 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
   return SparsityPlan(heads, blocks, options).run(progress, max_pattern_bytes);
 }
 
-SparsityPlan::SparsityPlan(std::vector<Mask> heads, std::vector<BlockShape> blocks,
+SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                            const SparsityOptions& options) {
   if (blocks.empty()) throw Error(Error::Kind::input, "there is no block size: at least one is needed");
   auto plan = std::make_shared<mask::SizesPlan>();
