@@ -170,7 +170,7 @@ class Floats {
       const V allowed = atol_ + rtol_ * size, beyond = kRounds ? allowed * (1 + kShare) + kLeast : allowed;
       const bool near = finite & (apart <= (kRounds ? allowed * (1 - kShare) - kLeast : allowed));
       const bool far = !finite | !kRounds | ((apart > beyond) & (beyond < Arithmetic<T>::kOverflow));
-      differs[i] = static_cast<std::uint8_t>(same | near ? 0 : far ? 1 : 2);
+      differs[i] = static_cast<std::uint8_t>((same | near) ? 0 : far ? 1 : 2);
       count += differs[i] & 1;
       unsure += differs[i] >> 1;
     }

@@ -194,8 +194,10 @@ TEST_CASE("what a file of ejk says that cannot be is an error of the file") {
   GroupMetadataClaims fine;
   group_metadata_in(group, fine);
   CHECK_FALSE(fine.num_nonzero_groups);
-  for (const auto& [name, value] :
+  for (const auto& attribute :
        {std::pair("start_group", "4"), {"start_group", "-1"}, {"tm", "0"}, {"m", "x"}}) {
+    const char* name = attribute.first;
+    const char* value = attribute.second;
     CAPTURE(name);
     ArrayGroup wrong = group;
     wrong.attributes[name] = value;

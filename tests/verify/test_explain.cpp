@@ -547,8 +547,9 @@ TEST_CASE("where is of those elements that the comparison counts, at the edge of
       {DType::float16, DType::float16}, {DType::bfloat16, DType::bfloat16}, {DType::float32, DType::float32},
       {DType::float64, DType::float64}, {DType::float16, DType::bfloat16},  {DType::int32, DType::int32},
       {DType::int64, DType::float32}};
-  for (const auto& [of_actual, of_expected] : types)
+  for (const auto& pair : types)
     for (int round = 0; round < 4; ++round) {
+      const DType of_actual = pair.first, of_expected = pair.second;
       CAPTURE(name_of(of_actual));
       CAPTURE(name_of(of_expected));
       constexpr std::int64_t n = 20000;
