@@ -171,7 +171,7 @@ std::string to_json(const Report& report, const ReportEnvelope& envelope);
 
 /// One HTML page that holds all that it shows and asks for nothing, as its Content-Security-Policy says. It can
 /// be read without scripts; with them tables sort, and block pictures zoom and say what is under the pointer.
-/// Equal reports give equal bytes. Bytes: some 30 KiB, at most 130 KiB for pictures and 120 KiB for tables, which
+/// Equal reports give equal bytes. Bytes: some 30 KiB, at most 240 KiB for pictures and 120 KiB for tables, which
 /// then show their first rows, at most 500, and count the others.
 std::string to_html(const Report& report, const ReportEnvelope& envelope);
 

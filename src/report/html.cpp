@@ -25,7 +25,8 @@ namespace {
 
 constexpr std::size_t kMostRows = 500, kFewestRows = 10;  // of a table
 constexpr std::size_t kTableBytes = 120 << 10;            // of all tables together
-constexpr std::size_t kMapBytes = 90 << 10;               // of all maps together
+constexpr std::size_t kMapBytes = 200 << 10;              // of a map
+constexpr std::size_t kMapsBytes = 90 << 10;              // of several together
 constexpr std::size_t kDrawingBytes = 40 << 10;           // of the drawings that stand for them
 constexpr std::int64_t kDrawnCells = 128;                 // a side, at the most
 constexpr std::size_t kLongText = 4000;
@@ -50,7 +51,7 @@ class PageWriter {
  public:
   PageWriter(const Report& report, bool with_times) : with_times_(with_times) {
     const auto pictures = std::max<std::size_t>(1, pictures_of(report).size());
-    map_bytes_ = kMapBytes / pictures;
+    map_bytes_ = pictures == 1 ? kMapBytes : kMapsBytes / pictures;
     drawing_bytes_ = kDrawingBytes / pictures;
   }
 
