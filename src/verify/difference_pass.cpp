@@ -161,14 +161,14 @@ class Pass {
       if (!plan_.hypotheses[h]->judge({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch)) continue;
       Verdict& verdict = c.verdicts[h];
       // Flags of what it explains, of what it fails at, and of differences that are left.
-      {
-        std::uint8_t* __restrict explains = c.holds.data(), * __restrict fails = c.in_scope.data(), * __restrict differs_too = differs;
-        for (std::int64_t i = 0; i < n; ++i) {
-          const std::uint8_t holds = explains[i] & fails[i], was = differs_too[i];
-          explains[i] = was & holds;
-          fails[i] = fails[i] & (holds ^ 1);
-          differs_too[i] = was & (holds ^ 1);
-        }
+      std::uint8_t* __restrict explains = c.holds.data();
+      std::uint8_t* __restrict fails = c.in_scope.data();
+      std::uint8_t* __restrict open = differs;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::uint8_t holds = explains[i] & fails[i], was = open[i];
+        explains[i] = was & holds;
+        fails[i] = fails[i] & (holds ^ 1);
+        open[i] = was & (holds ^ 1);
       }
       const std::int64_t explained = count_of(c.holds.data(), n), failed = count_of(c.in_scope.data(), n);
       std::int64_t unexplained = 0;
@@ -200,14 +200,14 @@ class Pass {
           samples.push_back(std::move(sample));
         else
           samples[place] = std::move(sample);
+        if (reservoir.next() >= before + left) break;
       }
     }
     c.left += left;
-    std::int64_t zeros = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      differs[i] = static_cast<std::uint8_t>(differs[i] & (a[i] == 0));
-      zeros += differs[i];
-    }
+    std::uint8_t* __restrict flags = differs;
+    const double* __restrict values = a;
+    for (std::int64_t i = 0; i < n; ++i) flags[i] = flags[i] & static_cast<std::uint8_t>(values[i] == 0);
+    const std::int64_t zeros = count_of(differs, n);
     if (zeros > 0) add_line(c.zero_at, at, n, differs, zeros);
   }
 

@@ -72,14 +72,10 @@ const std::map<std::string, std::string> kPublic{
 
 // Libraries that only some places know: how an #include of them begins, and the places.
 const std::map<std::string, Names> kLibraries{
-    {"hdf5", {"src/io"}},
-    {"H5", {"src/io"}},
-    {"zip.h", {"src/io"}},
-    {"png.h", {"src/report"}},
-    {"CLI/", {"apps"}},
-    {"nlohmann/", {"src/report", "src/settings", "src/core", "apps"}},
-    {"doctest/", {}},
-    {"benchmark/", {}},
+    {"hdf5", {"src/io"}},  {"H5", {"src/io"}},
+    {"zip.h", {"src/io"}}, {"png.h", {"src/report"}},
+    {"CLI/", {"apps"}},    {"nlohmann/", {"src/report", "src/settings", "src/core", "apps"}},
+    {"doctest/", {}},      {"benchmark/", {}},
 };
 
 // Kernels are compiled several times over, for wider and wider instruction sets, and the linker takes one
