@@ -178,10 +178,7 @@ std::string command_line(const Command& command, const std::vector<std::string>&
     const bool is_plain = !word.empty() && word.find_first_not_of(
                                                "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                                "0123456789_./:=,+@%-") == std::string::npos;
-    std::string text = word;
-    for (std::size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4)
-      text.replace(at, 1, "'\\''");
-    line += is_plain ? " " + word : " '" + text + "'";
+    line += " " + (is_plain ? word : single_quoted(word));
   }
   return line;
 }

@@ -87,13 +87,6 @@ std::vector<CommandWords> all_words() {
   return all;
 }
 
-// 'it''s' for a shell: in single quotes, one of those as '\''.
-std::string single_quoted(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 // --- bash
 
 std::string bash_script() {
@@ -373,6 +366,12 @@ std::string manual_page() {
   out += ".SH ENVIRONMENT\n.TP\n\\fBOMP_NUM_THREADS\\fR\nthreads to use, where \\-\\-threads does not say\n";
   out += ".TP\n\\fBEJK_ISA\\fR\nthe instruction set to use; \\-\\-version \\-\\-verbose lists them\n";
   return out + paragraph("NO_COLOR, TERM and COLUMNS have their usual meaning.");
+}
+
+std::string single_quoted(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
 }
 
 }  // namespace ejk::app

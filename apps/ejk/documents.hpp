@@ -14,6 +14,9 @@ const std::vector<std::string>& shells();
 /// is completed as file names. `shell` is one of shells().
 std::string completion_script(const std::string& shell);
 
+/// A word for a shell: in single quotes, one of those as '\''.
+std::string single_quoted(std::string_view text);
+
 /// ejk-COMMAND(1) in the language of man, and ejk(1).
 std::string manual_page(const Command& command);
 std::string manual_page();

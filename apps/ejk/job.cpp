@@ -24,6 +24,12 @@ void choose_threads(std::int64_t asked) {
 
 }  // namespace
 
+void append(Report& report, Report more) {
+  for (Report::Item& item : more.items) report.add(std::move(item));
+  for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
+  report.pictures_left_out += more.pictures_left_out;
+}
+
 Job::Job(const Command& command, const OptionSet& options)
     : budget(options.shared().max_memory),
       inputs(options.shared().allow_external, budget, provenance),
@@ -83,7 +89,7 @@ void Job::deliver_text(const std::string& text, Report report) {
   statistics_.bytes_written = static_cast<std::int64_t>(text.size());
   Report beside;
   reporter_.add_statistics(beside, statistics_);
-  for (const Report::Item& item : beside.items) report.add(item);
+  append(report, beside);
   write_files(reporter_.page(report));
   beside.warnings = std::move(report.warnings);
   reporter_.print(beside, true);

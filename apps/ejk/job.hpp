@@ -94,4 +94,7 @@ class Job {
   bool in_phase_ = false;
 };
 
+/// Takes over what another report holds, behind what is there.
+void append(Report& report, Report more);
+
 }  // namespace ejk::app

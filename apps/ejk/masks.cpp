@@ -106,6 +106,11 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
 
 }  // namespace
 
+BlockShape read_block(const std::string& word) {
+  const Shape lengths = read_lengths(word, 2, 2, "QxK");
+  return {lengths[0], lengths[1]};
+}
+
 Option add_mask_kind(OptionSet& set, Polarity& into) {
   return add_word(
       set, "--mask-kind", into, read_polarity, "KIND",

@@ -47,6 +47,9 @@ struct Masks {
 /// the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
+/// "128x256".
+BlockShape read_block(const std::string& word);
+
 /// Calls f(), which plans work on the masks: its errors get the masks' name, and are usage errors where the
 /// lengths were typed and are no input's.
 template <class F>

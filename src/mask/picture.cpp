@@ -20,8 +20,6 @@ namespace mask {
 
 namespace {
 
-using States = std::shared_ptr<const std::vector<std::uint8_t>>;
-
 // The elements of cell i along one axis.
 std::int64_t cell_length(std::int64_t i, std::int64_t cell, std::int64_t length) {
   return std::min((i + 1) * cell, length) - i * cell;

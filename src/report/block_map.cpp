@@ -6,7 +6,6 @@
 #include "report/block_map.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -178,7 +177,7 @@ nlohmann::ordered_json axis_of(const PictureAxis& axis, std::int64_t blocks) {
 
 }  // namespace
 
-std::string block_map(const BlockPicture& picture, std::size_t most_bytes) {
+std::string block_map(const BlockPicture& picture, const BlockCounts& counts, std::size_t most_bytes) {
   const BlockDetails details = picture.details ? picture.details() : BlockDetails();
   const std::size_t for_runs = std::max<std::size_t>(most_bytes / 2, 64), for_density = most_bytes / 4,
                     for_terms = most_bytes / 8;
@@ -195,11 +194,9 @@ std::string block_map(const BlockPicture& picture, std::size_t most_bytes) {
   map["axes"] = {axis_of(picture.row_axis, picture.rows), axis_of(picture.column_axis, picture.columns)};
   map["block"] = core::printable(picture.block_name, kLongestName);
   map["names"] = map["counts"] = nlohmann::json::array();
-  std::array<std::int64_t, kStates> counts{};
-  for (const std::uint8_t state : *picture.states) ++counts[static_cast<std::size_t>(state_of(state))];
   for (const CellState state : states_of(picture)) {
     map["names"].push_back(core::printable(state_name(picture, state), kLongestName));
-    map["counts"].push_back(counts[static_cast<std::size_t>(state)]);
+    map["counts"].push_back(counts.of_state[static_cast<std::size_t>(state)]);
   }
   map["terms"] = map["causes"] = nlohmann::json::array();
   const std::size_t longest = for_terms / std::max<std::size_t>(1, details.terms.size());

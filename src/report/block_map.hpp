@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ejk/report.hpp"
+#include "report/drawing.hpp"
 
 namespace ejk::report {
 
@@ -18,6 +19,6 @@ namespace ejk::report {
 ///                   "=" is the row above once more, "=9" nine times
 ///   density         null or {blocks, columns, values}: shares of 0 to 2^18 - 1, three digits of base 64 each
 /// It has about `most_bytes` at the most: the finest scale is taken that allows it.
-std::string block_map(const BlockPicture& picture, std::size_t most_bytes);
+std::string block_map(const BlockPicture& picture, const BlockCounts& counts, std::size_t most_bytes);
 
 }  // namespace ejk::report

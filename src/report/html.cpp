@@ -181,17 +181,7 @@ class PageWriter {
           std::isfinite(width) ? width : 0);
       return;
     }
-    std::string text;
-    if (unit == Unit::value) {
-      std::vector<double> row;
-      for (std::size_t k = 0; k < table.columns.size(); ++k)
-        if (const auto* real = std::get_if<double>(&table.rows[r][k]);
-            real != nullptr && table.columns[k].unit == Unit::value)
-          row.push_back(*real);
-      text = element(value, digits_apart(row));
-    } else {
-      text = report::cell(value, unit);
-    }
+    const std::string text = report::cell(table, r, c);
     if (is_number(value))
       put(R"(<td class="number"{}>{}</td>)", key == text ? "" : data, escaped(text));
     else
@@ -214,7 +204,7 @@ class PageWriter {
     put("<figure class=\"map\">\n<div class=\"drawing\">");
     put_text(drawing);
     put("</div>\n<script type=\"application/json\">");
-    put_text(block_map(picture, map_bytes_));
+    put_text(block_map(picture, counts, map_bytes_));
     put("</script>\n</figure>\n");
   }
 

@@ -197,25 +197,13 @@ class TextWriter {
     column.is_left = is_bar;
     for (std::size_t r = 0; r < rows; ++r) {
       const ReportValue& value = table.rows[r].at(c);
-      column.cells.push_back(is_bar                      ? bar(value, largest)
-                             : about.unit == Unit::value ? report::element(value, digits_of(table, r))
-                                                         : report::cell(value, about.unit));
+      column.cells.push_back(is_bar ? bar(value, largest) : report::cell(table, r, c));
       column.width = std::max(column.width, width_of(column.cells.back()));
       column.is_text = column.is_text || std::holds_alternative<std::string>(value) ||
                        std::holds_alternative<std::vector<std::int64_t>>(value);
     }
     column.is_left = column.is_left || column.is_text;
     return column;
-  }
-
-  // In which the elements of a row are written.
-  static int digits_of(const Table& table, std::size_t row) {
-    std::vector<double> elements;
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      if (const auto* value = std::get_if<double>(&table.rows[row].at(c));
-          value != nullptr && table.columns[c].unit == Unit::value)
-        elements.push_back(*value);
-    return report::digits_apart(elements);
   }
 
   // In eighths of a character; anything above 0 shows.

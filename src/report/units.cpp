@@ -120,6 +120,26 @@ std::string number(const ReportValue& value, Unit unit) {
   return "-";
 }
 
+// The fewest significant digits, at least three, in which numbers that differ are written differently.
+int digits_apart(const std::vector<double>& numbers) {
+  constexpr int kMost = std::numeric_limits<double>::max_digits10;
+  int digits = 3;
+  const auto are_alike = [&](double a, double b) {
+    return a != b && !(std::isnan(a) && std::isnan(b)) &&
+           fmt::format("{:.{}g}", a, digits) == fmt::format("{:.{}g}", b, digits);
+  };
+  for (std::size_t i = 1; i < numbers.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      while (digits < kMost && are_alike(numbers[i], numbers[j])) ++digits;
+  return digits;
+}
+
+// An element of an array, of floats in so many significant digits.
+std::string element(const ReportValue& value, int digits) {
+  const auto* real = std::get_if<double>(&value);
+  return real == nullptr ? number(value, Unit::value) : fmt::format("{:.{}g}", *real, digits);
+}
+
 }  // namespace
 
 std::string percent(double share) {
@@ -134,24 +154,6 @@ std::string percent(double share) {
   return fmt::format("{:.{}f} %", p, digits);
 }
 
-int digits_apart(const std::vector<double>& numbers) {
-  constexpr int kMost = std::numeric_limits<double>::max_digits10;
-  int digits = 3;
-  const auto are_alike = [&](double a, double b) {
-    return a != b && !(std::isnan(a) && std::isnan(b)) &&
-           fmt::format("{:.{}g}", a, digits) == fmt::format("{:.{}g}", b, digits);
-  };
-  for (std::size_t i = 1; i < numbers.size(); ++i)
-    for (std::size_t j = 0; j < i; ++j)
-      while (digits < kMost && are_alike(numbers[i], numbers[j])) ++digits;
-  return digits;
-}
-
-std::string element(const ReportValue& value, int digits) {
-  const auto* real = std::get_if<double>(&value);
-  return real == nullptr ? number(value, Unit::value) : fmt::format("{:.{}g}", *real, digits);
-}
-
 std::string with_unit(const ReportValue& value, Unit unit) {
   std::string text = number(value, unit);
   std::string_view word = counted(unit);
@@ -163,6 +165,18 @@ std::string with_unit(const ReportValue& value, Unit unit) {
 }
 
 std::string cell(const ReportValue& value, Unit unit) { return number(value, unit); }
+
+std::string cell(const Table& table, std::size_t row, std::size_t column) {
+  const std::vector<ReportValue>& cells = table.rows[row];
+  const Unit unit = table.columns[column].unit;
+  if (unit != Unit::value) return cell(cells.at(column), unit);
+  std::vector<double> elements;
+  for (std::size_t c = 0; c < table.columns.size(); ++c)
+    if (const auto* value = std::get_if<double>(&cells.at(c));
+        value != nullptr && table.columns[c].unit == Unit::value)
+      elements.push_back(*value);
+  return element(cells.at(column), digits_apart(elements));
+}
 
 std::string_view key_ending(Unit unit) {
   switch (unit) {

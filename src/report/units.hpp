@@ -15,11 +15,8 @@ std::string with_unit(const ReportValue& value, Unit unit);
 /// The same for a table's cell, where the column's label already says what is counted.
 std::string cell(const ReportValue& value, Unit unit);
 
-/// The fewest significant digits, at least three, in which numbers that differ are written differently.
-int digits_apart(const std::vector<double>& numbers);
-
-/// An element of an array, of floats in so many significant digits.
-std::string element(const ReportValue& value, int digits);
+/// A cell of a table: elements in as many digits as tell those of the row apart.
+std::string cell(const Table& table, std::size_t row, std::size_t column);
 
 /// A share in percent with as many digits as tell it from 0 % and 100 %.
 std::string percent(double share);

@@ -155,7 +155,7 @@ TEST_CASE("the map's runs are the blocks, with what emptied them") {
     details.density.assign(static_cast<std::size_t>(rows * columns), 0.5);
     return details;
   };
-  const auto map = nlohmann::json::parse(report::block_map(picture, 1 << 20));
+  const auto map = nlohmann::json::parse(report::block_map(picture, report::counts_of(picture), 1 << 20));
   CHECK(map["scale"] == 1);
   CHECK(map["terms"] == nlohmann::json({"causal", "documents"}));
   std::map<std::string, char> letters;  // of sets of terms
@@ -182,7 +182,8 @@ TEST_CASE("a map that would be too long is sent at a scale that fits, exactly") 
   constexpr std::int64_t rows = 301, columns = 500;
   std::vector<std::uint8_t> states(rows * columns);
   for (auto& state : states) state = random() % 5 == 0 ? 2 : 0;
-  const auto map = nlohmann::json::parse(report::block_map(picture_of(rows, columns, states), 12000));
+  const BlockPicture picture = picture_of(rows, columns, states);
+  const auto map = nlohmann::json::parse(report::block_map(picture, report::counts_of(picture), 12000));
   const std::int64_t scale = map["scale"];
   CHECK(scale == 4);
   CHECK(map["runs"].get<std::string>().size() <= 6000);

@@ -19,6 +19,16 @@ double value(std::int64_t row, std::int64_t column) {
   return std::sin(static_cast<double>(row * 37 + column * 11)) + 2;
 }
 
+// As so many heads of so many queries.
+void cut(verify::ResultRows& rows, std::int64_t heads, std::int64_t queries) {
+  rows.rows = heads * queries;
+  rows.axes[0].length = heads;
+  rows.axes[1].length = queries;
+  rows.place = [queries](std::int64_t row, std::int64_t* at) {
+    at[0] = row / queries, at[1] = row % queries;
+  };
+}
+
 // Heads of rows that should be value(), and may differ by a millionth.
 verify::ResultRows rows_of(const std::function<double(std::int64_t row, std::int64_t column)>& given) {
   verify::ResultRows r;
@@ -134,10 +144,7 @@ TEST_CASE("of many heads, those with mistakes of their own are found, each named
   const auto told =
       [](const std::function<double(std::int64_t head, std::int64_t row, std::int64_t c)>& given) {
         auto rows = rows_of([&](auto row, auto c) { return given(row / kRows, row, c); });
-        rows.rows = kMany * kRows;
-        rows.axes[0].length = kMany;
-        rows.axes[1].length = kRows;
-        rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row / kRows, at[1] = row % kRows; };
+        cut(rows, kMany, kRows);
         Against against;
         const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
         verify::MistakeSearch search(rows, counts, 100);
@@ -278,10 +285,7 @@ TEST_CASE("partners of hundreds of parts are found: a few exchanged ones, and al
   const auto from_of = [](const std::function<std::int64_t(std::int64_t head)>& from) {
     auto rows =
         rows_of([from](auto row, auto c) { return value(from(row / kRows) * kRows + row % kRows, c); });
-    rows.rows = kMany * kRows;
-    rows.axes[0].length = kMany;
-    rows.axes[1].length = kRows;
-    rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row / kRows, at[1] = row % kRows; };
+    cut(rows, kMany, kRows);
     Against against;
     const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
     // A row takes a millisecond.

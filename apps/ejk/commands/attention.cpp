@@ -101,11 +101,6 @@ Request open_request(const AttentionWords& words, Job& job) {
   return r;
 }
 
-void append(Report& report, Report more) {
-  for (Report::Item& item : more.items) report.add(std::move(item));
-  for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
-}
-
 void add_work(Report& report, const AttentionWork& work, const AttentionMasks& masks) {
   append(report, describe(work));
   if (!work.alignment.empty())
@@ -218,11 +213,6 @@ double read_cap(const std::string& word) {
 AttentionLayout read_layout(const std::string& word) {
   constexpr AttentionLayout values[] = {AttentionLayout::bshd, AttentionLayout::bhsd, AttentionLayout::thd};
   return values[read_choice(word, {"bshd", "bhsd", "thd"})];
-}
-
-BlockShape read_block(const std::string& word) {
-  const Shape lengths = read_lengths(word, 2, 2, "QxK");
-  return {lengths[0], lengths[1]};
 }
 
 void add_inputs(OptionSet& set, AttentionWords& words) {

@@ -33,11 +33,6 @@ struct MaskInfoWords {
   bool dkv = false;
 };
 
-BlockShape read_block(const std::string& word) {
-  const Shape lengths = read_lengths(word, 2, 2, "QxK");
-  return {lengths[0], lengths[1]};
-}
-
 Answer run(const MaskWords& words, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
   MaskClaims claims;

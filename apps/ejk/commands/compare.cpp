@@ -324,8 +324,7 @@ Answer run(const CompareOptions& options, Job& job) {
         "attention, attention-grad, grouped-matmul and transposed-grouped-matmul try more: with the inputs, "
         "--against ACTUAL and --explain."});
   Report report = std::move(head);
-  for (std::string& warning : found.warnings) report.warnings.push_back(std::move(warning));
-  for (Report::Item& item : found.items) report.add(std::move(item));
+  append(report, std::move(found));
   report.without_text = close;  // like diff
   job.deliver(std::move(report), {});
   return close ? Answer::yes : Answer::no;

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "commands.hpp"
@@ -46,11 +45,8 @@ Answer run(const MaskInfoOptions& options, Job& job) {
     report.add(Remark{
         "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
         "mask from positions. --no-computable writes them."});
-  Report sparsity = describe(info);
   report.warnings = masks.warnings;
-  report.pictures_left_out = sparsity.pictures_left_out;
-  std::move(sparsity.warnings.begin(), sparsity.warnings.end(), std::back_inserter(report.warnings));
-  for (Report::Item& item : sparsity.items) report.add(std::move(item));
+  append(report, describe(info));
 
   const std::string no_partial = info.mask_function
                                      ? "a kernel computes a single causal, local or chunked mask; "
@@ -74,13 +70,7 @@ Answer run(const MaskInfoOptions& options, Job& job) {
 Run mask_info(OptionSet& set) {
   const auto options = std::make_shared<MaskInfoOptions>();
   declare_masks(set, options->masks);
-  add_word(
-      set, "--block", options->block,
-      [](const std::string& word) {
-        const Shape lengths = read_lengths(word, 2, 2, "QxK");
-        return BlockShape{lengths[0], lengths[1]};
-      },
-      "QxK", "queries and keys of a block, such as 128x128")
+  add_word(set, "--block", options->block, read_block, "QxK", "queries and keys of a block, such as 128x128")
       .required()
       .recorded();
   add_flag(set, "--dkv", options->dkv,

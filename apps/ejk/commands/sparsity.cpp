@@ -4,7 +4,6 @@
 #include "ejk/sparsity.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,8 +26,7 @@ std::vector<BlockShape> read_blocks(const std::string& words) {
   std::vector<BlockShape> blocks;
   for (std::size_t begin = 0; begin <= words.size();) {
     const std::size_t end = std::min(words.find(',', begin), words.size());
-    const Shape lengths = read_lengths(words.substr(begin, end - begin), 2, 2, "QxK");
-    blocks.push_back({lengths[0], lengths[1]});
+    blocks.push_back(read_block(words.substr(begin, end - begin)));
     begin = end + 1;
   }
   return blocks;
@@ -49,9 +47,7 @@ Answer run(const SparsityWords& words, Job& job) {
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
   report.warnings = masks.warnings;
-  Report costs = describe(sparsity);
-  report.pictures_left_out = costs.pictures_left_out;
-  std::move(costs.items.begin(), costs.items.end(), std::back_inserter(report.items));
+  append(report, describe(sparsity));
   job.deliver(std::move(report), {});
   return Answer::yes;
 }
