@@ -32,6 +32,8 @@ struct Command {
   Run (*declare)(OptionSet& set) = nullptr;
   /// The words that may follow the name, each a command of its own; declare is null then.
   std::vector<Command> actions = {};
+  /// The members of a team do it together; else rank 0 does it alone.
+  bool is_divided = false;
 
   /// "generate" of "generate masks": what reports and files call it.
   std::string word() const { return name.substr(0, name.find(' ')); }

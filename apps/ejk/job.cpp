@@ -30,8 +30,9 @@ void append(Report& report, Report more) {
   report.pictures_left_out += more.pictures_left_out;
 }
 
-Job::Job(const Command& command, const OptionSet& options)
-    : budget(options.shared().max_memory),
+Job::Job(const Command& command, const OptionSet& options, Team& with)
+    : team(with),
+      budget(options.shared().max_memory),
       inputs(options.shared().allow_external, budget, provenance),
       outputs(command.word(), options.shared()),
       options_(options),
@@ -55,7 +56,8 @@ Job::InPhase::~InPhase() {
   release_threads();
 }
 
-bool Job::plan(Report report, std::int64_t peak_bytes) {
+bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division) {
+  static_cast<void>(division);
   if (is_dry_run()) {
     report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
     report.add("max_memory", "allowed", budget.bytes(), Unit::bytes);

@@ -9,6 +9,7 @@
 #include "budget.hpp"
 #include "commands.hpp"
 #include "ejk/report.hpp"
+#include "ejk/team.hpp"
 #include "ejk/threads.hpp"
 #include "inputs.hpp"
 #include "options.hpp"
@@ -21,12 +22,14 @@ namespace ejk::app {
 class Job {
  public:
   /// After the words were read: sets the threads and the memory allowed, records the options, and checks the
-  /// target of the outputs. `options` outlives this.
-  Job(const Command& command, const OptionSet& options);
+  /// target of the outputs. `options` and `with` outlive this.
+  Job(const Command& command, const OptionSet& options, Team& with = alone());
 
   Job(const Job&) = delete;  // its parts know each other
   Job& operator=(const Job&) = delete;
 
+  /// Who does this run together; all do the same up to here, and each command says what it divides.
+  Team& team;
   Provenance provenance;
   Budget budget;
   Inputs inputs;
@@ -56,7 +59,13 @@ class Job {
 
   /// Says what is about to be done, before it is, and requires `peak_bytes`. With --dry-run that is all, and
   /// the answer is true: stop.
-  bool plan(Report report, std::int64_t peak_bytes);
+  bool plan(Report report, std::int64_t peak_bytes) { return plan(std::move(report), peak_bytes, {}); }
+
+  /// What each of so many members would do, by ranks.
+  using Division = std::function<std::vector<WorkShare>(std::int64_t members)>;
+  /// The same for a command that divides its work; `peak_bytes` is the most that a member takes. All members
+  /// call it.
+  bool plan(Report report, std::int64_t peak_bytes, const Division& division);
 
   /// Adds the options that are declared as shown in reports.
   void show_options(Report& report) const { options_.show(report); }

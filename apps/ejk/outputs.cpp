@@ -58,6 +58,14 @@ std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays, const Pro
 
 }  // namespace
 
+Output output_in_parts(std::string name, const ArrayType& type, std::vector<OutputPart> parts) {
+  const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::internal, name + ": no member of the team holds all of it");
+  };
+  Output output{name, generated_source(type, name, nothing), {}, std::move(parts)};
+  return output;
+}
+
 void Outputs::declare(std::vector<std::string> names) {
   declared_ = std::move(names);
   chosen_ = shared_.field.empty() ? declared_ : std::vector{shared_.field};

@@ -16,12 +16,25 @@
 
 namespace ejk::app {
 
+/// A box of an array, and its elements: a source of the shape box.count.
+struct OutputPart {
+  ArrayBox box;
+  std::shared_ptr<const ArraySource> elements;
+};
+
 /// An array that a command made, or the reason why there is none.
 struct Output {
   std::string name;
+  /// All of the array, which every member of the team can read. Where parts are held it stands for the type
+  /// alone, and nothing is read of it.
   std::shared_ptr<const ArraySource> source;
   std::string absent_because;
+  /// What this member of the team holds, where each has a part: together they are the array, each element once.
+  std::optional<std::vector<OutputPart>> parts = {};
 };
+
+/// An array of which no member holds all.
+Output output_in_parts(std::string name, const ArrayType& type, std::vector<OutputPart> parts);
 
 /// Attributes of an HDF5 file.
 using Settings = std::map<std::string, std::string>;

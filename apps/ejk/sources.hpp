@@ -32,6 +32,13 @@ struct HeldInput {
     held = read_all(*source);
     return held.view();
   }
+  /// A box of it: a view of the shape box.count. What was held before is let go.
+  ArrayView view(const ArrayBox& box) {
+    if (const auto mapped = source->mapped()) return box_of(*mapped, box);
+    held = Array(source->dtype(), box.count);
+    if (held.size() > 0) source->read(box.start, box.count, held.data());
+    return held.view();
+  }
 };
 
 /// Runs f(). An error about one of these arguments gets the name of its input in front: the library speaks of

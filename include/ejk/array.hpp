@@ -66,6 +66,18 @@ struct ArrayView {
   ArrayView operator[](std::int64_t index) const;
 };
 
+/// `count` elements along each axis of an array, from `start` on.
+struct ArrayBox {
+  Shape start, count;
+  bool operator==(const ArrayBox&) const = default;
+};
+
+/// All of an array of this shape.
+ArrayBox whole_box(const Shape& shape);
+
+/// The box of a view, which lies within it.
+ArrayView box_of(const ArrayView& view, const ArrayBox& box);
+
 /// Elements in C order that may be written, such as the memory of a result; valid as long as it is.
 struct MutableArrayView {
   std::byte* data = nullptr;

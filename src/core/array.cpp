@@ -112,6 +112,15 @@ bool ArrayView::is_c_contiguous() const {
   return true;
 }
 
+ArrayBox whole_box(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
+
+ArrayView box_of(const ArrayView& view, const ArrayBox& box) {
+  ArrayView part = view;
+  part.shape = box.count;
+  for (std::size_t d = 0; d < box.start.size(); ++d) part.data += box.start[d] * view.strides[d];
+  return part;
+}
+
 ArrayView ArrayView::operator[](std::int64_t index) const {
   return {data + index * strides[0], dtype, Shape(shape.begin() + 1, shape.end()),
           Shape(strides.begin() + 1, strides.end())};

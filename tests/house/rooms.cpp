@@ -40,6 +40,7 @@ const std::map<std::string, std::string> kPublic{
     {"error", "core"},
     {"text", "core"},
     {"threads", "core"},
+    {"team", "core"},
     {"io", "io"},
     {"report", "report"},
     {"sequence", "sequence"},

@@ -1,0 +1,73 @@
+// A team of one, values as bytes, even runs.
+// tests: tests/core/test_team.cpp
+#include "ejk/team.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ejk/error.hpp"
+
+namespace ejk {
+
+namespace {
+
+Bytes copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
+
+class Alone final : public Team {
+ public:
+  Alone() : Team(0, 1) {}
+  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
+  std::vector<Bytes> gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
+  Bytes broadcast(std::span<const std::byte> mine) override { return copy_of(mine); }
+  void send(std::int64_t, std::span<const std::byte>) override { no_other(); }
+  Bytes receive(std::int64_t) override { no_other(); }
+
+ private:
+  [[noreturn]] static void no_other() {
+    throw Error(Error::Kind::internal, "a team of one has nobody to talk to");
+  }
+};
+
+}  // namespace
+
+Team& alone() {
+  static Alone team;
+  return team;
+}
+
+TeamMessage& TeamMessage::append(const void* from, std::size_t size) {
+  const auto* begin = static_cast<const std::byte*>(from);
+  if (size > 0) bytes_.insert(bytes_.end(), begin, begin + size);
+  return *this;
+}
+
+const std::byte* TeamMessage::next(std::size_t size) {
+  if (size > bytes_.size() - at_) throw Error(Error::Kind::internal, "a message of the team is too short");
+  const std::byte* here = bytes_.data() + at_;
+  at_ += size;
+  return here;
+}
+
+std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts) {
+  const auto items = static_cast<std::int64_t>(costs.size());
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  std::vector<std::int64_t> bounds{0};
+  double before = 0;
+  std::int64_t item = 0;
+  for (std::int64_t part = 1; part < parts; ++part) {
+    if (all > 0) {
+      const double target = all / static_cast<double>(parts) * static_cast<double>(part);
+      // An item goes to the run that its larger half lies in.
+      while (item < items && before + costs[static_cast<std::size_t>(item)] / 2 <= target)
+        before += costs[static_cast<std::size_t>(item++)];
+    } else {
+      item = items / parts * part + std::min(items % parts, part);
+    }
+    bounds.push_back(item);
+  }
+  bounds.push_back(items);
+  return bounds;
+}
+
+}  // namespace ejk

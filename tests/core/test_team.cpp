@@ -1,0 +1,82 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ejk/error.hpp"
+#include "ejk/team.hpp"
+#include "support/thread_team.hpp"
+
+using ejk::Team;
+using ejk::TeamMessage;
+
+TEST_CASE("values come out of their bytes in the order in which they were put") {
+  TeamMessage packed;
+  packed.put(7).put_text("ids").put_all(std::vector<double>{0.5, -1}).put(true);
+  TeamMessage again{ejk::Bytes(packed.bytes().begin(), packed.bytes().end())};
+  CHECK(again.take<int>() == 7);
+  CHECK(again.take_text() == "ids");
+  CHECK(again.take_all<double>() == std::vector<double>{0.5, -1});
+  CHECK(again.take<bool>());
+  CHECK_THROWS_AS(again.take<char>(), ejk::Error);
+}
+
+TEST_CASE("members of a team get what all of them give, by ranks") {
+  for (const std::int64_t size : {1, 2, 5}) {
+    ejk::test::run_team(size, [&](Team& team) {
+      for (int round = 0; round < 3; ++round) {
+        const auto all =
+            team.all_gather(TeamMessage().put(10 * round + static_cast<int>(team.rank())).bytes());
+        REQUIRE(static_cast<std::int64_t>(all.size()) == size);
+        for (std::size_t r = 0; r < all.size(); ++r)
+          CHECK(TeamMessage(all[r]).take<int>() == 10 * round + static_cast<int>(r));
+      }
+      CHECK(team.gather(TeamMessage().put(1).bytes()).empty() == !team.is_first());
+      CHECK(TeamMessage(team.broadcast(TeamMessage().put(team.rank()).bytes())).take<std::int64_t>() == 0);
+      if (team.is_first())
+        for (std::int64_t r = 1; r < size; ++r) CHECK(TeamMessage(team.receive(r)).take<std::int64_t>() == r);
+      else
+        team.send(0, TeamMessage().put(team.rank()).bytes());
+    });
+  }
+}
+
+TEST_CASE("a member that fails stops all others") {
+  CHECK_THROWS_WITH_AS(ejk::test::run_team(3,
+                                           [](Team& team) {
+                                             if (team.rank() == 1)
+                                               throw ejk::Error(ejk::Error::Kind::input, "unreadable");
+                                             static_cast<void>(team.all_gather({}));
+                                           }),
+                       "unreadable", ejk::Error);
+}
+
+TEST_CASE("even runs: every item once, in order, none with more than a share and an item") {
+  const auto costs_of = [](std::int64_t run, const std::vector<std::int64_t>& bounds,
+                           const std::vector<double>& costs) {
+    return std::accumulate(costs.begin() + bounds[static_cast<std::size_t>(run)],
+                           costs.begin() + bounds[static_cast<std::size_t>(run) + 1], 0.0);
+  };
+  for (const std::vector<double>& costs : {std::vector<double>{},
+                                           {5},
+                                           {1, 1, 1, 1},
+                                           {0, 0, 0},
+                                           {1, 2, 3, 4, 5, 6, 7},
+                                           {100, 1, 1, 1},
+                                           {0, 9, 0, 9}})
+    for (const std::int64_t parts : {1, 2, 3, 8}) {
+      const std::vector<std::int64_t> bounds = ejk::even_runs(costs, parts);
+      REQUIRE(static_cast<std::int64_t>(bounds.size()) == parts + 1);
+      CHECK(bounds.front() == 0);
+      CHECK(bounds.back() == static_cast<std::int64_t>(costs.size()));
+      CHECK(std::is_sorted(bounds.begin(), bounds.end()));
+      const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+      const double largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
+      for (std::int64_t run = 0; run < parts; ++run)
+        CHECK(costs_of(run, bounds, costs) <= all / static_cast<double>(parts) + largest);
+    }
+  CHECK(ejk::even_runs(std::vector<double>{0, 0, 0, 0}, 2) == std::vector<std::int64_t>{0, 2, 4});
+}
