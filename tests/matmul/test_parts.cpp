@@ -283,6 +283,27 @@ TEST_CASE("a part of a group of many rows adds as the group does, however few ro
   kernels::force(nullptr);
 }
 
+TEST_CASE("columns of few rows add as they do in the whole, at its right edge too") {
+  std::mt19937_64 engine(14);
+  for (const kernels::Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    kernels::force(row);
+    for (const DType dtype : plain::kFloats) {
+      CAPTURE(name_of(dtype));
+      const Array lhs = plain::random(dtype, {5, 350}, engine);
+      const Array rhs = plain::random(dtype, {2, 350, 455}, engine);
+      const GroupedMatmulPlan plan =
+          plain::plan_of(lhs.view(), rhs.view(), *plain::source({3, 2}), GroupedMatmulOptions{});
+      const auto parts = plan.divide(7);
+      CHECK(std::any_of(parts.begin(), parts.end(), [](const std::vector<ArrayBox>& boxes) {
+        return !boxes.empty() && boxes[0].start[1] > 0;
+      }));
+      check_all(lhs.view(), rhs.view(), {3, 2}, GroupedMatmulOptions{}, Boxes::copies);
+    }
+  }
+  kernels::force(nullptr);
+}
+
 TEST_CASE("members have even shares, and each reads what it needs") {
   // Experts of equal size: cut between them, and nothing is read twice.
   const Sizes equal(8, 512);
