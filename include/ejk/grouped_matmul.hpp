@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/dtype.hpp"
@@ -93,6 +94,11 @@ namespace matmul {
 struct Problem;
 }
 
+/// The boxes of the factors that a box of a result is made from.
+struct GroupedMatmulNeeds {
+  ArrayBox lhs, rhs;
+};
+
 /// Either product before its elements are there: made once from types and group sizes, whose errors are those
 /// of the functions above. It knows what the result will be, what it costs, and how to make and check it.
 class GroupedMatmulPlan {
@@ -119,6 +125,22 @@ class GroupedMatmulPlan {
   /// planned for; strides may be others. Throws Error{input} where they have not.
   void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
            const MutableArrayView& out, const WorkProgress& progress = {}) const;
+
+  /// What each of so many members of a team makes: boxes of the result, by members, which together are all of
+  /// it, each element once. They are cut where no bit of the result depends on it, so that work and bytes are
+  /// about even; where there is little to do, some members get none. One member has the whole result.
+  std::vector<std::vector<ArrayBox>> divide(std::int64_t members) const;
+  // Of such a box: what it is made from (of existing_out it is the box itself), its work, and the memory that
+  // run() takes for it beside the arrays. Throws Error{input} for a box that cannot be made on its own.
+  GroupedMatmulNeeds needs(const ArrayBox& box) const;
+  double flop(const ArrayBox& box) const;
+  std::int64_t work_bytes(const ArrayBox& box) const;
+
+  /// Writes a box of the result to `out`, with the bits that it has in the whole. All arrays are boxes as well:
+  /// they have the planned types and the boxes' shapes, else Error{input} is thrown.
+  void run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
+           const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
+           const WorkProgress& progress = {}) const;
 
   /// `out` is what run() gave, or another program's result for the same arguments; existing_out is what it was
   /// before. matmul_check.hpp says what is compared.

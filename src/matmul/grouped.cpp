@@ -2,7 +2,8 @@
 //
 // Both are sets of products of one kind: a group's rows of lhs times its matrix, or all of lhs's rows over
 // the group's part of the contraction times the group's rows of rhs. They are cut into tasks across all
-// groups. Rows that no product covers are filled first.
+// groups. Rows that no product covers are filled first. The whole result is made as a part of it is, which a
+// member of a team makes (parts.hpp).
 //
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"
@@ -18,6 +19,7 @@
 #include "kernels/kernels.hpp"
 #include "matmul/against.hpp"
 #include "matmul/check.hpp"
+#include "matmul/parts.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/product.hpp"
 #include "matmul/tasks.hpp"
@@ -26,101 +28,139 @@ namespace ejk {
 
 namespace {
 
-using matmul::Arithmetic;
 using matmul::Operands;
+using matmul::Part;
 using matmul::Problem;
 using matmul::Product;
 using matmul::Tasks;
 
 // --- the work
 
-// C order, as results and what they are added to have it; a copy where it is otherwise.
+// What is added to or kept, its columns side by side as the result's are; a copy where it is otherwise.
 struct Kept {
   Array copy;
   const std::byte* data = nullptr;
+  std::int64_t group_stride = 0, row_stride = 0;
+
+  const std::byte* row(std::int64_t group, std::int64_t row) const {
+    return data == nullptr ? nullptr : data + group * group_stride + row * row_stride;
+  }
 };
-Kept in_c_order(const std::optional<ArrayView>& view) {
+Kept with_rows(const std::optional<ArrayView>& view) {
   if (!view) return {};
-  if (view->is_c_contiguous()) return {{}, view->data};
-  Kept e{Array::copy_of(*view), nullptr};
-  e.data = e.copy.data();
-  return e;
+  Kept kept;
+  const bool has_rows = view->strides.back() == size_of(view->dtype) || view->shape.back() == 1;
+  if (!has_rows) kept.copy = Array::copy_of(*view);
+  const ArrayView rows = has_rows ? *view : kept.copy.view();
+  kept.data = rows.data;
+  kept.row_stride = rows.strides[rows.strides.size() - 2];
+  if (rows.rank() == 3) kept.group_stride = rows.strides[0];
+  return kept;
 }
 
-// Rows [begin, end) of a result: existing's, or zeros.
-void fill_rows(std::int64_t begin, std::int64_t end, std::int64_t row_bytes, const std::byte* existing,
-               std::byte* out) {
+// Rows of a result: existing's, or zeros.
+void fill_rows(std::int64_t rows, std::int64_t row_bytes, const std::byte* existing,
+               std::int64_t existing_stride, std::byte* out) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  const std::int64_t bytes = rows * row_bytes;
+  const auto work = static_cast<double>(bytes) / 8;
+  if (existing != nullptr && existing_stride != row_bytes) {
+    const std::int64_t at_once = std::max<std::int64_t>(1, kPiece / std::max<std::int64_t>(1, row_bytes));
+    core::parallel_for(core::ceil_div(rows, at_once), work, [&](std::int64_t piece) {
+      for (std::int64_t r = piece * at_once; r < std::min(rows, (piece + 1) * at_once); ++r)
+        std::memcpy(out + r * row_bytes, existing + r * existing_stride, static_cast<std::size_t>(row_bytes));
+    });
+    return;
+  }
   if (existing == out) return;
-  const std::int64_t from = begin * row_bytes, bytes = (end - begin) * row_bytes;
-  const auto fill = [&](std::int64_t piece) {
-    const std::int64_t at = from + piece * kPiece;
-    const auto count = static_cast<std::size_t>(std::min(kPiece, from + bytes - at));
+  core::parallel_for(core::ceil_div(bytes, kPiece), work, [&](std::int64_t piece) {
+    const std::int64_t at = piece * kPiece;
+    const auto count = static_cast<std::size_t>(std::min(kPiece, bytes - at));
     if (existing != nullptr)
       std::memcpy(out + at, existing + at, count);
     else
       std::memset(out + at, 0, count);
-  };
-  core::parallel_for(core::ceil_div(bytes, kPiece), static_cast<double>(bytes) / 8, fill);
+  });
 }
 
-Arithmetic arithmetic_of(const Problem& p) {
-  const bool narrow = p.lhs.dtype == DType::bfloat16 && p.rhs.dtype == DType::bfloat16;
-  return matmul::arithmetic_of(p.lhs.dtype, p.rhs.dtype,
-                               narrow ? kernels::active_for_bf16() : kernels::active());
-}
-
-// The product that group g makes, of factors with these strides, but for where its parts lie.
-Product product_of(const Problem& p, const Shape& lhs, const Shape& rhs, std::int64_t g) {
+// What group g makes of a part, of factors with these strides, but for where they lie: its rows [begin, end).
+struct GroupRows {
+  Product product;
+  std::int64_t begin, end;
+  std::int64_t in_all;  // that the group makes in the whole result
+};
+GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Shape& rhs, std::int64_t g) {
   Product product;
   product.a = {nullptr, p.lhs.dtype, lhs[0], lhs[1]};
   product.b = {nullptr, p.rhs.dtype, rhs[rhs.size() - 2], rhs.back()};
   if (p.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
   const bool by_rows = p.cut == Problem::Cut::rows;
-  product.rows = by_rows ? p.rows(g) : p.k;
+  std::int64_t begin = part.rows.begin, end = part.rows.end;
+  if (by_rows) {
+    begin = std::max(begin, p.begin(g));
+    end = std::max(begin, std::min(end, p.begin(g + 1)));
+  }
+  product.rows = end - begin;
   product.k = by_rows ? p.k : p.rows(g);
-  product.columns = p.n;
+  product.columns = part.columns.end - part.columns.begin;
   product.dtype = p.out.dtype;
-  return product;
+  return {product, begin, end, by_rows ? p.rows(g) : p.k};
 }
 
-// Rows [first, end) of the result, seen as a matrix of n columns, that group g makes.
-struct Rows {
-  std::int64_t first, end;
-};
-Rows rows_of(const Problem& p, std::int64_t g) {
-  if (p.cut == Problem::Cut::rows) return {p.begin(g), p.begin(g + 1)};
-  return {g * p.k, (g + 1) * p.k};
-}
-
-void compute(const Problem& p, const Operands& operands, std::byte* out, const WorkProgress& progress) {
+// The operands and `out` are those of the part alone.
+void compute(const Problem& p, const Part& part, const Operands& operands, std::byte* out,
+             const WorkProgress& progress) {
   const auto& [lhs, rhs, existing_out] = operands;
-  const Kept existing = in_c_order(existing_out);
-  const std::int64_t row_bytes = p.n * size_of(p.out.dtype);
+  const Kept existing = with_rows(existing_out);
+  const std::int64_t rows = part.rows.end - part.rows.begin,
+                     row_bytes = (part.columns.end - part.columns.begin) * size_of(p.out.dtype);
   const bool by_rows = p.cut == Problem::Cut::rows;
   const bool adds = existing.data != nullptr && p.existing == Existing::add;
+  // Rows [begin, end) of a group's matrix, or of the result where groups divide its rows.
+  const auto fill = [&](std::int64_t group, std::int64_t begin, std::int64_t end, bool with_existing) {
+    if (begin >= end) return;
+    const std::int64_t first = begin - part.rows.begin;
+    fill_rows(end - begin, row_bytes, with_existing ? existing.row(group, first) : nullptr,
+              existing.row_stride, out + (group * rows + first) * row_bytes);
+  };
   if (by_rows) {
-    fill_rows(0, p.begin(0), row_bytes, existing.data, out);
-    fill_rows(p.begin(p.groups), p.m, row_bytes, existing.data, out);
+    fill(0, part.rows.begin, std::min(part.rows.end, p.begin(0)), true);
+    fill(0, std::max(part.rows.begin, p.begin(p.groups)), part.rows.end, true);
   }
-  Tasks tasks(arithmetic_of(p), p.tiling);
-  for (std::int64_t g = 0; g < p.groups; ++g) {
-    Product product = product_of(p, lhs.strides, rhs.strides, g);
-    const Rows rows = rows_of(p, g);
+  const IndexRange groups = matmul::groups_of(p, part);
+  const std::int64_t first_row = by_rows ? std::max(part.rows.begin, p.begin(0)) : p.begin(groups.begin);
+  const bool stream = (by_rows ? 1 : groups.end - groups.begin) * rows * row_bytes >= kernels::kBeyondCaches;
+  Tasks tasks(matmul::arithmetic_of(p), p.tiling);
+  for (std::int64_t g = groups.begin; g < groups.end; ++g) {
+    GroupRows made = rows_of(p, part, lhs.strides, rhs.strides, g);
+    Product& product = made.product;
+    const std::int64_t group = by_rows ? 0 : g - groups.begin, row = made.begin - part.rows.begin;
     if (product.k == 0) {  // what is added to stays as it is, whatever the arithmetic
-      fill_rows(rows.first, rows.end, row_bytes, adds ? existing.data : nullptr, out);
+      fill(group, made.begin, made.end, adds);
       continue;
     }
-    product.a.data = lhs.data + p.begin(g) * lhs.strides[by_rows ? 0 : 1];
-    product.b.data = by_rows ? rhs[g].data : rhs.data + p.begin(g) * rhs.strides[0];
-    product.out = out + rows.first * row_bytes;
+    product.a.data = by_rows ? lhs.data + (made.begin - first_row) * lhs.strides[0]
+                             : lhs.data + (p.begin(g) - first_row) * lhs.strides[1];
+    product.b.data =
+        by_rows ? rhs[g - groups.begin].data : rhs.data + (p.begin(g) - first_row) * rhs.strides[0];
+    product.out = out + (group * rows + row) * row_bytes;
     product.out_stride = row_bytes;
-    product.stream = p.out.bytes() >= kernels::kBeyondCaches;
-    if (adds) product.added = existing.data + rows.first * row_bytes;
-    product.added_stride = row_bytes;
-    tasks.add(product);
+    product.stream = stream;
+    if (adds) product.added = existing.row(group, row);
+    product.added_stride = existing.row_stride;
+    tasks.add(product, made.in_all);
   }
   tasks.run(progress);
+}
+
+std::int64_t work_bytes_of(const Problem& p, const Part& part) {
+  Tasks tasks(matmul::arithmetic_of(p), p.tiling);
+  const IndexRange groups = matmul::groups_of(p, part);
+  for (std::int64_t g = groups.begin; g < groups.end; ++g)
+    if (const GroupRows made = rows_of(p, part, p.lhs.strides, p.rhs.strides, g); made.product.k > 0)
+      tasks.add(made.product, made.in_all);
+  return tasks.work_bytes() +
+         (p.existing_has_rows ? 0 : byte_count(matmul::box_of(p, part).count, p.out.dtype));
 }
 
 std::optional<ArrayType> type_of_any(const std::optional<ArrayView>& view) {
@@ -156,19 +196,31 @@ const ArrayType& GroupedMatmulPlan::out() const { return problem_->out; }
 
 const std::optional<Tiling>& GroupedMatmulPlan::tiling() const { return problem_->tiling; }
 
-double GroupedMatmulPlan::flop() const {
-  const Problem& p = *problem_;
-  return 2.0 * static_cast<double>(p.begin(p.groups) - p.begin(0)) * static_cast<double>(p.k) *
-         static_cast<double>(p.n);
-}
+double GroupedMatmulPlan::flop() const { return matmul::flop_of(*problem_, matmul::whole_part(*problem_)); }
 
 std::int64_t GroupedMatmulPlan::work_bytes() const {
-  const Problem& p = *problem_;
-  Tasks tasks(arithmetic_of(p), p.tiling);
-  for (std::int64_t g = 0; g < p.groups; ++g)
-    if (const Product product = product_of(p, p.lhs.strides, p.rhs.strides, g); product.k > 0)
-      tasks.add(product);
-  return tasks.work_bytes() + (p.existing_is_in_c_order ? 0 : p.out.bytes());
+  return work_bytes_of(*problem_, matmul::whole_part(*problem_));
+}
+
+std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t members) const {
+  std::vector<std::vector<ArrayBox>> boxes;
+  for (const std::vector<Part>& parts : matmul::divide(*problem_, members)) {
+    boxes.emplace_back();
+    for (const Part& part : parts) boxes.back().push_back(matmul::box_of(*problem_, part));
+  }
+  return boxes;
+}
+
+GroupedMatmulNeeds GroupedMatmulPlan::needs(const ArrayBox& box) const {
+  return matmul::needs_of(*problem_, matmul::part_of(*problem_, box));
+}
+
+double GroupedMatmulPlan::flop(const ArrayBox& box) const {
+  return matmul::flop_of(*problem_, matmul::part_of(*problem_, box));
+}
+
+std::int64_t GroupedMatmulPlan::work_bytes(const ArrayBox& box) const {
+  return work_bytes_of(*problem_, matmul::part_of(*problem_, box));
 }
 
 std::int64_t GroupedMatmulPlan::check_bytes() const { return matmul::check_bytes(*problem_); }
@@ -178,7 +230,20 @@ void GroupedMatmulPlan::run(const ArrayView& lhs, const ArrayView& rhs,
                             const WorkProgress& progress) const {
   const Operands operands{lhs, rhs, existing_out};
   matmul::check_types(*problem_, operands, out.dtype, out.shape);
-  compute(*problem_, operands, out.data, progress);
+  const Part whole = matmul::whole_part(*problem_);
+  const GroupedMatmulNeeds needs = matmul::needs_of(*problem_, whole);
+  const ArrayView lhs_used = box_of(lhs, needs.lhs), rhs_used = box_of(rhs, needs.rhs);
+  compute(*problem_, whole, {lhs_used, rhs_used, existing_out}, out.data, progress);
+}
+
+void GroupedMatmulPlan::run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
+                            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
+                            const WorkProgress& progress) const {
+  const Part part = matmul::part_of(*problem_, box);
+  const GroupedMatmulNeeds needs = matmul::needs_of(*problem_, part);
+  const Operands operands{lhs, rhs, existing_out};
+  matmul::check_types(*problem_, needs.lhs.count, needs.rhs.count, box.count, operands, out.dtype, out.shape);
+  compute(*problem_, part, operands, out.data, progress);
 }
 
 MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,

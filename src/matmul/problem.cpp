@@ -69,7 +69,7 @@ void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType
     throw invalid(fmt::format("existing_out is {}, the result {}", name_of(existing->dtype), name_of(dtype)))
         .about("existing_out");
   p.has_existing = true;
-  p.existing_is_in_c_order = ArrayView{nullptr, dtype, shape, existing->strides}.is_c_contiguous();
+  p.existing_has_rows = existing->strides.back() == size_of(dtype) || shape.back() == 1;
 }
 
 }  // namespace
@@ -132,19 +132,26 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
 }
 
 void check_types(const Problem& problem, const Operands& operands, DType out_dtype, const Shape& out_shape) {
-  const auto require = [](const char* name, const ArrayType& planned, DType dtype, const Shape& shape) {
-    if (dtype != planned.dtype || shape != planned.shape)
-      throw invalid(fmt::format("{} is {} {}; it was planned as {}", name, name_of(dtype), to_string(shape),
-                                to_string(planned)));
+  check_types(problem, problem.lhs.shape, problem.rhs.shape, problem.out.shape, operands, out_dtype,
+              out_shape);
+}
+
+void check_types(const Problem& problem, const Shape& lhs, const Shape& rhs, const Shape& out,
+                 const Operands& operands, DType out_dtype, const Shape& out_shape) {
+  const auto require = [](const char* name, const ArrayType& planned, const Shape& planned_shape, DType dtype,
+                          const Shape& shape) {
+    if (dtype != planned.dtype || shape != planned_shape)
+      throw invalid(fmt::format("{} is {} {}; it was planned as {} {}", name, name_of(dtype),
+                                to_string(shape), name_of(planned.dtype), to_string(planned_shape)));
   };
-  require("lhs", problem.lhs, operands.lhs.dtype, operands.lhs.shape);
-  require("rhs", problem.rhs, operands.rhs.dtype, operands.rhs.shape);
-  require("out", problem.out, out_dtype, out_shape);
+  require("lhs", problem.lhs, lhs, operands.lhs.dtype, operands.lhs.shape);
+  require("rhs", problem.rhs, rhs, operands.rhs.dtype, operands.rhs.shape);
+  require("out", problem.out, out, out_dtype, out_shape);
   const auto& existing = operands.existing_out;
   if (existing.has_value() != problem.has_existing)
     throw invalid(fmt::format("existing_out is {}, and the plan was made {} it",
                               existing ? "given" : "not given", existing ? "without" : "for"));
-  if (existing) require("existing_out", problem.out, existing->dtype, existing->shape);
+  if (existing) require("existing_out", problem.out, out, existing->dtype, existing->shape);
 }
 
 }  // namespace ejk::matmul

@@ -22,7 +22,7 @@ struct Problem {
   Cut cut = Cut::rows;
   ArrayType lhs, rhs, out;
   bool has_existing = false;
-  bool existing_is_in_c_order = true;
+  bool existing_has_rows = true;      // its columns lie side by side
   Existing existing = Existing::add;  // what existing_out is for; in transposed products always `add`
   bool transpose_rhs = false;
   std::optional<Tiling> tiling;
@@ -54,5 +54,8 @@ struct Operands {
 
 /// Throws Error{input} where the arrays, or `out`, are not of the problem's types.
 void check_types(const Problem& problem, const Operands& operands, DType out_dtype, const Shape& out_shape);
+/// The same for a part of the problem, whose arrays have these shapes.
+void check_types(const Problem& problem, const Shape& lhs, const Shape& rhs, const Shape& out,
+                 const Operands& operands, DType out_dtype, const Shape& out_shape);
 
 }  // namespace ejk::matmul

@@ -72,9 +72,9 @@ void split_last(std::vector<Product>& tasks, double work) {
 
 }  // namespace
 
-void Tasks::add(const Product& product) {
+void Tasks::add(const Product& product, std::int64_t rows_in_all) {
   products_.push_back(product);
-  products_.back().few_rows = few_rows(arithmetic_, product.rows);
+  products_.back().few_rows = few_rows(arithmetic_, rows_in_all);
 }
 
 Tiling Tasks::block_for(int threads) const {

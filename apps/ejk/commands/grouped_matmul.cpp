@@ -16,6 +16,7 @@
 #include "ejk/text.hpp"
 #include "ejk/tiling.hpp"
 #include "job.hpp"
+#include "parts.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -34,11 +35,37 @@ struct ProductOptions {
   AgainstOptions against;
 };
 
+// Elements of the arguments: all, or those of a box of the result.
+struct Views {
+  ArrayView lhs, rhs;
+  std::optional<ArrayView> existing;
+
+  Views boxes(const GroupedMatmulNeeds& needs, const ArrayBox& out) const {
+    Views part{box_of(lhs, needs.lhs), box_of(rhs, needs.rhs), {}};
+    if (existing) part.existing = box_of(*existing, out);
+    return part;
+  }
+};
+
 struct Operands {
   HeldInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source group_sizes;
 
   std::array<const HeldInput*, 3> all() const { return {&lhs, &rhs, &existing}; }
+
+  Views view() {
+    Views views{lhs.view(), rhs.view(), {}};
+    if (existing.source) views.existing = existing.view();
+    return views;
+  }
+  Views view(const GroupedMatmulNeeds& needs, const ArrayBox& out) {
+    Views views{lhs.view(needs.lhs), rhs.view(needs.rhs), {}};
+    if (existing.source) views.existing = existing.view(out);
+    return views;
+  }
+  void let_go() {
+    for (HeldInput* input : {&lhs, &rhs, &existing}) input->held = Array();
+  }
 };
 
 template <class Settings>
@@ -63,6 +90,75 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
+// What a member of a team does that makes these boxes of the result. It reads their arguments one box after the
+// other, or holds all of them.
+WorkShare share_of(const GroupedMatmulPlan& plan, const Operands& inputs, const std::vector<ArrayBox>& boxes,
+                   bool holds_all) {
+  struct Size {
+    std::int64_t read = 0, held = 0;
+    void add(const HeldInput& input, const Shape& shape) {
+      if (!input.source) return;
+      const std::int64_t bytes = byte_count(shape, input.source->dtype());
+      read += bytes;
+      if (!input.source->mapped()) held += bytes;
+    }
+  };
+  WorkShare share;
+  Size all;
+  if (holds_all)
+    for (const HeldInput* input : inputs.all())
+      if (input->source) all.add(*input, input->source->shape());
+  share.read_bytes = all.read;
+  std::int64_t most = 0;  // for any box
+  for (const ArrayBox& box : boxes) {
+    Size bytes;
+    if (!holds_all) {
+      const GroupedMatmulNeeds needs = plan.needs(box);
+      bytes.add(inputs.lhs, needs.lhs.count);
+      bytes.add(inputs.rhs, needs.rhs.count);
+      bytes.add(inputs.existing, box.count);
+    }
+    share.cost += plan.flop(box);
+    share.read_bytes += bytes.read;
+    share.written_bytes += byte_count(box.count, plan.out().dtype);
+    most = std::max(most, bytes.held + plan.work_bytes(box));
+  }
+  share.peak_bytes = 2 * kPieceBytes + all.held + share.written_bytes + most;
+  return share;
+}
+
+// The longest of what members took, on all of them.
+double longest(Team& team, double seconds) {
+  if (team.is_alone()) return seconds;
+  for (Bytes& bytes : team.all_gather(TeamMessage().put(seconds).bytes()))
+    seconds = std::max(seconds, TeamMessage(std::move(bytes)).take<double>());
+  return seconds;
+}
+
+// --check and --against, of all of the arguments and the result. Rank 0 alone does this: it looks at elements
+// of all of them, and what it says does not depend on who made the result.
+template <class Settings>
+bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, HeldInput& given,
+           const Views& all, const ArrayView& out, Job& job, Report& report) {
+  bool passed = true;
+  if (options.check) {
+    const MatmulCheck check = job.phase(
+        Phase::compute, [&] { return plan.check(all.lhs, all.rhs, all.existing, out, job.progress()); });
+    passed = check.passed();
+    report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
+    if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
+  }
+  if (given.source) {
+    const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
+    const Against against = job.phase(Phase::compute, [&] {
+      return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress());
+    });
+    passed = passed && against.agrees();
+    add_against(report, options.against, against);
+  }
+  return passed;
+}
+
 template <class Settings>
 Answer run(const ProductOptions<Settings>& options, Job& job) {
   Settings how = options.how;
@@ -84,46 +180,73 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   HeldInput given = std::move(job.phase(Phase::read, [&] {
     return open_given(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
-  const std::int64_t held = inputs.lhs.bytes_to_hold() + inputs.rhs.bytes_to_hold() +
-                            inputs.existing.bytes_to_hold() + given.bytes_to_hold();
-  const std::int64_t peak =
-      2 * kPieceBytes + held + plan.out().bytes() + plan.work_bytes() +
-      std::max(options.check ? plan.check_bytes() : 0, options.against.given() ? plan.compare_bytes() : 0);
+  const bool is_judged = options.check || given.source != nullptr;
+  const auto holds_all = [&](std::int64_t rank, std::int64_t members) {
+    return members == 1 || (is_judged && rank == 0);
+  };
+  const Job::Division division = [&](std::int64_t members) {
+    std::vector<WorkShare> shares;
+    for (const std::vector<ArrayBox>& boxes : plan.divide(members)) {
+      WorkShare share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), members));
+      if (is_judged && shares.empty()) {
+        if (given.source) share.read_bytes += type_of(*given.source).bytes();
+        share.peak_bytes += given.bytes_to_hold() + std::max(options.check ? plan.check_bytes() : 0,
+                                                             given.source ? plan.compare_bytes() : 0);
+        if (members > 1) share.peak_bytes += plan.out().bytes();  // beside the part
+      } else if (is_judged) {
+        share.sent_bytes = share.written_bytes;
+      }
+      shares.push_back(share);
+    }
+    return shares;
+  };
+  std::int64_t peak = 0;
+  for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
   report.add("instruction_set", "instruction set", instruction_set());
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak, division)) return Answer::yes;
 
-  ArrayView lhs, rhs;
-  std::optional<ArrayView> existing;
-  job.phase(Phase::read, [&] {
-    lhs = inputs.lhs.view();
-    rhs = inputs.rhs.view();
-    if (inputs.existing.source) existing = inputs.existing.view();
-  });
+  Views all;
+  const bool has_all = holds_all(job.team.rank(), job.team.size());
+  if (has_all) all = job.phase(Phase::read, [&] { return inputs.view(); });
+  double seconds = 0;
+  Output out = output_in_parts("out", plan.out(), {});
+  const std::vector<ArrayBox> boxes = plan.divide(job.team.size())[static_cast<std::size_t>(job.team.rank())];
   const auto progress = job.progress();
-  const auto begin = std::chrono::steady_clock::now();
-  Array out(plan.out().dtype, plan.out().shape);
-  job.phase(Phase::compute, [&] { plan.run(lhs, rhs, existing, out.mutable_view(), progress); });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  double before = 0, flop = 0;
+  for (const ArrayBox& box : boxes) flop += plan.flop(box);
+  for (const ArrayBox& box : boxes) {
+    const GroupedMatmulNeeds needs = plan.needs(box);
+    const Views views =
+        has_all ? all.boxes(needs, box) : job.phase(Phase::read, [&] { return inputs.view(needs, box); });
+    const auto begin = std::chrono::steady_clock::now();
+    Array made(plan.out().dtype, box.count);
+    const auto one_of_several = [&](std::int64_t done, std::int64_t of) {
+      const double share = static_cast<double>(done) / static_cast<double>(of);
+      progress(static_cast<std::int64_t>(before + plan.flop(box) * share), static_cast<std::int64_t>(flop));
+    };
+    job.phase(Phase::compute, [&] {
+      plan.run(box, views.lhs, views.rhs, views.existing, made.mutable_view(),
+               boxes.size() == 1 ? progress : WorkProgress(one_of_several));
+    });
+    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    before += plan.flop(box);
+    if (!has_all) inputs.let_go();
+    out.parts->push_back({box, make_source(std::move(made))});
+  }
+  seconds = longest(job.team, seconds);
   report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
              Unit::flop_per_second);
+  if (job.team.is_alone()) out = {"out", out.parts->front().elements, {}};
 
   bool passed = true;
-  if (options.check) {
-    const MatmulCheck check =
-        job.phase(Phase::compute, [&] { return plan.check(lhs, rhs, existing, out.view(), job.progress()); });
-    passed = check.passed();
-    report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-    if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
+  if (is_judged) {
+    const Array gathered = job.team.is_alone() ? Array() : gather_parts(job.team, out);
+    if (job.team.is_first()) {
+      const ArrayView result = job.team.is_alone() ? *out.source->mapped() : gathered.view();
+      passed = judge(plan, options, given, all, result, job, report);
+    }
   }
-  if (given.source) {
-    const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
-    const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(lhs, rhs, existing, out.view(), mine, options.against.explain, job.progress());
-    });
-    passed = passed && against.agrees();
-    add_against(report, options.against, against);
-  }
-  job.deliver(std::move(report), {{"out", make_source(out.view()), {}}});
+  job.deliver(std::move(report), {out});
   return passed ? Answer::yes : Answer::no;
 }
 

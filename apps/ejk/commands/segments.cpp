@@ -39,15 +39,20 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   job.show_options(report);
   if (shape.size() == 4)
     report.add("heads", "heads", std::string(options.per_head ? "ids for each" : "head 0 alone counts"));
-  const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
-  if (job.plan(report, peak)) return Answer::yes;
-
   SegmentIdsOptions how;
   how.per_head = options.per_head;
   how.polarity = options.polarity;
   how.convention = options.convention;
+  const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
+  const Job::Division division = [&](std::int64_t members) {
+    std::vector<WorkShare> shares = segment_ids_shares(type_of(*mask), how, members);
+    for (WorkShare& share : shares) share.peak_bytes = peak;
+    return shares;
+  };
+  if (job.plan(report, peak, division)) return Answer::yes;
+
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
-  const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how); });
+  const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how, job.team); });
   const double share =
       ids.elements == 0 ? 0 : static_cast<double>(ids.differing_elements) / static_cast<double>(ids.elements);
   report.add("segments", "segments", ids.segments, Unit::count)

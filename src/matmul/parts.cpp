@@ -1,0 +1,289 @@
+// The result is seen as a matrix, and is halved until there is a piece for each member: between two rows, or
+// where that leaves one half with much more to do, between two columns. Cost: some dozen looks at the groups'
+// offsets for each member.
+// tests: tests/matmul/test_parts.cpp
+#include "matmul/parts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <span>
+
+#include "ejk/error.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk::matmul {
+
+namespace {
+
+// Rows are cut in such steps from a group's first on, since fewer would leave tiles half empty. Columns in
+// steps that whole tiles of all instruction sets fit into.
+constexpr std::int64_t kRowStep = 32, kColumnStep = 64;
+
+// Multiply-adds in the time that a byte takes on its way from a file or to it, for the balance between members
+// with much to multiply and those with much to read.
+constexpr double kWorkOfByte = 4;
+
+// How much worse than columns rows may be cut: a part that is wide is read and written in longer runs.
+constexpr double kForRows = 1.05;
+
+std::int64_t length(const IndexRange& range) { return range.end - range.begin; }
+
+IndexRange both(const IndexRange& a, const IndexRange& b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+bool by_rows(const Problem& p) { return p.cut == Problem::Cut::rows; }
+
+std::int64_t column_step(const Problem& p) { return std::lcm(kColumnStep, arithmetic_of(p).gemm->nr); }
+
+// Of a plain product, the group that has a row which some computed group has.
+std::int64_t group_of_row(const Problem& p, std::int64_t row) {
+  const auto first = p.offsets.begin() + p.first_group;
+  return std::upper_bound(first, first + p.groups + 1, row) - first - 1;
+}
+
+IndexRange covered_rows(const Problem& p, const Part& part) {
+  return both(part.rows, {p.begin(0), p.begin(p.groups)});
+}
+
+// --- the cut
+
+// Rows and columns of the result as a matrix: those of transposed products are the groups' rows, one group
+// after the other.
+struct Piece {
+  IndexRange rows, columns;
+};
+
+// The parts that a piece is: one, or in transposed products what is left of the first group and of the last,
+// and the groups between them.
+struct Parts {
+  std::array<Part, 3> part;
+  std::size_t count = 0;
+
+  void add(const Part& p) { part[count++] = p; }
+  std::span<const Part> all() const { return {part.data(), count}; }
+};
+Parts parts_of(const Problem& p, const Piece& piece) {
+  Parts parts;
+  const auto [begin, end] = piece.rows;
+  if (by_rows(p)) {
+    parts.add({{}, piece.rows, piece.columns});
+    return parts;
+  }
+  if (p.k == 0 || begin == end) {
+    parts.add({{0, p.k == 0 ? p.groups : 0}, {0, 0}, piece.columns});
+    return parts;
+  }
+  const std::int64_t first = begin / p.k, last = end / p.k;
+  if (first == last) {
+    parts.add({{first, first + 1}, {begin % p.k, end % p.k}, piece.columns});
+    return parts;
+  }
+  const std::int64_t whole = begin % p.k == 0 ? first : first + 1;
+  if (whole > first) parts.add({{first, first + 1}, {begin % p.k, p.k}, piece.columns});
+  if (last > whole) parts.add({{whole, last}, {0, p.k}, piece.columns});
+  if (end % p.k > 0) parts.add({{last, last + 1}, {0, end % p.k}, piece.columns});
+  return parts;
+}
+
+double cost_of(const Problem& p, const Part& part) {
+  const auto rows = static_cast<double>(length(part.rows)),
+             columns = static_cast<double>(length(part.columns));
+  const auto lhs = static_cast<double>(size_of(p.lhs.dtype)), rhs = static_cast<double>(size_of(p.rhs.dtype));
+  const double out = static_cast<double>(size_of(p.out.dtype)) * (p.has_existing ? 2 : 1);
+  const IndexRange groups = groups_of(p, part);
+  double bytes = 0;
+  if (by_rows(p)) {
+    const auto covered = static_cast<double>(length(covered_rows(p, part))), k = static_cast<double>(p.k);
+    bytes =
+        covered * k * lhs + static_cast<double>(length(groups)) * k * columns * rhs + rows * columns * out;
+  } else {
+    const auto depth = static_cast<double>(p.begin(groups.end) - p.begin(groups.begin));
+    bytes = depth * (rows * lhs + columns * rhs) + static_cast<double>(length(groups)) * rows * columns * out;
+  }
+  return flop_of(p, part) / 2 + kWorkOfByte * bytes;
+}
+
+double cost_of(const Problem& p, const Piece& piece) {
+  if (length(piece.rows) == 0 || length(piece.columns) == 0) return 0;
+  double cost = 0;
+  for (const Part& part : parts_of(p, piece).all()) cost += cost_of(p, part);
+  return cost;
+}
+
+struct Halves {
+  Piece first, second;
+  double cost = std::numeric_limits<double>::infinity();  // of a member, in the half where it is more
+};
+
+class Halving {
+ public:
+  Halving(const Problem& problem, std::vector<Piece>& pieces)
+      : p_(problem), step_(column_step(problem)), pieces_(pieces) {}
+
+  void divide(const Piece& piece, std::int64_t members) {
+    if (members == 1) return pieces_.push_back(piece);
+    const std::int64_t first = members / 2;
+    const Halves rows = between_rows(piece, first, members - first),
+                 columns = between_columns(piece, first, members - first);
+    const Halves& best = rows.cost <= kForRows * columns.cost ? rows : columns;
+    divide(best.first, first);
+    divide(best.second, members - first);
+  }
+
+ private:
+  // The piece cut at one of these places, where it is best; the first of the best.
+  template <class Cut>
+  Halves best_of(const Piece& piece, std::span<const std::int64_t> places, IndexRange Piece::*axis,
+                 std::int64_t first, std::int64_t second, const Cut& cut) const {
+    Halves best;
+    for (const std::int64_t place : places) {
+      const std::int64_t at = std::clamp(place, (piece.*axis).begin, (piece.*axis).end);
+      Halves halves = cut(at);
+      halves.cost = std::max(cost_of(p_, halves.first) / static_cast<double>(first),
+                             cost_of(p_, halves.second) / static_cast<double>(second));
+      if (halves.cost < best.cost) best = halves;
+    }
+    return best;
+  }
+
+  Halves between_rows(const Piece& piece, std::int64_t first, std::int64_t second) const {
+    const auto cut = [&](std::int64_t row) {
+      return Halves{{{piece.rows.begin, row}, piece.columns}, {{row, piece.rows.end}, piece.columns}};
+    };
+    std::int64_t low = piece.rows.begin, high = piece.rows.end;  // the even place lies in [low, high]
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      const Halves halves = cut(middle);
+      if (cost_of(p_, halves.first) * static_cast<double>(second) <
+          cost_of(p_, halves.second) * static_cast<double>(first))
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    const IndexRange group = rows_around(low);
+    const std::int64_t before = group.begin + (low - group.begin) / kRowStep * kRowStep;
+    const std::array places{group.begin, group.end, before, std::min(before + kRowStep, group.end)};
+    return best_of(piece, places, &Piece::rows, first, second, cut);
+  }
+
+  Halves between_columns(const Piece& piece, std::int64_t first, std::int64_t second) const {
+    const auto cut = [&](std::int64_t column) {
+      return Halves{{piece.rows, {piece.columns.begin, column}}, {piece.rows, {column, piece.columns.end}}};
+    };
+    if (length(piece.columns) <= step_) return {};
+    const double share = static_cast<double>(first) / static_cast<double>(first + second);
+    const auto wanted = static_cast<std::int64_t>(share * static_cast<double>(length(piece.columns)));
+    const std::int64_t before = piece.columns.begin + wanted / step_ * step_;
+    return best_of(piece, std::array{before, before + step_}, &Piece::columns, first, second, cut);
+  }
+
+  // The rows of the group that has this one; the row itself where none has it.
+  IndexRange rows_around(std::int64_t row) const {
+    if (!by_rows(p_)) {
+      if (p_.k == 0) return {row, row};
+      return {row / p_.k * p_.k, (row / p_.k + 1) * p_.k};
+    }
+    if (row < p_.begin(0) || row >= p_.begin(p_.groups)) return {row, row};
+    const std::int64_t group = group_of_row(p_, row);
+    return {p_.begin(group), p_.begin(group + 1)};
+  }
+
+  const Problem& p_;
+  const std::int64_t step_;
+  std::vector<Piece>& pieces_;
+};
+
+}  // namespace
+
+Arithmetic arithmetic_of(const Problem& p) {
+  const bool narrow = p.lhs.dtype == DType::bfloat16 && p.rhs.dtype == DType::bfloat16;
+  return arithmetic_of(p.lhs.dtype, p.rhs.dtype, narrow ? kernels::active_for_bf16() : kernels::active());
+}
+
+Part whole_part(const Problem& p) { return {{0, p.groups}, {0, by_rows(p) ? p.m : p.k}, {0, p.n}}; }
+
+Part part_of(const Problem& p, const ArrayBox& box) {
+  const Shape& shape = p.out.shape;
+  bool is_part = box.start.size() == shape.size() && box.count.size() == shape.size();
+  for (std::size_t d = 0; is_part && d < shape.size(); ++d)
+    is_part = box.start[d] >= 0 && box.count[d] >= 0 && box.start[d] <= shape[d] &&
+              box.count[d] <= shape[d] - box.start[d];
+  if (is_part) {
+    const std::int64_t begin = box.start.back(), end = begin + box.count.back(), step = column_step(p);
+    is_part = begin % step == 0 && (end % step == 0 || end == p.n);
+  }
+  if (!is_part)
+    throw Error(Error::Kind::input,
+                fmt::format("{} elements from {} on are no part of the result {}", to_string(box.count),
+                            to_string(box.start), to_string(shape)));
+  const auto range = [&](std::size_t axis) {
+    return IndexRange{box.start[axis], box.start[axis] + box.count[axis]};
+  };
+  if (by_rows(p)) return {{}, range(0), range(1)};
+  return {range(0), range(1), range(2)};
+}
+
+ArrayBox box_of(const Problem& p, const Part& part) {
+  ArrayBox box{{part.rows.begin, part.columns.begin}, {length(part.rows), length(part.columns)}};
+  if (!by_rows(p)) {
+    box.start.insert(box.start.begin(), part.groups.begin);
+    box.count.insert(box.count.begin(), length(part.groups));
+  }
+  return box;
+}
+
+IndexRange groups_of(const Problem& p, const Part& part) {
+  if (!by_rows(p)) return part.groups;
+  const IndexRange rows = covered_rows(p, part);
+  if (length(rows) == 0 || length(part.columns) == 0) return {0, 0};
+  return {group_of_row(p, rows.begin), group_of_row(p, rows.end - 1) + 1};
+}
+
+GroupedMatmulNeeds needs_of(const Problem& p, const Part& part) {
+  const IndexRange groups = groups_of(p, part);
+  if (by_rows(p)) {
+    const IndexRange rows = covered_rows(p, part);
+    ArrayBox rhs{{groups.begin, 0, part.columns.begin}, {length(groups), p.k, length(part.columns)}};
+    if (p.transpose_rhs) {
+      std::swap(rhs.start[1], rhs.start[2]);
+      std::swap(rhs.count[1], rhs.count[2]);
+    }
+    return {{{rows.begin, 0}, {length(rows), p.k}}, rhs};
+  }
+  const std::int64_t begin = p.begin(groups.begin), depth = p.begin(groups.end) - begin;
+  return {{{part.rows.begin, begin}, {length(part.rows), depth}},
+          {{begin, part.columns.begin}, {depth, length(part.columns)}}};
+}
+
+double flop_of(const Problem& p, const Part& part) {
+  const auto columns = static_cast<double>(length(part.columns));
+  if (by_rows(p))
+    return 2.0 * static_cast<double>(length(covered_rows(p, part))) * static_cast<double>(p.k) * columns;
+  return 2.0 * static_cast<double>(p.begin(part.groups.end) - p.begin(part.groups.begin)) *
+         static_cast<double>(length(part.rows)) * columns;
+}
+
+std::vector<std::vector<Part>> divide(const Problem& p, std::int64_t members) {
+  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(members));
+  if (members == 1 || p.out.bytes() == 0) {
+    parts.front().push_back(whole_part(p));
+    return parts;
+  }
+  std::vector<Piece> pieces;
+  const std::int64_t rows = by_rows(p) ? p.m : p.groups * p.k;
+  Halving(p, pieces).divide({{0, rows}, {0, p.n}}, members);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (length(pieces[i].rows) == 0 || length(pieces[i].columns) == 0) continue;
+    const Parts made = parts_of(p, pieces[i]);
+    parts[i].assign(made.all().begin(), made.all().end());
+  }
+  return parts;
+}
+
+}  // namespace ejk::matmul

@@ -1,0 +1,47 @@
+// The parts in which members of a team make a grouped product: boxes of the result, each from the rows, columns
+// and matrices that it needs.
+//
+// A part has all of the contraction, and its columns begin where those of a kernel's tile do: so each of its
+// elements is summed as it is in the whole. Rows may be cut anywhere, but a group is one of few rows, or is
+// not, by all of its rows.
+// tests: tests/matmul/test_parts.cpp
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/grouped_matmul.hpp"
+#include "matmul/problem.hpp"
+#include "matmul/product.hpp"
+
+namespace ejk::matmul {
+
+/// Rows and columns of the result; in transposed products rows of each of these groups' matrices.
+struct Part {
+  IndexRange groups;  // in plain products not looked at
+  IndexRange rows, columns;
+};
+
+/// Of a problem's factors, on the instruction set in use.
+Arithmetic arithmetic_of(const Problem& problem);
+
+/// All of the result.
+Part whole_part(const Problem& problem);
+
+/// Throws Error{input} for a box that is not within the result, or whose columns begin or end within a tile.
+Part part_of(const Problem& problem, const ArrayBox& box);
+ArrayBox box_of(const Problem& problem, const Part& part);
+
+/// The computed groups that make elements of it, and empty ones between them.
+IndexRange groups_of(const Problem& problem, const Part& part);
+
+GroupedMatmulNeeds needs_of(const Problem& problem, const Part& part);
+
+/// 2 for a multiply-add.
+double flop_of(const Problem& problem, const Part& part);
+
+/// What each of so many members makes. The same on every instruction set.
+std::vector<std::vector<Part>> divide(const Problem& problem, std::int64_t members);
+
+}  // namespace ejk::matmul
