@@ -9,8 +9,8 @@
 
 namespace ejk::app {
 
-Budget::Budget(std::int64_t asked)
-    : bytes_(asked > 0 ? asked : memory_limit() / 10 * 9), is_default_(asked == 0) {}
+Budget::Budget(std::int64_t asked, std::int64_t sharers)
+    : bytes_(asked > 0 ? asked : memory_limit() / sharers / 10 * 9), is_default_(asked == 0) {}
 
 void Budget::require(std::int64_t peak_bytes, const std::string& why) const {
   if (peak_bytes <= bytes_) return;

@@ -8,8 +8,8 @@ namespace ejk::app {
 
 class Budget {
  public:
-  /// `asked` bytes; 0: nine tenths of what this process may use.
-  explicit Budget(std::int64_t asked);
+  /// `asked` bytes; 0: nine tenths of what this process may use, divided by those that share it.
+  explicit Budget(std::int64_t asked, std::int64_t sharers = 1);
 
   std::int64_t bytes() const { return bytes_; }
 

@@ -40,13 +40,14 @@ struct Voice {
   When color = When::automatic;
 };
 
-void say_error(const Voice& voice, const Error& error) {
+std::string in_words(const Voice& voice, const Error& error) {
   const bool color = wants_color(stderr, voice.color);
-  say(fmt::format("{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program, color ? "\x1b[0m" : "",
-                  printable(error.message(), kLongestMessage)));
+  std::string text = fmt::format("{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program,
+                                 color ? "\x1b[0m" : "", printable(error.message(), kLongestMessage));
   if (!error.hint().empty())
-    say(fmt::format("{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
-                    printable(error.hint(), kLongestMessage)));
+    text += fmt::format("{}hint:{} {}\n", color ? "\x1b[1m" : "", color ? "\x1b[0m" : "",
+                        printable(error.hint(), kLongestMessage));
+  return text;
 }
 
 void print(const std::string& text) { write_text(stdout, text, "cannot write to stdout"); }
@@ -195,7 +196,7 @@ void refuse_two_readers(const CLI::App& app) {
   if (readers > 1) throw usage("-: standard input can be read only once");
 }
 
-int run_command(const Command& command, std::vector<std::string> words, Voice& voice) {
+int run_command(const Command& command, std::vector<std::string> words, Voice& voice, Team& team) {
   Parser parser(command);
   std::string typed = command_line(command, words);
   // A request for help is answered, whatever else is wrong.
@@ -216,7 +217,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   refuse_two_readers(parser.app);
   voice.color = parser.shared.color;
 
-  Job job(command, parser.set);
+  Job job(command, parser.set, team);
   job.provenance.command_line(std::move(typed));
   return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
 }
@@ -257,7 +258,7 @@ std::string help_for(std::vector<std::string> words) {
   return command_help(action, Parser(action).app, HelpLength::all);
 }
 
-int run_words(const std::vector<std::string>& words, Voice& voice) {
+int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
   if (words.empty()) {
     say(program_help());
     return kExitUsage;
@@ -275,7 +276,7 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
   const auto run_as = [&](const Command& one) {
     voice.program = "ejk " + one.name;
     handle_signals(voice.program);
-    return run_command(one, rest, voice);
+    return run_command(one, rest, voice, team);
   };
   if (command.actions.empty()) return run_as(command);
   voice.program = "ejk " + command.name;
@@ -291,32 +292,39 @@ int run_words(const std::vector<std::string>& words, Voice& voice) {
   return run_as(action);
 }
 
-}  // namespace
+// Whether the members of a team do together what the words say. Help is rank 0's.
+bool is_divided(const std::vector<std::string>& words) {
+  const auto is_help = [](const std::string& word) { return word == "-h" || word == "--help"; };
+  if (words.empty() || std::any_of(words.begin(), std::find(words.begin(), words.end(), "--"), is_help))
+    return false;
+  for (const Command& command : commands())
+    if (command.name == words.front()) return command.is_divided;
+  return false;
+}
 
-int run(const std::vector<std::string>& words) {
-  Voice voice;
-  secure_standard_streams();
-  handle_signals(voice.program);
+// What f() answers, or what there is to say of the error that ended it.
+template <class F>
+Outcome guarded(const Voice& voice, F&& f) {
+  const auto failed = [&](const Error& error, int status) { return Outcome{status, in_words(voice, error)}; };
+  try {
+    return {f(), {}};
+  } catch (const TeamStopped&) {
+    return {kExitBug, {}, true};
+  } catch (Error& error) {
+    add_hint(error);
+    return failed(error, exit_status(error.kind()));
+  } catch (const std::bad_alloc&) {
+    return failed(Error(Error::Kind::budget, "out of memory")
+                      .hint("--dry-run says how much is needed, --max-memory sets a limit"),
+                  kExitBudget);
+  } catch (const std::exception& error) {
+    return failed(Error(Error::Kind::internal, fmt::format("a bug in ejk: {}", error.what())), kExitBug);
+  }
+}
 
-  const auto guarded = [&](auto&& work) -> int {
-    try {
-      return work();
-    } catch (Error& error) {
-      add_hint(error);
-      say_error(voice, error);
-      return exit_status(error.kind());
-    } catch (const std::bad_alloc&) {
-      say_error(voice, Error(Error::Kind::budget, "out of memory")
-                           .hint("--dry-run says how much is needed, --max-memory sets a limit"));
-      return kExitBudget;
-    } catch (const std::exception& error) {
-      say_error(voice, Error(Error::Kind::internal, fmt::format("a bug in ejk: {}", error.what())));
-      return kExitBug;
-    }
-  };
-  const int status = guarded([&] { return run_words(words, voice); });
-  // A full disk shows when the last bytes leave.
-  const int closing = guarded([&] {
+// A full disk shows when the last bytes leave.
+Outcome close_stdout(const Voice& voice, int status) {
+  return guarded(voice, [&] {
     const bool failed = std::ferror(stdout) != 0;
     errno = 0;
     if (std::fclose(stdout) != 0 || (failed && status == kExitDone))
@@ -324,7 +332,41 @@ int run(const std::vector<std::string>& words) {
                                                    errno ? fmt::format(": {}", std::strerror(errno)) : ""));
     return kExitDone;
   });
-  return status != kExitDone && status != kExitNo ? status : closing != kExitDone ? closing : status;
+}
+
+class RunAlone final : public RunTeam {
+ public:
+  RunAlone() : RunTeam(0, 1) {}
+  int conclude(const Outcome& mine) override { return say(mine.said), mine.status; }
+  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override { return alone().all_gather(mine); }
+  std::vector<Bytes> gather(std::span<const std::byte> mine) override { return alone().gather(mine); }
+  Bytes broadcast(std::span<const std::byte> mine) override { return alone().broadcast(mine); }
+  void send(std::int64_t to, std::span<const std::byte> bytes) override { alone().send(to, bytes); }
+  Bytes receive(std::int64_t from) override { return alone().receive(from); }
+};
+
+}  // namespace
+
+int run(const std::vector<std::string>& words) {
+  RunAlone team;
+  return run(words, team);
+}
+
+int run(const std::vector<std::string>& words, RunTeam& team) {
+  Voice voice;
+  secure_standard_streams();
+  handle_signals(voice.program);
+  const Outcome outcome = guarded(voice, [&] {
+    if (team.is_alone() || is_divided(words)) return run_words(words, voice, team);
+    return team.is_first() ? run_words(words, voice, alone()) : kExitDone;
+  });
+  const int status = team.conclude(outcome);
+  if (!team.is_first()) return status;
+  const Outcome closing = close_stdout(voice, status);
+  say(closing.said);
+  return status != kExitDone && status != kExitNo ? status
+         : closing.status != kExitDone            ? closing.status
+                                                  : status;
 }
 
 }  // namespace ejk::app

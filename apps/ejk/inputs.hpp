@@ -12,6 +12,7 @@
 #include "ejk/array.hpp"
 #include "ejk/hash.hpp"
 #include "ejk/io.hpp"
+#include "ejk/team.hpp"
 #include "provenance.hpp"
 
 namespace ejk::app {
@@ -26,9 +27,10 @@ struct NamedInput {
 
 class Inputs {
  public:
-  /// `allow_external`: HDF5 files may refer to other files. Both references outlive this.
-  Inputs(bool allow_external, const Budget& budget, Provenance& provenance)
-      : allow_external_(allow_external), budget_(budget), provenance_(provenance) {}
+  /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Members of a team open
+  /// the same inputs; standard input is read by rank 0, for all.
+  Inputs(bool allow_external, const Budget& budget, Provenance& provenance, Team& team = alone())
+      : allow_external_(allow_external), budget_(budget), provenance_(provenance), team_(team) {}
 
   /// The array that a reference names, noted as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
@@ -76,6 +78,7 @@ class Inputs {
   bool allow_external_;
   const Budget& budget_;
   Provenance& provenance_;
+  Team& team_;
   std::map<std::string, Opened> opened_;
   std::vector<ArrayFile> files_;  // the last few
   std::int64_t bytes_read_ = 0;

@@ -2,6 +2,7 @@
 #include "job.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -13,12 +14,13 @@ namespace ejk::app {
 namespace {
 
 // Never many more than cores, nor more than have room for what they work in; the results are the same for
-// every number.
-void choose_threads(std::int64_t asked) {
+// every number. Members of a team that are not bound to cores of their own share those that there are.
+void choose_threads(std::int64_t asked, std::int64_t sharers) {
   constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
-  const std::int64_t cores = usable_cores();
+  const std::int64_t all = usable_cores(), online = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
+  const std::int64_t cores = all < online ? all : std::max<std::int64_t>(all / sharers, 1);
   const std::int64_t wanted = asked > 0 ? asked : threads_of_environment().value_or(static_cast<int>(cores));
-  const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / bytes_per_thread);
+  const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / sharers / bytes_per_thread);
   set_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
@@ -32,8 +34,8 @@ void append(Report& report, Report more) {
 
 Job::Job(const Command& command, const OptionSet& options, Team& with)
     : team(with),
-      budget(options.shared().max_memory),
-      inputs(options.shared().allow_external, budget, provenance),
+      budget(options.shared().max_memory, with.members_here()),
+      inputs(options.shared().allow_external, budget, provenance, team),
       outputs(command.word(), options.shared()),
       options_(options),
       reporter_(command, options.shared(), provenance) {
@@ -41,7 +43,7 @@ Job::Job(const Command& command, const OptionSet& options, Team& with)
   provenance.record("ejk_command", command.word());
   options.record(provenance);
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
-  choose_threads(options.shared().threads);
+  choose_threads(options.shared().threads, team.members_here());
   if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
   reporter_.check_files();
 }
@@ -56,13 +58,14 @@ Job::InPhase::~InPhase() {
   release_threads();
 }
 
-bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division) {
-  static_cast<void>(division);
+bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division, CostUnit unit) {
   if (is_dry_run()) {
+    if (division && !team.is_alone())
+      report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(team, division, unit))});
     report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
     report.add("max_memory", "allowed", budget.bytes(), Unit::bytes);
     report.add(Remark{"Dry run: nothing was computed or written."});
-    reporter_.print(report, false);
+    if (team.is_first()) reporter_.print(report, false);
   }
   budget.require(peak_bytes, inputs.too_large());
   return is_dry_run();
@@ -74,11 +77,13 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
         fmt::format("{} block picture{} left out: there are too many, or too large ones",
                     report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
   // What cannot be drawn is told before anything is written.
-  std::vector<FileContent> files = reporter_.pictures(report);
+  std::vector<FileContent> files;
+  if (team.is_first()) files = reporter_.pictures(report);
   statistics_.bytes_written =
-      phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress()); });
+      phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), team); });
   statistics_.bytes_read = inputs.bytes_read();
-  reporter_.add_statistics(report, statistics_);
+  reporter_.add_statistics(report, statistics_, team);
+  if (!team.is_first()) return;
   for (FileContent& page : reporter_.page(report)) files.push_back(std::move(page));
   write_files(files);
   reporter_.print(report, outputs.to_stdout());

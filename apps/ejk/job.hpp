@@ -8,6 +8,7 @@
 
 #include "budget.hpp"
 #include "commands.hpp"
+#include "division.hpp"
 #include "ejk/report.hpp"
 #include "ejk/team.hpp"
 #include "ejk/threads.hpp"
@@ -61,11 +62,10 @@ class Job {
   /// the answer is true: stop.
   bool plan(Report report, std::int64_t peak_bytes) { return plan(std::move(report), peak_bytes, {}); }
 
-  /// What each of so many members would do, by ranks.
-  using Division = std::function<std::vector<WorkShare>(std::int64_t members)>;
   /// The same for a command that divides its work; `peak_bytes` is the most that a member takes. All members
   /// call it.
-  bool plan(Report report, std::int64_t peak_bytes, const Division& division);
+  bool plan(Report report, std::int64_t peak_bytes, const Division& division,
+            CostUnit unit = CostUnit::operations);
 
   /// Adds the options that are declared as shown in reports.
   void show_options(Report& report) const { options_.show(report); }

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
 #include <utility>
 
 #include "ejk/text.hpp"
 #include "provenance.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 
@@ -19,42 +19,6 @@ namespace {
 
 using Container = ArrayReference::Container;
 using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
-
-// Calls `count` with the bytes of everything that is read from a source. What lies in memory is not read.
-class CountedSource final : public ForwardingSource {
- public:
-  CountedSource(std::shared_ptr<const ArraySource> source, std::function<void(std::int64_t)> count)
-      : ForwardingSource(std::move(source)), count_(std::move(count)) {}
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    inner().read(start, count, out);
-    count_(byte_count(count, dtype()));
-  }
-
- private:
-  std::function<void(std::int64_t)> count_;
-};
-
-// The same arrays, with progress while they are read.
-std::vector<NamedArray> counted(const std::vector<NamedArray>& arrays, const Progress& progress) {
-  struct Count {
-    std::mutex mutex;
-    std::int64_t done = 0;
-    std::int64_t all = 0;
-  };
-  const auto total = std::make_shared<Count>();
-  std::vector<NamedArray> out;
-  for (const NamedArray& array : arrays) {
-    if (array.source->access().prefer == ArrayAccess::Prefer::copy)
-      total->all += type_of(*array.source).bytes();
-    out.push_back({array.name, std::make_shared<CountedSource>(array.source, [=](std::int64_t bytes) {
-                     const std::scoped_lock lock(total->mutex);
-                     progress(total->done += bytes, total->all);
-                   })});
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -102,15 +66,24 @@ bool Outputs::to_stdout() const {
   return writes_any() && (!target_ || target_->container == Container::stream);
 }
 
+void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const {
+  if (target_ && many_)
+    write_arrays(*target_, arrays, how);
+  else if (target_)
+    write_array(*target_, arrays.front(), how);
+  else
+    print_array(stdout, *arrays.front().source);
+}
+
 std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& settings,
-                            const Progress& progress) const {
-  std::vector<NamedArray> arrays;
+                            const Progress& progress, Team& team) const {
+  std::vector<Output> arrays;
   std::vector<std::string> absent;
   std::int64_t bytes = 0;
   for (const Output& output : outputs) {
     if (!is_chosen(output.name)) continue;
     if (output.source) {
-      arrays.push_back({output.name, output.source});
+      arrays.push_back(output);
       bytes += type_of(*output.source).bytes();
     } else if (several_) {
       absent.push_back(output.name);
@@ -123,15 +96,11 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   }
   if (arrays.empty() || !writes_any()) return 0;
 
-  arrays = counted(arrays, progress);
   WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
   how.outdated = setting_names();
-  if (target_ && many_)
-    write_arrays(*target_, arrays, how);
-  else if (target_)
-    write_array(*target_, arrays.front(), how);
-  else
-    print_array(stdout, *arrays.front().source);
+  write_together(
+      team, arrays, progress, std::move(how),
+      [&](const std::vector<NamedArray>& all, const WriteOptions& options) { write_chosen(all, options); });
   return bytes;
 }
 

@@ -12,6 +12,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
+#include "ejk/team.hpp"
 #include "options.hpp"
 
 namespace ejk::app {
@@ -53,11 +54,14 @@ class Outputs {
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;
 
-  /// Writes those that were asked for; gives their bytes.
+  /// Writes those that were asked for; gives their bytes. All members of the team call it: what rank 0 writes is
+  /// what one process would, with the others' parts in it.
   std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
-                     const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
+                     const std::function<void(std::int64_t done, std::int64_t all)>& progress,
+                     Team& team = alone()) const;
 
  private:
+  void write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const;
   bool writes_any() const;
   bool is_chosen(const std::string& name) const;
 

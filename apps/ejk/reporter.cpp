@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -36,6 +37,44 @@ Report described(const RunStatistics& s) {
       .add("memory_limit", "memory limit", memory.limit_bytes, Unit::bytes)
       .add("threads", "threads", static_cast<std::int64_t>(threads()));
   return report;
+}
+
+// The phases of all members, for rank 0.
+void add_team(Report& report, const RunStatistics& own, Team& team) {
+  struct Mine {
+    double seconds[3];
+    std::int64_t sent_bytes;
+  };
+  Mine mine{{own.seconds[0], own.seconds[1], own.seconds[2]}, team.sent_bytes()};
+  const std::vector<Bytes> all = team.gather(TeamMessage().put(mine).bytes());
+  if (all.empty()) return;
+  Table phases{"phases",
+               "over the ranks",
+               {{"phase", "phase"},
+                {"min", "least", Unit::seconds},
+                {"mean", "mean", Unit::seconds},
+                {"max", "most", Unit::seconds}},
+               {}};
+  std::int64_t sent = 0;
+  double balance = 1;
+  constexpr const char* kNames[] = {"reading", "computing", "writing"};
+  for (std::size_t phase = 0; phase < 3; ++phase) {
+    double least = own.seconds[phase], most = least, sum = 0;
+    for (const Bytes& bytes : all) {
+      const Mine other = TeamMessage(bytes).take<Mine>();
+      least = std::min(least, other.seconds[phase]);
+      most = std::max(most, other.seconds[phase]);
+      sum += other.seconds[phase];
+      if (phase == 0) sent += other.sent_bytes;
+    }
+    const double mean = sum / static_cast<double>(all.size());
+    phases.rows.push_back({kNames[phase], least, mean, most});
+    if (phase == 1 && most > 0) balance = mean / most;
+  }
+  report.add("ranks", "ranks", team.size(), Unit::count)
+      .add(std::move(phases))
+      .add("balance", "balance of computing, mean to most", balance, Unit::share)
+      .add("sent", "sent between ranks", sent, Unit::bytes);
 }
 
 }  // namespace
@@ -100,9 +139,11 @@ std::vector<FileContent> Reporter::page(const Report& report) const {
   return {{shared_.html, to_html(report, envelope())}};
 }
 
-void Reporter::add_statistics(Report& report, const RunStatistics& statistics) const {
-  if (shared_.stats)
-    report.add(Section{"stats", "statistics", std::make_shared<Report>(described(statistics))});
+void Reporter::add_statistics(Report& report, const RunStatistics& statistics, Team& team) const {
+  if (!shared_.stats) return;
+  const auto section = std::make_shared<Report>(described(statistics));
+  if (!team.is_alone()) add_team(*section, statistics, team);
+  report.add(Section{"stats", "statistics", section});
 }
 
 void Reporter::print(const Report& report, bool on_stderr) {

@@ -10,6 +10,7 @@
 #include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/report.hpp"
+#include "ejk/team.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 #include "provenance.hpp"
@@ -47,8 +48,8 @@ class Reporter {
   /// The page that --html asks for.
   std::vector<FileContent> page(const Report& report) const;
 
-  /// With --stats.
-  void add_statistics(Report& report, const RunStatistics& statistics) const;
+  /// With --stats. All members of the team call it; rank 0's report gets what all of them have.
+  void add_statistics(Report& report, const RunStatistics& statistics, Team& team = alone()) const;
 
   /// Prints warnings and the report, on stderr where stdout is an array's or a text's.
   void print(const Report& report, bool on_stderr);

@@ -864,6 +864,7 @@ std::span<const ReportKey> envelope_keys() {
 }
 
 std::span<const ReportKey> shared_keys() {
+  constexpr std::string_view kRanks = "on several ranks";
   static constexpr ReportKey keys[] = {
       {"peak_bytes", kInteger, kDryRun, "memory that is needed, about"},
       {"max_memory_bytes", kInteger, kDryRun, "memory that is allowed"},
@@ -880,6 +881,33 @@ std::span<const ReportKey> shared_keys() {
       {"stats.memory_reserved_bytes", kInteger, kAlways, "memory reserved at the end"},
       {"stats.memory_limit_bytes", kInteger, kAlways, "memory that this process may use"},
       {"stats.threads", kInteger, kAlways, "threads"},
+      {"stats.ranks", kInteger, kRanks, "processes of the run", Seen::on_some_machines},
+      {"stats.phases", kTable, kRanks, "phases of the run, over its ranks", Seen::on_some_machines},
+      {"stats.phases[].phase", kString, kAlways, "reading, computing or writing", Seen::on_some_machines},
+      {"stats.phases[].min_s", kNumber, kAlways, "time of the rank that took least", Seen::on_some_machines},
+      {"stats.phases[].mean_s", kNumber, kAlways, "mean time", Seen::on_some_machines},
+      {"stats.phases[].max_s", kNumber, kAlways, "time of the rank that took most", Seen::on_some_machines},
+      {"stats.balance", kShare, kRanks, "mean time of computing, to the most", Seen::on_some_machines},
+      {"stats.sent_bytes", kInteger, kRanks, "bytes that ranks sent to others", Seen::on_some_machines},
+      {"team", kSection, "with --dry-run, on several ranks", "how the work is divided",
+       Seen::on_some_machines},
+      {"team.ranks", kInteger, kAlways, "processes of the run", Seen::on_some_machines},
+      {"team.division", kTable, kAlways, "who does what", Seen::on_some_machines},
+      {"team.division[].rank", kInteger, kAlways, "the process, from 0", Seen::on_some_machines},
+      {"team.division[].share", kShare, kAlways, "its part of the work", Seen::on_some_machines},
+      {"team.division[].read_bytes", kInteger, kAlways, "bytes of inputs that it reads",
+       Seen::on_some_machines},
+      {"team.division[].sent_bytes", kInteger, kAlways, "bytes that it sends", Seen::on_some_machines},
+      {"team.division[].written_bytes", kInteger, kAlways, "bytes of results that it writes",
+       Seen::on_some_machines},
+      {"team.division[].peak_bytes", kInteger, kAlways, "memory that it needs, about",
+       Seen::on_some_machines},
+      {"team.model", kTable, kAlways, "a model of the time on 1 to 1,024 ranks", Seen::on_some_machines},
+      {"team.model[].ranks", kInteger, kAlways, "processes", Seen::on_some_machines},
+      {"team.model[].time_s", kNumber, kAlways, "time, from rates measured on one rank",
+       Seen::on_some_machines},
+      {"team.model[].efficiency", kShare, kAlways, "time of one rank, divided by ranks times this time",
+       Seen::on_some_machines},
   };
   return keys;
 }

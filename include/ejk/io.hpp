@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -143,6 +144,34 @@ struct NamedArray {
   std::shared_ptr<const ArraySource> source;
 };
 
+/// Where the elements of an array belong in a file that is laid out and not complete: C order, the machine's
+/// byte order, one after the other from byte `offset` on.
+struct ElementPlace {
+  std::string path;  // the temporary one
+  std::string name;  // what messages call the file
+  std::int64_t offset = 0;
+};
+
+/// Writes a box of an array of this shape to its place; `elements` are the box's. Any number of processes may
+/// do so at once, each with boxes of its own. On all threads where the source may be read in any order. Throws
+/// Error{output}.
+void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
+                    const ArraySource& elements);
+
+/// A file that another process has made and removes: while this lives, remove_temporary_files() of this one
+/// does as well, since a signal may end the other before it can.
+class ForeignTemporary {
+ public:
+  explicit ForeignTemporary(const std::string& path);
+  ~ForeignTemporary();
+  ForeignTemporary(const ForeignTemporary&) = delete;
+  ForeignTemporary& operator=(const ForeignTemporary&) = delete;
+
+ private:
+  struct Slot;
+  std::unique_ptr<Slot> slot_;
+};
+
 struct WriteOptions {
   /// Replace HDF5 objects that are there already (an .npy or .npz file is always replaced).
   bool overwrite = false;
@@ -157,6 +186,10 @@ struct WriteOptions {
   /// Names of attributes that an earlier write of the same program may have left on the group (or file): where there is
   /// one of the first name, those that `attributes` does not have go. Attributes of other names stay.
   std::vector<std::string> outdated = {};
+  /// Where a container can say where the elements of an array will stand before they are there (.npy in a file
+  /// or folder, HDF5 without compression), it calls this for that array, which then writes all of them; nothing
+  /// is read of its source. `array` counts those that are given. The bytes of the file are the same.
+  std::function<void(std::size_t array, const ElementPlace& place)> fill = {};
 };
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if

@@ -16,6 +16,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "ejk/array.hpp"
+
 namespace ejk {
 
 using Bytes = std::vector<std::byte>;
@@ -31,6 +33,11 @@ class Team {
   std::int64_t size() const { return size_; }
   bool is_first() const { return rank_ == 0; }
   bool is_alone() const { return size_ == 1; }
+  /// Of its members, those on this machine, which share its memory and its cores.
+  virtual std::int64_t members_here() const { return size_; }
+
+  /// What this member has sent to others so far.
+  virtual std::int64_t sent_bytes() const { return 0; }
 
   // All members call these together. A member that has failed meanwhile makes them throw TeamStopped in all
   // others.
@@ -120,6 +127,10 @@ class TeamMessage {
 /// whole, so that none has more than a share and an item's cost. Costs are finite and not below 0; where all
 /// are 0, items count alike.
 std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts);
+
+/// What a member reads of an array that all can read, where each takes a part of about the same size: boxes that
+/// follow one another in C order, and behind those of the ranks before. Small arrays are rank 0's.
+std::vector<ArrayBox> share_of(const Shape& shape, const Team& team);
 
 /// What a member of a team does and moves, for plans.
 struct WorkShare {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/pieces.hpp"
 #include "ejk/error.hpp"
 
 namespace ejk {
@@ -68,6 +69,22 @@ std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t 
   }
   bounds.push_back(items);
   return bounds;
+}
+
+std::vector<ArrayBox> share_of(const Shape& shape, const Team& team) {
+  constexpr std::int64_t kLeast = 1024;  // elements that are worth a message
+  const std::int64_t all = element_count(shape),
+                     members = std::clamp(all / kLeast, std::int64_t{1}, team.size());
+  const auto begin_of = [&](std::int64_t rank) {
+    rank = std::min(rank, members);
+    return all / members * rank + std::min(all % members, rank);
+  };
+  std::vector<ArrayBox> boxes;
+  core::for_each_box(shape, begin_of(team.rank()), begin_of(team.rank() + 1),
+                     [&](const Shape& start, const Shape& count) {
+                       boxes.push_back({start, count});
+                     });
+  return boxes;
 }
 
 }  // namespace ejk

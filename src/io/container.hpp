@@ -2,6 +2,7 @@
 // tests: tests/io/test_references.cpp, test_write.cpp
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -22,6 +23,12 @@ struct WriteJob {
 
   /// The least that it takes on a disk: its elements, unless they are compressed.
   std::int64_t bytes() const;
+
+  /// Writes the elements of an array to their place; empty: its source is read.
+  std::function<void(const ElementPlace& place)> fill_of(std::size_t array) const {
+    if (!options.fill) return {};
+    return [&fill = options.fill, array](const ElementPlace& place) { fill(array, place); };
+  }
 };
 
 /// A container that is open for reading. All functions may be called by any number of threads.

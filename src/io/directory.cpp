@@ -74,10 +74,10 @@ void write_directory(const WriteJob& job) {
   const bool is_new = !folder_exists(job);
   TemporaryPath made = is_new ? make_folder(folder) : TemporaryPath();
   std::vector<AtomicFile> files;
-  for (const NamedArray& array : job.arrays) {
-    const std::string path = file_of(job, array.name);
+  for (std::size_t n = 0; n < job.arrays.size(); ++n) {
+    const std::string path = file_of(job, job.arrays[n].name);
     AtomicFile& file = is_new ? files.emplace_back(path, made) : files.emplace_back(path);
-    write_npy(*array.source, file);
+    write_npy(*job.arrays[n].source, file, job.fill_of(n));
     file.close();
   }
   if (is_new)

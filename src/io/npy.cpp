@@ -335,9 +335,16 @@ void write_in_parallel(const ArraySource& source, AtomicFile& file) {
 
 }  // namespace
 
-void write_npy(const ArraySource& source, AtomicFile& file) {
+void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& fill) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   file.reserve(bytes);
+  if (fill && file.is_temporary() && bytes > 0) {
+    const std::string header = npy_header(source.dtype(), source.shape());
+    const auto before = static_cast<std::int64_t>(header.size());
+    file.write(header.data(), before);
+    fill({file.path(), file.name(), before});
+    return;
+  }
   constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;
   if (file.is_temporary() && source.random_access() && bytes >= kWorthThreads && threads() > 1) {
     write_in_parallel(source, file);
@@ -348,7 +355,7 @@ void write_npy(const ArraySource& source, AtomicFile& file) {
 
 void write_npy_file(const WriteJob& job) {
   AtomicFile file(job.path);
-  write_npy(*job.arrays[0].source, file);
+  write_npy(*job.arrays[0].source, file, job.fill_of(0));
   file.commit();
 }
 

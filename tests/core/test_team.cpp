@@ -80,3 +80,21 @@ TEST_CASE("even runs: every item once, in order, none with more than a share and
     }
   CHECK(ejk::even_runs(std::vector<double>{0, 0, 0, 0}, 2) == std::vector<std::int64_t>{0, 2, 4});
 }
+
+TEST_CASE("shares of an array: all of it in C order, each element once") {
+  for (const ejk::Shape& shape : {ejk::Shape{}, {0}, {5}, {5000}, {40, 30, 20}, {1, 1, 9999}, {3, 7000}})
+    for (const std::int64_t size : {1, 2, 3, 7}) {
+      const auto shares = ejk::test::results_of_team(size, [&](Team& team) { return share_of(shape, team); });
+      std::int64_t next = 0;
+      for (const std::vector<ejk::ArrayBox>& share : shares)
+        for (const ejk::ArrayBox& box : share) {
+          // Elements of a box follow one another, so that its first index and its count say which they are.
+          std::int64_t first = 0;
+          for (std::size_t d = 0; d < shape.size(); ++d) first = first * shape[d] + box.start[d];
+          CHECK(first == next);
+          next += ejk::element_count(box.count);
+        }
+      CHECK(next == ejk::element_count(shape));
+      if (ejk::element_count(shape) >= 7 * 1024) CHECK(!shares.back().empty());
+    }
+}

@@ -381,10 +381,13 @@ bool try_to_write(const WriteJob& job) {
   const std::string name = core::printable(job.path);
   const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false); });
   const auto call = [&](const Message& message) {
-    as_output_error([&] { named_in(name, [&] { process->call(message); }); });
+    Message reply;
+    as_output_error([&] { named_in(name, [&] { reply = process->call(message); }); });
+    return reply;
   };
   call(request(Hdf5Call::begin).put(is_new).put(job.options.overwrite));
-  for (const NamedArray& array : job.arrays) {
+  for (std::size_t n = 0; n < job.arrays.size(); ++n) {
+    const NamedArray& array = job.arrays[n];
     const ArraySource& source = *array.source;
     const std::int64_t size = size_of(source.dtype());
     const std::vector<std::byte>& everywhere = source.access().uniform;
@@ -395,6 +398,11 @@ bool try_to_write(const WriteJob& job) {
              .put(static_cast<std::int64_t>(job.options.compression))
              .put(std::string_view(reinterpret_cast<const char*>(everywhere.data()), everywhere.size())));
     if (!everywhere.empty()) continue;  // the file says it once
+    const auto fill = job.options.compression == 0 ? job.fill_of(n) : nullptr;
+    if (fill && element_count(source.shape()) > 0) {
+      fill({file.path(), name, call(request(Hdf5Call::place)).integer()});
+      continue;
+    }
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
       source.read(start, count, process->buffer());
       call(request(Hdf5Call::write).put(start).put(count));

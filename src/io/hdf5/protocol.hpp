@@ -30,6 +30,8 @@ enum class Hdf5Call : std::int64_t {
   create,
   // start, count; the elements are in the buffer → nothing
   write,
+  // nothing → where in the file the array that was created last has its elements; who asks writes all of them there
+  place,
   // an array's path → nothing; whether or not there was one, there is none now
   remove,
   // path of the object that gets attributes; of those that go how many, then each name, if the first is there; of those

@@ -140,6 +140,8 @@ class Server {
                    return H5Dwrite(set, type, memory, file, plist, data);
                  });
         return {};
+      case Hdf5Call::place:
+        return Message().put(place());
       case Hdf5Call::finish:
         finish(request);
         return {};
@@ -876,6 +878,26 @@ class Server {
     written_.id = checked(H5Dcreate2(file_.id(), path.c_str(), written_.type.id(), space.id(), H5P_DEFAULT,
                                      plist.id(), access.id()),
                           H5Dclose, path, "cannot be made");
+  }
+
+  // Room is found for all elements when the first is written, and with that one the library has written all
+  // that it will.
+  std::int64_t place() {
+    const std::string& path = written_.path;
+    const Handle space(H5Dget_space(written_.id.id()), H5Sclose), one(H5Screate(H5S_SCALAR), H5Sclose);
+    const Shape first(written_.layout.shape.size(), 0);
+    const std::vector<hsize_t> start(first.begin(), first.end()), count(first.size(), 1);
+    const std::byte nothing[sizeof(double)]{};
+    const bool selected = start.empty() || H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(),
+                                                               nullptr, count.data(), nullptr) >= 0;
+    if (!selected ||
+        H5Dwrite(written_.id.id(), written_.type.id(), one.id(), space.id(), H5P_DEFAULT, nothing) < 0 ||
+        H5Fflush(file_.id(), H5F_SCOPE_LOCAL) < 0)
+      throw library_error(path, "cannot be written");
+    const haddr_t offset = H5Dget_offset(written_.id.id());
+    if (offset == HADDR_UNDEF) throw error(path, "has no place in the file");
+    close_dataset();
+    return static_cast<std::int64_t>(offset);
   }
 
   static Handle make_type(DType dtype) {

@@ -1,0 +1,43 @@
+// The program `ejk-mpi`: the commands of `ejk` by all processes of an MPI job. mpi_team.hpp is how they talk; what they
+// do together is in the library and in apps/ejk.
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "command_line.hpp"
+#include "ejk/io.hpp"
+#include "exit_status.hpp"
+#include "mpi_team.hpp"
+
+namespace {
+
+// Something broke where the other processes cannot be told in turn.
+[[noreturn]] void abort_job(const char* what) {
+  ejk::remove_temporary_files();
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  std::fprintf(stderr, "ejk-mpi: rank %d: %s\n", rank, what);
+  MPI_Abort(MPI_COMM_WORLD, ejk::app::kExitBug);
+  std::abort();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // mpirun gives rank 0 a terminal of its own as stdout, also where its own is a file.
+  setenv("NO_COLOR", "1", 0);
+  if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return ejk::app::kExitBug;
+  int status = ejk::app::kExitBug;
+  try {
+    ejk::app::MpiTeam team;
+    status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), team);
+  } catch (const std::exception& error) {
+    abort_job(error.what());
+  }
+  MPI_Finalize();
+  return status;
+}

@@ -1,0 +1,211 @@
+// Messages of any length, as MPI takes at most 2^31 − 1 elements at once: in pieces of up to 1 GiB. A number of bytes
+// goes before them. Every operation is started and then looked at until it is done, with longer and longer sleeps
+// between, up to a millisecond: reading, computing and writing take longer than that.
+//
+// tests: tests/mpi/
+#include "mpi_team.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "ejk/io.hpp"
+#include "exit_status.hpp"
+#include "terminal.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 30;
+
+// Until the operation is done, giving the core away.
+void wait(MPI_Request& request) {
+  constexpr long kFirstSleep = 20'000, kLongestSleep = 1'000'000;  // nanoseconds
+  constexpr int kTries = 50;
+  long sleep = kFirstSleep;
+  for (int tries = 0, done = 0;; ++tries) {
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) return;
+    if (tries < kTries) {
+      sched_yield();
+      continue;
+    }
+    const timespec time{0, sleep};
+    nanosleep(&time, nullptr);
+    sleep = std::min(2 * sleep, kLongestSleep);
+  }
+}
+
+// f(first, count) for the pieces of so many bytes.
+template <class F>
+void for_each_piece(std::size_t bytes, F&& f) {
+  for (std::size_t first = 0; first < bytes; first += kPiece)
+    f(first, static_cast<int>(std::min(kPiece, bytes - first)));
+}
+
+}  // namespace
+
+MpiTeam::MpiTeam()
+    : RunTeam(
+          [] {
+            int rank = 0;
+            MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+            return rank;
+          }(),
+          [] {
+            int size = 1;
+            MPI_Comm_size(MPI_COMM_WORLD, &size);
+            return size;
+          }()) {
+  MPI_Comm_dup(MPI_COMM_WORLD, &world_);
+  MPI_Comm here = MPI_COMM_NULL;
+  MPI_Comm_split_type(world_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+  int members = 1;
+  MPI_Comm_size(here, &members);
+  MPI_Comm_free(&here);
+  members_here_ = members;
+  char name[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(name, &length);
+  host_.assign(name, static_cast<std::size_t>(length));
+}
+
+MpiTeam::~MpiTeam() { MPI_Comm_free(&world_); }
+
+bool MpiTeam::anyone_failed(bool mine) {
+  const int failed = mine ? 1 : 0;
+  int any = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&failed, &any, 1, MPI_INT, MPI_MAX, world_, &request);
+  wait(request);
+  return any != 0;
+}
+
+void MpiTeam::meet() {
+  if (anyone_failed(false)) throw TeamStopped();
+}
+
+void MpiTeam::broadcast_from(std::int64_t rank, Bytes& bytes) {
+  const int root = static_cast<int>(rank);
+  std::uint64_t size = bytes.size();
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibcast(&size, 1, MPI_UINT64_T, root, world_, &request);
+  wait(request);
+  if (rank != this->rank()) bytes.resize(size);
+  for_each_piece(size, [&](std::size_t first, int count) {
+    MPI_Ibcast(bytes.data() + first, count, MPI_BYTE, root, world_, &request);
+    wait(request);
+  });
+}
+
+Bytes MpiTeam::broadcast(std::span<const std::byte> mine) {
+  meet();
+  Bytes bytes;
+  if (is_first()) bytes.assign(mine.begin(), mine.end()), sent_bytes_ += std::ssize(mine);
+  broadcast_from(0, bytes);
+  return bytes;
+}
+
+std::vector<Bytes> MpiTeam::all_gather(std::span<const std::byte> mine) {
+  meet();
+  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size()));
+  const std::uint64_t own = mine.size();
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&own, 1, MPI_UINT64_T, sizes.data(), 1, MPI_UINT64_T, world_, &request);
+  wait(request);
+  sent_bytes_ += std::ssize(mine);
+  std::vector<Bytes> all(sizes.size());
+  std::uint64_t sum = 0;
+  for (const std::uint64_t bytes : sizes) sum += bytes;
+  if (sum <= kPiece) {
+    std::vector<int> counts, starts;
+    for (int at = 0; const std::uint64_t bytes : sizes) {
+      counts.push_back(static_cast<int>(bytes));
+      starts.push_back(at);
+      at += counts.back();
+    }
+    Bytes joined(sum);
+    MPI_Iallgatherv(mine.data(), static_cast<int>(own), MPI_BYTE, joined.data(), counts.data(), starts.data(),
+                    MPI_BYTE, world_, &request);
+    wait(request);
+    for (std::size_t r = 0; r < all.size(); ++r)
+      all[r].assign(joined.begin() + starts[r], joined.begin() + starts[r] + counts[r]);
+    return all;
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (static_cast<std::int64_t>(r) == rank()) all[r].assign(mine.begin(), mine.end());
+    broadcast_from(static_cast<std::int64_t>(r), all[r]);
+  }
+  return all;
+}
+
+std::vector<Bytes> MpiTeam::gather(std::span<const std::byte> mine) {
+  meet();
+  if (!is_first()) {
+    send(0, mine);
+    return {};
+  }
+  std::vector<Bytes> all{Bytes(mine.begin(), mine.end())};
+  for (std::int64_t r = 1; r < size(); ++r) all.push_back(receive(r));
+  return all;
+}
+
+void MpiTeam::send(std::int64_t to, std::span<const std::byte> bytes) {
+  const int target = static_cast<int>(to);
+  const std::uint64_t size = bytes.size();
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Isend(&size, 1, MPI_UINT64_T, target, 0, world_, &request);
+  wait(request);
+  for_each_piece(bytes.size(), [&](std::size_t first, int count) {
+    MPI_Isend(bytes.data() + first, count, MPI_BYTE, target, 0, world_, &request);
+    wait(request);
+  });
+  sent_bytes_ += std::ssize(bytes);
+}
+
+Bytes MpiTeam::receive(std::int64_t from) {
+  const int source = static_cast<int>(from);
+  std::uint64_t size = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Irecv(&size, 1, MPI_UINT64_T, source, 0, world_, &request);
+  wait(request);
+  Bytes bytes(size);
+  for_each_piece(size, [&](std::size_t first, int count) {
+    MPI_Irecv(bytes.data() + first, count, MPI_BYTE, source, 0, world_, &request);
+    wait(request);
+  });
+  return bytes;
+}
+
+int MpiTeam::conclude(const Outcome& mine) {
+  // Who was stopped has met the others' failure already.
+  const bool failed = !mine.said.empty();
+  const bool any = mine.stopped || anyone_failed(failed);
+  if (!any) return is_first() ? mine.status : kExitDone;
+  TeamMessage message;
+  message.put(failed).put(mine.status).put_text(mine.said).put_text(host_);
+  if (!is_first()) {
+    send(0, message.bytes());
+    return kExitDone;
+  }
+  int status = kExitBug;
+  bool told = false;
+  for (std::int64_t r = 0; r < size(); ++r) {
+    TeamMessage other(r == 0 ? Bytes(message.bytes().begin(), message.bytes().end()) : receive(r));
+    if (!other.take<bool>() || told) continue;
+    told = true;
+    status = other.take<int>();
+    const std::string said = other.take_text();
+    // Ranks that see the same words fail alike: rank 0 speaks for all. Others have met what it has not.
+    say(r == 0 ? said : fmt::format("{}(on rank {}, {})\n", said, r, other.take_text()));
+  }
+  return status;
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,47 @@
+// A team whose members are the processes of an MPI job.
+//
+// Members that have failed are told of at meetings: each begins with one bit from everybody. So no member waits for
+// one that will not come, and none has to be killed; only what goes wrong in the midst of a meeting (no memory
+// for what others send) ends the job by MPI_Abort, after temporary files are removed. Waiting does not spin: other
+// members may need the core.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+
+#include "run_team.hpp"
+
+namespace ejk::app {
+
+class MpiTeam final : public RunTeam {
+ public:
+  /// All processes of the job, after MPI_Init; until MPI_Finalize.
+  MpiTeam();
+  ~MpiTeam() override;
+  MpiTeam(const MpiTeam&) = delete;
+  MpiTeam& operator=(const MpiTeam&) = delete;
+
+  int conclude(const Outcome& mine) override;
+  std::int64_t members_here() const override { return members_here_; }
+  std::int64_t sent_bytes() const override { return sent_bytes_; }
+
+  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override;
+  std::vector<Bytes> gather(std::span<const std::byte> mine) override;
+  Bytes broadcast(std::span<const std::byte> mine) override;
+  void send(std::int64_t to, std::span<const std::byte> bytes) override;
+  Bytes receive(std::int64_t from) override;
+
+ private:
+  /// Whether some member has failed. All members call it.
+  bool anyone_failed(bool mine);
+  /// The beginning of a meeting: TeamStopped where some member has failed.
+  void meet();
+  void broadcast_from(std::int64_t rank, Bytes& bytes);
+
+  MPI_Comm world_ = MPI_COMM_NULL;  // of this team's own messages
+  std::int64_t members_here_ = 1, sent_bytes_ = 0;
+  std::string host_;
+};
+
+}  // namespace ejk::app

@@ -1,0 +1,107 @@
+// The model: a rank takes as long as its operations, its bytes of inputs and results, and what it sends take at the
+// rates of one rank, one after the other; the slowest rank decides. Cost: a product and some copies, half a second.
+//
+// tests: tests/app/test_division.cpp
+#include "division.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "ejk/grouped_matmul.hpp"
+#include "ejk/machine.hpp"
+#include "ejk/threads.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+constexpr double kLeastSeconds = 0.1;  // of a measurement
+
+// Runs f() until that took some time; gives the runs a second.
+template <class F>
+double runs_per_second(F&& f) {
+  f();  // pages and threads are there
+  const Timer timer;
+  double runs = 0;
+  do f(), ++runs;
+  while (timer.seconds() < kLeastSeconds);
+  return runs / timer.seconds();
+}
+
+double operations_per_second() {
+  constexpr std::int64_t kLength = 512;
+  const Array lhs(DType::float32, {kLength, kLength}), rhs(DType::float32, {1, kLength, kLength});
+  const std::vector<std::int64_t> sizes{kLength};
+  return 2.0 * kLength * kLength * kLength * runs_per_second([&] {
+           static_cast<void>(grouped_matmul(lhs.view(), rhs.view(), std::span(sizes)));
+         });
+}
+
+double bytes_per_second() {
+  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  const Array from(DType::uint8, {kBytes});
+  Array to(DType::uint8, {kBytes});
+  return kBytes * runs_per_second([&] { std::memcpy(to.data(), from.data(), kBytes); });
+}
+
+struct Rates {
+  double cost, bytes;
+};
+
+double seconds_of(const WorkShare& share, const Rates& rates) {
+  const std::int64_t moved = share.read_bytes + share.sent_bytes + share.written_bytes;
+  return share.cost / rates.cost + static_cast<double>(moved) / rates.bytes;
+}
+
+// The slowest member's.
+double seconds_of(const std::vector<WorkShare>& shares, const Rates& rates) {
+  double most = 0;
+  for (const WorkShare& share : shares) most = std::max(most, seconds_of(share, rates));
+  return most;
+}
+
+}  // namespace
+
+Report describe_division(Team& team, const Division& division, CostUnit unit) {
+  Report report;
+  const std::vector<WorkShare> shares = division(team.size());
+  double all = 0;
+  for (const WorkShare& share : shares) all += share.cost;
+  Table ranks{"division",
+              "who does what",
+              {{"rank", "rank"},
+               {"share", "of the work", Unit::share},
+               {"read", "reads", Unit::bytes},
+               {"sent", "sends", Unit::bytes},
+               {"written", "writes", Unit::bytes},
+               {"peak", "peak memory, about", Unit::bytes}},
+              {},
+              64};
+  for (std::size_t r = 0; r < shares.size(); ++r)
+    ranks.rows.push_back({static_cast<std::int64_t>(r), all > 0 ? shares[r].cost / all : 0,
+                          shares[r].read_bytes, shares[r].sent_bytes, shares[r].written_bytes,
+                          shares[r].peak_bytes});
+  report.add("ranks", "ranks", team.size(), Unit::count).add(std::move(ranks));
+  if (!team.is_first()) return report;  // the others wait meanwhile: rates are those of one rank
+
+  const double bytes = bytes_per_second();
+  const Rates rates{unit == CostUnit::bytes ? bytes : operations_per_second(), bytes};
+  release_threads();
+  const double alone_s = seconds_of(division(1), rates);
+  Table model{
+      "model",
+      "a model of more ranks",
+      {{"ranks", "ranks"}, {"time", "time", Unit::seconds}, {"efficiency", "efficiency", Unit::share}},
+      {}};
+  for (std::int64_t members = 1; members <= 1024; members *= 2) {
+    const double time = seconds_of(division(members), rates);
+    model.rows.push_back({members, time, time > 0 ? alone_s / time / static_cast<double>(members) : 1.0});
+  }
+  report.add(std::move(model))
+      .add(Remark{
+          "The times are a model: the rates of one rank, measured now, times what the busiest rank does."});
+  return report;
+}
+
+}  // namespace ejk::app

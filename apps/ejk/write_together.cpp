@@ -1,0 +1,325 @@
+// Questions go from rank 0 to the others, answers back; a question that fails is answered by the error. Cost: an
+// array that is written in place moves between members not at all, any other once.
+//
+// tests: tests/app/test_write_together.cpp
+#include "write_together.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace ejk::app {
+
+namespace {
+
+using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+enum class Question : std::int64_t { elements, fill, end };
+
+// The bytes that this member reads, for its progress. What lies in memory is not read.
+struct Count {
+  explicit Count(const Progress& tell) : progress(tell) {}
+  void add(std::int64_t bytes) {
+    const std::scoped_lock lock(mutex);
+    progress(done += bytes, all);
+  }
+
+  const Progress& progress;
+  std::mutex mutex;
+  std::int64_t done = 0, all = 0;
+};
+
+// The same elements; what is read of them is counted.
+class CountedSource final : public ForwardingSource {
+ public:
+  CountedSource(std::shared_ptr<const ArraySource> source, std::shared_ptr<Count> count)
+      : ForwardingSource(std::move(source)), count_(std::move(count)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    inner().read(start, count, out);
+    count_->add(byte_count(count, dtype()));
+  }
+
+ private:
+  std::shared_ptr<Count> count_;
+};
+
+std::shared_ptr<const ArraySource> counted(std::shared_ptr<const ArraySource> source,
+                                           const std::shared_ptr<Count>& count) {
+  if (source->access().prefer == ArrayAccess::Prefer::copy) count->all += type_of(*source).bytes();
+  return std::make_shared<CountedSource>(std::move(source), count);
+}
+
+// A box of a source, read where it is.
+std::shared_ptr<const ArraySource> part_of(const std::shared_ptr<const ArraySource>& source,
+                                           const ArrayBox& box) {
+  const auto read = [source, box](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                                  void* out) {
+    Shape at(start.begin(), start.end());
+    for (std::size_t d = 0; d < at.size(); ++d) at[d] += box.start[d];
+    source->read(at, count, out);
+  };
+  return generated_source({source->dtype(), box.count}, source->name(), read,
+                          ArrayAccess(source->access().order));
+}
+
+// What this member writes of an array: the parts it holds, or its share of what all can read.
+std::vector<OutputPart> own_parts(const Team& team, const Output& output) {
+  if (output.parts) return *output.parts;
+  std::vector<OutputPart> parts;
+  for (const ArrayBox& box : share_of(output.source->shape(), team))
+    parts.push_back({box, part_of(output.source, box)});
+  return parts;
+}
+
+std::optional<ArrayBox> common(const ArrayBox& a, std::span<const std::int64_t> start,
+                               std::span<const std::int64_t> count) {
+  ArrayBox both{Shape(start.size()), Shape(start.size())};
+  for (std::size_t d = 0; d < start.size(); ++d) {
+    both.start[d] = std::max(a.start[d], start[d]);
+    both.count[d] = std::min(a.start[d] + a.count[d], start[d] + count[d]) - both.start[d];
+    if (both.count[d] <= 0) return std::nullopt;
+  }
+  return both;
+}
+
+// The elements of `box`, which follow one another, to where they stand among those of the box (start, count).
+void place(const std::byte* elements, const ArrayBox& box, std::span<const std::int64_t> start,
+           std::span<const std::int64_t> count, std::int64_t size, std::byte* out) {
+  const std::size_t rank = start.size();
+  const std::int64_t run = rank == 0 ? size : box.count[rank - 1] * size;
+  Shape at = box.start;
+  for (bool more = true; more; elements += run) {
+    std::int64_t index = 0;
+    for (std::size_t d = 0; d < rank; ++d) index = index * count[d] + at[d] - start[d];
+    std::copy(elements, elements + run, out + index * size);
+    more = false;
+    for (std::size_t d = rank == 0 ? 0 : rank - 1; d-- > 0 && !more;) {
+      more = ++at[d] < box.start[d] + box.count[d];
+      if (!more) at[d] = box.start[d];
+    }
+  }
+}
+
+TeamMessage refusal(const Error& error) {
+  TeamMessage message;
+  message.put(false).put(error.kind()).put_text(error.message()).put_text(error.hint());
+  return message;
+}
+
+// Throws what another member answered instead of yes.
+void require_yes(TeamMessage& answer) {
+  if (answer.take<bool>()) return;
+  const auto kind = answer.take<Error::Kind>();
+  const std::string message = answer.take_text();
+  throw Error(kind, message).hint(answer.take_text());
+}
+
+// Where each box of an array is, over all members.
+struct Held {
+  std::int64_t rank;
+  std::size_t part;
+  ArrayBox box;
+};
+
+std::vector<std::vector<Held>> held_by_all(Team& team, const std::vector<Output>& arrays) {
+  TeamMessage mine;
+  for (const Output& output : arrays) {
+    mine.put(output.parts ? std::ssize(*output.parts) : std::ptrdiff_t{0});
+    if (!output.parts) continue;
+    for (const OutputPart& part : *output.parts) mine.put_all(part.box.start).put_all(part.box.count);
+  }
+  std::vector<std::vector<Held>> held(arrays.size());
+  std::int64_t rank = 0;
+  for (Bytes& bytes : team.all_gather(mine.bytes())) {
+    TeamMessage message(std::move(bytes));
+    for (std::vector<Held>& of_array : held)
+      for (std::ptrdiff_t n = message.take<std::ptrdiff_t>(), part = 0; part < n; ++part) {
+        Shape start = message.take_all<std::int64_t>();
+        of_array.push_back(
+            {rank, static_cast<std::size_t>(part), {std::move(start), message.take_all<std::int64_t>()}});
+      }
+    ++rank;
+  }
+  return held;
+}
+
+// All elements of an array that members hold in parts, for rank 0. One box after the other: members answer one
+// question at a time.
+class GatheredSource final : public ArraySource {
+ public:
+  GatheredSource(Team& team, const Output& output, std::size_t array, std::vector<Held> held)
+      : ArraySource(type_of(*output.source), output.name),
+        team_(team),
+        parts_(*output.parts),
+        array_(array),
+        held_(std::move(held)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    if (element_count(count) == 0) return;
+    for (const Held& held : held_) {
+      const std::optional<ArrayBox> box = common(held.box, start, count);
+      if (!box) continue;
+      Bytes elements;
+      if (held.rank == team_.rank()) {
+        elements.resize(static_cast<std::size_t>(byte_count(box->count, dtype())));
+        read_part(parts_[held.part], *box, elements.data());
+      } else {
+        TeamMessage question;
+        question.put(Question::elements).put(array_).put(held.part).put_all(box->start).put_all(box->count);
+        team_.send(held.rank, question.bytes());
+        TeamMessage answer(team_.receive(held.rank));
+        require_yes(answer);
+        elements = team_.receive(held.rank);
+      }
+      place(elements.data(), *box, start, count, size_of(dtype()), static_cast<std::byte*>(out));
+    }
+  }
+
+  static void read_part(const OutputPart& part, const ArrayBox& box, std::byte* out) {
+    Shape at = box.start;
+    for (std::size_t d = 0; d < at.size(); ++d) at[d] -= part.box.start[d];
+    part.elements->read(at, box.count, out);
+  }
+
+ private:
+  Team& team_;
+  const std::vector<OutputPart>& parts_;
+  std::size_t array_;
+  std::vector<Held> held_;
+};
+
+class Writing {
+ public:
+  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress)
+      : team_(team),
+        arrays_(arrays),
+        held_(held_by_all(team, arrays)),
+        count_(std::make_shared<Count>(progress)) {}
+
+  // Rank 0's sources, for its writer.
+  std::vector<NamedArray> sources() {
+    std::vector<NamedArray> all;
+    for (std::size_t n = 0; n < arrays_.size(); ++n) {
+      const Output& output = arrays_[n];
+      std::shared_ptr<const ArraySource> source = output.source;
+      if (output.parts) source = std::make_shared<GatheredSource>(team_, output, n, held_[n]);
+      all.push_back({output.name, counted(std::move(source), count_)});
+    }
+    return all;
+  }
+
+  // All members write what is theirs of an array.
+  void fill(std::size_t array, const ElementPlace& place) {
+    TeamMessage question;
+    question.put(Question::fill).put(array).put(place.offset).put_text(place.path).put_text(place.name);
+    for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
+    // All answer, whatever happens here.
+    std::optional<Error> failure;
+    try {
+      write_own(array, place);
+    } catch (const Error& error) {
+      failure = error;
+    }
+    for (std::int64_t rank = 1; rank < team_.size(); ++rank) {
+      TeamMessage answer(team_.receive(rank));
+      try {
+        require_yes(answer);
+      } catch (const Error& error) {
+        if (!failure) failure = error;
+      }
+    }
+    if (failure) throw Error(*failure);
+  }
+
+  // What the others do until rank 0 has done all.
+  void answer() {
+    std::optional<ForeignTemporary> temporary;
+    while (true) {
+      TeamMessage question(team_.receive(0));
+      const auto what = question.take<Question>();
+      if (what == Question::end) return;
+      TeamMessage reply;
+      Bytes elements;
+      try {
+        const auto array = question.take<std::size_t>();
+        if (what == Question::fill) {
+          ElementPlace place;
+          place.offset = question.take<std::int64_t>();
+          place.path = question.take_text();
+          place.name = question.take_text();
+          temporary.emplace(place.path);
+          write_own(array, place);
+        } else {
+          const OutputPart& part = (*arrays_[array].parts)[question.take<std::size_t>()];
+          ArrayBox box;
+          box.start = question.take_all<std::int64_t>();
+          box.count = question.take_all<std::int64_t>();
+          elements.resize(static_cast<std::size_t>(byte_count(box.count, part.elements->dtype())));
+          GatheredSource::read_part(part, box, elements.data());
+        }
+        reply.put(true);
+      } catch (const Error& error) {
+        reply = refusal(error);
+        elements.clear();
+      } catch (const std::bad_alloc&) {
+        reply = refusal(Error(Error::Kind::budget, fmt::format("rank {}: out of memory", team_.rank())));
+        elements.clear();
+      }
+      team_.send(0, reply.bytes());
+      if (!elements.empty()) team_.send(0, elements);
+    }
+  }
+
+  // The others are let go, also when writing fails.
+  void end() {
+    TeamMessage question;
+    question.put(Question::end);
+    for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
+  }
+
+ private:
+  void write_own(std::size_t array, const ElementPlace& place) {
+    const Output& output = arrays_[array];
+    try {
+      for (const OutputPart& part : own_parts(team_, output))
+        write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_));
+    } catch (Error& error) {
+      if (!team_.is_first()) error.at(fmt::format("rank {}", team_.rank()));
+      throw;
+    }
+  }
+
+  Team& team_;
+  const std::vector<Output>& arrays_;
+  std::vector<std::vector<Held>> held_;
+  std::shared_ptr<Count> count_;
+};
+
+}  // namespace
+
+void write_together(Team& team, const std::vector<Output>& arrays, const Progress& progress,
+                    WriteOptions options,
+                    const std::function<void(const std::vector<NamedArray>&, const WriteOptions&)>& write) {
+  Writing writing(team, arrays, progress);
+  if (!team.is_first()) return writing.answer();
+  if (!team.is_alone())
+    options.fill = [&](std::size_t array, const ElementPlace& place) { writing.fill(array, place); };
+  try {
+    write(writing.sources(), options);
+  } catch (...) {
+    writing.end();
+    throw;
+  }
+  writing.end();
+}
+
+}  // namespace ejk::app
