@@ -306,7 +306,7 @@ Answer run(const CompareOptions& options, Job& job) {
     return shares;
   };
   for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
-  if (job.plan(std::move(plan), peak, division)) return Answer::yes;
+  if (job.plan(std::move(plan), peak, division, CostUnit::bytes)) return Answer::yes;
 
   job.inputs.count_read(bytes);
   ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile};

@@ -70,7 +70,7 @@ Answer run(const ConvertOptions& options, Job& job) {
   const auto division = [&](std::int64_t members) {
     return even_shares(members, read, size, 4 * kPieceBytes);
   };
-  if (job.plan(report, 4 * kPieceBytes, division)) return Answer::yes;
+  if (job.plan(report, 4 * kPieceBytes, division, CostUnit::bytes)) return Answer::yes;
   job.inputs.count_read(read);
   job.deliver(std::move(report), outputs);
   return Answer::yes;

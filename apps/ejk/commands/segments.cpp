@@ -97,7 +97,7 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
       share.read_bytes = type_of(*q).bytes() + (kv == q ? 0 : type_of(*kv).bytes());
     return shares;
   };
-  if (job.plan(report, peak, division)) return Answer::yes;
+  if (job.plan(report, peak, division, CostUnit::bytes)) return Answer::yes;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
