@@ -30,6 +30,9 @@ namespace {
 int main(int argc, char** argv) {
   // mpirun gives rank 0 a terminal of its own as stdout, also where its own is a file.
   setenv("NO_COLOR", "1", 0);
+  // What Slurm gives each task, where nobody says otherwise; else ranks share the cores of their machine.
+  if (const char* cores = std::getenv("SLURM_CPUS_PER_TASK"); cores != nullptr)
+    setenv("OMP_NUM_THREADS", cores, 0);
   if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return ejk::app::kExitBug;
   int status = ejk::app::kExitBug;
   try {

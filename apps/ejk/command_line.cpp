@@ -242,6 +242,7 @@ std::string help_for(std::vector<std::string> words) {
   }
   if (words.front() == "--man") {
     at_most(2);
+    if (words.size() == 2 && words[1] == "mpi") return manual_page_of_mpi();
     return words.size() < 2 || words[1] == "help" ? manual_page() : manual_page(command_named(words[1]));
   }
   if (words.front() == "json" && words.size() > 1) {

@@ -368,6 +368,16 @@ std::string manual_page() {
   return out + paragraph("NO_COLOR, TERM and COLUMNS have their usual meaning.");
 }
 
+std::string manual_page_of_mpi() {
+  const std::string text = topic_help("mpi");
+  std::string out = page_head("ejk-mpi", "the commands of ejk by several processes, on one machine or many");
+  out +=
+      ".SH SYNOPSIS\n.nf\n" + roff("mpirun -n N ejk-mpi COMMAND INPUT... [options] [-o OUTPUT]") + "\n.fi\n";
+  out += ".SH DESCRIPTION\n" + verbatim(text.substr(text.find('\n') + 2));
+  out += fmt::format(".SH \"EXIT STATUS\"\n{}.\n", roff(kExitStatus));
+  return out + ".SH \"SEE ALSO\"\n.BR ejk (1),\n.BR mpirun (1)\n";
+}
+
 std::string single_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -20,5 +20,7 @@ std::string single_quoted(std::string_view text);
 /// ejk-COMMAND(1) in the language of man, and ejk(1).
 std::string manual_page(const Command& command);
 std::string manual_page();
+/// ejk-mpi(1).
+std::string manual_page_of_mpi();
 
 }  // namespace ejk::app

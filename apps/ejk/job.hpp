@@ -70,8 +70,10 @@ class Job {
   /// Adds the options that are declared as shown in reports.
   void show_options(Report& report) const { options_.show(report); }
 
-  /// A progress bar, drawn when the work takes long. Writing has one of its own.
+  /// A progress bar, drawn when the work takes long. Writing has one of its own. Of a team rank 0 shows how far it
+  /// is, and the others, whose shares are as large, nothing.
   std::function<void(std::int64_t done, std::int64_t all)> progress() {
+    if (!team.is_first()) return [](std::int64_t, std::int64_t) {};
     return reporter_.progress(outputs.to_stdout());
   }
 

@@ -140,6 +140,57 @@ Names stand for lengths: (tokens,) is one axis. () is a single number.
 'ejk help arrays' says where they are written, 'ejk help COMMAND' how.
 )";
 
+constexpr std::string_view kMpi = R"(Ranks and machines (ejk-mpi)
+
+ejk-mpi is ejk for the processes (ranks) of an MPI job, on one machine or many:
+  mpirun -n 4 ejk-mpi attention q.npy k.npy v.npy --mask causal -o out.h5
+It takes the same words, and gives the same files to the byte, the same report
+and the same exit status for any number of ranks. The build makes it where MPI
+is found; 'sh .ci/install mpi' installs that.
+
+What is divided
+  mask-info, sparsity    rows of blocks of the masks
+  attention              entries, key/value heads, blocks of queries
+  attention-grad         entries and key/value heads; where these are fewer
+                         than ranks, queries and keys
+  grouped-matmul         rows of the result, and columns of few rows
+  transposed-...         groups, and rows of a group's result
+  compare, convert       elements
+  segment-ids, -mask     rows of the mask
+  All other commands run on rank 0, while the others wait; so do --check,
+  --against and compare --explain, for which rank 0 needs the memory that ejk
+  needs. Work is divided by what it costs, before it begins.
+
+Ranks or threads
+  Within a machine threads are the better choice: they share the inputs, and
+  each rank reads what it needs by itself. Take one rank a memory domain (NUMA
+  node), with threads for its cores (mpirun --map-by numa:PE=16). Take more
+  machines when the inputs or results of one are too large for its memory, or
+  when it takes too long: a rank reads and holds only its part. --max-memory is
+  for each rank; by default ranks share what their machine has.
+  --dry-run on two ranks or more prints who reads, sends, writes and holds how
+  much, and a model of the time on up to 1,024 ranks; --stats the time of each
+  phase over the ranks. --threads, OMP_NUM_THREADS and SLURM_CPUS_PER_TASK set
+  the threads of a rank; else ranks share the cores that they are bound to.
+
+Files
+  All ranks open the inputs, which lie where all can read them. .npy files,
+  folders of them and HDF5 without compression are written by all ranks at
+  once, each its own part; to other outputs (.npz, compressed HDF5, stdout)
+  rank 0 writes, and the others send it what they hold. Standard input is read
+  by rank 0, into the memory of every rank. A file appears when all of it is
+  there, never before, also when a rank or a machine is lost.
+
+Errors
+  An error is told once, with its rank and host where rank 0 has not seen it,
+  and ends all ranks with the usual exit status (mpirun -q keeps mpirun from
+  adding words of its own). A rank that is killed ends the job.
+
+Slurm
+  share/ejk/slurm/ has scripts for one node, many nodes, and an array of
+  independent commands, which needs no ranks.
+)";
+
 }  // namespace
 
 const char* const kExitStatus =
@@ -147,7 +198,7 @@ const char* const kExitStatus =
     "output cannot be written; 5 over the memory budget, or the system gives no thread, process or socket; 70 a bug in ejk";
 
 const std::vector<std::string>& topics() {
-  static const std::vector<std::string> names{"arrays", "masks", "layouts", "json", "options"};
+  static const std::vector<std::string> names{"arrays", "masks", "layouts", "json", "mpi", "options"};
   return names;
 }
 
@@ -317,6 +368,7 @@ std::string topic_help(std::string_view topic) {
   if (topic == "arrays") return std::string(kArrays);
   if (topic == "masks") return std::string(kMasks) + kMaskHelp + std::string(kMoreOfMasks);
   if (topic == "json") return std::string(kJson) + keys_help();
+  if (topic == "mpi") return std::string(kMpi);
   if (topic == "options") return options_help();
   std::string out(kLayouts);
   for (const WrittenArrays& written : written_arrays()) out += "\n" + arrays_help(written);

@@ -8,7 +8,7 @@
 
 namespace ejk::app {
 
-/// "arrays", "masks", "layouts", "json", "options".
+/// "arrays", "masks", "layouts", "json", "mpi", "options".
 const std::vector<std::string>& topics();
 
 /// One of them, in lines of at most 80 columns.

@@ -880,8 +880,8 @@ class Server {
                           H5Dclose, path, "cannot be made");
   }
 
-  // Room is found for all elements when the first is written, and with that one the library has written all
-  // that it will.
+  // Room is found for all elements when the first is written; what the library holds of them has left it when the
+  // dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what comes.)
   std::int64_t place() {
     const std::string& path = written_.path;
     const Handle space(H5Dget_space(written_.id.id()), H5Sclose), one(H5Screate(H5S_SCALAR), H5Sclose);
@@ -891,8 +891,7 @@ class Server {
     const bool selected = start.empty() || H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, start.data(),
                                                                nullptr, count.data(), nullptr) >= 0;
     if (!selected ||
-        H5Dwrite(written_.id.id(), written_.type.id(), one.id(), space.id(), H5P_DEFAULT, nothing) < 0 ||
-        H5Fflush(file_.id(), H5F_SCOPE_LOCAL) < 0)
+        H5Dwrite(written_.id.id(), written_.type.id(), one.id(), space.id(), H5P_DEFAULT, nothing) < 0)
       throw library_error(path, "cannot be written");
     const haddr_t offset = H5Dget_offset(written_.id.id());
     if (offset == HADDR_UNDEF) throw error(path, "has no place in the file");

@@ -1,0 +1,134 @@
+// Arrays that the members of a team hold in parts, or can all read: the files are those of one process.
+#include "write_together.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "io/support.hpp"
+#include "support/thread_team.hpp"
+
+namespace fs = std::filesystem;
+
+using namespace ejk;
+using app::Output;
+using app::OutputPart;
+
+namespace {
+
+Array numbered(const Shape& shape) {
+  Array array(DType::int32, shape);
+  std::int32_t next = 1;
+  for (std::int32_t& value : array.elements<std::int32_t>()) value = next++;
+  return array;
+}
+
+// Who has which box, at random: cut in two again and again, each to any member.
+std::vector<std::vector<ArrayBox>> dealt_out(const Shape& shape, std::int64_t members, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<ArrayBox> boxes{whole_box(shape)};
+  for (int cut = 0; cut < 9 && !shape.empty(); ++cut) {
+    const std::size_t at = random() % boxes.size(), axis = random() % shape.size();
+    if (boxes[at].count[axis] < 2) continue;
+    ArrayBox rest = boxes[at];
+    const std::int64_t n = 1 + static_cast<std::int64_t>(random()) % (rest.count[axis] - 1);
+    rest.start[axis] += n;
+    rest.count[axis] -= n;
+    boxes[at].count[axis] = n;
+    boxes.push_back(rest);
+  }
+  std::vector<std::vector<ArrayBox>> of(static_cast<std::size_t>(members));
+  for (const ArrayBox& box : boxes) of[random() % of.size()].push_back(box);
+  return of;
+}
+
+}  // namespace
+
+TEST_CASE("what members hold in parts comes to the same files as what one process holds") {
+  const test::Folder folder;
+  const std::vector<Array> arrays = [] {
+    std::vector<Array> all;
+    for (const Shape& shape : {Shape{70, 30}, {5}, {}, {4, 3, 50, 8}, {0, 2}, {9000}})
+      all.push_back(numbered(shape));
+    return all;
+  }();
+  std::vector<NamedArray> whole;
+  for (std::size_t n = 0; n < arrays.size(); ++n)
+    whole.push_back({"array" + std::to_string(n), make_source(arrays[n].view())});
+  for (const char* name : {"x.h5", "x/", "x.npz", "y.npz", "y.h5"}) {
+    CAPTURE(name);
+    WriteOptions options;
+    if (name[0] == 'y') options.compression = 1;
+    const auto target = [&](const std::string& which) { return parse_output(folder / (which + name)); };
+    write_arrays(target("one-"), whole, options);
+    for (const std::int64_t members : {1, 2, 5}) {
+      test::run_team(members, [&](Team& team) {
+        std::vector<Output> outputs;
+        for (std::size_t n = 0; n < arrays.size(); ++n) {
+          outputs.push_back({whole[n].name, whole[n].source, {}, {}});
+          if (n % 3 == 2) continue;  // that one all members can read
+          std::vector<OutputPart> parts;
+          const auto dealt = dealt_out(arrays[n].shape(), members, static_cast<unsigned>(n));
+          for (const ArrayBox& box : dealt[static_cast<std::size_t>(team.rank())])
+            parts.push_back({box, make_source(Array::copy_of(box_of(arrays[n].view(), box)))});
+          outputs.back() = app::output_in_parts(whole[n].name, type_of(arrays[n].view()), std::move(parts));
+        }
+        const auto nobody = [](std::int64_t, std::int64_t) {};
+        app::write_together(team, outputs, nobody, options,
+                            [&](const std::vector<NamedArray>& all, const WriteOptions& how) {
+                              CHECK(team.is_first());
+                              write_arrays(target("all-"), all, how);
+                            });
+      });
+      if (std::string(name) == "x/")
+        for (const NamedArray& array : whole)
+          CHECK(test::get(folder / ("one-x/" + array.name + ".npy")) ==
+                test::get(folder / ("all-x/" + array.name + ".npy")));
+      else
+        CHECK(test::get(folder / (std::string("one-") + name)) ==
+              test::get(folder / (std::string("all-") + name)));
+      fs::remove_all(folder / (std::string("all-") + name));
+    }
+  }
+}
+
+TEST_CASE("what goes wrong with a member's part is told by rank 0, and the target stays away") {
+  const test::Folder folder;
+  for (const char* name : {"x.npy", "x.npz"}) {
+    const std::string path = folder / name;
+    std::string told;
+    CHECK_THROWS_AS(test::run_team(3,
+                                   [&](Team& team) {
+                                     const Shape shape{3};
+                                     const auto elements = generated_source(
+                                         {DType::int32, {1}}, "part", [&](auto, auto, void* out) {
+                                           if (team.rank() == 2)
+                                             throw Error(Error::Kind::input, "in.h5: damaged").hint("none");
+                                           std::memset(out, 0, 4);
+                                         });
+                                     const std::vector<Output> outputs{app::output_in_parts(
+                                         "x", {DType::int32, shape}, {{{{team.rank()}, {1}}, elements}})};
+                                     const auto nobody = [](std::int64_t, std::int64_t) {};
+                                     try {
+                                       app::write_together(
+                                           team, outputs, nobody, {},
+                                           [&](const std::vector<NamedArray>& all, const WriteOptions& how) {
+                                             write_array(parse_output(path), all[0], how);
+                                           });
+                                     } catch (const Error& error) {
+                                       CHECK(team.is_first());
+                                       told = error.message();
+                                       CHECK(error.kind() == Error::Kind::input);
+                                       CHECK(error.hint() == "none");
+                                       throw;
+                                     }
+                                   }),
+                    Error);
+    CHECK(told.find("in.h5: damaged") != std::string::npos);
+    CHECK(folder.names().empty());
+  }
+}
