@@ -137,7 +137,7 @@ for name in key value; do make convert "qkv.h5:$name[:,:,0:$kv_heads,:]" -o $nam
 # Masks of three heads, as bools and as integers in chunks.
 between 300 700 && rows=$r
 make mask --mask 'causal & local(left=90, right=0)' --mask 'chunked(64) | prefix(7)' \
-  --mask 'local(left=5, right=200)' --shape 3x"$rows"x400 -o mask.npy
+  --mask 'local(left=5, right=200)' --shape 3x"$rows"x"$rows" -o mask.npy
 make convert mask.npy --dtype uint8 --compression 3 -o mask.h5:/deep/mask
 make convert mask.npy -o mask.npz
 make mask --mask 'causal | prefix(20)' --shape "$seq"x"$seq" -o square.npy
