@@ -64,10 +64,12 @@ class BoxReader {
   }
 
   /// How many threads to look with; an element takes one about `each` nanoseconds.
-  int threads(const Boxes& boxes, double each) const {
-    return source_.random_access()
-               ? core::threads_for(boxes.size(), each * static_cast<double>(boxes.before.back()))
-               : 1;
+  int threads(const Boxes& boxes, double each) const { return threads(boxes, 0, boxes.size(), each); }
+  /// The same for the boxes from `begin` up to `end` alone.
+  int threads(const Boxes& boxes, std::int64_t begin, std::int64_t end, double each) const {
+    const std::int64_t elements =
+        boxes.before[static_cast<std::size_t>(end)] - boxes.before[static_cast<std::size_t>(begin)];
+    return source_.random_access() ? core::threads_for(end - begin, each * static_cast<double>(elements)) : 1;
   }
 
  private:

@@ -2,7 +2,8 @@
 // first goes through a kernel, plain loops that the compiler makes vectors of: its largest differences, its sums,
 // and whether all of it is finite and surely close. Only a block that is not is gone through element by element.
 // Where the largest differences are is looked up once a box, in the blocks that have them. Boxes are joined in
-// order, so the result does not depend on the threads. Cost: reading both arrays.
+// order, so the result does not depend on the threads. A team shares out the boxes of all pairs, in runs; sums of
+// floats travel box by box, to be added in the same order. Cost: reading both arrays.
 // tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "arrays/boxes.hpp"
@@ -526,8 +528,8 @@ void join(Part& sum, const Part& part) {
   sum.squares.join(part.squares);
 }
 
-std::int64_t elements_of_a_piece(const ArraySource& actual, const ArraySource& expected) {
-  return kPieceBytes / std::max(size_of(actual.dtype()), size_of(expected.dtype()));
+std::int64_t elements_of_a_piece(const ArrayType& actual, const ArrayType& expected) {
+  return kPieceBytes / std::max(size_of(actual.dtype), size_of(expected.dtype));
 }
 
 // Σae = (Σa² + Σe² - Σ(a - e)²) / 2: where the arrays are nearly the same, that loses less than the sum of ae.
@@ -594,64 +596,102 @@ DefaultTolerance default_tolerance(DType actual, DType expected) {
   return coarser;
 }
 
-std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected) {
-  const std::int64_t bytes = byte_count(actual.shape(), actual.dtype());
-  const std::int64_t pieces = element_count(actual.shape()) / elements_of_a_piece(actual, expected) + 1;
+namespace {
+
+using Progress = std::function<void(std::int64_t, std::int64_t)>;
+
+// Where `elements` of a pair are looked at.
+std::int64_t bytes_for(const ArrayType& actual, const ArrayType& expected, std::int64_t elements) {
+  const std::int64_t bytes = elements * size_of(actual.dtype);
+  const std::int64_t pieces = element_count(actual.shape) / elements_of_a_piece(actual, expected) + 1;
   return 2 * std::min(bytes + 1, threads() * kPieceBytes) +
-         pieces * (arrays::bytes_of_a_box(actual.shape().size()) + static_cast<std::int64_t>(sizeof(Part)));
+         pieces * (arrays::bytes_of_a_box(actual.shape.size()) + static_cast<std::int64_t>(sizeof(Part)));
 }
 
-Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
-                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
-    if (t && (!(*t >= 0) || std::isinf(*t)))
-      throw Error(Error::Kind::usage,
-                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
-  Comparison result;
-  const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
-  result.rtol = tolerance.rtol.value_or(rtol);
-  result.atol = tolerance.atol.value_or(atol);
-  result.actual_shape = actual.shape();
-  result.expected_shape = expected.shape();
-  result.actual_dtype = actual.dtype();
-  result.expected_dtype = expected.dtype();
-  if (!result.same_shape()) return result;
-  result.elements = element_count(actual.shape());
+// The boxes of all pairs one after the other, and the runs of them that the members of a team look at.
+struct Division {
+  std::vector<std::int64_t> elements;   // of each box
+  std::vector<std::int64_t> first_box;  // of each pair; behind the last, the number of all
+  std::vector<std::int64_t> bounds;
 
-  const arrays::Boxes boxes(actual.shape(), elements_of_a_piece(actual, expected));
-  const arrays::BoxReader a(actual), e(expected);
-  const Comparer comparer(actual.dtype(), expected.dtype(), result.rtol, result.atol, tolerance.nan);
-  std::vector<Part> parts(boxes.starts.size());
+  Division(std::span<const ArrayPair> pairs, std::int64_t members) : first_box{0} {
+    std::vector<double> costs;
+    for (const ArrayPair& pair : pairs) {
+      const ArrayType &a = pair.actual, &e = pair.expected;
+      if (a.shape == e.shape)
+        core::for_each_piece(a.shape, elements_of_a_piece(a, e), [&](const Shape&, const Shape& count) {
+          elements.push_back(element_count(count));
+          costs.push_back(static_cast<double>(elements.back() * bytes_of_two(pair)));
+        });
+      first_box.push_back(std::ssize(elements));
+    }
+    bounds = even_runs(costs, members);
+  }
+
+  static std::int64_t bytes_of_two(const ArrayPair& pair) {
+    return size_of(pair.actual.dtype) + size_of(pair.expected.dtype);
+  }
+  // Those of a pair that a member looks at, counted from the pair's first.
+  IndexRange boxes_of(std::int64_t member, std::size_t pair) const {
+    const auto m = static_cast<std::size_t>(member);
+    const std::int64_t first = first_box[pair], end = first_box[pair + 1];
+    return {std::clamp(bounds[m], first, end) - first, std::clamp(bounds[m + 1], first, end) - first};
+  }
+  std::int64_t elements_of(const IndexRange& boxes, std::size_t pair) const {
+    const auto at = elements.begin() + first_box[pair];
+    return std::accumulate(at + boxes.begin, at + boxes.end, std::int64_t{0});
+  }
+};
+
+// Some boxes of a pair: their parts in order.
+std::vector<Part> parts_of(const ArrayPair& pair, const IndexRange& range, const Comparer& comparer,
+                           const std::function<void(std::int64_t)>& looked_at) {
+  const std::shared_ptr<const ArraySource> actual = pair.open_actual(), expected = pair.open_expected();
+  const arrays::Boxes boxes(actual->shape(), elements_of_a_piece(pair.actual, pair.expected));
+  const arrays::BoxReader a(*actual), e(*expected);
+  std::vector<Part> parts(static_cast<std::size_t>(range.end - range.begin));
   struct Buffers {
     std::vector<std::byte> actual, expected;
   };
-  std::int64_t done = 0;
-  std::mutex mutex;
   core::parallel_reduce(
-      boxes.size(), std::min(a.threads(boxes, 1), e.threads(boxes, 1)), [] { return Buffers{}; },
-      [&](Buffers& buffers, std::int64_t box) {
-        const auto b = static_cast<std::size_t>(box);
-        const std::int64_t n = boxes.elements(box);
+      range.end - range.begin,
+      std::min(a.threads(boxes, range.begin, range.end, 1), e.threads(boxes, range.begin, range.end, 1)),
+      [] { return Buffers{}; },
+      [&](Buffers& buffers, std::int64_t i) {
+        const std::int64_t box = range.begin + i, n = boxes.elements(box);
         comparer.compare(a.acquire(boxes, box, buffers.actual), e.acquire(boxes, box, buffers.expected), n,
-                         boxes.before[b], parts[b]);
+                         boxes.before[static_cast<std::size_t>(box)], parts[static_cast<std::size_t>(i)]);
         a.release(boxes, box);
         e.release(boxes, box);
-        if (!progress) return;
-        const std::lock_guard lock(mutex);
-        progress(done += n, result.elements);
+        looked_at(n);
       },
       [](const Buffers&) {});
+  return parts;
+}
 
-  Part sum;
-  for (const Part& part : parts) join(sum, part);
+// What is known of a pair before its elements are.
+Comparison headers_of(const ArrayPair& pair, const Tolerance& tolerance) {
+  Comparison result;
+  const auto [rtol, atol] = default_tolerance(pair.actual.dtype, pair.expected.dtype);
+  result.rtol = tolerance.rtol.value_or(rtol);
+  result.atol = tolerance.atol.value_or(atol);
+  result.actual_shape = pair.actual.shape;
+  result.expected_shape = pair.expected.shape;
+  result.actual_dtype = pair.actual.dtype;
+  result.expected_dtype = pair.expected.dtype;
+  if (result.same_shape()) result.elements = element_count(result.actual_shape);
+  return result;
+}
+
+void add_found(const Part& sum, Comparison& result) {
+  const Shape& shape = result.actual_shape;
   const auto found = [&](const Worst& worst) -> std::optional<Difference> {
     if (!worst.found) return std::nullopt;
-    return Difference{core::index_of(actual.shape(), worst.at), worst.item.actual, worst.item.expected,
-                      worst.measure};
+    return Difference{core::index_of(shape, worst.at), worst.item.actual, worst.item.expected, worst.measure};
   };
   const auto first = [&](const Count& count) -> std::optional<Shape> {
     if (count.count == 0) return std::nullopt;
-    return core::index_of(actual.shape(), count.first);
+    return core::index_of(shape, count.first);
   };
   result.close = sum.differing == 0;
   result.differing = sum.differing;
@@ -671,7 +711,124 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   result.largest_ulps = found(sum.ulps);
   if (sum.finite > 0) result.rms = std::sqrt(sum.squares.difference / static_cast<double>(sum.finite));
   result.cosine = cosine_of(sum.squares);
-  return result;
+}
+
+// What a member found in its boxes of a pair: their parts joined, but for the squares of each.
+struct Found {
+  Part sum;
+  std::vector<Squares> squares;
+
+  explicit Found(std::span<const Part> parts) {
+    for (const Part& part : parts) {
+      join(sum, part);
+      squares.push_back(part.squares);
+    }
+  }
+  explicit Found(TeamMessage& message) : sum(message.take<Part>()), squares(message.take_all<Squares>()) {}
+  void put(TeamMessage& message) const { message.put(sum).put_all(squares); }
+
+  // Behind those of the boxes before.
+  void add_to(Part& all) const {
+    Squares before = all.squares;
+    join(all, sum);
+    for (const Squares& box : squares) before.join(box);
+    all.squares = before;
+  }
+};
+
+}  // namespace
+
+std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected) {
+  return bytes_for(type_of(actual), type_of(expected), element_count(actual.shape()));
+}
+
+std::vector<WorkShare> compare_shares(std::span<const ArrayPair> pairs, std::int64_t members) {
+  const Division division(pairs, members);
+  const auto all_boxes = std::ssize(division.elements);
+  constexpr auto kSquares = static_cast<std::int64_t>(sizeof(Squares));
+  std::vector<WorkShare> shares(static_cast<std::size_t>(members));
+  for (std::int64_t member = 0; member < members; ++member) {
+    WorkShare& share = shares[static_cast<std::size_t>(member)];
+    std::int64_t message = 0;
+    for (std::size_t p = 0; p < pairs.size(); ++p) {
+      if (pairs[p].actual.shape != pairs[p].expected.shape) continue;
+      const IndexRange boxes = division.boxes_of(member, p);
+      const std::int64_t elements = division.elements_of(boxes, p);
+      share.read_bytes += elements * Division::bytes_of_two(pairs[p]);
+      share.peak_bytes = std::max(share.peak_bytes, bytes_for(pairs[p].actual, pairs[p].expected, elements));
+      if (boxes.end > boxes.begin)
+        message += static_cast<std::int64_t>(sizeof(Part)) + 8 + (boxes.end - boxes.begin) * kSquares;
+    }
+    share.cost = static_cast<double>(share.read_bytes);
+    if (members == 1) continue;
+    share.sent_bytes = message * (members - 1);
+    share.peak_bytes += 2 * all_boxes * kSquares;
+  }
+  return shares;
+}
+
+std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const Tolerance& tolerance,
+                                      const Progress& progress, Team& team) {
+  for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
+    if (t && (!(*t >= 0) || std::isinf(*t)))
+      throw Error(Error::Kind::usage,
+                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
+  std::vector<Comparison> results;
+  for (const ArrayPair& pair : pairs) results.push_back(headers_of(pair, tolerance));
+
+  const Division division(pairs, team.size());
+  std::int64_t all = 0, mine = 0, done = 0;
+  for (std::size_t p = 0; p < pairs.size(); ++p) {
+    all += results[p].elements;
+    mine += division.elements_of(division.boxes_of(team.rank(), p), p);
+  }
+  std::mutex mutex;
+  const auto looked_at = [&](std::int64_t n) {
+    if (!progress) return;
+    const std::lock_guard lock(mutex);
+    done += n;
+    // Of another pace the last step alone is exact.
+    const double share = static_cast<double>(done) / static_cast<double>(mine);
+    const bool is_exact = mine == all || done == mine;
+    progress(is_exact ? done + (all - mine) : static_cast<std::int64_t>(share * static_cast<double>(all)),
+             all);
+  };
+  std::vector<Part> sums(pairs.size());
+  TeamMessage message;
+  for (std::size_t p = 0; p < pairs.size(); ++p) {
+    const IndexRange boxes = division.boxes_of(team.rank(), p);
+    if (boxes.begin == boxes.end) continue;
+    const Comparison& c = results[p];
+    const Comparer comparer(c.actual_dtype, c.expected_dtype, c.rtol, c.atol, tolerance.nan);
+    const Found found(parts_of(pairs[p], boxes, comparer, looked_at));
+    if (team.is_alone())
+      found.add_to(sums[p]);
+    else
+      found.put(message);
+  }
+  if (!team.is_alone()) {
+    std::int64_t member = 0;
+    for (Bytes& bytes : team.all_gather(message.bytes())) {
+      TeamMessage theirs(std::move(bytes));
+      for (std::size_t p = 0; p < pairs.size(); ++p)
+        if (const IndexRange boxes = division.boxes_of(member, p); boxes.begin < boxes.end)
+          Found(theirs).add_to(sums[p]);
+      ++member;
+    }
+  }
+  for (std::size_t p = 0; p < pairs.size(); ++p)
+    if (results[p].same_shape()) add_found(sums[p], results[p]);
+  return results;
+}
+
+Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
+                          const Progress& progress, Team& team) {
+  const auto lent = [](const ArraySource& source) {
+    return [&source] { return std::shared_ptr<const ArraySource>(std::shared_ptr<void>(), &source); };
+  };
+  const ArrayPair pair{
+      {actual.dtype(), actual.shape()}, {expected.dtype(), expected.shape()}, lent(actual), lent(expected)};
+  return compare_pairs({&pair, 1}, tolerance, progress, team).front();
 }
 
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,

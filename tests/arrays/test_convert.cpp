@@ -2,12 +2,18 @@
 // and what cannot be held.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <random>
 
 #include "arrays/cast.hpp"
+#include "core/pieces.hpp"
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 
@@ -26,6 +32,23 @@ std::string refused(DType to, const std::vector<From>& values) {
     read_all(*convert_array(
         make_source(Array::from<From>({static_cast<std::int64_t>(values.size())}, values), "x"), to));
   });
+}
+
+// Elements begin <= i < end of a source, read in boxes of at most `most` that follow one another, to their places;
+// the message of the first that cannot be read, after which nothing is.
+std::string read_range(const ArraySource& source, std::int64_t begin, std::int64_t end, std::int64_t most,
+                       std::byte* out) {
+  Shape start(source.shape().size()), count(start.size());
+  try {
+    while (begin < end) {
+      const std::int64_t n = core::box_at(source.shape(), begin, std::min(most, end - begin), start, count);
+      source.read(start, count, out + begin * size_of(source.dtype()));
+      begin += n;
+    }
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return {};
 }
 
 }  // namespace
@@ -161,4 +184,57 @@ TEST_CASE("what is known to be one element everywhere stays known, unless the ne
   CHECK(narrow->access().uniform.empty());
   std::int8_t out = 0;
   CHECK_THROWS_WITH(narrow->read(Shape{5}, Shape{1}, &out), "x: element (5,) is 300, which int8 cannot hold");
+}
+
+TEST_CASE(
+    "ranges read apart give the bytes of the whole, and the first of their errors is the error of the whole") {
+  std::mt19937_64 random(17);
+  std::int64_t refused_before = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Shape shape = std::array{Shape{70'001}, Shape{37, 1999}, Shape{5, 61, 401}}[random() % 3];
+    const std::int64_t n = element_count(shape);
+    Array x(DType::float64, shape);
+    for (double& value : x.elements<double>()) value = static_cast<double>(random() % 200);
+    // None, one or some that int16 cannot hold, each another number so that messages differ.
+    for (std::uint64_t bad = random() % 4; bad-- > 0;) {
+      const auto at = static_cast<std::size_t>(random() % static_cast<std::uint64_t>(n));
+      x.elements<double>()[at] = 40'000 + static_cast<double>(at);
+    }
+    ArrayView turned = x.view();
+    std::reverse(turned.shape.begin(), turned.shape.end());
+    std::reverse(turned.strides.begin(), turned.strides.end());
+    const auto by_read = [&](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                             void* out) { make_source(x.view())->read(start, count, out); };
+    const std::shared_ptr<const ArraySource> sources[] = {
+        make_source(x.view(), "x"), make_source(turned, "x"),
+        generated_source({DType::float64, shape}, "x", by_read),
+        generated_source({DType::float64, shape}, "x", by_read, ArrayAccess(ArrayAccess::Order::sequential))};
+    const auto source = convert_array(sources[round % 4], DType::int16);
+    const auto bytes = static_cast<std::size_t>(type_of(*source).bytes());
+    std::vector<std::byte> whole(bytes);
+    const std::string wanted = read_range(*source, 0, n, n, whole.data());
+    refused_before += wanted.empty() ? 0 : 1;
+    for (const int threads : {1, 5}) {
+      const Threads set(threads);
+      for (const std::int64_t members : {1, 2, 3, 5, 16}) {
+        CAPTURE(round);
+        CAPTURE(members);
+        std::vector<std::byte> parts(bytes);
+        std::vector<std::int64_t> bounds{0, n};
+        for (std::int64_t m = 1; m < members; ++m)
+          bounds.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n + 1)));
+        std::sort(bounds.begin(), bounds.end());
+        const auto most = static_cast<std::int64_t>(1 + random() % 50'000) + n / 50;
+        std::string first;
+        for (std::size_t m = 0; m + 1 < bounds.size(); ++m) {
+          const std::string error = read_range(*source, bounds[m], bounds[m + 1], most, parts.data());
+          if (first.empty()) first = error;
+        }
+        CHECK(first == wanted);
+        if (wanted.empty()) CHECK(parts == whole);
+      }
+    }
+  }
+  CHECK(refused_before > 20);
+  CHECK(refused_before < 55);
 }

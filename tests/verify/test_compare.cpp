@@ -4,14 +4,19 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
 #include "support/golden.hpp"
 #include "support/number.hpp"
+#include "support/thread_team.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -26,6 +31,95 @@ Array floats(const std::vector<float>& values) {
 Comparison compare(const Array& a, const Array& e, const Tolerance& tolerance = {}) {
   return compare_arrays(*make_source(a.view(), "a"), *make_source(e.view(), "e"), tolerance);
 }
+
+// All that a comparison says, to the bit.
+std::vector<std::uint64_t> bits_of(const Comparison& c) {
+  std::vector<std::uint64_t> bits;
+  const auto add = [&](auto x) {
+    if constexpr (std::is_floating_point_v<decltype(x)>)
+      bits.push_back(std::bit_cast<std::uint64_t>(static_cast<double>(x)));
+    else
+      bits.push_back(static_cast<std::uint64_t>(x));
+  };
+  const auto add_shape = [&](const Shape& shape) {
+    add(shape.size());
+    for (const std::int64_t length : shape) add(length);
+  };
+  const auto add_extreme = [&](const Extreme& extreme) {
+    add(extreme.index());
+    std::visit(
+        [&](auto x) {
+          if constexpr (!std::is_same_v<decltype(x), std::monostate>) add(x);
+        },
+        extreme);
+  };
+  add_shape(c.actual_shape), add_shape(c.expected_shape);
+  for (const bool is : {c.close, c.same_shape()}) add(is);
+  for (const DType dtype : {c.actual_dtype, c.expected_dtype}) add(static_cast<int>(dtype));
+  for (const double x : {c.rtol, c.atol, c.rms.value_or(-1), c.cosine.value_or(-2)}) add(x);
+  for (const std::int64_t n :
+       {c.elements, c.differing, c.both_zero, c.finite, c.actual_nans, c.actual_infinities, c.expected_nans,
+        c.expected_infinities, c.one_sided_nans, c.one_sided_infinities})
+    add(n);
+  for (const auto& first : {c.first_one_sided_nan, c.first_one_sided_infinity})
+    add_shape(first.value_or(Shape{-1}));
+  for (const auto& d : {c.violation, c.largest_absolute, c.largest_relative, c.largest_ulps}) {
+    add(d.has_value());
+    if (!d) continue;
+    add_shape(d->index);
+    add_extreme(d->actual), add_extreme(d->expected);
+    add(d->amount);
+  }
+  return bits;
+}
+
+std::vector<std::uint64_t> bits_of(const std::vector<Comparison>& comparisons) {
+  std::vector<std::uint64_t> bits;
+  for (const Comparison& c : comparisons) {
+    const std::vector<std::uint64_t> more = bits_of(c);
+    bits.insert(bits.end(), more.begin(), more.end());
+  }
+  return bits;
+}
+
+// Small numbers with some that stand out: zeros, differences, NaN and infinities, few or many.
+std::pair<Array, Array> random_sides(const Shape& shape, DType actual, DType expected, unsigned seed) {
+  std::mt19937_64 random(seed);
+  Array a(DType::float32, shape), e(DType::float32, shape);
+  const std::span<float> x = a.elements<float>(), y = e.elements<float>();
+  const std::uint64_t kinds = is_float(actual) && is_float(expected) ? 9 : 3;
+  const std::uint64_t rare = seed % 4 == 0 ? 50 : 100'000;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::uint64_t r = random();
+    x[i] = y[i] = static_cast<float>(r % 97) / (kinds > 3 ? 7.0F : 1.0F);
+    if ((r >> 20) % rare != 0) continue;
+    const float odd[] = {0, y[i] + 1, y[i] + 25, NAN, INFINITY, -INFINITY, NAN, -0.0F, y[i] * 1.0001F};
+    x[i] = odd[(r >> 40) % kinds];
+    if ((r >> 60) % 2 != 0) y[i] = x[i];
+  }
+  const auto as = [](const Array& array, DType dtype) {
+    return read_all(*convert_array(make_source(array.view()), dtype));
+  };
+  return {as(a, actual), as(e, expected)};
+}
+
+// Counts the elements that are read.
+class Counted final : public ForwardingSource {
+ public:
+  explicit Counted(const ArrayView& view) : Counted(make_source(view, "counted")) {}
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    elements += element_count(count);
+    inner().read(start, count, out);
+  }
+  mutable std::int64_t elements = 0;
+
+ private:
+  explicit Counted(const std::shared_ptr<const ArraySource>& source)
+      : ForwardingSource(source, type_of(*source), ArrayAccess(ArrayAccess::Order::sequential)) {}
+};
+
+constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
 
 }  // namespace
 
@@ -359,4 +453,145 @@ TEST_CASE("the tolerance is computed in the arrays' own type") {
   };
   CHECK(compare_arrays(*one(1001), *one(1000), {0.001, 0.0}).close);
   CHECK_FALSE(compare_arrays(*one(1001), *one(1000), {0.0009, 0.0}).close);
+}
+
+TEST_CASE("a team finds what one process does, to the bit, for any number of members and threads") {
+  struct Problem {
+    Shape shape;
+    DType actual, expected;
+  };
+  // Pieces are of 4 MiB: of one size, or a long one and a short one in turn; and of fewer pieces than members.
+  const Problem problems[] = {{{2, 524'289}, DType::float64, DType::float64},
+                              {{3, 2, 262'145}, DType::float64, DType::float32},
+                              {{1'200'000}, DType::float32, DType::float16},
+                              {{2, 300'000, 2}, DType::int64, DType::int32},
+                              {{2, 150'000, 3}, DType::bfloat16, DType::uint64},
+                              {{4'000}, DType::float16, DType::float16},
+                              {{}, DType::float32, DType::float32},
+                              {{4, 0, 3}, DType::float32, DType::float32}};
+  unsigned seed = 0;
+  for (const Problem& problem : problems) {
+    CAPTURE(to_string(problem.shape));
+    CAPTURE(name_of(problem.actual));
+    const auto sides = random_sides(problem.shape, problem.actual, problem.expected, ++seed);
+    const auto actual = make_source(sides.first.view()), expected = make_source(sides.second.view());
+    const Tolerance tolerance{std::nullopt, std::nullopt, seed % 3 == 0 ? NanEqual::no : NanEqual::yes};
+    const std::vector<std::uint64_t> wanted = bits_of(compare_arrays(*actual, *expected, tolerance));
+    for (const int threads : {1, 3}) {
+      const Threads set(threads);
+      CHECK(bits_of(compare_arrays(*actual, *expected, tolerance)) == wanted);
+    }
+    for (const std::int64_t members : kTeams) {
+      CAPTURE(members);
+      const auto found = test::results_of_team(members, [&](Team& team) {
+        return bits_of(compare_arrays(*actual, *expected, tolerance, {}, team));
+      });
+      for (const auto& of_member : found) CHECK(of_member == wanted);
+    }
+  }
+}
+
+TEST_CASE("a largest difference that several members have is the first one's") {
+  Array a(DType::float64, {2'000'000}), e(DType::float64, {2'000'000});
+  for (double& x : e.elements<double>()) x = 1;
+  for (double& x : a.elements<double>()) x = 1;
+  for (const std::size_t i : {1'999'999U, 700'000U, 1'300'000U}) a.elements<double>()[i] = 3;
+  for (const std::size_t i : {1'999'998U, 800'000U}) a.elements<double>()[i] = NAN;
+  const auto actual = make_source(a.view()), expected = make_source(e.view());
+  test::run_team(4, [&](Team& team) {
+    const Comparison c = compare_arrays(*actual, *expected, {}, {}, team);
+    const bool right = c.largest_absolute->index == Shape{700'000} &&
+                       c.largest_relative->index == Shape{700'000} &&
+                       c.largest_ulps->index == Shape{700'000} && c.violation->index == Shape{800'000} &&
+                       *c.first_one_sided_nan == Shape{800'000} && c.one_sided_nans == 2 && c.differing == 5;
+    if (!right) throw Error(Error::Kind::internal, "not the first");
+  });
+}
+
+TEST_CASE("of many arrays each member opens and reads its own, as planned, and all of them are compared") {
+  std::vector<std::pair<Array, Array>> arrays;
+  const Shape shapes[] = {{10}, {2, 524'290}, {0}, {}, {40, 50}, {600'000}, {5}, {6, 2, 30'000}, {7}};
+  unsigned seed = 100;
+  for (const Shape& shape : shapes) {
+    ++seed;
+    arrays.push_back(
+        random_sides(shape, DType::float64, seed % 2 == 0 ? DType::float64 : DType::float16, seed));
+  }
+  arrays.emplace_back(Array(DType::int8, {4}), Array(DType::int8, {4, 1}));  // not compared
+
+  const auto pairs_of = [&](std::vector<std::shared_ptr<Counted>>* opened) {
+    std::vector<ArrayPair> pairs;
+    for (const auto& [a, e] : arrays) {
+      const auto open = [opened](const Array& array) {
+        return [opened, &array]() -> std::shared_ptr<const ArraySource> {
+          opened->push_back(std::make_shared<Counted>(array.view()));
+          return opened->back();
+        };
+      };
+      pairs.push_back({{a.dtype(), a.shape()}, {e.dtype(), e.shape()}, open(a), open(e)});
+    }
+    return pairs;
+  };
+  std::vector<std::uint64_t> wanted;
+  std::int64_t peak = 0, bytes = 0;
+  for (const auto& [a, e] : arrays) {
+    const Comparison c = compare(a, e);
+    const std::vector<std::uint64_t> more = bits_of(c);
+    wanted.insert(wanted.end(), more.begin(), more.end());
+    if (c.same_shape()) peak = std::max(peak, compare_bytes(*make_source(a.view()), *make_source(e.view())));
+    if (c.same_shape()) bytes += a.bytes() + e.bytes();
+  }
+  std::vector<std::shared_ptr<Counted>> none;
+  CHECK(compare_shares(pairs_of(&none), 1)[0].peak_bytes == peak);
+  CHECK(compare_shares(pairs_of(&none), 1)[0].sent_bytes == 0);
+
+  for (const std::int64_t members : kTeams) {
+    CAPTURE(members);
+    const std::vector<WorkShare> shares = compare_shares(pairs_of(&none), members);
+    REQUIRE(std::ssize(shares) == members);
+    std::vector<std::int64_t> read(static_cast<std::size_t>(members)), opens(read.size()), steps(read.size());
+    const auto found = test::results_of_team(members, [&](Team& team) {
+      std::vector<std::shared_ptr<Counted>> opened;
+      const auto rank = static_cast<std::size_t>(team.rank());
+      std::int64_t last = 0;
+      const auto progress = [&](std::int64_t done, std::int64_t all) {
+        steps[rank] += done > last && done <= all ? 0 : 1;
+        last = done;
+      };
+      const auto c = compare_pairs(pairs_of(&opened), {}, progress, team);
+      for (const auto& source : opened) read[rank] += source->elements * size_of(source->dtype());
+      opens[rank] = std::ssize(opened);
+      return bits_of(c);
+    });
+    for (const auto& of_member : found) CHECK(of_member == wanted);
+    std::int64_t most_opens = 0;
+    for (std::size_t rank = 0; rank < read.size(); ++rank) {
+      CHECK(read[rank] == shares[rank].read_bytes);
+      CHECK(shares[rank].cost == static_cast<double>(read[rank]));
+      CHECK((shares[rank].sent_bytes > 0) == (members > 1 && read[rank] > 0));
+      CHECK(steps[rank] == 0);  // progress only grows, up to all
+      // No more than its share and a piece of either side.
+      CHECK(read[rank] <= bytes / members + (std::int64_t{8} << 20));
+      most_opens = std::max(most_opens, opens[rank]);
+    }
+    CHECK(std::accumulate(read.begin(), read.end(), std::int64_t{0}) == bytes);
+    CHECK((members == 1 ? most_opens == 16 : most_opens < 16));
+  }
+}
+
+TEST_CASE("what a member cannot read is told, and the others stop") {
+  const Array e(DType::float64, {2'000'000});
+  const auto expected = make_source(e.view());
+  for (const std::int64_t members : {1, 2, 3, 5}) {
+    CAPTURE(members);
+    const auto damaged = generated_source(
+        {DType::float64, {2'000'000}}, "x",
+        [](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
+          if (start[0] + count[0] == 2'000'000) throw Error(Error::Kind::input, "x: damaged");
+          std::memset(out, 0, static_cast<std::size_t>(count[0]) * 8);
+        });
+    CHECK(test::error_of(Error::Kind::input, [&] {
+            test::run_team(members, [&](Team& team) { compare_arrays(*damaged, *expected, {}, {}, team); });
+          }) == "x: damaged");
+  }
 }

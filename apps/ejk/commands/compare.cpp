@@ -51,7 +51,8 @@ struct Pair {
   std::string name;
   NamedInput* actual = nullptr;
   NamedInput* expected = nullptr;
-  std::string why;  // why it is not compared, then counted as a difference
+  std::string why = {};                            // why it is not compared, then counted as a difference
+  ArrayType actual_type = {}, expected_type = {};  // where it is
 };
 
 std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
@@ -76,7 +77,7 @@ Pair single_pair(Side& actual, Side& expected) {
           .hint(side->arrays.empty()
                     ? "there is nothing to compare"
                     : fmt::format("name one of them, as in {}", printable(side->arrays[0].reference.text)));
-  return {actual.arrays[0].name, actual.arrays.data(), expected.arrays.data(), {}};
+  return {actual.arrays[0].name, actual.arrays.data(), expected.arrays.data()};
 }
 
 Table table() {
@@ -221,6 +222,19 @@ Source at_hand(const Source& source, std::int64_t room) {
   return is_at_hand || byte_count(source->shape(), source->dtype()) > room ? source : in_memory(*source);
 }
 
+// Those that can be compared, for the library. Both arguments outlive them.
+std::vector<ArrayPair> compared_of(const std::vector<Pair>& pairs, Job& job) {
+  std::vector<ArrayPair> compared;
+  for (const Pair& pair : pairs) {
+    if (!pair.why.empty()) continue;
+    const auto opened = [&job](NamedInput* input) {
+      return [&job, input] { return job.inputs.open(*input); };
+    };
+    compared.push_back({pair.actual_type, pair.expected_type, opened(pair.actual), opened(pair.expected)});
+  }
+  return compared;
+}
+
 Answer run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
   job.provenance.input("expected", options.expected);
@@ -271,8 +285,10 @@ Answer run(const CompareOptions& options, Job& job) {
         continue;
       }
       planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
+      pair.actual_type = {a->dtype(), a->shape()};
+      pair.expected_type = {e->dtype(), e->shape()};
       if (a->shape() != e->shape()) continue;
-      peak = std::max(peak, options.explains() ? explain_bytes(*a, *e) : compare_bytes(*a, *e));
+      if (options.explains()) peak = std::max(peak, explain_bytes(*a, *e));
       bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
       elements += element_count(a->shape());
     }
@@ -281,7 +297,16 @@ Answer run(const CompareOptions& options, Job& job) {
   job.show_options(head);
   Report plan = head;
   plan.add(std::move(planned));
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  const std::vector<ArrayPair> compared = compared_of(pairs, job);
+  // What accounts for a difference is looked for in whole arrays, by rank 0 alone.
+  const auto division = [&](std::int64_t members) {
+    if (!options.explains()) return compare_shares(compared, members);
+    std::vector<WorkShare> shares(static_cast<std::size_t>(members));
+    shares[0] = {static_cast<double>(bytes), bytes, 0, 0, peak};
+    return shares;
+  };
+  for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
+  if (job.plan(std::move(plan), peak, division, CostUnit::bytes)) return Answer::yes;
 
   job.inputs.count_read(bytes);
   ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile};
@@ -292,28 +317,38 @@ Answer run(const CompareOptions& options, Job& job) {
   ExplainedTables explained;
   Explained last;
   bool close = true;
-  std::int64_t before = 0;
+  const auto add = [&](const Pair& pair, Explained found) {
+    close = close && found.comparison.close;
+    summary.add(pair, found.comparison, job.json());
+    if (by_name && !found.not_tried.empty())
+      head.warnings.push_back(fmt::format("{}: not tried: {}", printable(pair.name), found.not_tried));
+    explained.add(pair.name, found);
+    last = std::move(found);
+  };
   job.phase(Phase::compute, [&] {
+    if (!options.explains()) {
+      std::vector<Comparison> comparisons = compare_pairs(compared, options.tolerance, progress, job.team);
+      auto comparison = comparisons.begin();
+      for (const Pair& pair : pairs) {
+        Explained found;
+        if (pair.why.empty()) found.comparison = std::move(*comparison++);
+        add(pair, std::move(found));
+      }
+      return;
+    }
+    if (!job.team.is_first()) return;
+    std::int64_t before = 0;
     for (const Pair& pair : pairs) {
       Explained found;
       if (pair.why.empty()) {
         const Source a = job.inputs.open(*pair.actual);
         const Source e = job.inputs.open(*pair.expected);
-        const auto done = [&](std::int64_t n, std::int64_t) { progress(before + n, elements); };
-        if (options.explains()) {
-          const std::int64_t room = (job.budget.bytes() - peak) / 2;
-          found = explain_difference(*at_hand(a, room), *at_hand(e, room), explain, done);
-        } else {
-          found.comparison = compare_arrays(*a, *e, options.tolerance, done);
-        }
+        const std::int64_t room = (job.budget.bytes() - peak) / 2;
+        found = explain_difference(*at_hand(a, room), *at_hand(e, room), explain,
+                                   [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
         before += found.comparison.elements;
       }
-      close = close && found.comparison.close;
-      summary.add(pair, found.comparison, job.json());
-      if (by_name && !found.not_tried.empty())
-        head.warnings.push_back(fmt::format("{}: not tried: {}", printable(pair.name), found.not_tried));
-      explained.add(pair.name, found);
-      last = std::move(found);
+      add(pair, std::move(found));
     }
   });
   Report found = by_name ? summary.report() : describe(last);

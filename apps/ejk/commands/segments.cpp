@@ -92,7 +92,17 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
       .add("dtype", "dtype", std::string(name_of(options.how.dtype)))
       .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
   job.show_options(report);
-  if (job.plan(report, peak)) return Answer::yes;
+  // Every member has all ids, and makes what it writes.
+  const auto division = [&](std::int64_t members) {
+    std::int64_t written = byte_count(shape, options.how.dtype);
+    for (const std::optional<Array>* ids : {&mask.q_mask, &mask.kv_mask})
+      if (*ids) written += (*ids)->bytes();
+    std::vector<WorkShare> shares = even_shares(members, 0, written, peak);
+    for (WorkShare& share : shares)
+      share.read_bytes = type_of(*q).bytes() + (kv == q ? 0 : type_of(*kv).bytes());
+    return shares;
+  };
+  if (job.plan(report, peak, division, CostUnit::bytes)) return Answer::yes;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
