@@ -184,7 +184,7 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   const auto holds_all = [&](std::int64_t rank, std::int64_t members) {
     return members == 1 || (is_judged && rank == 0);
   };
-  const Job::Division division = [&](std::int64_t members) {
+  const Division division = [&](std::int64_t members) {
     std::vector<WorkShare> shares;
     for (const std::vector<ArrayBox>& boxes : plan.divide(members)) {
       WorkShare share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), members));

@@ -44,12 +44,12 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   how.polarity = options.polarity;
   how.convention = options.convention;
   const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
-  const Job::Division division = [&](std::int64_t members) {
+  const Division division = [&](std::int64_t members) {
     std::vector<WorkShare> shares = segment_ids_shares(type_of(*mask), how, members);
     for (WorkShare& share : shares) share.peak_bytes = peak;
     return shares;
   };
-  if (job.plan(report, peak, division)) return Answer::yes;
+  if (job.plan(report, peak, division, CostUnit::bytes)) return Answer::yes;
 
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
   const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how, job.team); });
