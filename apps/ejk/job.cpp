@@ -24,6 +24,23 @@ void choose_threads(std::int64_t asked, std::int64_t sharers) {
   set_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
+// Sums have the same bits on all ranks only where the same instructions make them.
+void require_one_instruction_set(Team& team) {
+  if (team.is_alone()) return;
+  const std::string mine = instruction_set();
+  std::int64_t rank = 0;
+  for (Bytes& bytes : team.all_gather(TeamMessage().put_text(mine).bytes())) {
+    const std::string other = TeamMessage(std::move(bytes)).take_text();
+    if (other != mine)
+      throw Error(Error::Kind::usage,
+                  fmt::format("the machines differ: the instruction set is {} on rank {}, {} on "
+                              "rank {}",
+                              mine, team.rank(), other, rank))
+          .hint("EJK_ISA chooses one that all have, as in mpirun -x EJK_ISA=avx2");
+    ++rank;
+  }
+}
+
 }  // namespace
 
 void append(Report& report, Report more) {
@@ -43,6 +60,7 @@ Job::Job(const Command& command, const OptionSet& options, Team& with)
   provenance.record("ejk_command", command.word());
   options.record(provenance);
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
+  require_one_instruction_set(team);
   choose_threads(options.shared().threads, team.members_here());
   if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
   reporter_.check_files();
