@@ -1,0 +1,102 @@
+// Arrays held in parts, brought together.
+#include "parts.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "sources.hpp"
+#include "support/thread_team.hpp"
+
+using namespace ejk;
+using namespace ejk::app;
+
+namespace {
+
+// Different bytes, as many as there are.
+Array numbered(DType dtype, const Shape& shape) {
+  Array array(dtype, shape);
+  std::uint32_t state = 1;
+  for (std::int64_t b = 0; b < array.bytes(); ++b)
+    array.data()[b] = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+  return array;
+}
+
+OutputPart part_of(const Array& whole, const ArrayBox& box) {
+  return {box, make_source(Array::copy_of(box_of(whole.view(), box)))};
+}
+
+// Cuts a box at random until there are `parts`.
+std::vector<ArrayBox> random_boxes(const Shape& shape, std::int64_t parts, std::mt19937& random) {
+  std::vector<ArrayBox> boxes{whole_box(shape)};
+  while (std::ssize(boxes) < parts && !shape.empty()) {
+    ArrayBox& box = boxes[random() % boxes.size()];
+    const std::size_t axis = random() % shape.size();
+    const std::int64_t cut = static_cast<std::int64_t>(random()) % (box.count[axis] + 1);
+    ArrayBox rest = box;
+    rest.start[axis] += cut;
+    rest.count[axis] -= cut;
+    box.count[axis] = cut;
+    boxes.push_back(rest);
+  }
+  return boxes;
+}
+
+bool same(const Array& a, const Array& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         std::equal(a.data(), a.data() + a.bytes(), b.data());
+}
+
+// What rank 0 gets of boxes that are dealt out in turn; nothing for the others.
+void check_gathered(const Array& whole, const std::vector<ArrayBox>& boxes, std::int64_t members) {
+  const std::vector<Array> got = test::results_of_team(members, [&](Team& team) {
+    std::vector<OutputPart> parts;
+    for (std::size_t b = 0; b < boxes.size(); ++b)
+      if (static_cast<std::int64_t>(b) % team.size() == team.rank())
+        parts.push_back(part_of(whole, boxes[b]));
+    return gather_parts(team, output_in_parts("x", type_of(whole.view()), std::move(parts)));
+  });
+  CHECK(same(got[0], whole));
+  for (std::size_t r = 1; r < got.size(); ++r) CHECK(got[r].size() == 0);
+}
+
+}  // namespace
+
+TEST_CASE("rank 0 gets the whole of an array that members hold in boxes") {
+  std::mt19937 random(1);
+  for (const Shape& shape : {Shape{}, Shape{0}, Shape{7}, Shape{3, 4, 5}, Shape{2, 0, 3}, Shape{2, 3, 4, 5}})
+    for (const std::int64_t members : {1, 2, 3, 5, 16})
+      for (const std::int64_t parts : {1, 4, 9})
+        for (const DType dtype : {DType::uint8, DType::float64}) {
+          CAPTURE(to_string(shape));
+          CAPTURE(members);
+          const Array whole = numbered(dtype, shape);
+          check_gathered(whole, random_boxes(shape, parts, random), members);
+        }
+}
+
+TEST_CASE("a large part goes in pieces, which are cut along any axis") {
+  // Along the first axis, the second, and the last.
+  for (const Shape& shape : {Shape{70, 1 << 19}, Shape{2, 37, 1 << 19}, Shape{2, (5 << 22) + 3}}) {
+    CAPTURE(to_string(shape));
+    const Array whole = numbered(DType::uint8, shape);
+    ArrayBox first = whole_box(shape), second = first;
+    first.count.back() = 1 << 19;
+    second.start.back() = first.count.back();
+    second.count.back() -= first.count.back();
+    check_gathered(whole, {first, second}, 2);
+    check_gathered(whole, {second, first}, 2);
+  }
+}
+
+TEST_CASE("an array that all members can read is read by rank 0 alone") {
+  const Array whole = numbered(DType::int32, {3, 2});
+  const std::vector<Array> got = test::results_of_team(3, [&](Team& team) {
+    return gather_parts(team, {"x", make_source(whole.view()), {}});
+  });
+  CHECK(same(got[0], whole));
+  CHECK(got[1].size() == 0);
+}
