@@ -77,17 +77,17 @@ struct CheckedArguments {
   std::int64_t longest_keys() const { return longest(shape.entries, &CheckedArguments::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
   std::int64_t problems() const { return shape.entries * shape.heads; }
-  Region all_queries() const { return {{0, shape.entries}, {0, shape.heads}, {0, longest_queries()}}; }
-  Region all_keys() const { return {{0, shape.entries}, {0, shape.kv_heads}, {0, longest_keys()}}; }
+  Region all_queries() const { return {{0, shape.entries}, {0, shape.heads}, {0, q.shape[2]}}; }
+  Region all_keys() const { return {{0, shape.entries}, {0, shape.kv_heads}, {0, k.shape[2]}}; }
   /// The query heads of key/value heads, and all of their positions.
   Region queries_of_keys(const Region& keys) const {
-    return {keys.entries, {keys.heads.begin * group(), keys.heads.end * group()}, {0, longest_queries()}};
+    return {keys.entries, {keys.heads.begin * group(), keys.heads.end * group()}, {0, q.shape[2]}};
   }
   /// The key/value heads of query heads, and all of their positions.
   Region keys_of_queries(const Region& queries) const {
     return {queries.entries,
             {queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()},
-            {0, longest_keys()}};
+            {0, k.shape[2]}};
   }
 
   Problem problem(std::int64_t entry, std::int64_t head) const;

@@ -188,47 +188,169 @@ TEST_CASE("a head that several members share gives the same bits, for all instru
   struct Back {
     ~Back() { kernels::force(nullptr); }
   } back;
+  int along = 0;
+  std::int64_t n = 0;  // every set, type and layout comes up, and not each with each
   for (const kernels::Kernels* set : ::test::instruction_sets()) {
     kernels::force(set);
     CAPTURE(std::string(set->name));
     plain::Random random(32);
-    int along = 0;
-    for (const DType dtype : plain::kFloats)
-      for (const AttentionLayout layout :
-           {AttentionLayout::bshd, AttentionLayout::bhsd, AttentionLayout::thd}) {
-        // Long enough for several blocks of queries and keys.
-        const std::int64_t queries = plain::between(random, 260, 330),
-                           keys = plain::between(random, 260, 330);
-        const bool packed = layout == AttentionLayout::thd;
-        const auto make = [&](std::int64_t length, std::int64_t heads, std::int64_t size) {
-          return plain::random(dtype,
-                               packed                            ? Shape{length, heads, size}
-                               : layout == AttentionLayout::bshd ? Shape{1, length, heads, size}
-                                                                 : Shape{1, heads, length, size},
-                               random);
-        };
-        plain::RandomAttention r;
-        r.q = make(queries, 2, 8);
-        r.k = make(keys, 1, 8);
-        r.v = make(keys, 1, 4);
-        r.dout = make(queries, 2, 4);
-        r.arithmetic = dtype == DType::float64 ? DType::float64 : DType::float32;
-        r.options.layout = layout;
-        r.options.block = BlockShape{32, 64};
-        if (packed) {
-          r.options.cu_seqlens_q = plain::integers({0, 3, 3, queries}, {4}, "cu_q");
-          r.options.cu_seqlens_kv = plain::integers({0, 0, 5, keys}, {4}, "cu_k");
-        }
-        HeadMasks causal;
-        causal.mask = [](std::int64_t, std::int64_t, std::int64_t q, std::int64_t kv) {
-          return causal_mask(q, kv);
-        };
-        r.options.masks.push_back(causal);
-        for (const std::int64_t members : {2, 5}) {
-          CAPTURE(members);
-          check_all(r, members, along);
-        }
+    for (const DType dtype : plain::kFloats) {
+      const auto layout = static_cast<AttentionLayout>(n++ % 3);
+      // Long enough for several blocks of queries and keys.
+      const std::int64_t queries = plain::between(random, 260, 330), keys = plain::between(random, 260, 330);
+      const bool packed = layout == AttentionLayout::thd;
+      const auto make = [&](std::int64_t length, std::int64_t heads, std::int64_t size) {
+        return plain::random(dtype,
+                             packed                            ? Shape{length, heads, size}
+                             : layout == AttentionLayout::bshd ? Shape{1, length, heads, size}
+                                                               : Shape{1, heads, length, size},
+                             random);
+      };
+      plain::RandomAttention r;
+      r.q = make(queries, 2, 8);
+      r.k = make(keys, 1, 8);
+      r.v = make(keys, 1, 4);
+      r.dout = make(queries, 2, 4);
+      r.arithmetic = dtype == DType::float64 ? DType::float64 : DType::float32;
+      r.options.layout = layout;
+      r.options.block = BlockShape{32, 64};
+      if (packed) {
+        r.options.cu_seqlens_q = plain::integers({0, 3, 3, queries}, {4}, "cu_q");
+        r.options.cu_seqlens_kv = plain::integers({0, 0, 5, keys}, {4}, "cu_k");
       }
-    CHECK(along > 10);
+      HeadMasks causal;
+      causal.mask = [](std::int64_t, std::int64_t, std::int64_t q, std::int64_t kv) {
+        return causal_mask(q, kv);
+      };
+      r.options.masks.push_back(causal);
+      check_all(r, n % 2 == 0 ? 2 : 5, along);
+    }
+  }
+  CHECK(along > 10);
+}
+
+TEST_CASE("work is divided by what the masks leave, where no result sees it") {
+  const ArrayType q(DType::float32, {1, 4096, 2, 16}), k(DType::float32, {1, 4096, 1, 16});
+  AttentionSettings settings;
+  HeadMasks causal;
+  causal.mask = [](std::int64_t, std::int64_t, std::int64_t n, std::int64_t m) { return causal_mask(n, m); };
+  settings.masks.push_back(causal);
+  settings.block = BlockShape{64, 64};
+  const AttentionPlan forward({q, k, k, {}, {}, {}, {}}, settings);
+  const AttentionPlan backward({q, k, k, {}, q, {}, {}}, settings);
+  for (const AttentionPlan* plan : {&forward, &backward})
+    for (const std::int64_t members : {1, 2, 4, 7}) {
+      CAPTURE(members);
+      const AttentionDivision division(*plan, members);
+      CHECK(division.rounds() == (plan == &backward && members > 1 ? 2 : 1));
+      double all = 0, most = 0;
+      std::int64_t written = 0, sent = 0;
+      for (std::int64_t m = 0; m < members; ++m) {
+        const WorkShare share = division.share(m);
+        all += share.cost;
+        most = std::max(most, share.cost);
+        written += share.written_bytes;
+        sent += share.sent_bytes;
+        CHECK(share.peak_bytes <= plan->work_bytes());
+      }
+      CHECK(written == plan->result_bytes());
+      CHECK(most <= 1.1 * all / static_cast<double>(members));
+      CHECK((sent > 0) == (division.rounds() == 2));
+    }
+  // Causal: the queries of the second half have three quarters of the pairs.
+  const auto first = AttentionDivision(forward, 4).parts(0, 0);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].heads.end == 1);
+  CHECK(std::abs(static_cast<double>(first[0].positions.end) - 4096 * std::sqrt(0.5)) < 100);
+}
+
+TEST_CASE("heads that are as many as members are never cut") {
+  const ArrayType q(DType::float32, {2, 96, 8, 16}), k(DType::float32, {2, 96, 4, 16});
+  const AttentionPlan plan({q, k, k, {}, q, {}, {}}, {});
+  for (const std::int64_t members : {2, 4, 8}) {
+    const AttentionDivision division(plan, members);
+    CHECK(division.rounds() == 1);
+    std::int64_t read = 0;
+    for (std::int64_t m = 0; m < members; ++m) {
+      CHECK(division.share(m).sent_bytes == 0);
+      read += division.share(m).read_bytes;
+    }
+    CHECK(read == 2 * q.bytes() + 2 * k.bytes());  // each element once
+  }
+}
+
+TEST_CASE("one member takes and makes whole arrays, and masks are not read for it") {
+  plain::Random random(33);
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::float32});
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias, {}, {}, {}};
+    if (n % 2 == 0) arrays.dout = r->dout.view();
+    for (HeadMasks& mask : r->options.masks)
+      mask.mask = [](auto...) -> Mask { throw Error(Error::Kind::internal, "read"); };
+    const AttentionPlan plan(types_of(arrays), r->options);
+    const AttentionDivision one(plan, 1);
+    const auto parts = one.parts(0, 0);
+    REQUIRE(parts.size() == 1);
+    const AttentionOperands<ArrayBox> needs = one.needs(parts[0]);
+    CHECK(needs.q == whole_box(r->q.shape()));
+    CHECK(needs.k == whole_box(r->k.shape()));
+    CHECK(needs.v == whole_box(r->v.shape()));
+    if (arrays.bias) CHECK(needs.bias == whole_box(arrays.bias->shape));
+    if (arrays.dout) CHECK(needs.dout == whole_box(r->dout.shape()));
+    const auto makes = one.makes(parts[0]);
+    for (std::size_t m = 0; m < makes.size(); ++m) CHECK(makes[m] == whole_box(plan.results()[m].type.shape));
+  }
+}
+
+TEST_CASE("a part refuses arrays of other shapes") {
+  const ArrayType q(DType::float32, {1, 64, 1, 4});
+  const AttentionPlan plan({q, q, q, {}, {}, {}, {}}, {});
+  const Array whole(DType::float32, {1, 64, 1, 4});
+  CHECK_THROWS_AS(ejk::test::results_of_team(2,
+                                             [&](Team& team) {
+                                               const AttentionDivision division(plan, team.size());
+                                               AttentionTeamwork work(division, team);
+                                               const AttentionPart part =
+                                                   division.parts(team.rank(), 0).at(0);
+                                               const ArrayView view = whole.view();
+                                               work.run(part, {view, view, view, {}, {}, {}, {}}, {{}, {}});
+                                               return 0;
+                                             }),
+                  Error);
+  const AttentionDivision division(plan, 2);
+  CHECK_THROWS_AS(AttentionTeamwork(division, alone()), Error);
+}
+
+TEST_CASE("lines fall into regions that hold all units, each once") {
+  plain::Random random(34);
+  for (int n = 0; n < 200; ++n) {
+    CAPTURE(n);
+    std::vector<std::int64_t> cu{0};
+    for (std::int64_t e = plain::between(random, 0, 4); e > 0; --e)
+      cu.push_back(cu.back() + plain::between(random, 0, 9));
+    const ArrayType q(DType::float32, {cu.back(), 3, 1});
+    AttentionSettings settings;
+    settings.layout = AttentionLayout::thd;
+    settings.cu_seqlens_q = plain::integers(cu, {std::ssize(cu)}, "cu");
+    const attn::Plan plan({q, q, q, {}, {}, {}, {}}, settings);
+    const std::int64_t wanted = n % 4 == 0 ? 0 : 1 << 14;  // 0: whole entries
+    const attn::Line line(plan.setup, AttentionPart::Makes::out, plain::between(random, 1, 4), wanted);
+    std::int64_t cut = 0;
+    std::vector<int> seen(static_cast<std::size_t>(3 * cu.back()));
+    while (cut < line.units()) {
+      const std::int64_t next = std::min(line.units(), cut + plain::between(random, 1, 8));
+      const auto regions = line.regions(cut, next);
+      CHECK(std::ssize(regions) <= 5);
+      for (const attn::Region& r : regions)
+        for (std::int64_t e = r.entries.begin; e < r.entries.end; ++e)
+          for (std::int64_t h = r.heads.begin; h < r.heads.end; ++h) {
+            const attn::Positions some = r.positions_of(plan.setup.q_length(e));
+            for (std::int64_t p = some.begin; p < some.end; ++p)
+              ++seen[static_cast<std::size_t>(3 * (cu[static_cast<std::size_t>(e)] + p) + h)];
+          }
+      cut = next;
+    }
+    CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
   }
 }
