@@ -251,18 +251,44 @@ Region common(const Region& a, const Region& b) {
   return {both(a.entries, b.entries), both(a.heads, b.heads), both(a.positions, b.positions)};
 }
 
-std::vector<Region> queries_of(const CheckedArguments& setup, const std::vector<AttentionPart>& parts) {
-  std::vector<Region> regions;
-  for (const AttentionPart& part : parts) regions.push_back(queries_of(setup, part));
-  return regions;
+namespace {
+
+std::vector<AttentionPart> parts_of(const Division& division, std::int64_t member, std::size_t round) {
+  if (division.rounds.empty()) return {whole_part(*division.plan)};
+  const Division::Round& r = division.rounds.at(round);
+  const std::int64_t begin = r.bounds.at(static_cast<std::size_t>(member)),
+                     end = r.bounds.at(static_cast<std::size_t>(member + 1));
+  const double all = r.costs_before.back(), share = all > 0 ? r.cost(member) / all : 0;
+  std::vector<AttentionPart> parts;
+  std::int64_t first = 0;
+  for (const Line& line : r.lines) {
+    const auto within = [&](std::int64_t unit) {
+      return std::clamp<std::int64_t>(unit - first, 0, line.units());
+    };
+    for (const Region& region : line.regions(within(begin), within(end)))
+      parts.push_back({line.makes(), region.entries, region.heads, region.positions, share});
+    first += line.units();
+  }
+  return parts;
 }
+
+}  // namespace
 
 }  // namespace attn
 
 AttentionDivision::AttentionDivision(const AttentionPlan& plan, std::int64_t members) {
   if (members < 1) throw Error(Error::Kind::internal, "a team has one member at least");
-  attn::Division made{plan.plan_, members, {}};
+  attn::Division made;
+  made.plan = plan.plan_;
+  made.members = members;
   if (members > 1) made.rounds = attn::rounds_of(*made.plan, members);
+  if (made.rounds.size() == 2)
+    for (std::size_t round = 0; round < 2; ++round)
+      for (std::int64_t m = 0; m < members; ++m) {
+        std::vector<attn::Region>& regions = made.queries[round].emplace_back();
+        for (const AttentionPart& part : attn::parts_of(made, m, round))
+          regions.push_back(attn::queries_of(made.plan->setup, part));
+      }
   division_ = std::make_shared<const attn::Division>(std::move(made));
 }
 
@@ -273,22 +299,7 @@ std::int64_t AttentionDivision::rounds() const {
 }
 
 std::vector<AttentionPart> AttentionDivision::parts(std::int64_t member, std::int64_t round) const {
-  if (division_->rounds.empty()) return {attn::whole_part(*division_->plan)};
-  const attn::Division::Round& r = division_->rounds.at(static_cast<std::size_t>(round));
-  const std::int64_t begin = r.bounds.at(static_cast<std::size_t>(member)),
-                     end = r.bounds.at(static_cast<std::size_t>(member + 1));
-  const double all = r.costs_before.back(), share = all > 0 ? r.cost(member) / all : 0;
-  std::vector<AttentionPart> parts;
-  std::int64_t first = 0;
-  for (const attn::Line& line : r.lines) {
-    const auto within = [&](std::int64_t unit) {
-      return std::clamp<std::int64_t>(unit - first, 0, line.units());
-    };
-    for (const attn::Region& region : line.regions(within(begin), within(end)))
-      parts.push_back({line.makes(), region.entries, region.heads, region.positions, share});
-    first += line.units();
-  }
-  return parts;
+  return attn::parts_of(*division_, member, static_cast<std::size_t>(round));
 }
 
 AttentionOperands<ArrayBox> AttentionDivision::needs(const AttentionPart& part) const {
@@ -328,12 +339,12 @@ WorkShare AttentionDivision::share(std::int64_t member) const {
         if (made[r]) add_bytes(share.written_bytes, *made[r], plan.results[r].type.dtype);
     }
   if (rounds() == 2) {
-    const std::vector<attn::Region> mine = attn::queries_of(setup, parts(member, 0));
     std::int64_t rows = 0;
     for (std::int64_t to = 0; to < members(); ++to) {
       if (to == member) continue;
-      for (const attn::Region& theirs : attn::queries_of(setup, parts(to, 1)))
-        for (const attn::Region& own : mine) rows += setup.rows(attn::common(own, theirs));
+      for (const attn::Region& theirs : division_->queries[1][static_cast<std::size_t>(to)])
+        for (const attn::Region& own : division_->queries[0][static_cast<std::size_t>(member)])
+          rows += setup.rows(attn::common(own, theirs));
     }
     share.sent_bytes = 2 * rows * size_of(setup.shape.arithmetic);
   }

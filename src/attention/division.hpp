@@ -52,12 +52,11 @@ struct Division {
   std::shared_ptr<const Plan> plan;
   std::int64_t members = 1;
   std::vector<Round> rounds;  // none: one member does the whole
+  /// Of two rounds and each member: the queries whose lse and δ its parts leave, or begin with.
+  std::vector<std::vector<Region>> queries[2];
 };
 
 /// What both have of the queries.
 Region common(const Region& a, const Region& b);
-
-/// The queries whose lse and δ each of a round's parts leaves, or begins with.
-std::vector<Region> queries_of(const CheckedArguments& setup, const std::vector<AttentionPart>& parts);
 
 }  // namespace ejk::attn

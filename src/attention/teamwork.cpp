@@ -85,8 +85,8 @@ struct AttentionTeamwork::State {
   const attn::Plan& plan() const { return *shared->plan; }
 
   // What another member's parts of a round have of the queries.
-  std::vector<attn::Region> queries(std::int64_t member, std::int64_t of_round) const {
-    return attn::queries_of(plan().setup, division.parts(member, of_round));
+  const std::vector<attn::Region>& queries(std::int64_t member, std::size_t of_round) const {
+    return shared->queries[of_round][static_cast<std::size_t>(member)];
   }
 
   void exchange() {
@@ -95,15 +95,15 @@ struct AttentionTeamwork::State {
     const std::int64_t me = team.rank();
     const DType type = setup.shape.arithmetic;
     std::vector<attn::SavedRows> wanted;
-    const std::vector<attn::Region> have = queries(me, 0), want = queries(me, 1);
+    const std::vector<attn::Region>&have = queries(me, 0), &want = queries(me, 1);
     for (const attn::Region& region : want)
       wanted.push_back({region, Array(type, {setup.rows(region)}), Array(type, {setup.rows(region)})});
     const auto give = [&](std::int64_t to) {
-      const std::vector<attn::Region> theirs = queries(to, 1);
+      const std::vector<attn::Region>& theirs = queries(to, 1);
       if (rows.any(have, theirs)) team.send(to, rows.packed(saved, theirs));
     };
     const auto take = [&](std::int64_t from) {
-      const std::vector<attn::Region> theirs = queries(from, 0);
+      const std::vector<attn::Region>& theirs = queries(from, 0);
       if (rows.any(theirs, want)) rows.unpack(team.receive(from), theirs, wanted);
     };
     rows.unpack(rows.packed(saved, want), have, wanted);
