@@ -146,6 +146,9 @@ class AttentionPlan {
   std::int64_t work_bytes() const;
   std::int64_t check_bytes() const;
 
+  /// Of that, what the masks take while and after they are read.
+  std::int64_t mask_bytes() const;
+
   /// What there is to do. The masks are read by the first call of this, run() or check(), and by no other.
   const AttentionWork& work() const;
 
@@ -175,6 +178,7 @@ class AttentionPlan {
 
  private:
   friend Report describe(const AttentionPlan& plan);
+  friend class AttentionDivision;
   std::shared_ptr<const attn::Plan> plan_;
 };
 

@@ -43,9 +43,10 @@ Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vec
   Shape q = setup.shape.out;
   q.back() = setup.shape.head_size;
   Array dq(type, q), dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout));
-  backward(narrow, blocks,
-           {in_one_form(uniform(kOne, narrow.shape.out), setup.layout), in_one_form(out.view(), setup.layout),
-            lse.data()},
+  const ArrayView dout = in_one_form(uniform(kOne, narrow.shape.out), setup.layout);
+  Array delta(type, narrow.shape.lse);
+  find_deltas(narrow, narrow.all_queries(), dout, in_one_form(out.view(), setup.layout), delta.data());
+  backward(narrow, blocks, narrow.all_keys(), 1, {dout, lse.data(), delta.data()},
            RowWriter(narrow, dq.mutable_view()), RowWriter(narrow, dk.mutable_view()),
            RowWriter(narrow, dv.mutable_view()), {});
   return dv;

@@ -249,40 +249,70 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
                     "segment ids of keys", s, keys);
   check_gradients(types, shape);
   s.gradients = types.dout.has_value();
+  s.hold_rows(s.all_queries());
+  return s;
+}
+
+Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets) {
+  const IndexRange& entries = region.entries;
+  if (entries.begin == entries.end) return {};
+  const auto first = static_cast<std::size_t>(entries.begin), after = static_cast<std::size_t>(entries.end);
+  const Positions some = region.positions_of(offsets[first + 1] - offsets[first]);
+  if (entries.end - entries.begin > 1) return {offsets[first], offsets[after]};
+  return {offsets[first] + some.begin, offsets[first] + some.end};
+}
+
+ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Shape& shape) {
+  ArrayView whole = elements;
+  whole.shape = shape;
+  if (whole.data != nullptr)
+    for (std::size_t d = 0; d < shape.size(); ++d) whole.data -= box.start[d] * elements.strides[d];
+  return whole;
+}
+
+ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& box,
+                       const ArrayView& elements) {
+  if (elements.dtype != type.dtype || elements.shape != box.count)
+    throw invalid(fmt::format("{} is {}; it was planned as {}", name, to_string(type_of(elements)),
+                              to_string(ArrayType(type.dtype, box.count))))
+        .about(name);
+  return seen_as_whole(elements, box, type.shape);
+}
+
+CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
+                               const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays) {
+  CheckedArguments s = planned;
+  s.q = in_one_form(checked_part("q", types.q, boxes.q, arrays.q), s.layout);
+  s.k = in_one_form(checked_part("k", types.k, boxes.k, arrays.k), s.layout);
+  s.v = in_one_form(checked_part("v", types.v, boxes.v, arrays.v), s.layout);
+  if (boxes.bias)
+    s.bias = broadcast_bias(checked_part("bias", *types.bias, *boxes.bias, arrays.bias.value()), s);
   return s;
 }
 
 CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
                        const AttentionArrays& arrays, SavedResults saved) {
-  const auto require = [](const char* name, const ArrayType& type, const ArrayView& array) {
-    if (array.dtype != type.dtype || array.shape != type.shape)
-      throw invalid(
-          fmt::format("{} is {}; it was planned as {}", name, to_string(type_of(array)), to_string(type)))
-          .about(name);
-  };
-  const auto require_any = [&](const char* name, const std::optional<ArrayType>& type,
-                               const std::optional<ArrayView>& array) {
+  const auto check = [](const char* name, const std::optional<ArrayType>& type,
+                        const std::optional<ArrayView>& array) -> std::optional<ArrayBox> {
     if (type.has_value() != array.has_value())
       throw invalid(fmt::format("{} is {}, and the plan was made {} it", name, array ? "given" : "not given",
                                 array ? "without" : "for"))
           .about(name);
-    if (type) require(name, *type, *array);
+    if (!type) return std::nullopt;
+    checked_part(name, *type, whole_box(type->shape), *array);
+    return whole_box(type->shape);
   };
-  require("q", types.q, arrays.q);
-  require("k", types.k, arrays.k);
-  require("v", types.v, arrays.v);
-  require_any("bias", types.bias, arrays.bias);
-  require_any("dout", types.dout, arrays.dout);
+  AttentionOperands<ArrayBox> boxes;
+  boxes.q = *check("q", types.q, arrays.q);
+  boxes.k = *check("k", types.k, arrays.k);
+  boxes.v = *check("v", types.v, arrays.v);
+  boxes.bias = check("bias", types.bias, arrays.bias);
+  check("dout", types.dout, arrays.dout);
   if (saved == SavedResults::taken) {
-    require_any("out", types.out, arrays.out);
-    require_any("lse", types.lse, arrays.lse);
+    check("out", types.out, arrays.out);
+    check("lse", types.lse, arrays.lse);
   }
-  CheckedArguments s = planned;
-  s.q = in_one_form(arrays.q, s.layout);
-  s.k = in_one_form(arrays.k, s.layout);
-  s.v = in_one_form(arrays.v, s.layout);
-  if (arrays.bias) s.bias = broadcast_bias(*arrays.bias, s);
-  return s;
+  return bound_to_part(planned, types, boxes, arrays);
 }
 
 namespace {
@@ -316,9 +346,26 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   if (bias)
     p.bias = {from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
               bias->strides[kPositions], bias->strides[kElements]};
-  p.first_row = packed() ? head * q.shape[kPositions] + q_offsets[static_cast<std::size_t>(entry)]
-                         : (entry * shape.heads + head) * q.shape[kPositions];
+  p.first_row = first_row(row_steps, entry, head);
   return p;
+}
+
+RowSteps CheckedArguments::steps_of(const Region& queries) const {
+  if (packed()) {
+    const Positions tokens = token_range(queries, q_offsets);
+    return {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
+  }
+  const Positions some = queries.positions_of(q.shape[kPositions]);
+  const std::int64_t of_entry = (queries.heads.end - queries.heads.begin) * some.count();
+  return {-(queries.entries.begin * of_entry + queries.heads.begin * some.count() + some.begin), of_entry,
+          some.count()};
+}
+
+std::int64_t CheckedArguments::rows(const Region& queries) const {
+  const std::int64_t of_head = packed() ? token_range(queries, q_offsets).count()
+                                        : queries.positions_of(q.shape[kPositions]).count() *
+                                              (queries.entries.end - queries.entries.begin);
+  return of_head * (queries.heads.end - queries.heads.begin);
 }
 
 }  // namespace attn

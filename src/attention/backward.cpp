@@ -5,6 +5,10 @@
 // transposed, is added to by all tasks of a head, in the order of their keys: each block of queries knows
 // whose turn it is, and tasks begin in that order, so the one that is waited for is under way. Thus any
 // number of threads gives the same bits.
+//
+// Where the work is divided along the sequence, dk and dv of some keys are made without dq, and dq of some
+// queries by tasks of theirs, which go through the blocks of keys in the same order: the same bits at the cost
+// of the scores and dP, which are made twice.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
@@ -47,15 +51,69 @@ class OrderedAccumulation {
   std::atomic<bool> failed_{false};
 };
 
+// What is made of a block of queries and one of keys.
+enum class Wanted { all, keys, queries };
+
+// Head sizes, both together, of which a block of queries is kept shorter, so that caches hold it.
+constexpr std::int64_t kLargeSizes = 160;
+
+template <class Real>
+BlockShape block_of_passes(const CheckedArguments& setup) {
+  const std::int64_t longest = gemm_of<Real>().kc;
+  return {std::clamp<std::int64_t>(
+              setup.longest_queries(), 1,
+              setup.shape.head_size + setup.shape.value_size > kLargeSizes ? longest / 2 : longest),
+          std::min(setup.block.kv, longest)};
+}
+
+// f(entry, head, queries) for all blocks of a region, which takes little work for each element.
+template <class F>
+void for_each_block(const CheckedArguments& setup, const Region& queries, std::int64_t block, F&& f) {
+  const auto length = [&](std::int64_t e) { return setup.q_length(e); };
+  double rows = 0;
+  for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
+    rows += static_cast<double>(queries.positions_of(length(e)).count());
+  for_each_piece(queries, length, block, Order::first_first,
+                 rows * static_cast<double>(queries.heads.end - queries.heads.begin) *
+                     static_cast<double>(setup.shape.head_size + setup.shape.value_size),
+                 f);
+}
+
+template <class Real>
+void find_deltas_as(const CheckedArguments& setup, const Region& region, const ArrayView& douts,
+                    const ArrayView& outs, Real* delta) {
+  const std::int64_t size = setup.shape.value_size;
+  for_each_block(setup, region, block_of_passes<Real>(setup).q,
+                 [&](std::int64_t entry, std::int64_t head, Positions queries) {
+                   const Problem p = setup.problem(entry, head);
+                   const kernels::StridedMatrix dout = setup.rows_of(douts, entry, head, setup.q_offsets),
+                                                out = setup.rows_of(outs, entry, head, setup.q_offsets);
+                   thread_local std::vector<Real> left, right;
+                   left.resize(static_cast<std::size_t>(size));
+                   right.resize(left.size());
+                   for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+                     load_row(dout, i, 0, size, left.data());
+                     load_row(out, i, 0, size, right.data());
+                     Real sum = 0;
+                     for (std::size_t d = 0; d < left.size(); ++d) sum += left[d] * right[d];
+                     delta[p.first_row + i] = sum;
+                   }
+                 });
+}
+
 template <class Real>
 class Backward {
  public:
-  Backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
-           const RowWriter& dk, const RowWriter& dv)
+  // Results that are not wanted may be null.
+  Backward(const CheckedArguments& setup, const MaskPlan& plan, Wanted wanted, const Region& queries,
+           const Saved& saved, const RowWriter* dq, const RowWriter* dk, const RowWriter* dv)
       : setup_(setup),
         plan_(plan),
+        wanted_(wanted),
+        queries_(queries),
         saved_(saved),
         lse_(static_cast<const Real*>(saved.lse)),
+        delta_(static_cast<const Real*>(saved.delta)),
         dq_(dq),
         dk_(dk),
         dv_(dv),
@@ -64,80 +122,71 @@ class Backward {
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
-        key_block_(std::min(setup.block.kv, gemm_.kc)),
-        query_block_(std::clamp<std::int64_t>(
-            setup.longest_queries(), 1,
-            setup.shape.head_size + setup.shape.value_size > kLargeSizes ? gemm_.kc / 2 : gemm_.kc)),
+        key_block_(block_of_passes<Real>(setup).kv),
+        query_block_(block_of_passes<Real>(setup).q),
         first_turn_(first_pieces(
-            setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
-            query_block_)),
-        delta_(static_cast<std::size_t>(element_count(setup.shape.lse))),
-        dq_transposed_(delta_.size() * static_cast<std::size_t>(setup.shape.head_size)),
-        turns_(first_turn_.back()) {
-    for_each_block([&](std::int64_t entry, std::int64_t head, Positions queries) {
-      const Problem p = setup_.problem(entry, head);
-      find_deltas(p, queries);
-      turns_.begin(turn_of(p, queries), next_keys(p, queries, 0));
-    });
+            queries, [&](std::int64_t e) { return setup_.q_length(e); }, query_block_)),
+        dq_transposed_(wanted == Wanted::all ? rows_held() * static_cast<std::size_t>(setup.shape.head_size)
+                                             : 0),
+        turns_(wanted == Wanted::all ? first_turn_.back() : 0) {
+    if (wanted == Wanted::all)
+      for_each_block(setup_, queries_, query_block_,
+                     [&](std::int64_t entry, std::int64_t head, Positions some) {
+                       const Problem p = setup_.problem(entry, head);
+                       turns_.begin(turn_of(p, some), next_keys(p, some, 0));
+                     });
   }
 
   std::int64_t key_block() const { return key_block_; }
+  std::int64_t query_block() const { return query_block_; }
 
-  /// dk and dv of some keys, and what they add to dq; then told(number of pairs).
-  template <class F>
-  void keys(std::int64_t entry, std::int64_t kv_head, Positions keys, F&& told) {
+  /// dk and dv of some keys, and what they add to dq where that is wanted. Returns the number of pairs.
+  std::int64_t keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
     try {
-      told(add_keys(entry, kv_head, keys));
+      return add_keys(entry, kv_head, keys);
     } catch (...) {
       turns_.fail();
       throw;
     }
   }
 
-  void finish() const {
+  /// dq of some queries. Returns the number of pairs.
+  std::int64_t queries(std::int64_t entry, std::int64_t head, Positions queries) const {
     const std::int64_t size = setup_.shape.head_size;
-    for_each_block([&](std::int64_t entry, std::int64_t head, Positions queries) {
-      const Problem p = setup_.problem(entry, head);
-      thread_local std::vector<Real> row;
-      row.resize(static_cast<std::size_t>(size));
-      for (std::int64_t i = queries.begin; i < queries.end; ++i) {
-        for (std::int64_t d = 0; d < size; ++d)
-          row[static_cast<std::size_t>(d)] = dq_of(p)[d * p.q_length + i];
-        dq_.store(entry, head, setup_.q_offsets, i, row.data(), size);
-      }
-    });
+    const Problem p = setup_.problem(entry, head);
+    thread_local TileMask mask;
+    thread_local NonFiniteRows<Real> finite_k;
+    Task t(*this, std::min(key_block_, p.kv_length));
+    std::fill_n(t.dq, size * query_block_, Real{0});
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
+    take_queries(p, queries, t);
+    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
+    for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
+      const Positions keys = block_of(b, key_block_, p.kv_length);
+      if (!mask.keys(keys)) continue;
+      take_keys(p, keys, finite_k, t);
+      differentiate_block(p, queries, keys, mask, t);
+      add_to_queries(p, queries, keys, finite_k, mask, t, t.dq, query_block_);
+    }
+    store_queries(p, queries, t.dq, query_block_);
+    return queries.count() * p.kv_length;
+  }
+
+  void finish() const {
+    for_each_block(setup_, queries_, query_block_,
+                   [&](std::int64_t entry, std::int64_t head, Positions queries) {
+                     const Problem p = setup_.problem(entry, head);
+                     store_queries(p, queries, dq_of(p) + queries.begin, p.q_length);
+                   });
   }
 
  private:
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-  // Head sizes, both together, of which a block of queries is kept shorter, so that caches hold it.
-  static constexpr std::int64_t kLargeSizes = 160;
 
-  template <class F>
-  void for_each_block(F&& f) const {
-    for_each_piece(
-        setup_.shape.entries, setup_.shape.heads, [&](std::int64_t e) { return setup_.q_length(e); },
-        query_block_, Order::first_first,
-        static_cast<double>(delta_.size()) *
-            static_cast<double>(setup_.shape.head_size + setup_.shape.value_size),
-        f);
-  }
-
-  // δ = Σ_d dout · out.
-  void find_deltas(const Problem& p, Positions queries) {
-    const std::int64_t size = setup_.shape.value_size;
-    const kernels::StridedMatrix dout = dout_of(p),
-                                 out = setup_.rows_of(saved_.out, p.entry, p.head, setup_.q_offsets);
-    thread_local std::vector<Real> left, right;
-    left.resize(static_cast<std::size_t>(size));
-    right.resize(left.size());
-    for (std::int64_t i = queries.begin; i < queries.end; ++i) {
-      load_row(dout, i, 0, size, left.data());
-      load_row(out, i, 0, size, right.data());
-      Real sum = 0;
-      for (std::size_t d = 0; d < left.size(); ++d) sum += left[d] * right[d];
-      delta_[static_cast<std::size_t>(p.first_row + i)] = sum;
-    }
+  std::size_t rows_held() const {
+    std::int64_t rows = 0;
+    for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e) rows += setup_.q_length(e);
+    return static_cast<std::size_t>(rows * (queries_.heads.end - queries_.heads.begin));
   }
 
   kernels::StridedMatrix dout_of(const Problem& p) const {
@@ -151,8 +200,9 @@ class Backward {
   }
 
   std::int64_t turn_of(const Problem& p, Positions queries) const {
-    return first_turn_[static_cast<std::size_t>(p.entry)] +
-           p.head * core::ceil_div(p.q_length, query_block_) + queries.begin / query_block_;
+    return first_turn_[static_cast<std::size_t>(p.entry - queries_.entries.begin)] +
+           (p.head - queries_.heads.begin) * core::ceil_div(p.q_length, query_block_) +
+           queries.begin / query_block_;
   }
   // The first block of keys from `block` on that the mask leaves to some of the queries.
   std::int64_t next_keys(const Problem& p, Positions queries, std::int64_t block) const {
@@ -188,10 +238,11 @@ class Backward {
                          delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
                          dk_at = memory.add(keys * dk_stride * kSize),
                          dv_at = memory.add(keys * dv_stride * kSize);
+      const std::int64_t dq_at =
+          memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);
       memory.take();
       k.bind(memory.at(k_at));
       v.bind(memory.at(v_at));
-      k_transposed.bind(memory.at(kt_at));
       q_transposed.bind(memory.at(qt_at));
       dout_transposed.bind(memory.at(dot_at));
       q.bind(memory.at(q_at));
@@ -205,6 +256,8 @@ class Backward {
       slopes = memory.at<Real>(slopes_at);
       dk = memory.at<Real>(dk_at);
       dv = memory.at<Real>(dv_at);
+      dq = memory.at<Real>(dq_at);
+      k_transposed_memory = memory.at(kt_at);
     }
 
     PackedA k, v, k_transposed;
@@ -212,9 +265,27 @@ class Backward {
     std::int64_t dk_stride, dv_stride;
     Real *weights, *gradients;          // of a group of keys; rows as the left factor wants them
     Real *lse, *delta, *bias, *slopes;  // of a block of queries
-    Real *dk, *dv;
+    Real *dk, *dv, *dq;                 // dq: transposed, rows of query_block_
+    std::byte* k_transposed_memory;
     ScratchLayout memory;
   };
+
+  void take_keys(const Problem& p, Positions keys, NonFiniteRows<Real>& finite_k, Task& t) const {
+    t.k.pack(part_of(p.k, keys.begin), keys.count());
+    t.v.pack(part_of(p.v, keys.begin), keys.count());
+    if (wanted_ == Wanted::keys) return;
+    t.k_transposed = PackedA(gemm_, gemm_.mr, keys.count());
+    t.k_transposed.bind(t.k_transposed_memory);
+    t.k_transposed.pack(transposed(finite_k.of(p.k, keys, setup_.shape.head_size)), setup_.shape.head_size);
+  }
+
+  void take_queries(const Problem& p, Positions queries, Task& t) const {
+    const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
+    t.q_transposed.pack(transposed(q), setup_.shape.head_size, queries.count());
+    t.dout_transposed.pack(transposed(dout), setup_.shape.value_size, queries.count());
+    std::copy_n(lse_ + p.first_row + queries.begin, queries.count(), t.lse);
+    std::copy_n(delta_ + p.first_row + queries.begin, queries.count(), t.delta);
+  }
 
   std::int64_t add_keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
@@ -226,17 +297,13 @@ class Backward {
     const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
     for (std::int64_t h = kv_head * heads; h < (kv_head + 1) * heads; ++h) {
       const Problem p = setup_.problem(entry, h);
-      if (h == kv_head * heads) {
-        t.k.pack(part_of(p.k, keys.begin), keys.count());
-        t.v.pack(part_of(p.v, keys.begin), keys.count());
-        t.k_transposed.pack(transposed(finite_k.of(p.k, keys, size)), size);
-      }
+      if (h == kv_head * heads) take_keys(p, keys, finite_k, t);
       for (std::int64_t b = 0; b * query_block_ < p.q_length; ++b)
         add_block(p, block_of(b, query_block_, p.q_length), keys, finite_k, t);
     }
     for (std::int64_t j = 0; j < keys.count(); ++j) {
-      dk_.store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dk + j * t.dk_stride, size);
-      dv_.store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dv + j * t.dv_stride, value_size);
+      dk_->store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dk + j * t.dk_stride, size);
+      dv_->store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dv + j * t.dv_stride, value_size);
     }
     return keys.count() * setup_.q_length(entry) * heads;
   }
@@ -244,23 +311,36 @@ class Backward {
   void add_block(const Problem& p, Positions queries, Positions keys, const NonFiniteRows<Real>& finite_k,
                  Task& t) {
     thread_local TileMask mask;
+    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
+    if (!mask.keys(keys)) return;
+    take_queries(p, queries, t);
+    differentiate_block(p, queries, keys, mask, t);
+    if (wanted_ == Wanted::keys) return;
+
+    const std::int64_t turn = turn_of(p, queries), mine = keys.begin / key_block_;
+    if (!turns_.wait(turn, mine)) return;
+    add_to_queries(p, queries, keys, finite_k, mask, t, dq_of(p) + queries.begin, p.q_length);
+    turns_.pass(turn, next_keys(p, queries, mine + 1));
+  }
+
+  // Whether a pair adds to gradients where a factor of its own is not finite.
+  bool attends(const Problem& p, Positions queries, Positions keys, const TileMask& mask, const Task& t,
+               std::int64_t key, std::int64_t query) const {
+    return mask.allowed(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
+           !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
+  }
+
+  // dS of a block, and what it adds to dk and dv where they are wanted. Keys and queries were taken.
+  void differentiate_block(const Problem& p, Positions queries, Positions keys, TileMask& mask,
+                           Task& t) const {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
-    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
-    if (!mask.keys(keys)) return;
-    const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
-    t.q_transposed.pack(transposed(q), size, count);
-    t.dout_transposed.pack(transposed(dout), value_size, count);
-    t.q.pack(finite_q.of(p.q, queries, size), count, size);
-    t.dout.pack(finite_dout.of(dout_of(p), queries, value_size), count, value_size);
-    std::copy_n(lse_ + p.first_row + queries.begin, count, t.lse);
-    std::copy_n(delta_.data() + p.first_row + queries.begin, count, t.delta);
-
-    const auto attends = [&](std::int64_t key, std::int64_t query) {
-      return mask.allowed(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
-             !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
-    };
+    const bool to_keys = wanted_ != Wanted::queries;
+    if (to_keys) {
+      t.q.pack(finite_q.of(p.q, queries, size), count, size);
+      t.dout.pack(finite_dout.of(dout_of(p), queries, value_size), count, value_size);
+    }
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
       const Positions rows{first, std::min(first + group_, keys.count())};
       const Positions pairs = mask.columns(rows);
@@ -275,35 +355,59 @@ class Backward {
           differentiate(p, queries, keys.begin + j, columns, mask.row(j), t, t.weights + at,
                         t.gradients + at);
         }
-        for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr) {
-          const std::int64_t some = std::min(gemm_.mr, rows.end - r), at = (r - rows.begin) * stride;
-          t.dout.add_range(t.weights + at, pairs.begin, pairs.end, some, 0, value_size,
-                           t.dv + r * t.dv_stride, t.dv_stride);
-          t.q.add_range(t.gradients + at, pairs.begin, pairs.end, some, 0, size, t.dk + r * t.dk_stride,
-                        t.dk_stride);
-        }
-        for (std::int64_t j = rows.begin; j < rows.end; ++j) {
-          const std::int64_t at = (j - rows.begin) * stride;
-          for (const std::int64_t i : finite_dout.rows())
-            if (attends(j, i)) finite_dout.add(i, t.weights[at + i], t.dv + j * t.dv_stride);
-          for (const std::int64_t i : finite_q.rows())
-            if (attends(j, i)) finite_q.add(i, t.gradients[at + i], t.dk + j * t.dk_stride);
-        }
+        if (to_keys) add_to_keys(p, queries, keys, rows, pairs, finite_q, finite_dout, mask, t);
       }
+      if (wanted_ == Wanted::keys) continue;
       for (std::int64_t j = rows.begin; j < rows.end; ++j)
         t.ds.put_row(j, t.gradients + (j - rows.begin) * stride, columns.begin, columns.end, count);
     }
+  }
 
-    const std::int64_t turn = turn_of(p, queries), mine = keys.begin / key_block_;
-    if (!turns_.wait(turn, mine)) return;
-    Real* const dq = dq_of(p) + queries.begin;
+  // dk and dv of some keys of a block.
+  void add_to_keys(const Problem& p, Positions queries, Positions keys, Positions rows, Positions pairs,
+                   const NonFiniteRows<Real>& finite_q, const NonFiniteRows<Real>& finite_dout,
+                   const TileMask& mask, Task& t) const {
+    const std::int64_t stride = gemm_.a_stride / kSize;
+    for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr) {
+      const std::int64_t some = std::min(gemm_.mr, rows.end - r), at = (r - rows.begin) * stride;
+      t.dout.add_range(t.weights + at, pairs.begin, pairs.end, some, 0, setup_.shape.value_size,
+                       t.dv + r * t.dv_stride, t.dv_stride);
+      t.q.add_range(t.gradients + at, pairs.begin, pairs.end, some, 0, setup_.shape.head_size,
+                    t.dk + r * t.dk_stride, t.dk_stride);
+    }
+    for (std::int64_t j = rows.begin; j < rows.end; ++j) {
+      const std::int64_t at = (j - rows.begin) * stride;
+      for (const std::int64_t i : finite_dout.rows())
+        if (attends(p, queries, keys, mask, t, j, i))
+          finite_dout.add(i, t.weights[at + i], t.dv + j * t.dv_stride);
+      for (const std::int64_t i : finite_q.rows())
+        if (attends(p, queries, keys, mask, t, j, i))
+          finite_q.add(i, t.gradients[at + i], t.dk + j * t.dk_stride);
+    }
+  }
+
+  // dqᵀ += kᵀ dSᵀ of a block; rows of `dq` are so far apart.
+  void add_to_queries(const Problem& p, Positions queries, Positions keys,
+                      const NonFiniteRows<Real>& finite_k, const TileMask& mask, const Task& t, Real* dq,
+                      std::int64_t dq_stride) const {
+    const std::int64_t size = setup_.shape.head_size;
     for (std::int64_t d = 0; d < size; d += gemm_.mr)
       t.ds.add_range(t.k_transposed.group(d / gemm_.mr), 0, keys.count(), std::min(gemm_.mr, size - d), 0,
-                     count, dq + d * p.q_length, p.q_length);
+                     queries.count(), dq + d * dq_stride, dq_stride);
     for (const std::int64_t j : finite_k.rows())
-      for (std::int64_t i = 0; i < count; ++i)
-        if (attends(j, i)) finite_k.add(j, t.ds.template element<Real>(j, i), dq + i, p.q_length);
-    turns_.pass(turn, next_keys(p, queries, mine + 1));
+      for (std::int64_t i = 0; i < queries.count(); ++i)
+        if (attends(p, queries, keys, mask, t, j, i))
+          finite_k.add(j, t.ds.template element<Real>(j, i), dq + i, dq_stride);
+  }
+
+  void store_queries(const Problem& p, Positions queries, const Real* dq, std::int64_t dq_stride) const {
+    const std::int64_t size = setup_.shape.head_size;
+    thread_local std::vector<Real> row;
+    row.resize(static_cast<std::size_t>(size));
+    for (std::int64_t i = 0; i < queries.count(); ++i) {
+      for (std::int64_t d = 0; d < size; ++d) row[static_cast<std::size_t>(d)] = dq[d * dq_stride + i];
+      dq_->store(p.entry, p.head, setup_.q_offsets, queries.begin + i, row.data(), size);
+    }
   }
 
   // Products of a key with queries to P and dS, in place.
@@ -321,39 +425,88 @@ class Backward {
 
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
+  Wanted wanted_;
+  Region queries_;
   const Saved& saved_;
-  const Real* lse_;
-  const RowWriter &dq_, &dk_, &dv_;
+  const Real *lse_, *delta_;
+  const RowWriter *dq_, *dk_, *dv_;
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
-  std::vector<Real> delta_, dq_transposed_;
+  std::vector<Real> dq_transposed_;
   OrderedAccumulation turns_;
 };
 
 template <class Real>
-void run(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
-         const RowWriter& dk, const RowWriter& dv, const PairProgress& tell) {
-  Backward<Real> pass(setup, plan, saved, dq, dk, dv);
-  Progress progress(tell, 2 * plan.work().dense_pairs);
+void run_keys(const CheckedArguments& setup, const MaskPlan& plan, Wanted wanted, const Region& keys,
+              double share, const Saved& saved, const RowWriter* dq, const RowWriter& dk, const RowWriter& dv,
+              const PairProgress& tell) {
+  Backward<Real> pass(setup, plan, wanted, setup.queries_of_keys(keys), saved, dq, &dk, &dv);
+  Progress progress(tell, 2 * pairs_of_keys(setup, keys));
   for_each_piece(
-      setup.shape.entries, setup.shape.kv_heads, [&](std::int64_t e) { return setup.kv_length(e); },
-      pass.key_block(), Order::first_first, 3 * plan.nanoseconds(setup),
-      [&](std::int64_t entry, std::int64_t kv_head, Positions keys) {
-        pass.keys(entry, kv_head, keys, [&](std::int64_t pairs) { progress.add(2 * pairs); });
+      keys, [&](std::int64_t e) { return setup.kv_length(e); }, pass.key_block(), Order::first_first,
+      3 * share * plan.nanoseconds(setup),
+      [&](std::int64_t entry, std::int64_t kv_head, Positions some) {
+        progress.add(2 * pass.keys(entry, kv_head, some));
       });
-  pass.finish();
+  if (wanted == Wanted::all) pass.finish();
 }
+
+template <class Real>
+void run_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
+                 const Saved& saved, const RowWriter& dq, const PairProgress& tell) {
+  const Backward<Real> pass(setup, plan, Wanted::queries, queries, saved, &dq, nullptr, nullptr);
+  Progress progress(tell, 2 * pairs_of_queries(setup, queries));
+  for_each_piece(
+      queries, [&](std::int64_t e) { return setup.q_length(e); }, pass.query_block(), Order::last_first,
+      2 * share * plan.nanoseconds(setup),
+      [&](std::int64_t entry, std::int64_t head, Positions some) {
+        progress.add(2 * pass.queries(entry, head, some));
+      });
+}
+
+bool is_wide(const CheckedArguments& setup) { return setup.shape.arithmetic == DType::float64; }
 
 }  // namespace
 
-void backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
-              const RowWriter& dk, const RowWriter& dv, const PairProgress& progress) {
-  if (setup.shape.arithmetic == DType::float64)
-    run<double>(setup, plan, saved, dq, dk, dv, progress);
+void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
+                 const ArrayView& out, void* delta) {
+  if (is_wide(setup))
+    find_deltas_as(setup, queries, dout, out, static_cast<double*>(delta));
   else
-    run<float>(setup, plan, saved, dq, dk, dv, progress);
+    find_deltas_as(setup, queries, dout, out, static_cast<float*>(delta));
+}
+
+void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
+              const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
+              const PairProgress& progress) {
+  if (is_wide(setup))
+    run_keys<double>(setup, plan, Wanted::all, keys, share, saved, &dq, dk, dv, progress);
+  else
+    run_keys<float>(setup, plan, Wanted::all, keys, share, saved, &dq, dk, dv, progress);
+}
+
+void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
+                      const Saved& saved, const RowWriter& dk, const RowWriter& dv,
+                      const PairProgress& progress) {
+  if (is_wide(setup))
+    run_keys<double>(setup, plan, Wanted::keys, keys, share, saved, nullptr, dk, dv, progress);
+  else
+    run_keys<float>(setup, plan, Wanted::keys, keys, share, saved, nullptr, dk, dv, progress);
+}
+
+void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
+                         double share, const Saved& saved, const RowWriter& dq,
+                         const PairProgress& progress) {
+  if (is_wide(setup))
+    run_queries<double>(setup, plan, queries, share, saved, dq, progress);
+  else
+    run_queries<float>(setup, plan, queries, share, saved, dq, progress);
+}
+
+BlockShape gradient_block(const CheckedArguments& setup) {
+  return is_wide(setup) ? block_of_passes<double>(setup) : block_of_passes<float>(setup);
 }
 
 }  // namespace ejk::attn

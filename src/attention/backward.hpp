@@ -1,4 +1,4 @@
-// The backward pass of all problems.
+// The backward pass: of all problems, or of some keys or queries.
 #pragma once
 
 #include "attention/problem.hpp"
@@ -6,15 +6,33 @@
 
 namespace ejk::attn {
 
-/// What the backward pass begins with. dout and out are (B, heads, positions, elements); lse is in the order
-/// of setup.shape.lse, of the arithmetic's dtype.
+/// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows that
+/// setup holds, of the arithmetic's dtype.
 struct Saved {
-  ArrayView dout, out;
-  const void* lse;
+  ArrayView dout;
+  const void *lse, *delta;
 };
 
-/// Writes dq, dk, dv, shaped as q, k, v.
-void backward(const CheckedArguments& setup, const MaskPlan& plan, const Saved& saved, const RowWriter& dq,
-              const RowWriter& dk, const RowWriter& dv, const PairProgress& progress);
+/// δ = Σ_d dout · out of some queries, to where setup holds their rows. dout and out are (B, heads, positions,
+/// elements).
+void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
+                 const ArrayView& out, void* delta);
+
+/// Of all keys of some key/value heads dk and dv, and of their query heads dq: shaped as k, v and q. `share`: of
+/// the work for all heads.
+void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
+              const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
+              const PairProgress& progress);
+
+/// dk and dv of some keys, which begin at a multiple of gradient_block(): the same bits.
+void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
+                      const Saved& saved, const RowWriter& dk, const RowWriter& dv,
+                      const PairProgress& progress);
+/// dq of some queries, which do so too: the same bits.
+void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
+                         double share, const Saved& saved, const RowWriter& dq, const PairProgress& progress);
+
+/// Queries and keys that are computed together: whether others are does not matter to them.
+BlockShape gradient_block(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

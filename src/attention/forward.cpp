@@ -33,13 +33,16 @@ class Forward {
         lse_(static_cast<Real*>(lse)),
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
         split_(weights_in_parts(setup)),
-        gemm_(split_ ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>()),
+        gemm_(weights_gemm(setup)),
         softmax_(softmax_of<Real>()),
-        group_(group_rows(score_gemm_, gemm_)),
+        group_(group_of(setup)),
         key_block_(std::min(setup.block.kv, gemm_of<Real>().kc)),
         stride_(gemm_of<Real>().a_stride / kSize) {}
 
   std::int64_t group() const { return group_; }
+  static std::int64_t group_of(const CheckedArguments& setup) {
+    return group_rows(gemm_of<Real>(setup.q.dtype, setup.k.dtype), weights_gemm(setup));
+  }
 
   /// Returns the number of pairs of the rows, computed or not.
   std::int64_t rows(std::int64_t entry, std::int64_t head, Positions queries) const {
@@ -128,6 +131,10 @@ class Forward {
            kernels::active_for_bf16().products.bf16_rate > 2 * kParts;
   }
 
+  static const kernels::Gemm& weights_gemm(const CheckedArguments& setup) {
+    return weights_in_parts(setup) ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>();
+  }
+
   // Products of a row to weights, in place.
   void weigh(const Sums& sums, std::int64_t r, Real* row, Positions columns, const Real* bias,
              const mask::Word* bits) const {
@@ -198,26 +205,36 @@ class Forward {
 };
 
 template <class Real>
-void run(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
-         const PairProgress& tell) {
+void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
+         const RowWriter& out, void* lse, const PairProgress& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
-  Progress progress(tell, plan.work().dense_pairs);
+  Progress progress(tell, pairs_of_queries(setup, queries));
   for_each_piece(
-      setup.shape.entries, setup.shape.heads, [&](std::int64_t e) { return setup.q_length(e); },
-      rows_of_task(setup, pass.group()), Order::last_first, plan.nanoseconds(setup),
-      [&](std::int64_t entry, std::int64_t head, Positions queries) {
-        progress.add(pass.rows(entry, head, queries));
+      queries, [&](std::int64_t e) { return setup.q_length(e); }, rows_of_task(setup, queries, pass.group()),
+      Order::last_first, share * plan.nanoseconds(setup),
+      [&](std::int64_t entry, std::int64_t head, Positions some) {
+        progress.add(pass.rows(entry, head, some));
       });
 }
 
 }  // namespace
 
+void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
+             const RowWriter& out, void* lse, const PairProgress& progress) {
+  if (setup.shape.arithmetic == DType::float64)
+    run<double>(setup, plan, queries, share, out, lse, progress);
+  else
+    run<float>(setup, plan, queries, share, out, lse, progress);
+}
+
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
              const PairProgress& progress) {
-  if (setup.shape.arithmetic == DType::float64)
-    run<double>(setup, plan, out, lse, progress);
-  else
-    run<float>(setup, plan, out, lse, progress);
+  forward(setup, plan, setup.all_queries(), 1, out, lse, progress);
+}
+
+std::int64_t rows_together(const CheckedArguments& setup) {
+  return setup.shape.arithmetic == DType::float64 ? Forward<double>::group_of(setup)
+                                                  : Forward<float>::group_of(setup);
 }
 
 }  // namespace ejk::attn

@@ -6,8 +6,16 @@
 
 namespace ejk::attn {
 
-/// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype).
+/// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype, of the rows
+/// that setup holds) of some queries, which begin at a multiple of rows_together(). `share`: of the work for all
+/// of them.
+void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
+             const RowWriter& out, void* lse, const PairProgress& progress);
+/// Of all queries.
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
              const PairProgress& progress);
+
+/// Queries that are computed together: whether others are does not matter to them.
+std::int64_t rows_together(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

@@ -20,12 +20,6 @@
 
 namespace ejk::attn {
 
-/// Positions [begin, end).
-struct Positions {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t count() const { return end - begin; }
-};
-
 /// Block `block` of `size` positions, of `length` in all.
 inline Positions block_of(std::int64_t block, std::int64_t size, std::int64_t length) {
   return {block * size, std::min((block + 1) * size, length)};

@@ -14,6 +14,7 @@
 #include "attention/check.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/attention_team.hpp"
 #include "ejk/threads.hpp"
 #include "mask/scan.hpp"
 
@@ -27,7 +28,9 @@ std::int64_t bounded(double bytes) {
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(core::kMostBytes)));
 }
 
-// What all threads work in: some queries and keys in the forms of both passes' products, and a tile between
+}  // namespace
+
+// Some queries and keys in the forms of both passes' products, and a tile between
 // them.
 std::int64_t thread_bytes(const CheckedArguments& s) {
   constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
@@ -44,7 +47,8 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
 }
 
 // Masks, a byte a block of every mask that is kept apart, and what reading them takes.
-std::int64_t mask_bytes(const CheckedArguments& s, const MaskSet& masks) {
+std::int64_t Plan::mask_bytes() const {
+  const CheckedArguments& s = setup;
   if (masks.empty()) return 0;
   double states = 0;
   for (std::int64_t e = 0; e < masks.distinct_entries(); ++e)
@@ -57,14 +61,7 @@ std::int64_t mask_bytes(const CheckedArguments& s, const MaskSet& masks) {
                              scan.value_or(core::kMostBytes)});
 }
 
-// lse and what goes with it, the sums of dq, and out, where a forward pass has to be run for it.
-std::int64_t gradient_bytes(const Plan& plan) {
-  const Sizes& s = plan.setup.shape;
-  if (!plan.setup.gradients) return 0;
-  const std::int64_t lse = byte_count(s.lse, s.arithmetic);
-  return core::sum_of_bytes({lse, lse, byte_count(plan.types.q.shape, s.arithmetic),
-                             plan.types.out ? 0 : byte_count(s.out, s.arithmetic)});
-}
+namespace {
 
 DType checked_result(DType dtype) {
   if (is_float(dtype)) return dtype;
@@ -116,11 +113,9 @@ std::int64_t AttentionPlan::result_bytes() const {
   return all;
 }
 
-std::int64_t AttentionPlan::work_bytes() const {
-  const attn::Plan& p = *plan_;
-  return core::sum_of_bytes(
-      {attn::thread_bytes(p.setup), attn::mask_bytes(p.setup, p.masks), attn::gradient_bytes(p)});
-}
+std::int64_t AttentionPlan::work_bytes() const { return AttentionDivision(*this, 1).work_bytes(0); }
+
+std::int64_t AttentionPlan::mask_bytes() const { return plan_->mask_bytes(); }
 
 // Rows of the reference, and for gradients lse, δ and a forward pass.
 std::int64_t AttentionPlan::check_bytes() const {

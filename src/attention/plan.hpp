@@ -1,6 +1,7 @@
 // What an AttentionPlan holds: checked arguments, the masks and, once they are read, their blocks.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -10,6 +11,11 @@
 
 namespace ejk::attn {
 
+class ComputedPairs;
+
+/// What all threads work in.
+std::int64_t thread_bytes(const CheckedArguments& setup);
+
 struct Plan {
   /// Throws what the constructor of AttentionPlan throws.
   Plan(const AttentionTypes& arguments, const AttentionSettings& wanted);
@@ -18,6 +24,11 @@ struct Plan {
 
   /// Reads the masks, the first time.
   const MaskPlan& blocks() const;
+  /// Memory that they and reading them take.
+  std::int64_t mask_bytes() const;
+
+  /// The pairs of their blocks, for divisions; counted the first time.
+  const ComputedPairs& pairs() const;
 
   AttentionTypes types;
   AttentionSettings settings;
@@ -29,6 +40,8 @@ struct Plan {
  private:
   mutable std::once_flag read_;
   mutable std::optional<MaskPlan> blocks_;
+  mutable std::once_flag counted_;
+  mutable std::shared_ptr<const ComputedPairs> pairs_;
 };
 
 }  // namespace ejk::attn

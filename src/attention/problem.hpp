@@ -16,6 +16,12 @@
 
 namespace ejk::attn {
 
+/// Positions [begin, end).
+struct Positions {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+};
+
 /// One query head of one entry.
 struct Problem {
   std::int64_t entry = 0, head = 0, kv_head = 0;
@@ -23,6 +29,22 @@ struct Problem {
   kernels::StridedMatrix q, k, v;    // (positions, elements)
   kernels::StridedMatrix bias = {};  // (queries, keys); data null: none
   std::int64_t first_row = 0;        // of its queries in lse, which has them one after the other
+};
+
+/// Some positions of some heads of some entries: those that an entry has. They are part of an entry's alone
+/// where there is one entry, and one head.
+struct Region {
+  IndexRange entries, heads, positions;
+
+  Positions positions_of(std::int64_t length) const {
+    return {std::min(positions.begin, length), std::min(positions.end, length)};
+  }
+};
+
+/// Where lse, or a part of it, has the rows of an entry and head: one after the other, entries and heads so far
+/// apart.
+struct RowSteps {
+  std::int64_t first = 0, entry = 0, head = 0;
 };
 
 /// What shapes and dtypes decide.
@@ -46,6 +68,7 @@ struct CheckedArguments {
       false;  // query head h uses key head h mod G, not h / (H / G); forward passes alone know it
   Sizes shape;
   bool gradients = false;  // are wanted
+  RowSteps row_steps;      // of lse, or the part of it that is held
 
   bool packed() const { return layout == AttentionLayout::thd; }
   std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
@@ -54,8 +77,30 @@ struct CheckedArguments {
   std::int64_t longest_keys() const { return longest(shape.entries, &CheckedArguments::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
   std::int64_t problems() const { return shape.entries * shape.heads; }
+  Region all_queries() const { return {{0, shape.entries}, {0, shape.heads}, {0, q.shape[2]}}; }
+  Region all_keys() const { return {{0, shape.entries}, {0, shape.kv_heads}, {0, k.shape[2]}}; }
+  /// The query heads of key/value heads, and all of their positions.
+  Region queries_of_keys(const Region& keys) const {
+    return {keys.entries, {keys.heads.begin * group(), keys.heads.end * group()}, {0, q.shape[2]}};
+  }
+  /// The key/value heads of query heads, and all of their positions.
+  Region keys_of_queries(const Region& queries) const {
+    return {queries.entries,
+            {queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()},
+            {0, k.shape[2]}};
+  }
 
   Problem problem(std::int64_t entry, std::int64_t head) const;
+
+  /// From here on lse, and what goes with it, is held of these queries alone.
+  void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
+  /// Where they are then; and how many.
+  RowSteps steps_of(const Region& queries) const;
+  std::int64_t first_row(const RowSteps& steps, std::int64_t entry, std::int64_t head) const {
+    return steps.first + head * steps.head +
+           (packed() ? q_offsets[static_cast<std::size_t>(entry)] : entry * steps.entry);
+  }
+  std::int64_t rows(const Region& queries) const;
 
   /// The rows of one entry and head in an array of (B, heads, positions, elements), which `array` is seen as.
   kernels::StridedMatrix rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
@@ -82,6 +127,20 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
 enum class SavedResults { taken, ignored };
 CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
                        const AttentionArrays& arrays, SavedResults saved = SavedResults::taken);
+
+/// The elements of a box of an array, seen as all of it: only what lies in the box may be looked at.
+ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Shape& shape);
+
+/// The same; throws Error{input} about `name` for elements of another type.
+ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& box,
+                       const ArrayView& elements);
+
+/// As bound(), with a box of each array.
+CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
+                               const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays);
+
+/// The tokens of a region, of packed sequences.
+Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets);
 
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
@@ -130,11 +189,13 @@ class MaskPlan {
 
   const AttentionWork& work() const { return work_; }
 
-  /// What the forward pass takes one thread, about.
+  /// What the forward pass of so many pairs and queries takes one thread, about; and that of all.
+  static double nanoseconds(const CheckedArguments& setup, double computed_pairs, double rows) {
+    return computed_pairs * (2 + static_cast<double>(setup.shape.head_size + setup.shape.value_size) / 20) +
+           rows * static_cast<double>(setup.shape.value_size);
+  }
   double nanoseconds(const CheckedArguments& setup) const {
-    return static_cast<double>(work_.computed_pairs) *
-               (2 + static_cast<double>(setup.shape.head_size + setup.shape.value_size) / 20) +
-           static_cast<double>(work_.rows) * static_cast<double>(setup.shape.value_size);
+    return nanoseconds(setup, static_cast<double>(work_.computed_pairs), static_cast<double>(work_.rows));
   }
 
  private:

@@ -22,6 +22,16 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
+  /// A box of an array of this shape: only rows that lie in it are written.
+  RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
+            const Shape& shape, std::optional<DType> rounded_first = std::nullopt)
+      : setup_(setup), rounded_first_(rounded_first) {
+    const ArrayView part{elements.data, elements.dtype, elements.shape};
+    const ArrayView whole = seen_as_whole(part, box, shape);
+    view_ = in_one_form(whole, setup.layout);
+    data_ = elements.data + (whole.data - part.data);
+  }
+
   /// Elements of one position of an entry and head, side by side.
   template <class Real>
   void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,

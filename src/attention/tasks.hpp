@@ -30,26 +30,26 @@ class Progress {
   std::mutex mutex_;
 };
 
-/// How many pieces of `rows` positions come before each entry, and at last all: `length` tells an entry's
-/// positions, every piece is there for each of `heads` heads.
+/// How many pieces of `rows` positions come before each entry of a region, and at last all: `length` tells an
+/// entry's positions, every piece is there for each head.
 template <class Length>
-std::vector<std::int64_t> first_pieces(std::int64_t entries, std::int64_t heads, Length&& length,
-                                       std::int64_t rows) {
+std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, std::int64_t rows) {
+  const std::int64_t heads = region.heads.end - region.heads.begin;
   std::vector<std::int64_t> first{0};
-  for (std::int64_t e = 0; e < entries; ++e)
-    first.push_back(first.back() + core::ceil_div(length(e), rows) * heads);
+  for (std::int64_t e = region.entries.begin; e < region.entries.end; ++e)
+    first.push_back(first.back() + core::ceil_div(region.positions_of(length(e)).count(), rows) * heads);
   return first;
 }
 
 /// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
 /// that they stay in a core's cache and all threads have several tasks. No result depends on it.
-inline std::int64_t rows_of_task(const CheckedArguments& setup, std::int64_t group) {
+inline std::int64_t rows_of_task(const CheckedArguments& setup, const Region& queries, std::int64_t group) {
   constexpr std::int64_t kRows = 512, kFewRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
   const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
   std::int64_t rows = std::clamp(kBytes / row_bytes, kFewRows, kRows);
   const auto tasks = [&] {
     const auto length = [&](std::int64_t e) { return setup.q_length(e); };
-    return first_pieces(setup.shape.entries, setup.shape.heads, length, rows).back();
+    return first_pieces(queries, length, rows).back();
   };
   while (rows > kFewRows && tasks() < kTasks * threads()) rows /= 2;
   return std::max<std::int64_t>(1, rows / group) * group;
@@ -58,19 +58,38 @@ inline std::int64_t rows_of_task(const CheckedArguments& setup, std::int64_t gro
 /// Of pieces of one entry: the last queries have the most to do under a causal mask, and the first keys.
 enum class Order { first_first, last_first };
 
-/// f(entry, head, positions) for all pieces of `rows` positions of every entry, of `heads` heads; `length`
-/// tells an entry's. Pieces are dealt out in order; all of them take one thread about `work` nanoseconds.
+/// f(entry, head, positions) for all pieces of `rows` positions of a region, from its first position on;
+/// `length` tells an entry's. Pieces are dealt out in order; all of them take one thread about `work`
+/// nanoseconds.
 template <class Length, class F>
-void for_each_piece(std::int64_t entries, std::int64_t heads, Length&& length, std::int64_t rows, Order order,
-                    double work, F&& f) {
-  const std::vector<std::int64_t> first = first_pieces(entries, heads, length, rows);
+void for_each_piece(const Region& region, Length&& length, std::int64_t rows, Order order, double work,
+                    F&& f) {
+  const std::int64_t heads = region.heads.end - region.heads.begin;
+  const std::vector<std::int64_t> first = first_pieces(region, length, rows);
   core::parallel_for(first.back(), work, [&](std::int64_t n) {
     const auto after = std::upper_bound(first.begin(), first.end(), n);
-    const std::int64_t entry = after - first.begin() - 1, in_entry = n - after[-1];
+    const std::int64_t entry = region.entries.begin + (after - first.begin() - 1), in_entry = n - after[-1];
     const std::int64_t pieces = (*after - after[-1]) / heads, piece = in_entry / heads;
-    f(entry, in_entry % heads,
-      block_of(order == Order::last_first ? pieces - 1 - piece : piece, rows, length(entry)));
+    const Positions all = region.positions_of(length(entry));
+    const Positions some =
+        block_of(order == Order::last_first ? pieces - 1 - piece : piece, rows, all.count());
+    f(entry, region.heads.begin + in_entry % heads, Positions{all.begin + some.begin, all.begin + some.end});
   });
+}
+
+/// Pairs of a query and a key of its entry, of a region of queries.
+inline std::int64_t pairs_of_queries(const CheckedArguments& setup, const Region& queries) {
+  std::int64_t pairs = 0;
+  for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
+    pairs += queries.positions_of(setup.q_length(e)).count() * setup.kv_length(e);
+  return pairs * (queries.heads.end - queries.heads.begin);
+}
+/// The same of a region of keys, for all query heads.
+inline std::int64_t pairs_of_keys(const CheckedArguments& setup, const Region& keys) {
+  std::int64_t pairs = 0;
+  for (std::int64_t e = keys.entries.begin; e < keys.entries.end; ++e)
+    pairs += keys.positions_of(setup.kv_length(e)).count() * setup.q_length(e);
+  return pairs * (keys.heads.end - keys.heads.begin) * setup.group();
 }
 
 }  // namespace ejk::attn

@@ -56,6 +56,7 @@ const std::map<std::string, std::string> kPublic{
     {"tiling", "matmul"},
     {"attention", "attention"},
     {"attention_check", "attention"},
+    {"attention_team", "attention"},
     {"check", "check"},
     {"array_math", "arrays"},
     {"against", "verify"},

@@ -9,14 +9,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "against.hpp"
 #include "commands.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/attention_team.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
 #include "masks.hpp"
+#include "parts.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -118,52 +121,105 @@ void add_times(Report& report, const AttentionWork& work, double flop) {
       .add("instruction_set", "instruction set", instruction_set());
 }
 
-Answer run(const AttentionWords& words, Job& job) {
-  if (words.out.empty() != words.lse.empty())
-    throw Error(Error::Kind::usage,
-                "--out and --lse must be given together: both come from one forward pass");
-  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  Operands& in = r.inputs;
-  const auto type = [](const HeldInput& input) { return type_of(*input.source); };
-  const AttentionPlan plan =
-      naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
-  Report report;
-  for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
-  append(report, describe(plan));
-  std::vector<HeldInput> given =
-      job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
+// A member's boxes of the results, and their elements.
+using Parts = std::vector<std::vector<OutputPart>>;  // of each result
 
-  std::int64_t held = r.masks.held_bytes;
-  for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
-  for (const HeldInput& input : given) held += input.bytes_to_hold();
-  const std::int64_t peak =
-      2 * kPieceBytes + held + plan.result_bytes() + plan.work_bytes() +
-      std::max(words.check ? plan.check_bytes() : 0, words.against.given() ? plan.compare_bytes() : 0);
-  if (job.is_dry_run()) {
-    job.require_memory(peak);
-    add_work(report, plan.work(), r.masks);
-  }
-  if (job.plan(report, peak)) return Answer::yes;
+// The inputs' boxes that a part takes. What was held before is let go first.
+AttentionArrays read_boxes(Operands& in, const AttentionOperands<ArrayBox>& boxes) {
+  for (HeldInput* input : in.all()) input->held = Array();
+  const auto maybe = [](HeldInput& input, const std::optional<ArrayBox>& box) {
+    return box ? std::optional(input.view(*box)) : std::nullopt;
+  };
+  return {in.q.view(boxes.q),         in.k.view(boxes.k),         in.v.view(boxes.v),
+          maybe(in.bias, boxes.bias), maybe(in.dout, boxes.dout), maybe(in.out, boxes.out),
+          maybe(in.lse, boxes.lse)};
+}
 
-  const AttentionArrays arrays = job.phase(
-      Phase::read, [&] { return in.each<ArrayView>([](HeldInput& input) { return input.view(); }); });
-  std::vector<Array> results;
-  std::vector<MutableArrayView> into;
-  for (const PlannedArray& result : plan.results()) {
-    results.emplace_back(result.type.dtype, result.type.shape);
-    into.push_back(results.back().mutable_view());
-  }
+// What reading the boxes of a member's parts holds at most, as far as inputs are not mapped.
+std::int64_t bytes_to_hold(Operands& in, const AttentionDivision& division, std::int64_t member) {
+  std::map<const HeldInput*, std::int64_t> most;
+  const auto see = [&](const HeldInput& input, const std::optional<ArrayBox>& box) {
+    if (!box || input.bytes_to_hold() == 0) return;
+    std::int64_t& bytes = most[&input];
+    bytes = std::max(bytes, byte_count(box->count, input.source->dtype()));
+  };
+  for (std::int64_t round = 0; round < division.rounds(); ++round)
+    for (const AttentionPart& part : division.parts(member, round)) {
+      const AttentionOperands<ArrayBox> boxes = division.needs(part);
+      see(in.q, boxes.q);
+      see(in.k, boxes.k);
+      see(in.v, boxes.v);
+      see(in.bias, boxes.bias);
+      see(in.dout, boxes.dout);
+      see(in.out, boxes.out);
+      see(in.lse, boxes.lse);
+    }
+  std::int64_t all = 0;
+  for (const auto& [input, bytes] : most) all += bytes;
+  return all;
+}
+
+// Computes this member's parts; all members call it.
+AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, Operands& in,
+                        Parts& made, Job& job) {
+  AttentionTeamwork teamwork(division, job.team);
+  made.resize(plan.results().size());
   const auto progress = job.progress();
-  const AttentionWork work = job.phase(Phase::compute, [&] { return plan.run(arrays, into, progress); });
-  add_work(report, work, r.masks);
-  add_times(report, work, plan.flop());
-
-  std::vector<ArrayView> views;
-  std::vector<Output> outputs;
-  for (std::size_t n = 0; n < results.size(); ++n) {
-    views.push_back(results[n].view());
-    outputs.push_back({plan.results()[n].name, make_source(views.back()), {}});
+  for (std::int64_t round = 0; round < division.rounds(); ++round) {
+    for (const AttentionPart& part : division.parts(job.team.rank(), round)) {
+      const AttentionArrays arrays =
+          job.phase(Phase::read, [&] { return read_boxes(in, division.needs(part)); });
+      std::vector<Array> held;
+      std::vector<MutableArrayView> into;
+      const std::vector<std::optional<ArrayBox>> boxes = division.makes(part);
+      for (std::size_t n = 0; n < boxes.size(); ++n) {
+        held.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
+        into.push_back(held.back().mutable_view());
+      }
+      job.phase(Phase::compute, [&] { teamwork.run(part, arrays, into, progress); });
+      for (std::size_t n = 0; n < boxes.size(); ++n)
+        if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(held[n]))});
+    }
+    job.phase(Phase::compute, [&] { teamwork.end_round(); });
   }
+  return job.phase(Phase::compute, [&] { return teamwork.work(); });
+}
+
+// Results as they are delivered: whole where one has made them all.
+std::vector<Output> outputs_of(const AttentionPlan& plan, Parts made, const Team& team) {
+  std::vector<Output> outputs;
+  for (std::size_t n = 0; n < made.size(); ++n) {
+    const PlannedArray& result = plan.results()[n];
+    if (team.is_alone())
+      outputs.push_back({result.name, made[n].at(0).elements, {}});
+    else
+      outputs.push_back(output_in_parts(result.name, result.type, std::move(made[n])));
+  }
+  return outputs;
+}
+
+// --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
+// give it their parts. True where nothing was found.
+bool judge(const AttentionWords& words, const AttentionPlan& plan, Operands& in,
+           std::vector<HeldInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
+  if (!words.check && !words.against.given()) return true;
+  std::vector<Array> gathered;
+  std::vector<ArrayView> views;
+  job.phase(Phase::read, [&] {
+    for (const Output& output : outputs) {
+      if (!job.team.is_alone()) gathered.push_back(gather_parts(job.team, output));
+      views.push_back(job.team.is_alone() ? output.source->mapped().value() : gathered.back().view());
+    }
+  });
+  if (!job.team.is_first()) return true;
+  const AttentionArrays arrays = job.phase(Phase::read, [&] {
+    return in.each<ArrayView>([&](HeldInput& input) {
+      // One member has read all of it before.
+      if (job.team.is_alone() && input.held.size() > 0) return input.held.view();
+      input.held = Array();
+      return input.view();
+    });
+  });
   bool passed = true;
   if (words.check) {
     const AttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, views); });
@@ -182,6 +238,71 @@ Answer run(const AttentionWords& words, Job& job) {
     passed = passed && against.agrees();
     add_against(report, words.against, against);
   }
+  return passed;
+}
+
+Answer run(const AttentionWords& words, Job& job) {
+  if (words.out.empty() != words.lse.empty())
+    throw Error(Error::Kind::usage,
+                "--out and --lse must be given together: both come from one forward pass");
+  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
+  Operands& in = r.inputs;
+  const auto type = [](const HeldInput& input) { return type_of(*input.source); };
+  const AttentionPlan plan =
+      naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
+  Report report;
+  for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
+  append(report, describe(plan));
+  std::vector<HeldInput> given =
+      job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
+
+  // Who does what is known from the masks.
+  const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
+  if (!job.team.is_alone()) job.require_memory(always + plan.mask_bytes());
+  const AttentionDivision division =
+      job.phase(Phase::compute, [&] { return AttentionDivision(plan, job.team.size()); });
+  // Beside its parts rank 0 holds what --check and --against look at.
+  const auto judged = [&](std::int64_t members) {
+    if (!words.check && !words.against.given()) return std::int64_t{0};
+    std::int64_t held = 0;
+    if (members > 1) {
+      held = plan.result_bytes();
+      for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
+    }
+    for (const HeldInput& input : given) held += input.bytes_to_hold();
+    return held +
+           std::max(words.check ? plan.check_bytes() : 0, words.against.given() ? plan.compare_bytes() : 0);
+  };
+  const auto peak_of = [&](const AttentionDivision& among, std::int64_t member, std::int64_t results) {
+    return always + bytes_to_hold(in, among, member) + results + among.work_bytes(member) +
+           (member == 0 ? judged(among.members()) : 0);
+  };
+  const auto shares_of = [&](const AttentionDivision& among) {
+    std::vector<WorkShare> shares;
+    for (std::int64_t m = 0; m < among.members(); ++m) {
+      shares.push_back(among.share(m));
+      shares.back().peak_bytes = peak_of(among, m, shares.back().written_bytes);
+    }
+    return shares;
+  };
+  std::int64_t peak = 0;
+  if (job.team.is_alone())
+    peak = peak_of(division, 0, plan.result_bytes());
+  else
+    for (const WorkShare& share : shares_of(division)) peak = std::max(peak, share.peak_bytes);
+  if (job.is_dry_run()) {
+    job.require_memory(peak);
+    add_work(report, plan.work(), r.masks);
+  }
+  const auto divided = [&](std::int64_t members) { return shares_of(AttentionDivision(plan, members)); };
+  if (job.plan(report, peak, divided)) return Answer::yes;
+
+  Parts made;
+  const AttentionWork work = run_parts(plan, division, in, made, job);
+  add_work(report, work, r.masks);
+  add_times(report, work, plan.flop());
+  const std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
+  const bool passed = judge(words, plan, in, given, outputs, report, job);
   job.deliver(std::move(report), outputs);
   return passed ? Answer::yes : Answer::no;
 }

@@ -1,0 +1,93 @@
+// Attention by a team: a plan's work in parts, each of which takes boxes of the inputs and makes boxes of the
+// results.
+//
+// Forward, and for gradients where there are enough key/value heads, a member has a run of the order (entry, head,
+// queries) or (entry, key/value head), and needs nothing of the others. Where heads are few, gradients are divided
+// along the sequence, in two rounds: lse and δ of some queries, which go to who needs them; then dk and dv of some
+// keys, with all queries, and dq of some queries, with all keys. That makes scores and dP twice, 7 products
+// instead of 5; which of the two takes less time is known from the masks. All bits are those of the plan's own
+// run(), however many members there are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ejk/attention.hpp"
+#include "ejk/team.hpp"
+
+namespace ejk {
+
+namespace attn {
+struct Division;
+}
+
+/// Some positions of some heads of some entries: all positions, unless there is one entry and one head.
+struct AttentionPart {
+  enum class Makes {
+    out,        // out and lse of queries
+    gradients,  // dq, dk and dv of key/value heads
+    saved,      // lse and δ of queries, for the second round
+    dk_dv,      // of keys
+    dq,         // of queries
+  };
+  Makes makes = Makes::out;
+  IndexRange entries;
+  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads
+  IndexRange positions;  // within each entry; those beyond its end are none
+  double share = 1;      // of the work for all that is made in this way
+};
+
+/// Who of a team does what: the same on all members, and known before there are elements.
+class AttentionDivision {
+ public:
+  /// Of a plan's work among `members`. For more than one the masks are read, as by work().
+  AttentionDivision(const AttentionPlan& plan, std::int64_t members);
+
+  std::int64_t members() const;
+  /// 1; 2 where gradients are divided along the sequence.
+  std::int64_t rounds() const;
+  /// What a member does in a round, in this order; of members by ranks, all of it in the order of entries and
+  /// heads.
+  std::vector<AttentionPart> parts(std::int64_t member, std::int64_t round) const;
+
+  /// The boxes of the arrays that a part takes; empty, or none, where it takes nothing of one.
+  AttentionOperands<ArrayBox> needs(const AttentionPart& part) const;
+  /// The boxes of the plan's results that it makes, in their order; none of others.
+  std::vector<std::optional<ArrayBox>> makes(const AttentionPart& part) const;
+
+  /// Cost in operations, of which the softmax of a pair is about 80; the peak is what run() takes beside the
+  /// arrays. Reads the masks.
+  WorkShare share(std::int64_t member) const;
+  /// That peak alone, which needs no masks.
+  std::int64_t work_bytes(std::int64_t member) const;
+
+ private:
+  friend class AttentionTeamwork;
+  std::shared_ptr<const attn::Division> division_;
+};
+
+/// A member's part of the work, while it is done:
+///   for each round: run() each of the member's parts of it, then end_round(); at last work().
+class AttentionTeamwork {
+ public:
+  /// `team` outlives this, and has as many members as the division.
+  AttentionTeamwork(AttentionDivision division, Team& team);
+
+  /// `arrays` are the boxes that the part needs, each seen as an array of its own; `results` those that it
+  /// makes, where others are empty. Throws Error{input} for other types.
+  void run(const AttentionPart& part, const AttentionArrays& arrays,
+           const std::vector<MutableArrayView>& results, const PairProgress& progress = {});
+
+  /// All members call these together.
+  void end_round();
+  /// What was done by all; the times are those of the member that took longest.
+  AttentionWork work();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ejk

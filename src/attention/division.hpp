@@ -1,0 +1,62 @@
+// What an AttentionDivision knows: the order of each round's work, cut into runs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/part.hpp"
+#include "ejk/attention_team.hpp"
+
+namespace ejk::attn {
+
+/// The positions of all heads of all entries, one after the other, in units that are never cut: `step` positions
+/// of a head, or all of its positions, or all heads of an entry.
+class Line {
+ public:
+  /// `makes` says what the line is of: queries and query heads, or keys and key/value heads. Units are multiples
+  /// of `step`, as many as go with about `wanted` of them.
+  Line(const CheckedArguments& setup, AttentionPart::Makes makes, std::int64_t step, std::int64_t wanted);
+
+  AttentionPart::Makes makes() const { return makes_; }
+  std::int64_t units() const { return first_.back(); }
+  /// Units [begin, end), as few regions as hold them and nothing else.
+  std::vector<Region> regions(std::int64_t begin, std::int64_t end) const;
+
+ private:
+  struct Place {
+    std::int64_t entry, head, position;
+  };
+  Place place(std::int64_t unit) const;
+  std::int64_t length(std::int64_t entry) const { return lengths_[static_cast<std::size_t>(entry)]; }
+
+  AttentionPart::Makes makes_;
+  std::int64_t heads_, step_, longest_ = 0;
+  bool whole_entries_ = false;
+  std::vector<std::int64_t> lengths_;  // positions of each entry
+  std::vector<std::int64_t> first_;    // unit of each entry; at last their number
+};
+
+struct Division {
+  struct Round {
+    std::vector<Line> lines;           // one after the other
+    std::vector<double> costs_before;  // of units; at last of all
+    std::vector<std::int64_t> bounds;  // units of each member
+    double cost(std::int64_t member) const {
+      const auto m = static_cast<std::size_t>(member);
+      return costs_before[static_cast<std::size_t>(bounds[m + 1])] -
+             costs_before[static_cast<std::size_t>(bounds[m])];
+    }
+  };
+
+  std::shared_ptr<const Plan> plan;
+  std::int64_t members = 1;
+  std::vector<Round> rounds;  // none: one member does the whole
+  /// Of two rounds and each member: the queries whose lse and δ its parts leave, or begin with.
+  std::vector<std::vector<Region>> queries[2];
+};
+
+/// What both have of the queries.
+Region common(const Region& a, const Region& b);
+
+}  // namespace ejk::attn

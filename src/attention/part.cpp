@@ -1,0 +1,384 @@
+// A part's boxes are seen as whole arrays, of which nothing else is looked at; so the passes know positions, heads
+// and entries as they are in all of the work, and masks too.
+// tests: tests/attention/test_division.cpp, tests/attention/test_attention.cpp
+#include "attention/part.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "attention/backward.hpp"
+#include "attention/forward.hpp"
+#include "attention/tasks.hpp"
+#include "core/checked.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+using Makes = AttentionPart::Makes;
+
+template <class F>
+double timed(F&& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+bool goes_by_keys(const AttentionPart& part) {
+  return part.makes == Makes::gradients || part.makes == Makes::dk_dv;
+}
+
+std::int64_t length_of(const IndexRange& range) { return range.end - range.begin; }
+
+// Where a region lies along the positions of an array of (B, heads, positions, elements).
+Positions positions_in(const CheckedArguments& setup, const Region& region, const ArrayView& array,
+                       const std::vector<std::int64_t>& offsets) {
+  return setup.packed() ? token_range(region, offsets) : region.positions_of(array.shape[2]);
+}
+
+// Its box in the layout; `size` elements a row.
+ArrayBox box_in_layout(const CheckedArguments& setup, const Region& r, Positions p, std::int64_t size) {
+  switch (setup.layout) {
+    case AttentionLayout::thd:
+      return {{p.begin, r.heads.begin, 0}, {p.count(), length_of(r.heads), size}};
+    case AttentionLayout::bshd:
+      return {{r.entries.begin, p.begin, r.heads.begin, 0},
+              {length_of(r.entries), p.count(), length_of(r.heads), size}};
+    case AttentionLayout::bhsd:
+      break;
+  }
+  return {{r.entries.begin, r.heads.begin, p.begin, 0},
+          {length_of(r.entries), length_of(r.heads), p.count(), size}};
+}
+
+struct Boxes {
+  const CheckedArguments& setup;
+  Region queries, keys;
+
+  ArrayBox of_queries(std::int64_t size) const {
+    return box_in_layout(setup, queries, positions_in(setup, queries, setup.q, setup.q_offsets), size);
+  }
+  ArrayBox of_keys(std::int64_t size) const {
+    return box_in_layout(setup, keys, positions_in(setup, keys, setup.k, setup.kv_offsets), size);
+  }
+  ArrayBox of_lse() const {
+    const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets);
+    if (setup.packed()) return {{queries.heads.begin, p.begin}, {length_of(queries.heads), p.count()}};
+    return {{queries.entries.begin, queries.heads.begin, p.begin},
+            {length_of(queries.entries), length_of(queries.heads), p.count()}};
+  }
+  // Axes of length 1 serve all.
+  ArrayBox of_bias(const Shape& shape) const {
+    const Positions q = queries.positions_of(setup.q.shape[2]), k = keys.positions_of(setup.k.shape[2]);
+    const IndexRange all[] = {queries.entries, queries.heads, {q.begin, q.end}, {k.begin, k.end}};
+    ArrayBox box = whole_box(shape);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == 1) continue;
+      const IndexRange& range = all[4 - shape.size() + d];
+      box.start[d] = range.begin;
+      box.count[d] = length_of(range);
+    }
+    return box;
+  }
+};
+
+Boxes boxes_of(const CheckedArguments& setup, const AttentionPart& part) {
+  return {setup, queries_of(setup, part), keys_of(setup, part)};
+}
+
+ArrayBox nothing_of(const ArrayType& type) {
+  return {Shape(type.shape.size(), 0), Shape(type.shape.size(), 0)};
+}
+
+// A view's elements in another float dtype, C order.
+Array as(const ArrayView& view, DType dtype) {
+  return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
+}
+
+const ArrayView& given(const char* name, const std::optional<ArrayView>& array) {
+  if (array) return *array;
+  throw Error(Error::Kind::input, fmt::format("{} is not given, and the plan was made for it", name))
+      .about(name);
+}
+
+// Rows may lose all their keys to a bias of −∞, too; lse knows.
+template <class Real>
+void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse, PartWork& work) {
+  for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
+    for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h) {
+      const std::int64_t first = setup.first_row(setup.row_steps, e, h);
+      const Positions rows = queries.positions_of(setup.q_length(e));
+      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+        const Real value = lse[first + i];
+        if (std::isfinite(value)) continue;
+        if (value == -std::numeric_limits<Real>::infinity()) {
+          if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
+        } else if (++work.rows_not_finite == 1) {
+          work.first_row_not_finite = {e, h, i};
+        }
+      }
+    }
+}
+
+void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse, PartWork& work) {
+  if (setup.shape.arithmetic == DType::float64)
+    count_rows(setup, queries, static_cast<const double*>(lse), work);
+  else
+    count_rows(setup, queries, static_cast<const float*>(lse), work);
+}
+
+// A part that is under way.
+class Run {
+ public:
+  Run(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+      const std::vector<MutableArrayView>& results, const PairProgress& progress)
+      : plan_(plan),
+        part_(part),
+        arrays_(arrays),
+        results_(results),
+        progress_(progress),
+        needs_(needs_of(plan, part)),
+        made_(made_by(plan, part)),
+        setup_(bound_to_part(plan.setup, plan.types, needs_, arrays)),
+        boxes_(boxes_of(plan.setup, part)) {
+    check_results();
+    setup_.hold_rows(boxes_.queries);
+    if (plan.setup.gradients)
+      dout_ = in_one_form(checked_part("dout", *plan.types.dout, *needs_.dout, given("dout", arrays.dout)),
+                          setup_.layout);
+    plan.blocks();
+  }
+
+  PartWork run(SavedRows* rows) {
+    switch (part_.makes) {
+      case Makes::out:
+        run_forward(part(), writer(0), results_[1].data);
+        count_lost_rows(setup_, boxes_.queries, results_[1].data, work_);
+        break;
+      case Makes::saved:
+        *rows = saved_rows();
+        break;
+      case Makes::gradients:
+        run_gradients();
+        break;
+      case Makes::dk_dv:
+      case Makes::dq: {
+        const Saved saved{dout_, rows->lse.data(), rows->delta.data()};
+        work_.backward_seconds = timed([&] {
+          if (part_.makes == Makes::dq)
+            backward_of_queries(setup_, plan_.blocks(), boxes_.queries, part_.share, saved, writer(0),
+                                part());
+          else
+            backward_of_keys(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, writer(1), writer(2),
+                             part());
+        });
+        break;
+      }
+    }
+    return work_;
+  }
+
+ private:
+  void check_results() const {
+    const auto invalid = [](std::string why) { return Error(Error::Kind::input, std::move(why)); };
+    if (results_.size() != made_.size())
+      throw invalid(fmt::format("{} results are given; {} were planned", results_.size(), made_.size()));
+    for (std::size_t r = 0; r < made_.size(); ++r) {
+      const PlannedArray& planned = plan_.results[r];
+      if (!made_[r] || (results_[r].dtype == planned.type.dtype && results_[r].shape == made_[r]->count))
+        continue;
+      throw invalid(fmt::format("{} is {} {}; it was planned as {}", planned.name, name_of(results_[r].dtype),
+                                to_string(results_[r].shape),
+                                to_string(ArrayType(planned.type.dtype, made_[r]->count))))
+          .about(planned.name);
+    }
+  }
+
+  RowWriter writer(std::size_t result) const {
+    return {setup_, results_[result], *made_[result], plan_.results[result].type.shape,
+            setup_.gradients ? plan_.rounded_first : std::nullopt};
+  }
+
+  // Progress of the next of the passes, which come one after the other.
+  PairProgress part() {
+    if (!progress_) return {};
+    return [this, from = told_, all = told_pairs(plan_, part_)](std::int64_t done, std::int64_t) {
+      progress_(from + done, all);
+    };
+  }
+
+  void run_forward(const PairProgress& progress, const RowWriter& out, void* lse) {
+    work_.forward_seconds =
+        timed([&] { forward(setup_, plan_.blocks(), boxes_.queries, part_.share, out, lse, progress); });
+  }
+
+  // lse and δ of the part's queries.
+  SavedRows saved_rows() {
+    SavedRows rows{boxes_.queries, {}, {}};
+    const DType type = setup_.shape.arithmetic;
+    Array out;
+    ArrayView outs;
+    if (plan_.types.out) {
+      const ArrayView& lse = given("lse", arrays_.lse);
+      checked_part("lse", *plan_.types.lse, *needs_.lse, lse);
+      rows.lse = as(lse, type);
+      outs = checked_part("out", *plan_.types.out, *needs_.out, given("out", arrays_.out));
+    } else {
+      const ArrayBox box = boxes_.of_queries(setup_.shape.value_size);
+      out = Array(type, box.count);
+      rows.lse = Array(type, boxes_.of_lse().count);
+      const RowWriter target(setup_, out.mutable_view(), box, setup_.shape.out);
+      run_forward(part(), target, rows.lse.data());
+      told_ += pairs_of_queries(setup_, boxes_.queries);
+      outs = seen_as_whole(out.view(), box, setup_.shape.out);
+    }
+    count_lost_rows(setup_, boxes_.queries, rows.lse.data(), work_);
+    rows.delta = Array(type, rows.lse.shape());
+    work_.backward_seconds += timed([&] {
+      find_deltas(setup_, boxes_.queries, dout_, in_one_form(outs, setup_.layout), rows.delta.data());
+    });
+    return rows;
+  }
+
+  void run_gradients() {
+    const SavedRows rows = saved_rows();
+    const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
+    const RowWriter dq = writer(0), dk = writer(1), dv = writer(2);
+    work_.backward_seconds +=
+        timed([&] { backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part()); });
+  }
+
+  const Plan& plan_;
+  const AttentionPart& part_;
+  const AttentionArrays& arrays_;
+  const std::vector<MutableArrayView>& results_;
+  const PairProgress& progress_;
+  AttentionOperands<ArrayBox> needs_;
+  std::vector<std::optional<ArrayBox>> made_;
+  CheckedArguments setup_;
+  Boxes boxes_;
+  ArrayView dout_;
+  std::int64_t told_ = 0;  // pairs, by passes that are done
+  PartWork work_;
+};
+
+}  // namespace
+
+AttentionPart whole_part(const Plan& plan) {
+  const bool gradients = plan.setup.gradients;
+  const Region all = gradients ? plan.setup.all_keys() : plan.setup.all_queries();
+  return {gradients ? Makes::gradients : Makes::out, all.entries, all.heads, all.positions, 1};
+}
+
+Region queries_of(const CheckedArguments& setup, const AttentionPart& part) {
+  const Region own{part.entries, part.heads, part.positions};
+  return goes_by_keys(part) ? setup.queries_of_keys(own) : own;
+}
+
+Region keys_of(const CheckedArguments& setup, const AttentionPart& part) {
+  const Region own{part.entries, part.heads, part.positions};
+  return goes_by_keys(part) ? own : setup.keys_of_queries(own);
+}
+
+AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part) {
+  const Sizes& s = plan.setup.shape;
+  const Boxes boxes = boxes_of(plan.setup, part);
+  AttentionOperands<ArrayBox> needs;
+  const bool takes_saved = plan.types.out && (part.makes == Makes::gradients || part.makes == Makes::saved);
+  if (takes_saved) {
+    needs.out = boxes.of_queries(s.value_size);
+    needs.lse = boxes.of_lse();
+  }
+  if (plan.setup.gradients) needs.dout = boxes.of_queries(s.value_size);
+  if (takes_saved && part.makes == Makes::saved) {  // δ is all that is left to do
+    needs.q = nothing_of(plan.types.q);
+    needs.k = nothing_of(plan.types.k);
+    needs.v = nothing_of(plan.types.v);
+    return needs;
+  }
+  needs.q = boxes.of_queries(s.head_size);
+  needs.k = boxes.of_keys(s.head_size);
+  needs.v = boxes.of_keys(s.value_size);
+  if (plan.types.bias) needs.bias = boxes.of_bias(plan.types.bias->shape);
+  return needs;
+}
+
+std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPart& part) {
+  const Sizes& s = plan.setup.shape;
+  const Boxes boxes = boxes_of(plan.setup, part);
+  switch (part.makes) {
+    case Makes::out:
+      return {boxes.of_queries(s.value_size), boxes.of_lse()};
+    case Makes::gradients:
+      return {boxes.of_queries(s.head_size), boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
+    case Makes::dk_dv:
+      return {std::nullopt, boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
+    case Makes::dq:
+      return {boxes.of_queries(s.head_size), std::nullopt, std::nullopt};
+    case Makes::saved:
+      break;
+  }
+  return {std::nullopt, std::nullopt, std::nullopt};
+}
+
+std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part) {
+  const std::int64_t rows =
+      byte_count(boxes_of(plan.setup, part).of_lse().count, plan.setup.shape.arithmetic);
+  return core::sum_of_bytes({rows, rows});
+}
+
+std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
+  const Sizes& s = plan.setup.shape;
+  const bool all = part.makes == Makes::gradients;
+  if (!all && part.makes != Makes::saved) return 0;
+  const Boxes boxes = boxes_of(plan.setup, part);
+  return core::sum_of_bytes(
+      {all ? saved_bytes(plan, part) : 0,
+       all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
+       plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
+}
+
+std::int64_t told_pairs(const Plan& plan, const AttentionPart& part) {
+  const std::int64_t pairs = goes_by_keys(part) ? pairs_of_keys(plan.setup, keys_of(plan.setup, part))
+                                                : pairs_of_queries(plan.setup, queries_of(plan.setup, part));
+  const std::int64_t forward = plan.types.out ? 0 : pairs;
+  switch (part.makes) {
+    case Makes::out:
+      return pairs;
+    case Makes::saved:
+      return forward;
+    case Makes::gradients:
+      return forward + 2 * pairs;
+    default:
+      return 2 * pairs;
+  }
+}
+
+void PartWork::add(const PartWork& next) {
+  rows_without_key += next.rows_without_key;
+  rows_not_finite += next.rows_not_finite;
+  if (first_row_without_key.empty()) first_row_without_key = next.first_row_without_key;
+  if (first_row_not_finite.empty()) first_row_not_finite = next.first_row_not_finite;
+  forward_seconds += next.forward_seconds;
+  backward_seconds += next.backward_seconds;
+}
+
+void PartWork::put_into(AttentionWork& work) const {
+  work.rows_without_key = rows_without_key;
+  work.first_row_without_key = first_row_without_key;
+  work.rows_not_finite = rows_not_finite;
+  work.first_row_not_finite = first_row_not_finite;
+  work.forward_seconds = forward_seconds;
+  work.backward_seconds = backward_seconds;
+}
+
+PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+                  const std::vector<MutableArrayView>& results, SavedRows* rows,
+                  const PairProgress& progress) {
+  return Run(plan, part, arrays, results, progress).run(rows);
+}
+
+}  // namespace ejk::attn

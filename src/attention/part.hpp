@@ -1,0 +1,55 @@
+// A part of a plan's work: what it takes and makes, and its run. The whole is a part, too.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "attention/plan.hpp"
+#include "ejk/attention_team.hpp"
+
+namespace ejk::attn {
+
+AttentionPart whole_part(const Plan& plan);
+
+/// The queries and keys of a part: those that it makes something of, and the heads that go with them.
+Region queries_of(const CheckedArguments& setup, const AttentionPart& part);
+Region keys_of(const CheckedArguments& setup, const AttentionPart& part);
+
+AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part);
+std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPart& part);
+
+/// lse and δ of its queries.
+std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
+/// Memory that its run takes beside the arrays, the masks and what threads work in; where lse and δ are kept
+/// from round to round, beside those, too.
+std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
+
+/// What its run tells of all pairs.
+std::int64_t told_pairs(const Plan& plan, const AttentionPart& part);
+
+/// lse and δ of some queries, in the order in which lse has their rows; of the arithmetic's dtype.
+struct SavedRows {
+  Region queries;
+  Array lse, delta;
+};
+
+/// What was found and how long it took.
+struct PartWork {
+  std::int64_t rows_without_key = 0, rows_not_finite = 0;
+  Shape first_row_without_key, first_row_not_finite;
+  double forward_seconds = 0, backward_seconds = 0;
+
+  /// Of the part that comes next in the order of entries and heads.
+  void add(const PartWork& next);
+  void put_into(AttentionWork& work) const;
+};
+
+/// Runs it on the boxes that it needs. `rows`: what a part that makes `saved` leaves, and those of a second
+/// round begin with; of their queries. Throws Error{input} for arrays of other types. Masks are read before
+/// anything is written.
+PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+                  const std::vector<MutableArrayView>& results, SavedRows* rows,
+                  const PairProgress& progress);
+
+}  // namespace ejk::attn

@@ -1,0 +1,177 @@
+// A member's part of attention. Between two rounds lse and δ go to those who begin with them, and to no others:
+// both sides know from the division what the other has and wants, so that messages hold rows and nothing else.
+// tests: tests/attention/test_division.cpp
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "attention/division.hpp"
+#include "ejk/attention_team.hpp"
+
+namespace ejk {
+
+namespace {
+
+// lse and δ of the rows that both regions have, on their way to another member.
+class RowExchange {
+ public:
+  explicit RowExchange(const attn::CheckedArguments& setup) : setup_(setup) {}
+
+  // f(lse and δ of a head's rows, as many bytes each) of all of them, in one order.
+  template <class Rows, class F>
+  void each_run(Rows& rows, const attn::Region& with, F&& f) const {
+    const attn::Region region = attn::common(rows.queries, with);
+    const attn::RowSteps steps = setup_.steps_of(rows.queries);
+    const std::int64_t size = size_of(setup_.shape.arithmetic);
+    for (std::int64_t e = region.entries.begin; e < region.entries.end; ++e)
+      for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h) {
+        const attn::Positions some = region.positions_of(setup_.q_length(e));
+        if (some.count() <= 0) continue;
+        const std::int64_t at = (setup_.first_row(steps, e, h) + some.begin) * size;
+        f(rows.lse.data() + at, rows.delta.data() + at, static_cast<std::size_t>(some.count() * size));
+      }
+  }
+
+  Bytes packed(const std::vector<attn::SavedRows>& mine, const std::vector<attn::Region>& theirs) const {
+    Bytes bytes;
+    for (const attn::SavedRows& rows : mine)
+      for (const attn::Region& region : theirs)
+        each_run(rows, region, [&](const std::byte* lse, const std::byte* delta, std::size_t count) {
+          bytes.insert(bytes.end(), lse, lse + count);
+          bytes.insert(bytes.end(), delta, delta + count);
+        });
+    return bytes;
+  }
+
+  // `theirs`: what packed() was called with as `mine` by another.
+  void unpack(const Bytes& bytes, const std::vector<attn::Region>& theirs,
+              std::vector<attn::SavedRows>& mine) const {
+    const std::byte* from = bytes.data();
+    const std::byte* const end = from + bytes.size();
+    for (const attn::Region& region : theirs)
+      for (attn::SavedRows& rows : mine)
+        each_run(rows, region, [&](std::byte* lse, std::byte* delta, std::size_t count) {
+          if (static_cast<std::size_t>(end - from) < 2 * count)
+            throw Error(Error::Kind::internal, "a message of the team is too short");
+          std::memcpy(lse, from, count);
+          std::memcpy(delta, from + count, count);
+          from += 2 * count;
+        });
+  }
+
+  bool any(const std::vector<attn::Region>& a, const std::vector<attn::Region>& b) const {
+    return std::any_of(a.begin(), a.end(), [&](const attn::Region& x) {
+      return std::any_of(b.begin(), b.end(),
+                         [&](const attn::Region& y) { return setup_.rows(attn::common(x, y)) > 0; });
+    });
+  }
+
+ private:
+  const attn::CheckedArguments& setup_;
+};
+
+}  // namespace
+
+struct AttentionTeamwork::State {
+  AttentionDivision division;
+  std::shared_ptr<const attn::Division> shared;
+  Team& team;
+  std::int64_t round = 0;
+  std::size_t next = 0;                // of the round's parts
+  std::vector<attn::SavedRows> saved;  // of the round's parts, in order
+  std::int64_t told = 0, all = 0;      // pairs of all parts of this member
+  attn::PartWork work;
+
+  const attn::Plan& plan() const { return *shared->plan; }
+
+  // What another member's parts of a round have of the queries.
+  const std::vector<attn::Region>& queries(std::int64_t member, std::size_t of_round) const {
+    return shared->queries[of_round][static_cast<std::size_t>(member)];
+  }
+
+  void exchange() {
+    const attn::CheckedArguments& setup = plan().setup;
+    const RowExchange rows(setup);
+    const std::int64_t me = team.rank();
+    const DType type = setup.shape.arithmetic;
+    std::vector<attn::SavedRows> wanted;
+    const std::vector<attn::Region>&have = queries(me, 0), &want = queries(me, 1);
+    for (const attn::Region& region : want)
+      wanted.push_back({region, Array(type, {setup.rows(region)}), Array(type, {setup.rows(region)})});
+    const auto give = [&](std::int64_t to) {
+      const std::vector<attn::Region>& theirs = queries(to, 1);
+      if (rows.any(have, theirs)) team.send(to, rows.packed(saved, theirs));
+    };
+    const auto take = [&](std::int64_t from) {
+      const std::vector<attn::Region>& theirs = queries(from, 0);
+      if (rows.any(theirs, want)) rows.unpack(team.receive(from), theirs, wanted);
+    };
+    rows.unpack(rows.packed(saved, want), have, wanted);
+    // Pairs of members go in one order, by how far apart they are; the lower rank gives first. So nobody waits
+    // for one that waits for him.
+    for (std::int64_t apart = 1; apart < team.size(); ++apart) {
+      if (me >= apart) take(me - apart), give(me - apart);
+      if (me + apart < team.size()) give(me + apart), take(me + apart);
+    }
+    saved = std::move(wanted);
+  }
+};
+
+AttentionTeamwork::AttentionTeamwork(AttentionDivision division, Team& team) {
+  if (division.members() != team.size())
+    throw Error(Error::Kind::internal, "the work is divided among another number of members");
+  const auto shared = division.division_;
+  state_ = std::make_shared<State>(State{std::move(division), shared, team, 0, 0, {}, 0, 0, {}});
+  for (std::int64_t round = 0; round < state_->division.rounds(); ++round)
+    for (const AttentionPart& part : state_->division.parts(team.rank(), round))
+      state_->all += attn::told_pairs(*shared->plan, part);
+}
+
+void AttentionTeamwork::run(const AttentionPart& part, const AttentionArrays& arrays,
+                            const std::vector<MutableArrayView>& results, const PairProgress& progress) {
+  State& s = *state_;
+  PairProgress told;
+  if (progress) told = [&s, &progress](std::int64_t done, std::int64_t) { progress(s.told + done, s.all); };
+  if (part.makes == AttentionPart::Makes::saved) s.saved.emplace_back();
+  attn::SavedRows* const rows = s.next < s.saved.size() ? &s.saved[s.next] : nullptr;
+  ++s.next;
+  s.work.add(attn::run_part(s.plan(), part, arrays, results, rows, told));
+  s.told += attn::told_pairs(s.plan(), part);
+}
+
+void AttentionTeamwork::end_round() {
+  State& s = *state_;
+  if (s.round == 0 && s.division.rounds() == 2) s.exchange();
+  ++s.round;
+  s.next = 0;
+}
+
+AttentionWork AttentionTeamwork::work() {
+  State& s = *state_;
+  AttentionWork all = s.plan().blocks().work();
+  TeamMessage mine;
+  mine.put(s.work.rows_without_key).put(s.work.rows_not_finite);
+  mine.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
+  mine.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
+  attn::PartWork sum;
+  double mask_seconds = 0, forward_seconds = 0, backward_seconds = 0;
+  for (Bytes& bytes : s.team.all_gather(mine.bytes())) {
+    TeamMessage message(std::move(bytes));
+    attn::PartWork one;
+    one.rows_without_key = message.take<std::int64_t>();
+    one.rows_not_finite = message.take<std::int64_t>();
+    one.first_row_without_key = message.take_all<std::int64_t>();
+    one.first_row_not_finite = message.take_all<std::int64_t>();
+    mask_seconds = std::max(mask_seconds, message.take<double>());
+    forward_seconds = std::max(forward_seconds, message.take<double>());
+    backward_seconds = std::max(backward_seconds, message.take<double>());
+    sum.add(one);
+  }
+  sum.forward_seconds = forward_seconds;
+  sum.backward_seconds = backward_seconds;
+  sum.put_into(all);
+  all.mask_seconds = mask_seconds;
+  return all;
+}
+
+}  // namespace ejk

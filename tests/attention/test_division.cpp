@@ -1,0 +1,356 @@
+// Attention by teams of any size: the same bits as by one, and no element of a result made twice.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "attention/division.hpp"
+#include "ejk/attention_team.hpp"
+#include "support/instruction_sets.hpp"
+#include "support/random_attention.hpp"
+#include "support/thread_team.hpp"
+
+using namespace ejk;
+
+namespace {
+
+struct Made {
+  std::vector<Array> results;
+  AttentionWork work;
+};
+
+Made undivided(const AttentionPlan& plan, const AttentionArrays& arrays) {
+  Made made;
+  std::vector<MutableArrayView> views;
+  for (const PlannedArray& result : plan.results()) {
+    made.results.emplace_back(result.type.dtype, result.type.shape);
+    views.push_back(made.results.back().mutable_view());
+  }
+  made.work = plan.run(arrays, views);
+  return made;
+}
+
+// A box of an array, in memory of its own: what lies beside it cannot be looked at.
+std::optional<Array> copy_of(const std::optional<ArrayView>& array, const std::optional<ArrayBox>& box) {
+  return box ? std::optional(Array::copy_of(box_of(array.value(), *box))) : std::nullopt;
+}
+
+// To the places of a box, which must not have been written: `times` counts.
+void put(const Array& part, const ArrayBox& box, Array& whole, Array& times) {
+  const Shape strides = c_strides(whole.shape(), DType::uint8);
+  Shape index(box.count.size(), 0);
+  for (std::int64_t n = 0; n < part.size(); ++n) {
+    std::int64_t at = 0, rest = n;
+    for (std::size_t d = index.size(); d-- > 0; rest /= box.count[d])
+      at += (box.start[d] + rest % box.count[d]) * strides[d];
+    const std::int64_t size = size_of(whole.dtype());
+    std::memcpy(whole.data() + at * size, part.data() + n * size, static_cast<std::size_t>(size));
+    ++times.elements<std::uint8_t>()[static_cast<std::size_t>(at)];
+  }
+}
+
+struct Piece {
+  std::size_t result;
+  ArrayBox box;
+  Array elements;
+};
+
+struct MemberMade {
+  std::vector<Piece> pieces;
+  AttentionWork work;
+  std::int64_t told = 0, all = 0;  // of progress
+};
+
+MemberMade of_member(const AttentionPlan& plan, const AttentionArrays& arrays, Team& team) {
+  MemberMade made;
+  const AttentionDivision division(plan, team.size());
+  AttentionTeamwork teamwork(division, team);
+  for (std::int64_t round = 0; round < division.rounds(); ++round) {
+    for (const AttentionPart& part : division.parts(team.rank(), round)) {
+      const AttentionOperands<ArrayBox> needs = division.needs(part);
+      const auto q = copy_of(arrays.q, needs.q), k = copy_of(arrays.k, needs.k),
+                 v = copy_of(arrays.v, needs.v), bias = copy_of(arrays.bias, needs.bias),
+                 dout = copy_of(arrays.dout, needs.dout), out = copy_of(arrays.out, needs.out),
+                 lse = copy_of(arrays.lse, needs.lse);
+      const auto view = [](const std::optional<Array>& array) {
+        return array ? std::optional(array->view()) : std::nullopt;
+      };
+      const AttentionArrays boxes{q->view(),  k->view(), v->view(), view(bias),
+                                  view(dout), view(out), view(lse)};
+      std::vector<MutableArrayView> results;
+      const auto makes = division.makes(part);
+      const std::size_t first = made.pieces.size();
+      for (std::size_t r = 0; r < makes.size(); ++r)
+        if (makes[r])
+          made.pieces.push_back({r, *makes[r], Array(plan.results()[r].type.dtype, makes[r]->count)});
+      results.resize(makes.size());
+      for (std::size_t n = first; n < made.pieces.size(); ++n)
+        results[made.pieces[n].result] = made.pieces[n].elements.mutable_view();
+      teamwork.run(part, boxes, results, [&](std::int64_t done, std::int64_t all) {
+        made.told = done;
+        made.all = all;
+      });
+    }
+    teamwork.end_round();
+  }
+  made.work = teamwork.work();
+  return made;
+}
+
+// Empty, or what differs between the results of one and of a team.
+std::string difference(const AttentionPlan& plan, const AttentionArrays& arrays, const Made& one,
+                       std::int64_t members) {
+  // One plan for all: masks whose elements come in order are read by one at a time.
+  plan.work();
+  std::vector<MemberMade> all =
+      ejk::test::results_of_team(members, [&](Team& team) { return of_member(plan, arrays, team); });
+  for (std::size_t r = 0; r < one.results.size(); ++r) {
+    const Shape& shape = one.results[r].shape();
+    Array whole(one.results[r].dtype(), shape), times(DType::uint8, shape);
+    for (const MemberMade& member : all)
+      for (const Piece& piece : member.pieces)
+        if (piece.result == r) put(piece.elements, piece.box, whole, times);
+    for (const std::uint8_t n : times.elements<std::uint8_t>())
+      if (n != 1) return fmt::format("{}: an element is made {} times", plan.results()[r].name, n);
+    if (!plain::same_bytes(whole, one.results[r])) return plan.results()[r].name + " differs";
+  }
+  for (const MemberMade& member : all) {
+    if (member.told != member.all) return "progress does not reach its end";
+    const AttentionWork& w = member.work;
+    if (w.rows_without_key != one.work.rows_without_key ||
+        w.first_row_without_key != one.work.first_row_without_key ||
+        w.rows_not_finite != one.work.rows_not_finite ||
+        w.first_row_not_finite != one.work.first_row_not_finite)
+      return "rows are counted otherwise";
+    if (w.allowed_pairs != one.work.allowed_pairs || w.computed_pairs != one.work.computed_pairs)
+      return "pairs are counted otherwise";
+  }
+  return "";
+}
+
+// NaN and infinities here and there.
+void spoil(Array& array, plain::Random& random) {
+  std::vector<double> values = plain::doubles(array.view());
+  for (double& value : values)
+    if (plain::between(random, 0, 60) == 0)
+      value = plain::between(random, 0, 1) == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                : std::numeric_limits<double>::infinity();
+  array = plain::array_of(array.dtype(), array.shape(), values);
+}
+
+constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
+
+// Sees whether forward and gradients, with and without what a forward pass has left, are the same. Counts
+// divisions along the sequence.
+void check_all(const plain::RandomAttention& r, std::int64_t members, int& along) {
+  AttentionArrays arrays{r.q.view(), r.k.view(), r.v.view(), r.options.bias, {}, {}, {}};
+  const AttentionPlan forward(types_of(arrays), r.options);
+  CHECK(difference(forward, arrays, undivided(forward, arrays), members) == "");
+
+  arrays.dout = r.dout.view();
+  const AttentionPlan backward(types_of(arrays), r.options);
+  along += AttentionDivision(backward, members).rounds() == 2 ? 1 : 0;
+  CHECK(difference(backward, arrays, undivided(backward, arrays), members) == "");
+
+  AttentionOptions exactly = r.options;
+  exactly.dtype = r.arithmetic;
+  const Attention left = attention(r.q.view(), r.k.view(), r.v.view(), exactly);
+  arrays.out = left.out.view();
+  arrays.lse = left.lse.view();
+  const AttentionPlan saved(types_of(arrays), r.options);
+  along += AttentionDivision(saved, members).rounds() == 2 ? 1 : 0;
+  CHECK(difference(saved, arrays, undivided(saved, arrays), members) == "");
+}
+
+}  // namespace
+
+TEST_CASE("any number of members gives the bits of one") {
+  plain::Random random(31);
+  int along = 0;
+  for (int n = 0; n < 60; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    if (n % 3 == 0) spoil(n % 2 == 0 ? r->q : r->k, random);
+    if (n % 4 == 0) spoil(n % 8 == 0 ? r->v : r->dout, random);
+    for (const std::int64_t members : kTeams) {
+      CAPTURE(members);
+      check_all(*r, members, along);
+    }
+  }
+  CHECK(along > 50);
+}
+
+TEST_CASE("a head that several members share gives the same bits, for all instruction sets") {
+  struct Back {
+    ~Back() { kernels::force(nullptr); }
+  } back;
+  int along = 0;
+  std::int64_t n = 0;  // every set, type and layout comes up, and not each with each
+  for (const kernels::Kernels* set : ::test::instruction_sets()) {
+    kernels::force(set);
+    CAPTURE(std::string(set->name));
+    plain::Random random(32);
+    for (const DType dtype : plain::kFloats) {
+      const auto layout = static_cast<AttentionLayout>(n++ % 3);
+      // Long enough for several blocks of queries and keys.
+      const std::int64_t queries = plain::between(random, 260, 330), keys = plain::between(random, 260, 330);
+      const bool packed = layout == AttentionLayout::thd;
+      const auto make = [&](std::int64_t length, std::int64_t heads, std::int64_t size) {
+        return plain::random(dtype,
+                             packed                            ? Shape{length, heads, size}
+                             : layout == AttentionLayout::bshd ? Shape{1, length, heads, size}
+                                                               : Shape{1, heads, length, size},
+                             random);
+      };
+      plain::RandomAttention r;
+      r.q = make(queries, 2, 8);
+      r.k = make(keys, 1, 8);
+      r.v = make(keys, 1, 4);
+      r.dout = make(queries, 2, 4);
+      r.arithmetic = dtype == DType::float64 ? DType::float64 : DType::float32;
+      r.options.layout = layout;
+      r.options.block = BlockShape{32, 64};
+      if (packed) {
+        r.options.cu_seqlens_q = plain::integers({0, 3, 3, queries}, {4}, "cu_q");
+        r.options.cu_seqlens_kv = plain::integers({0, 0, 5, keys}, {4}, "cu_k");
+      }
+      HeadMasks causal;
+      causal.mask = [](std::int64_t, std::int64_t, std::int64_t q, std::int64_t kv) {
+        return causal_mask(q, kv);
+      };
+      r.options.masks.push_back(causal);
+      check_all(r, n % 2 == 0 ? 2 : 5, along);
+    }
+  }
+  CHECK(along > 10);
+}
+
+TEST_CASE("work is divided by what the masks leave, where no result sees it") {
+  const ArrayType q(DType::float32, {1, 4096, 2, 16}), k(DType::float32, {1, 4096, 1, 16});
+  AttentionSettings settings;
+  HeadMasks causal;
+  causal.mask = [](std::int64_t, std::int64_t, std::int64_t n, std::int64_t m) { return causal_mask(n, m); };
+  settings.masks.push_back(causal);
+  settings.block = BlockShape{64, 64};
+  const AttentionPlan forward({q, k, k, {}, {}, {}, {}}, settings);
+  const AttentionPlan backward({q, k, k, {}, q, {}, {}}, settings);
+  for (const AttentionPlan* plan : {&forward, &backward})
+    for (const std::int64_t members : {1, 2, 4, 7}) {
+      CAPTURE(members);
+      const AttentionDivision division(*plan, members);
+      CHECK(division.rounds() == (plan == &backward && members > 1 ? 2 : 1));
+      double all = 0, most = 0;
+      std::int64_t written = 0, sent = 0;
+      for (std::int64_t m = 0; m < members; ++m) {
+        const WorkShare share = division.share(m);
+        all += share.cost;
+        most = std::max(most, share.cost);
+        written += share.written_bytes;
+        sent += share.sent_bytes;
+        CHECK(share.peak_bytes <= plan->work_bytes());
+      }
+      CHECK(written == plan->result_bytes());
+      CHECK(most <= 1.1 * all / static_cast<double>(members));
+      CHECK((sent > 0) == (division.rounds() == 2));
+    }
+  // Causal: the queries of the second half have three quarters of the pairs.
+  const auto first = AttentionDivision(forward, 4).parts(0, 0);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].heads.end == 1);
+  CHECK(std::abs(static_cast<double>(first[0].positions.end) - 4096 * std::sqrt(0.5)) < 100);
+}
+
+TEST_CASE("heads that are as many as members are never cut") {
+  const ArrayType q(DType::float32, {2, 96, 8, 16}), k(DType::float32, {2, 96, 4, 16});
+  const AttentionPlan plan({q, k, k, {}, q, {}, {}}, {});
+  for (const std::int64_t members : {2, 4, 8}) {
+    const AttentionDivision division(plan, members);
+    CHECK(division.rounds() == 1);
+    std::int64_t read = 0;
+    for (std::int64_t m = 0; m < members; ++m) {
+      CHECK(division.share(m).sent_bytes == 0);
+      read += division.share(m).read_bytes;
+    }
+    CHECK(read == 2 * q.bytes() + 2 * k.bytes());  // each element once
+  }
+}
+
+TEST_CASE("one member takes and makes whole arrays, and masks are not read for it") {
+  plain::Random random(33);
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::float32});
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias, {}, {}, {}};
+    if (n % 2 == 0) arrays.dout = r->dout.view();
+    for (HeadMasks& mask : r->options.masks)
+      mask.mask = [](auto...) -> Mask { throw Error(Error::Kind::internal, "read"); };
+    const AttentionPlan plan(types_of(arrays), r->options);
+    const AttentionDivision one(plan, 1);
+    const auto parts = one.parts(0, 0);
+    REQUIRE(parts.size() == 1);
+    const AttentionOperands<ArrayBox> needs = one.needs(parts[0]);
+    CHECK(needs.q == whole_box(r->q.shape()));
+    CHECK(needs.k == whole_box(r->k.shape()));
+    CHECK(needs.v == whole_box(r->v.shape()));
+    if (arrays.bias) CHECK(needs.bias == whole_box(arrays.bias->shape));
+    if (arrays.dout) CHECK(needs.dout == whole_box(r->dout.shape()));
+    const auto makes = one.makes(parts[0]);
+    for (std::size_t m = 0; m < makes.size(); ++m) CHECK(makes[m] == whole_box(plan.results()[m].type.shape));
+  }
+}
+
+TEST_CASE("a part refuses arrays of other shapes") {
+  const ArrayType q(DType::float32, {1, 64, 1, 4});
+  const AttentionPlan plan({q, q, q, {}, {}, {}, {}}, {});
+  const Array whole(DType::float32, {1, 64, 1, 4});
+  CHECK_THROWS_AS(ejk::test::results_of_team(2,
+                                             [&](Team& team) {
+                                               const AttentionDivision division(plan, team.size());
+                                               AttentionTeamwork work(division, team);
+                                               const AttentionPart part =
+                                                   division.parts(team.rank(), 0).at(0);
+                                               const ArrayView view = whole.view();
+                                               work.run(part, {view, view, view, {}, {}, {}, {}}, {{}, {}});
+                                               return 0;
+                                             }),
+                  Error);
+  const AttentionDivision division(plan, 2);
+  CHECK_THROWS_AS(AttentionTeamwork(division, alone()), Error);
+}
+
+TEST_CASE("lines fall into regions that hold all units, each once") {
+  plain::Random random(34);
+  for (int n = 0; n < 200; ++n) {
+    CAPTURE(n);
+    std::vector<std::int64_t> cu{0};
+    for (std::int64_t e = plain::between(random, 0, 4); e > 0; --e)
+      cu.push_back(cu.back() + plain::between(random, 0, 9));
+    const ArrayType q(DType::float32, {cu.back(), 3, 1});
+    AttentionSettings settings;
+    settings.layout = AttentionLayout::thd;
+    settings.cu_seqlens_q = plain::integers(cu, {std::ssize(cu)}, "cu");
+    const attn::Plan plan({q, q, q, {}, {}, {}, {}}, settings);
+    const std::int64_t wanted = n % 4 == 0 ? 0 : 1 << 14;  // 0: whole entries
+    const attn::Line line(plan.setup, AttentionPart::Makes::out, plain::between(random, 1, 4), wanted);
+    std::int64_t cut = 0;
+    std::vector<int> seen(static_cast<std::size_t>(3 * cu.back()));
+    while (cut < line.units()) {
+      const std::int64_t next = std::min(line.units(), cut + plain::between(random, 1, 8));
+      const auto regions = line.regions(cut, next);
+      CHECK(std::ssize(regions) <= 5);
+      for (const attn::Region& r : regions)
+        for (std::int64_t e = r.entries.begin; e < r.entries.end; ++e)
+          for (std::int64_t h = r.heads.begin; h < r.heads.end; ++h) {
+            const attn::Positions some = r.positions_of(plan.setup.q_length(e));
+            for (std::int64_t p = some.begin; p < some.end; ++p)
+              ++seen[static_cast<std::size_t>(3 * (cu[static_cast<std::size_t>(e)] + p) + h)];
+          }
+      cut = next;
+    }
+    CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+  }
+}
