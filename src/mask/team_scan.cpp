@@ -15,8 +15,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <random>
-#include <unordered_map>
 #include <utility>
 
 #include "core/checked.hpp"
@@ -65,8 +65,36 @@ class Digester {
   std::array<std::vector<Word>, 2> keys_;
 };
 
-struct HashOfDigest {
-  std::size_t operator()(const Digest& digest) const { return digest[0]; }
+// Different digests, numbered in the order in which they are entered. A digest's own bits say where its number is
+// looked for: in the first place from there on that is free or has it.
+class DigestTable {
+ public:
+  explicit DigestTable(std::size_t most)
+      : places_(std::bit_ceil(2 * most + 1), kFree), mask_(places_.size() - 1) {
+    digests_.reserve(most);
+  }
+
+  std::int64_t size() const { return std::ssize(digests_); }
+
+  /// The number of a digest, the next one where it is new.
+  std::int32_t number(const Digest& digest) {
+    for (std::size_t at = digest[0] & mask_;; at = (at + 1) & mask_) {
+      std::int32_t& number = places_[at];
+      if (number == kFree) {
+        if (size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
+        number = static_cast<std::int32_t>(size());
+        digests_.push_back(digest);
+        return number;
+      }
+      if (digests_[static_cast<std::size_t>(number)] == digest) return number;
+    }
+  }
+
+ private:
+  static constexpr std::int32_t kFree = -1;
+  std::vector<std::int32_t> places_;
+  std::size_t mask_;
+  std::vector<Digest> digests_;
 };
 
 // The same for all members.
@@ -236,27 +264,28 @@ TeamPatterns number_patterns(const PatternTable& table, Team& team) {
     patterns.own_here = answer.take_all<std::int32_t>();
     return patterns;
   }
-  constexpr std::int64_t kBytes = 112;  // of a digest: as it came, in the map, and the id
-  std::unordered_map<Digest, std::int32_t, HashOfDigest> ids;
+  constexpr std::int64_t kBytes = 96;  // of a digest: as it came, in the table, and numbers
+  std::size_t digests_of_all = 0;
+  for (const Bytes& bytes : found) digests_of_all += bytes.size() / sizeof(Digest);
+  table.count_bytes(kBytes * static_cast<std::int64_t>(digests_of_all));
+  DigestTable numbers(digests_of_all);
   std::vector<IndexRange> own;
   std::vector<std::vector<std::int32_t>> own_there;
   for (Bytes& bytes : found) {
     const auto digests = TeamMessage(std::exchange(bytes, {})).take_all<Digest>();
-    table.count_bytes(kBytes * std::ssize(digests));
-    std::vector<std::int32_t>& of_member = patterns.ids.emplace_back();
+    std::vector<std::int32_t>& ids = patterns.ids.emplace_back();
     std::vector<std::int32_t>& held = own_there.emplace_back();
-    own.push_back({patterns.count, patterns.count});
+    ids.reserve(digests.size());
+    const std::int64_t first = numbers.size();
     for (const Digest& digest : digests) {
-      if (patterns.count >= INT32_MAX)
-        throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
-      const auto [id, is_new] = ids.try_emplace(digest, static_cast<std::int32_t>(patterns.count));
-      if (is_new) {
-        held.push_back(static_cast<std::int32_t>(std::ssize(of_member)));
-        own.back().end = ++patterns.count;
-      }
-      of_member.push_back(id->second);
+      const std::int64_t known = numbers.size();
+      const std::int32_t id = numbers.number(digest);
+      if (id == known) held.push_back(static_cast<std::int32_t>(std::ssize(ids)));
+      ids.push_back(id);
     }
+    own.push_back({first, numbers.size()});
   }
+  patterns.count = numbers.size();
   for (std::size_t r = 1; r < own.size(); ++r)
     team.send(static_cast<std::int64_t>(r),
               TeamMessage().put(patterns.count).put(own[r]).put_all(own_there[r]).bytes());

@@ -214,8 +214,8 @@ TEST_CASE("members hold the partial blocks that they find first, and their limit
   plain::Random random(33);
   const Mask mask = striped(random, 512, 512, 64, 0);
   const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
-  constexpr std::int64_t kOne = 64 * 8 + 96, kDigest = 112;  // bytes of a block, and of knowing it
-  const std::int64_t limit = 16 * kOne + 64 * kDigest;       // 64 blocks, of 4 members
+  constexpr std::int64_t kOne = 64 * 8 + 96, kDigest = 96;  // bytes of a block, and of knowing it
+  const std::int64_t limit = 16 * kOne + 64 * kDigest;      // 64 blocks, of 4 members
   CHECK_THROWS_AS(plan.run({}, limit), Error);
   const auto shares = test::results_of_team(4, [&](Team& team) { return plan.run_with(team, {}, limit); });
   std::int64_t next = 0;
@@ -366,6 +366,32 @@ TEST_CASE("rows of blocks of all sizes that begin in some queries are scanned, w
       const auto expected = whole[s].summary.states.elements<std::uint8_t>();
       CHECK(std::equal(states[s].begin(), states[s].end(), expected.begin(), expected.end()));
       CHECK(elements[s] == whole[s].summary.true_elements);
+    }
+  }
+}
+
+TEST_CASE("a team's stripes of a wide mask, apart or one after the other, give what one process finds") {
+  // Wide enough that a stripe is a few blocks, of which some reach from one member's queries into the next's.
+  plain::Random random(39);
+  const std::int64_t q = 300, kv = std::int64_t{1} << 21;
+  std::vector<std::int64_t> q_ids(static_cast<std::size_t>(q)), kv_ids(static_cast<std::size_t>(kv));
+  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
+  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
+  const Mask mask = segments_mask(*make_source(Array::from<std::int64_t>({q}, q_ids), "q"),
+                                  *make_source(Array::from<std::int64_t>({kv}, kv_ids), "k")) &
+                    local_mask(q, kv, 60'000, 60'000, 200'000);
+  SparsityOptions options;
+  options.ranks = 5;
+  const std::vector<BlockShape> all_blocks[] = {
+      {{32, 4096}, {16, 5000}, {32, 30000}},
+      {{32, 4096}, {128, 8192}, {48, 5000}, {100, 30000}, {7, 20000}},
+  };
+  for (const std::vector<BlockShape>& blocks : all_blocks) {
+    const SparsityPlan plan({mask}, blocks, options);
+    const std::string expected = to_json(describe(plan.run()), {});
+    for (const std::int64_t members : {2, 3}) {
+      const auto found = test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
+      CHECK(to_json(describe(*found[0]), {}) == expected);
     }
   }
 }
