@@ -17,6 +17,7 @@
 #include "ejk/array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/report.hpp"
+#include "ejk/team.hpp"
 
 namespace ejk {
 
@@ -166,6 +167,23 @@ struct PlannedArray {
   ArrayType type;
 };
 
+/// What one member of a team has of a MaskInfo that they made together.
+struct MaskInfoShare {
+  struct Part {
+    std::string array;  // its name
+    ArrayBox box;
+    std::shared_ptr<const ArraySource> elements;  // of the shape box.count; valid as long as the share is
+  };
+
+  /// The arrays that there are, without is_dynamic_mask; the same for all members.
+  std::vector<PlannedArray> arrays;
+  /// What this member holds of them: together the members hold each element once. The index arrays, some
+  /// bytes a block, are rank 0's; a partial block is held by the first member that met it.
+  std::vector<Part> parts;
+  /// Rank 0 alone. Of partial_mask_blocks it has the type, and no element can be read, but in a team of one.
+  std::optional<MaskInfo> info;
+};
+
 /// A MaskInfo before an element of a mask is read: made once from the masks of the heads, with the errors of
 /// the functions above. It knows what arrays there will be, what memory that takes, and how to make them.
 class MaskInfoPlan {
@@ -184,6 +202,16 @@ class MaskInfoPlan {
 
   /// Reads the masks. max_pattern_bytes as in ProcessMaskOptions.
   MaskInfo run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
+
+  /// The same by a team: each member reads rows of blocks of its own, one mask after the other, and progress
+  /// is that of its own. max_pattern_bytes is for the partial blocks that the member finds; on rank 0 some 100
+  /// bytes for each that any member has found count as well.
+  MaskInfoShare run_with(Team& team, const BlockProgress& progress = {},
+                         std::int64_t max_pattern_bytes = 0) const;
+
+  /// What each member of a team of this size does, by ranks, as far as that can be told without reading: costs
+  /// in bytes that are looked at; what is written, and sent, at most. Masks that turn out equal are read once.
+  std::vector<WorkShare> shares(std::int64_t members) const;
 
  private:
   friend Report describe(const MaskInfoPlan& plan);

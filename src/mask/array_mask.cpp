@@ -63,7 +63,8 @@ class ArrayMask final : public MaskNode {
     return fmt::format("file({}{})", source_->name(), kind);
   }
 
-  bool same_as(const MaskNode& other) const override;
+  bool same_as(const MaskNode& other, IndexRange queries) const override;
+  std::int64_t stored_bytes() const override { return size_of(dtype_); }
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override;
 
@@ -162,7 +163,7 @@ std::unique_ptr<BlockClassifier> ArrayMask::classifier(std::int64_t, std::int64_
   return std::make_unique<LookClassifier>(core::ceil_div(kv_length(), kv_block));
 }
 
-bool ArrayMask::same_as(const MaskNode& other) const {
+bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
   const auto& o = static_cast<const ArrayMask&>(other);
   if (source_ == o.source_ && polarity_ == o.polarity_) return true;
   if (view_ && o.view_ && view_->data == o.view_->data && view_->strides == o.view_->strides &&
@@ -173,11 +174,12 @@ bool ArrayMask::same_as(const MaskNode& other) const {
   const bool in_order = !random_access() || !o.random_access();
   const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
   const std::int64_t rows_at_once = std::max<std::int64_t>(1, bits_at_once / kv_length());
-  const std::int64_t stripes = core::ceil_div(q_length(), rows_at_once);
+  const std::int64_t stripes = core::ceil_div(queries.end - queries.begin, rows_at_once);
   std::atomic<bool> same{true};
   const auto compare = [&](std::int64_t s) {
     if (!same.load(std::memory_order_relaxed)) return;
-    const Rectangle where{s * rows_at_once, std::min(q_length(), (s + 1) * rows_at_once), 0, kv_length()};
+    const std::int64_t q = queries.begin + s * rows_at_once;
+    const Rectangle where{q, std::min(queries.end, q + rows_at_once), 0, kv_length()};
     mask::BitBuffer mine, theirs;
     const BitRows a = mine.rows(where.rows(), where.columns()),
                   b = theirs.rows(where.rows(), where.columns());
@@ -187,8 +189,9 @@ bool ArrayMask::same_as(const MaskNode& other) const {
       same.store(false, std::memory_order_relaxed);
   };
   if (!in_order) {
-    core::parallel_for(stripes, static_cast<double>(q_length()) * static_cast<double>(kv_length()) / 4,
-                       compare);
+    const double elements =
+        static_cast<double>(queries.end - queries.begin) * static_cast<double>(kv_length());
+    core::parallel_for(stripes, elements / 4, compare);
   } else {
     for (std::int64_t s = 0; s < stripes && same; ++s) compare(s);
   }

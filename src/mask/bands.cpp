@@ -91,7 +91,7 @@ class FullMask final : public BandMask {
   using BandMask::BandMask;
   std::int64_t first(std::int64_t) const override { return 0; }
   std::int64_t last(std::int64_t) const override { return kFar; }
-  bool same_as(const MaskNode&) const override { return true; }
+  bool same_as(const MaskNode&, IndexRange) const override { return true; }
   std::string text() const override { return "full"; }
 };
 
@@ -102,7 +102,7 @@ class CausalMask final : public BandMask {
   std::int64_t first(std::int64_t) const override { return -kFar; }
   std::int64_t last(std::int64_t q) const override { return bounded(Exact{q} + offset_); }
   bool is_computable() const override { return true; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     return offset_ == static_cast<const CausalMask&>(other).offset_;
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
@@ -127,7 +127,7 @@ class PrefixMask final : public BandMask {
       : BandMask(q_length, kv_length), keys_(keys) {}
   std::int64_t first(std::int64_t) const override { return 0; }
   std::int64_t last(std::int64_t) const override { return keys_ - 1; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     return keys_ == static_cast<const PrefixMask&>(other).keys_;
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
@@ -156,7 +156,7 @@ class LocalMask final : public BandMask {
     return right_ ? bounded(Exact{q} + offset_ + *right_) : kFar;
   }
   bool is_computable() const override { return true; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     const auto& o = static_cast<const LocalMask&>(other);
     return left_ == o.left_ && right_ == o.right_ && offset_ == o.offset_;
   }
@@ -211,7 +211,7 @@ class ChunkedMask final : public BandMask {
   std::int64_t first(std::int64_t q) const override { return q / chunk_ * chunk_; }
   std::int64_t last(std::int64_t q) const override { return q; }
   bool is_computable() const override { return true; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     return chunk_ == static_cast<const ChunkedMask&>(other).chunk_;
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(0); }
@@ -237,7 +237,7 @@ class DocumentsMask final : public BandMask {
 
   std::int64_t first(std::int64_t q) const override { return offsets_[document_of(q)]; }
   std::int64_t last(std::int64_t q) const override { return offsets_[document_of(q) + 1] - 1; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     return offsets_ == static_cast<const DocumentsMask&>(other).offsets_;
   }
   std::string text() const override { return fmt::format("documents({})", name_); }

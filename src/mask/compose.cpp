@@ -42,10 +42,11 @@ class NotMask final : public MaskNode {
   explicit NotMask(Mask of) : MaskNode(of.q_length(), of.kv_length()), of_(std::move(of)) {}
 
   std::string text() const override { return "~" + in_parentheses(of_.node(), 3); }
-  bool same_as(const MaskNode& other) const override {
-    return of_.same_as(static_cast<const NotMask&>(other).of_);
+  bool same_as(const MaskNode& other, IndexRange queries) const override {
+    return mask::same_as(of_, static_cast<const NotMask&>(other).of_, queries);
   }
   bool random_access() const override { return of_.node().random_access(); }
+  std::int64_t stored_bytes() const override { return of_.node().stored_bytes(); }
   void add_offsets(std::set<std::int64_t>& offsets) const override { of_.node().add_offsets(offsets); }
   std::vector<NearbyMask> nearby() const override {
     std::vector<NearbyMask> all{{"'" + of_.text() + "' is not negated", of_}};
@@ -98,9 +99,9 @@ class JoinMask final : public MaskNode {
     return fmt::format("{} {} {}", in_parentheses(a_.node(), binding()), join == Join::both ? "&" : "|",
                        in_parentheses(b_.node(), binding() + 1));
   }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange queries) const override {
     const auto& o = static_cast<const JoinMask&>(other);
-    return a_.same_as(o.a_) && b_.same_as(o.b_);
+    return mask::same_as(a_, o.a_, queries) && mask::same_as(b_, o.b_, queries);
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override {
     a_.node().add_offsets(offsets);
@@ -127,6 +128,7 @@ class JoinMask final : public MaskNode {
     return all;
   }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
+  std::int64_t stored_bytes() const override { return a_.node().stored_bytes() + b_.node().stored_bytes(); }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     a_.node().fill(where, out);

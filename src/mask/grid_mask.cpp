@@ -55,9 +55,10 @@ class GridMask final : public MaskNode {
         text_(std::move(text)) {}
 
   std::string text() const override { return text_; }
+  std::int64_t stored_bytes() const override { return elements_ ? 1 : 0; }
   const BlockGrid& grid() const { return *grid_; }
 
-  bool same_as(const MaskNode& other) const override;
+  bool same_as(const MaskNode& other, IndexRange queries) const override;
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
 
@@ -149,11 +150,12 @@ std::unique_ptr<BlockClassifier> GridMask::classifier(std::int64_t, std::int64_t
 }
 
 // Blocks of another size are another mask; elements are looked at where one of two blocks is partial.
-bool GridMask::same_as(const MaskNode& other) const {
+bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
   const auto& o = static_cast<const GridMask&>(other);
   if (grid_ == o.grid_ && elements_ == o.elements_) return true;
   const BlockShape block = grid_->block;
   if (block.q != o.grid_->block.q || block.kv != o.grid_->block.kv) return false;
+  if (queries.begin >= queries.end) return true;
   BitBuffer mine, theirs;
   const auto same = [&](std::int64_t i, std::int64_t column) {
     const Rectangle where{i * block.q, std::min((i + 1) * block.q, q_length()), column * block.kv,
@@ -164,7 +166,7 @@ bool GridMask::same_as(const MaskNode& other) const {
     o.fill(where, b);
     return std::equal(a.words, a.words + a.rows * a.row_words, b.words);
   };
-  for (std::int64_t i = 0; i < grid_->q_blocks; ++i) {
+  for (std::int64_t i = queries.begin / block.q; i * block.q < queries.end; ++i) {
     const auto row = grid_->row(i), their_row = o.grid_->row(i);
     for (auto a = row.begin(), b = their_row.begin(); a != row.end() || b != their_row.end();) {
       const bool in_mine = a != row.end() && (b == their_row.end() || a->column <= b->column);

@@ -30,11 +30,14 @@ class TransposedMask final : public MaskNode {
  public:
   explicit TransposedMask(Mask of) : MaskNode(of.kv_length(), of.q_length()), of_(std::move(of)) {}
 
-  bool same_as(const MaskNode& other) const override {
-    return of_.same_as(static_cast<const TransposedMask&>(other).of_);
+  // The queries are keys of the other, which is compared whole.
+  bool same_as(const MaskNode& other, IndexRange queries) const override {
+    const IndexRange all{0, queries.begin < queries.end ? of_.q_length() : 0};
+    return mask::same_as(of_, static_cast<const TransposedMask&>(other).of_, all);
   }
   std::string text() const override { return "the transpose of " + of_.text(); }
   bool random_access() const override { return of_.node().random_access(); }
+  std::int64_t stored_bytes() const override { return of_.node().stored_bytes(); }
 
   void fill(const mask::Rectangle& where, const mask::BitRows& out) const override {
     mask::BitBuffer buffer;
@@ -108,11 +111,13 @@ std::int64_t Mask::kv_length() const { return node_->kv_length(); }
 bool Mask::is_computable() const { return node_->is_computable(); }
 std::string Mask::text() const { return node_->text(); }
 
-bool Mask::same_as(const Mask& other) const {
-  const MaskNode &a = *node_, &b = *other.node_;
+bool Mask::same_as(const Mask& other) const { return mask::same_as(*this, other, {0, q_length()}); }
+
+bool mask::same_as(const Mask& first, const Mask& second, IndexRange queries) {
+  const MaskNode &a = first.node(), &b = second.node();
   if (&a == &b) return true;
   return typeid(a) == typeid(b) && a.q_length() == b.q_length() && a.kv_length() == b.kv_length() &&
-         a.same_as(b);
+         a.same_as(b, queries);
 }
 
 void Mask::read(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,

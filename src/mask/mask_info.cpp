@@ -36,10 +36,12 @@ namespace ejk {
 
 namespace {
 
+using mask::BandScan;
 using mask::IndexArrays;
 using mask::InfoPlan;
 using mask::Layout;
 using mask::PatternTable;
+using mask::QueryShares;
 using mask::Scan;
 
 // Progress over several scans, called from one thread at a time.
@@ -67,9 +69,72 @@ MaskInfo begun(const InfoPlan& plan) {
   return info;
 }
 
+// What rank 0 has made, as all members see it; its index arrays are its parts.
+MaskInfoShare begun_share(std::optional<MaskInfo> made, Team& team) {
+  MaskInfoShare share;
+  share.info = std::move(made);
+  TeamMessage types;
+  if (share.info) {
+    MaskInfo& info = *share.info;
+    share.arrays = mask::arrays_of(info);
+    types.put(std::ssize(share.arrays));
+    for (const PlannedArray& array : share.arrays)
+      types.put_text(array.name).put(array.type.dtype).put_all(array.type.shape);
+    const auto hold = [&](const char* name, const Array& array) {
+      share.parts.push_back({name, whole_box(array.shape()), make_source(array.view(), name)});
+    };
+    hold("data_next", info.data_next);
+    if (info.mask_next) hold("mask_next", *info.mask_next);
+    hold("block_mask", info.block_mask);
+    if (info.q_sequence) hold("q_sequence", *info.q_sequence);
+  }
+  types = TeamMessage(team.broadcast(types.bytes()));
+  if (share.info) return share;
+  for (auto n = types.take<std::ptrdiff_t>(); n > 0; --n) {
+    std::string name = types.take_text();
+    const auto dtype = types.take<DType>();
+    share.arrays.push_back({std::move(name), {dtype, types.take_all<std::int64_t>()}});
+  }
+  return share;
+}
+
+bool has_blocks(const MaskInfoShare& share) {
+  return std::any_of(share.arrays.begin(), share.arrays.end(),
+                     [](const PlannedArray& array) { return array.name == "partial_mask_blocks"; });
+}
+
+// What this member finds in its rows of blocks of each mask; nothing of a mask of which it has none.
+std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks, const InfoPlan& plan,
+                                                 const QueryShares& shares, PatternTable* table,
+                                                 const BlockProgress& report, const Team& team) {
+  std::vector<IndexRange> rows;
+  std::int64_t blocks = 0;
+  for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
+    rows.push_back(shares.rows(team.rank(), u, plan.block));
+    blocks += (rows.back().end - rows.back().begin) * plan.layout.kv_blocks;
+  }
+  Progress progress(report, blocks);
+  std::vector<std::optional<BandScan>> found(masks.size());
+  for (std::size_t u = 0; u < masks.size(); ++u)
+    if (rows[u].begin < rows[u].end)
+      found[u] = mask::scan_band(masks[u], plan.block, rows[u], table, progress.counter());
+  return found;
+}
+
+// On rank 0 the scans of all masks.
+std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
+                               std::vector<std::optional<BandScan>> found, const mask::TeamPatterns* patterns,
+                               Team& team) {
+  std::vector<Scan> scans;
+  for (std::size_t u = 0; u < masks.size(); ++u)
+    if (auto scan = mask::joined(masks[u], plan.block, std::move(found[u]), patterns, team))
+      scans.push_back(std::move(*scan));
+  return scans;
+}
+
 MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes) {
   // 1. Distinct masks.
-  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads);
+  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, alone());
 
   // 2. and 4. States and partial blocks.
   const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
@@ -77,16 +142,43 @@ MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int6
   std::vector<Scan> scans;
   for (const Mask& m : distinct.masks)
     scans.push_back(mask::scan_mask(m, plan.block, table.get(), progress.counter()));
-  return put_together(plan, std::move(distinct), std::move(scans), table);
+  return put_together(plan, std::move(distinct), std::move(scans),
+                      mask::pattern_source(table, plan.direction));
 }
 
-// Every block of every mask as bools, made while it is read: (H, q blocks, kv blocks, q, kv), or (…, kv, q).
-// The bits of one row of blocks are kept, since a reader asks for its blocks one after the other.
+// The same by a team. Ids go by ranks, which have the rows of blocks in the order of the walk, so they are the
+// same as those of one process, and a member's partial blocks are a run of them.
+MaskInfoShare fixed_share(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes,
+                          Team& team) {
+  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, team);
+  const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
+  const QueryShares shares = plan.query_shares(distinct.masks, team.size());
+  auto found = scan_shares(distinct.masks, plan, shares, table.get(), report, team);
+  mask::TeamPatterns patterns = mask::number_patterns(*table, team);
+  std::vector<Scan> scans = joined_scans(distinct.masks, plan, std::move(found), &patterns, team);
+
+  const ArrayType type = mask::blocks_type(plan, patterns.count);
+  std::optional<MaskInfo> info;
+  if (team.is_first())
+    info = put_together(plan, std::move(distinct), std::move(scans), mask::type_alone(type));
+  MaskInfoShare share = begun_share(std::move(info), team);
+  const std::int64_t own = std::ssize(patterns.own_here);
+  if (has_blocks(share) && own > 0)
+    share.parts.push_back({"partial_mask_blocks",
+                           {{patterns.own.begin, 0, 0}, {own, type.shape[1], type.shape[2]}},
+                           mask::pattern_source(table, std::move(patterns.own_here), plan.direction)});
+  return share;
+}
+
+// Every block of some rows of blocks of every mask as bools, made while it is read:
+// (H, q blocks, kv blocks, q, kv), or (…, kv, q). The bits of one row of blocks are kept, since a reader asks for its blocks one after the other.
 class EveryBlock final : public ArraySource {
  public:
-  EveryBlock(std::vector<Mask> masks, const Layout& layout, BlockShape block, Direction direction)
-      : ArraySource(type_of(layout, block, direction), "partial_mask_blocks"),
+  EveryBlock(std::vector<Mask> masks, IndexRange rows, std::int64_t kv_blocks, BlockShape block,
+             Direction direction)
+      : ArraySource(type_of(std::ssize(masks), rows, kv_blocks, block, direction), "partial_mask_blocks"),
         masks_(std::move(masks)),
+        first_row_(rows.begin),
         block_(block),
         direction_(direction) {}
 
@@ -100,7 +192,7 @@ class EveryBlock final : public ArraySource {
     for (std::int64_t h = start[0]; h < start[0] + count[0]; ++h)
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
-          const mask::BitRows& row = row_of_blocks(h, i);
+          const mask::BitRows& row = row_of_blocks(h, first_row_ + i);
           const std::int64_t column = j * block_.kv;
           mask::gather(row, column, std::min(block_.kv, row.columns - column), row_words, bits.data());
           std::fill(bits.begin() + row.rows * row_words, bits.end(), mask::Word{0});
@@ -110,9 +202,10 @@ class EveryBlock final : public ArraySource {
   }
 
  private:
-  static ArrayType type_of(const Layout& layout, BlockShape block, Direction direction) {
+  static ArrayType type_of(std::int64_t masks, IndexRange rows, std::int64_t kv_blocks, BlockShape block,
+                           Direction direction) {
     const Shape pattern = mask::pattern_shape(block, direction);
-    return {DType::boolean, {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]}};
+    return {DType::boolean, {masks, rows.end - rows.begin, kv_blocks, pattern[0], pattern[1]}};
   }
 
   const mask::BitRows& row_of_blocks(std::int64_t h, std::int64_t i) const {
@@ -129,6 +222,7 @@ class EveryBlock final : public ArraySource {
   }
 
   std::vector<Mask> masks_;
+  std::int64_t first_row_;
   BlockShape block_;
   Direction direction_;
   mutable std::mutex mutex_;
@@ -137,12 +231,12 @@ class EveryBlock final : public ArraySource {
   mutable std::int64_t held_head_ = -1, held_row_ = -1;
 };
 
-MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
+MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
+                      std::shared_ptr<const ArraySource> partial_blocks) {
   const Layout& layout = plan.layout;
   MaskInfo info = begun(plan);
   info.masks = plan.known.masks;
   info.head_mask = plan.known.of_head;
-  Progress progress(report, layout.grid() * layout.rows);
 
   const Shape shape{layout.rows, layout.q_blocks, layout.kv_blocks};
   Array data_next(DType::int32, shape), mask_next(DType::int32, shape), block_mask(DType::int32, shape);
@@ -152,8 +246,7 @@ MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
   const std::int64_t heads_per_shard = layout.rows / layout.head_shards,
                      per_shard = layout.q_blocks_per_shard();
   for (std::int64_t h = 0; h < layout.rows; ++h) {
-    Scan scan =
-        mask::scan_mask(plan.heads[static_cast<std::size_t>(h)], plan.block, nullptr, progress.counter());
+    Scan& scan = scans[static_cast<std::size_t>(h)];
     const auto* found = reinterpret_cast<const std::uint8_t*>(scan.summary.states.data());
     for (std::int64_t i = 0; i < layout.q_blocks; ++i)
       for (std::int64_t j = 0; j < layout.kv_blocks; ++j, ++found, ++data, ++next, ++states) {
@@ -173,8 +266,47 @@ MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
   info.mask_next = mask::narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
   info.block_mask = mask::narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
   info.unshrunk_grid = shape;
-  info.partial_mask_blocks = std::make_shared<EveryBlock>(plan.heads, layout, plan.block, plan.direction);
+  info.partial_mask_blocks = std::move(partial_blocks);
   return info;
+}
+
+std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector<Mask> masks,
+                                               IndexRange rows) {
+  return std::make_shared<EveryBlock>(std::move(masks), rows, plan.layout.kv_blocks, plan.block,
+                                      plan.direction);
+}
+
+MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
+  Progress progress(report, plan.layout.grid() * plan.layout.rows);
+  std::vector<Scan> scans;
+  for (const Mask& m : plan.heads)
+    scans.push_back(mask::scan_mask(m, plan.block, nullptr, progress.counter()));
+  return dynamic_info(plan, std::move(scans), every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
+}
+
+// The same by a team. A member reads its rows of blocks twice: to tell their states, and to write them.
+MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, Team& team) {
+  const Layout& layout = plan.layout;
+  const QueryShares shares = plan.query_shares(plan.heads, team.size());
+  auto found = scan_shares(plan.heads, plan, shares, nullptr, report, team);
+  std::vector<Scan> scans = joined_scans(plan.heads, plan, std::move(found), nullptr, team);
+  const Shape pattern = mask::pattern_shape(plan.block, plan.direction);
+  std::optional<MaskInfo> info;
+  if (team.is_first()) {
+    const ArrayType type(DType::boolean,
+                         {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]});
+    info = dynamic_info(plan, std::move(scans), mask::type_alone(type));
+  }
+  MaskInfoShare share = begun_share(std::move(info), team);
+  for (std::int64_t h = 0; h < layout.rows; ++h) {
+    const IndexRange rows = shares.rows(team.rank(), h, plan.block);
+    if (rows.begin == rows.end) continue;
+    share.parts.push_back(
+        {"partial_mask_blocks",
+         {{h, rows.begin, 0, 0, 0}, {1, rows.end - rows.begin, layout.kv_blocks, pattern[0], pattern[1]}},
+         every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
+  }
+  return share;
 }
 
 std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
@@ -198,9 +330,17 @@ MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction d
 
 }  // namespace
 
+std::shared_ptr<const ArraySource> mask::type_alone(const ArrayType& type) {
+  const auto nothing = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::internal, "partial_mask_blocks: no element of it is held here");
+  };
+  return generated_source(type, "partial_mask_blocks", nothing);
+}
+
 MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                            const std::shared_ptr<PatternTable>& table) {
+                            std::shared_ptr<const ArraySource> partial_blocks) {
   MaskInfo info = begun(plan);
+  const std::int64_t patterns = partial_blocks->shape()[0];
 
   // 3. Leading rows.
   Layout layout = plan.layout;
@@ -209,9 +349,8 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
   for (std::int64_t r = 0; r < layout.rows; ++r) {
     const auto head = static_cast<std::size_t>(r * (plan.head_count() / layout.rows));
     const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
-    rows.push_back(
-        {reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
-         table->size() > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
+    rows.push_back({reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
+                    patterns > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
   }
 
   // 5. and 6. Look-ahead and shrinking.
@@ -220,14 +359,14 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
   if (plan.settings.shrink_grid && distinct.masks.size() == 1) arrays = shrunk(layout, std::move(arrays));
 
   // 7. Computable masks.
-  info.distinct_partial_blocks = table->size();
+  info.distinct_partial_blocks = patterns;
   if (plan.is_left_to_kernel(distinct)) {
     info.mask_function = distinct.masks[0];
     info.q_sequence = Array(DType::int32, {plan.q_length()});
     const auto sequence = info.q_sequence->elements<std::int32_t>();
     std::iota(sequence.begin(), sequence.end(), 0);
-  } else if (table->size() > 0) {
-    info.partial_mask_blocks = mask::pattern_source(table, plan.direction);
+  } else if (patterns > 0) {
+    info.partial_mask_blocks = std::move(partial_blocks);
   }
 
   // 8. Narrowing.
@@ -247,6 +386,17 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
 MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
   return plan_->is_dynamic() ? dynamic_info(*plan_, progress)
                              : fixed_info(*plan_, progress, max_pattern_bytes);
+}
+
+MaskInfoShare MaskInfoPlan::run_with(Team& team, const BlockProgress& progress,
+                                     std::int64_t max_pattern_bytes) const {
+  if (!team.is_alone())
+    return plan_->is_dynamic() ? dynamic_share(*plan_, progress, team)
+                               : fixed_share(*plan_, progress, max_pattern_bytes, team);
+  MaskInfoShare share = begun_share(run(progress, max_pattern_bytes), team);
+  if (const auto& blocks = share.info->partial_mask_blocks)
+    share.parts.push_back({"partial_mask_blocks", whole_box(blocks->shape()), blocks});
+  return share;
 }
 
 MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block, const ProcessMaskOptions& options) {

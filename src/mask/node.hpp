@@ -73,8 +73,10 @@ class MaskNode {
   /// such parts adds nothing; of one with them the alignment matters where queries and keys differ in number.
   virtual void add_offsets(std::set<std::int64_t>&) const {}
 
-  /// `other` has the same dynamic type and shape.
-  virtual bool same_as(const MaskNode& other) const = 0;
+  /// `other` has the same dynamic type and shape. Of stored elements those of the queries [begin, end) are
+  /// compared: the two are the same where the answer is true for each of some ranges that hold all queries.
+  /// For an empty range nothing is read.
+  virtual bool same_as(const MaskNode& other, IndexRange queries) const = 0;
 
   /// The masks of the same shape that this one is taken for by mistake: edges that are off by one, parts that
   /// are left out. None of these is necessarily another mask.
@@ -97,12 +99,18 @@ class MaskNode {
   /// rows and for whole rows.
   virtual bool random_access() const { return true; }
 
+  /// Bytes of inputs that fill() reads for each element, about: 0 where it computes them.
+  virtual std::int64_t stored_bytes() const { return 0; }
+
  private:
   std::int64_t q_length_;
   std::int64_t kv_length_;
 };
 
 namespace mask {
+
+/// Mask::same_as, as far as the queries [begin, end) tell: see MaskNode::same_as.
+bool same_as(const Mask& a, const Mask& b, IndexRange queries);
 
 /// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
 /// transpose, and it without some keys.

@@ -53,11 +53,7 @@ PatternTable PatternTable::beside(BlockShape block) const {
   return table;
 }
 
-// Chunks grow, so that few patterns cost little and many lie on huge pages.
-Word* PatternTable::room_for_pattern() {
-  constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
-  constexpr std::int64_t kBookkeeping = 96;  // bytes that an entry and its place in the index take
-  const std::int64_t bytes = pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping;
+void PatternTable::count_bytes(std::int64_t bytes) const {
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (max_bytes_ > 0 && used > max_bytes_)
     throw Error(Error::Kind::budget,
@@ -65,6 +61,13 @@ Word* PatternTable::room_for_pattern() {
                             core::format_bytes(max_bytes_)),
                 Error::Code::too_many_patterns)
         .hint("larger blocks have fewer partial ones");
+}
+
+// Chunks grow, so that few patterns cost little and many lie on huge pages.
+Word* PatternTable::room_for_pattern() {
+  constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
+  constexpr std::int64_t kBookkeeping = 96;  // bytes that an entry and its place in the index take
+  count_bytes(pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping);
   if (free_words_ < pattern_words()) {
     const std::int64_t next =
         chunks_.empty() ? kFirstChunk : std::min(kLargestChunk, 8 * chunks_.back().size());
@@ -161,18 +164,38 @@ Shape pattern_shape(BlockShape block, Direction direction) {
   return direction == Direction::forward ? Shape{block.q, block.kv} : Shape{block.kv, block.q};
 }
 
-std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
-                                                  Direction direction) {
+namespace {
+
+// `id_of(p)` is the id of pattern p of the array.
+template <class IdOf>
+std::shared_ptr<const ArraySource> source_of(std::shared_ptr<const PatternTable> table, std::int64_t count,
+                                             Direction direction, IdOf&& id_of) {
   const Shape pattern = pattern_shape(table->block(), direction);
-  const ArrayType type(DType::boolean, {table->size(), pattern[0], pattern[1]});
-  const auto fill = [table = std::move(table), direction](std::span<const std::int64_t> start,
-                                                          std::span<const std::int64_t> count, void* out) {
+  const ArrayType type(DType::boolean, {count, pattern[0], pattern[1]});
+  const auto fill = [table = std::move(table), direction, id_of = std::forward<IdOf>(id_of)](
+                        std::span<const std::int64_t> start, std::span<const std::int64_t> box, void* out) {
     auto* to = static_cast<std::uint8_t*>(out);
-    const Box part{start[1], count[1], start[2], count[2]};
-    for (std::int64_t p = start[0]; p < start[0] + count[0]; ++p, to += count[1] * count[2])
-      expand_part(table->bits(p), table->row_words(), part, direction, to);
+    const Box part{start[1], box[1], start[2], box[2]};
+    for (std::int64_t p = start[0]; p < start[0] + box[0]; ++p, to += box[1] * box[2])
+      expand_part(table->bits(id_of(p)), table->row_words(), part, direction, to);
   };
   return generated_source(type, "partial_mask_blocks", fill);
+}
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
+                                                  Direction direction) {
+  const std::int64_t count = table->size();
+  return source_of(std::move(table), count, direction, [](std::int64_t p) { return p; });
+}
+
+std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
+                                                  std::vector<std::int32_t> ids, Direction direction) {
+  const std::int64_t count = std::ssize(ids);
+  return source_of(std::move(table), count, direction, [ids = std::move(ids)](std::int64_t p) {
+    return std::int64_t{ids[static_cast<std::size_t>(p)]};
+  });
 }
 
 }  // namespace ejk::mask

@@ -49,6 +49,9 @@ class PatternTable {
   /// Takes over the patterns of a part; gives the slot here of each of its slots.
   std::vector<std::int32_t> join(PatternTable part);
 
+  /// Counts bytes that are held beside the patterns against their limit. Throws Error{budget} above it.
+  void count_bytes(std::int64_t bytes) const;
+
   /// Replaces slots by ids: those numbered by earlier calls keep theirs, new ones are numbered on in the
   /// order in which they stand in `blocks`, which is looked at only where `states` says partial.
   void number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks);
@@ -90,6 +93,10 @@ Shape pattern_shape(BlockShape block, Direction direction);
 /// The patterns as a bool array (P, ...) of that shape; expanded while it is read.
 std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
                                                   Direction direction);
+
+/// The same for some of the patterns, by their ids.
+std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternTable> table,
+                                                  std::vector<std::int32_t> ids, Direction direction);
 
 /// A part of a block as it is read: rows and columns of the result, which dkv transposes.
 struct Box {

@@ -120,8 +120,118 @@ std::int64_t InfoPlan::work_bytes() const {
   return *all + 4 * q_length() + *scan;
 }
 
-DistinctMasks distinct_masks(const std::vector<Mask>& heads) {
-  return distinct_by(heads, [](const Mask& a, const Mask& b) { return a.same_as(b); });
+ArrayType blocks_type(const InfoPlan& plan, std::int64_t patterns) {
+  const Shape pattern = pattern_shape(plan.block, plan.direction);
+  return {DType::boolean, {patterns, pattern[0], pattern[1]}};
+}
+
+std::vector<PlannedArray> InfoPlan::arrays() const {
+  const IndexBounds most = bounds(known);
+  const Shape grid{layout.rows, layout.q_blocks, layout.kv_blocks};
+  const auto index = [&](std::int64_t bound) { return ArrayType(index_dtype(bound), grid); };
+  const Shape pattern = pattern_shape(block, direction);
+
+  std::vector<PlannedArray> arrays{{"data_next", index(most.data_next)}};
+  if (is_left_to_kernel(known)) {
+    arrays.push_back({"block_mask", index(most.block_mask)});
+    arrays.push_back({"q_sequence", {DType::int32, {q_length()}}});
+  } else {
+    arrays.push_back({"mask_next", index(most.mask_next)});
+    arrays.push_back({"block_mask", index(most.block_mask)});
+    Shape blocks = is_dynamic() ? grid : Shape{most.mask_next + 1};
+    blocks.insert(blocks.end(), pattern.begin(), pattern.end());
+    arrays.push_back({"partial_mask_blocks", {DType::boolean, std::move(blocks)}});
+  }
+  arrays.push_back({"is_dynamic_mask", {DType::boolean, {}}});
+  return arrays;
+}
+
+// Members compare their rows in steps that grow, and agree after each, so that a difference that one finds
+// spares the others the rest.
+DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team) {
+  if (team.is_alone()) return distinct_by(heads, [](const Mask& a, const Mask& b) { return a.same_as(b); });
+  constexpr std::int64_t kFirstStep = std::int64_t{1} << 21;  // elements
+  const auto agreed = [&](bool same) {
+    const auto answers = team.all_gather(TeamMessage().put(same).bytes());
+    return std::all_of(answers.begin(), answers.end(),
+                       [](const Bytes& answer) { return TeamMessage(answer).take<bool>(); });
+  };
+  return distinct_by(heads, [&](const Mask& a, const Mask& b) {
+    if (known_same(a, b)) return true;
+    if (!same_as(a, b, {0, 0})) return false;  // which all members see alike
+    const std::int64_t length = a.q_length(), longest = core::ceil_div(length, team.size());
+    const std::int64_t first = std::min(length, team.rank() * longest),
+                       last = std::min(length, first + longest);
+    std::int64_t step = std::max<std::int64_t>(1, kFirstStep / a.kv_length());
+    for (std::int64_t at = 0; at < longest; at += step, step *= 2) {
+      const IndexRange rows{std::min(last, first + at), std::min(last, first + at + step)};
+      if (!agreed(rows.begin == rows.end || same_as(a, b, rows))) return false;
+    }
+    return true;
+  });
+}
+
+std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const {
+  const auto elements = static_cast<double>(block.q) * static_cast<double>(kv_length());
+  std::vector<RowCosts> costs;
+  for (const Mask& mask : masks) {
+    RowCosts& of_mask = costs.emplace_back(mask, block);
+    // The blocks of a dynamic mask are read once more while they are written, all of them.
+    if (is_dynamic())
+      for (double& row : of_mask.bytes) row += elements * (of_mask.stored_bytes + 1);
+  }
+  return costs;
+}
+
+QueryShares InfoPlan::query_shares(const std::vector<Mask>& masks, std::int64_t members) const {
+  return {q_length(), block.q, QueryShares::Cut::in_turn, members, row_costs(masks)};
+}
+
+// A member has the states and ids of its rows of blocks, and as much once more as a message; rank 0 has those of
+// all masks, what is made of them, and the messages about one of them.
+std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
+  constexpr std::int64_t kBytesPerBlock = 1 + 4;
+  const std::vector<RowCosts> costs = row_costs(known.masks);
+  const QueryShares of_members(q_length(), block.q, QueryShares::Cut::in_turn, members, costs);
+  const auto elements_of_row = static_cast<double>(block.q) * static_cast<double>(kv_length());
+  const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
+  const auto block_bytes = static_cast<double>(block.q) * static_cast<double>(block.kv);
+  const auto whole = [](double value) {
+    return static_cast<std::int64_t>(std::min(value, static_cast<double>(core::kMostBytes)));
+  };
+  std::int64_t index_bytes = 0;
+  for (const PlannedArray& array : arrays())
+    if (array.name != "partial_mask_blocks") index_bytes += array.type.bytes();
+
+  std::vector<WorkShare> all(static_cast<std::size_t>(members));
+  for (std::int64_t member = 0; member < members; ++member) {
+    WorkShare& share = all[static_cast<std::size_t>(member)];
+    double read = 0, written = 0;
+    std::int64_t blocks = 0;
+    for (std::size_t u = 0; u < costs.size(); ++u) {
+      const IndexRange rows = of_members.rows(member, static_cast<std::int64_t>(u), block);
+      blocks += (rows.end - rows.begin) * layout.kv_blocks;
+      for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+        const auto at = static_cast<std::size_t>(row);
+        share.cost += costs[u].bytes[at];
+        read += (costs[u].open[at] + (is_dynamic() ? elements_of_row : 0)) * costs[u].stored_bytes;
+        written += is_dynamic() ? static_cast<double>(layout.kv_blocks) * block_bytes : costs[u].open[at];
+      }
+    }
+    share.read_bytes = whole(read);
+    share.written_bytes = is_left_to_kernel(known) ? 0 : whole(written);
+    const std::int64_t found = kBytesPerBlock * blocks;
+    if (member == 0) {
+      share.written_bytes += index_bytes;
+      share.peak_bytes = work_bytes();
+      if (members > 1)
+        share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * layout.grid()});
+    } else {
+      share.sent_bytes = blocks == 0 ? 0 : found + q_length() / 8 + kv_length() / 8;
+      share.peak_bytes = core::sum_of_bytes({2 * found, scan.value_or(core::kMostBytes)});
+    }
+  }
+  return all;
 }
 
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
@@ -149,31 +259,11 @@ MaskInfoPlan::MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction 
     : plan_(std::make_shared<const mask::InfoPlan>(
           mask::checked(std::move(heads), block, direction, kind, settings))) {}
 
-std::vector<PlannedArray> MaskInfoPlan::arrays() const {
-  const mask::InfoPlan& p = *plan_;
-  const mask::IndexBounds bounds = p.bounds(p.known);
-  const Shape grid{p.layout.rows, p.layout.q_blocks, p.layout.kv_blocks};
-  const auto index = [&](std::int64_t bound) { return ArrayType(p.index_dtype(bound), grid); };
-  const auto blocks = [&](Shape leading) {
-    const Shape pattern = mask::pattern_shape(p.block, p.direction);
-    leading.insert(leading.end(), pattern.begin(), pattern.end());
-    return ArrayType(DType::boolean, std::move(leading));
-  };
-
-  std::vector<PlannedArray> arrays{{"data_next", index(bounds.data_next)}};
-  if (p.is_left_to_kernel(p.known)) {
-    arrays.push_back({"block_mask", index(bounds.block_mask)});
-    arrays.push_back({"q_sequence", {DType::int32, {p.q_length()}}});
-  } else {
-    arrays.push_back({"mask_next", index(bounds.mask_next)});
-    arrays.push_back({"block_mask", index(bounds.block_mask)});
-    arrays.push_back({"partial_mask_blocks", blocks(p.is_dynamic() ? grid : Shape{bounds.mask_next + 1})});
-  }
-  arrays.push_back({"is_dynamic_mask", {DType::boolean, {}}});
-  return arrays;
-}
+std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays(); }
 
 std::int64_t MaskInfoPlan::work_bytes() const { return plan_->work_bytes(); }
+
+std::vector<WorkShare> MaskInfoPlan::shares(std::int64_t members) const { return plan_->shares(members); }
 
 Report describe(const MaskInfoPlan& plan) {
   const mask::InfoPlan& p = *plan.plan_;

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "ejk/mask_info.hpp"
+#include "ejk/team.hpp"
 #include "mask/layout.hpp"
 #include "mask/scan.hpp"
+#include "mask/team_scan.hpp"
 
 namespace ejk::mask {
 
@@ -59,6 +61,16 @@ struct InfoPlan {
   /// Memory that scanning and putting together take at the most, beside the partial blocks.
   std::int64_t work_bytes() const;
 
+  /// As MaskInfoPlan::arrays().
+  std::vector<PlannedArray> arrays() const;
+
+  /// What looking at rows of blocks of these masks takes, and which each member of a team looks at.
+  std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
+  QueryShares query_shares(const std::vector<Mask>& masks, std::int64_t members) const;
+
+  /// What members of a team do, by ranks, where all masks that may differ do.
+  std::vector<WorkShare> shares(std::int64_t members) const;
+
   /// The dtype of indices up to `largest`.
   DType index_dtype(std::int64_t largest) const {
     return settings.downcast ? narrowest(largest) : DType::int32;
@@ -68,16 +80,22 @@ struct InfoPlan {
 /// Whether masks are the same, as far as that can be told without reading an array.
 bool known_same(const Mask& a, const Mask& b);
 
-/// The distinct masks by content; may read arrays.
-DistinctMasks distinct_masks(const std::vector<Mask>& heads);
+/// The distinct masks by content; may read arrays, of which each member of the team compares some rows.
+DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team);
 
 /// Throws what the constructor of MaskInfoPlan throws.
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
 
+/// The type of partial_mask_blocks of fixed masks, of which there are so many.
+ArrayType blocks_type(const InfoPlan& plan, std::int64_t patterns);
+
+/// A source that has the type of partial_mask_blocks and no element to read: it lies elsewhere, or nowhere.
+std::shared_ptr<const ArraySource> type_alone(const ArrayType& type);
+
 /// The MaskInfo of fixed masks, from the scans of the distinct ones and their partial blocks.
 MaskInfo put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                      const std::shared_ptr<PatternTable>& table);
+                      std::shared_ptr<const ArraySource> partial_blocks);
 
 /// The arrays that there are of those that a plan lists, without is_dynamic_mask.
 std::vector<PlannedArray> arrays_of(const MaskInfo& info);

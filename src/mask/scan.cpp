@@ -17,6 +17,7 @@
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/scanner.hpp"
+#include "mask/team_scan.hpp"
 
 namespace ejk::mask {
 
@@ -50,12 +51,11 @@ void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, st
 
 }  // namespace
 
-Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table)
+Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows)
     : mask_(mask),
       node_(mask.node()),
       block_(block),
       table_(table),
-      q_blocks_(core::ceil_div(mask.q_length(), block.q)),
       kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
       held_(mask::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
       row_words_(words_for(held_.kv)),
@@ -65,14 +65,10 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table)
                   Reading::any_order))
     throw Error(Error::Kind::budget,
                 fmt::format("a block of {} x {} is larger than any memory", block.q, block.kv));
-  MaskSummary& s = scan_.summary;
-  s.q_length = mask.q_length();
-  s.kv_length = mask.kv_length();
-  s.states = Array(DType::uint8, {q_blocks_, kv_blocks_});
-  while (core::ceil_div(std::max(q_blocks_, kv_blocks_), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
-  cell_blocks_ = s.cell_blocks;
+  scan_ = begun_scan(mask, block, rows, table ? Patterns::kept : Patterns::dropped);
+  cell_blocks_ = scan_.summary.cell_blocks;
+  cell_rows_ = core::ceil_div(core::ceil_div(mask.q_length(), block.q), cell_blocks_);
   cell_columns_ = core::ceil_div(kv_blocks_, cell_blocks_);
-  if (table_ != nullptr) scan_.pattern_ids = Array(DType::int32, {q_blocks_, kv_blocks_});
 }
 
 Scanner::Part Scanner::make_part() const {
@@ -80,8 +76,7 @@ Scanner::Part Scanner::make_part() const {
   part.rows_seen.resize(static_cast<std::size_t>(words_for(mask_.q_length()) + 1));
   part.keys_seen.resize(static_cast<std::size_t>(words_for(mask_.kv_length()) + 1));
   part.full_columns.resize(static_cast<std::size_t>(kv_blocks_));
-  part.partial_elements.resize(
-      static_cast<std::size_t>(core::ceil_div(q_blocks_, cell_blocks_) * cell_columns_));
+  part.partial_elements.resize(static_cast<std::size_t>(cell_rows_ * cell_columns_));
   part.block.resize(static_cast<std::size_t>(pattern_words_));
   if (table_ != nullptr) part.patterns.emplace(table_->part());
   return part;
@@ -92,12 +87,12 @@ IndexRange Scanner::queries(std::int64_t i) const {
 }
 
 BlockState* Scanner::row_of_states(std::int64_t i) {
-  return reinterpret_cast<BlockState*>(scan_.summary.states.data()) + i * kv_blocks_;
+  return reinterpret_cast<BlockState*>(scan_.summary.states.data()) + (i - scan_.rows.begin) * kv_blocks_;
 }
 
 std::span<const BlockState> Scanner::states(std::int64_t i) const {
-  return {reinterpret_cast<const BlockState*>(scan_.summary.states.data()) + i * kv_blocks_,
-          static_cast<std::size_t>(kv_blocks_)};
+  const auto* first = reinterpret_cast<const BlockState*>(scan_.summary.states.data());
+  return {first + (i - scan_.rows.begin) * kv_blocks_, static_cast<std::size_t>(kv_blocks_)};
 }
 
 void Scanner::classify(std::int64_t i) {
@@ -224,7 +219,7 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
     if (shift != 0) to[1] |= keys >> (64 - shift);
   }
   if (part.patterns) {
-    const std::int64_t at = i * kv_blocks_ + j;
+    const std::int64_t at = (i - scan_.rows.begin) * kv_blocks_ + j;
     pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
   }
   return BlockState::partial;
@@ -254,52 +249,74 @@ void Scanner::join(Part& part) {
   if (table_ == nullptr) return;
   const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
   const auto states = scan_.summary.states.elements<std::uint8_t>();
+  const std::int64_t first = scan_.rows.begin;
   for (const IndexRange& rows : part.rows)
-    for (std::int64_t at = rows.begin * kv_blocks_; at < rows.end * kv_blocks_; ++at) {
+    for (std::int64_t at = (rows.begin - first) * kv_blocks_; at < (rows.end - first) * kv_blocks_; ++at) {
       std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
       if (states[static_cast<std::size_t>(at)] == static_cast<std::uint8_t>(BlockState::partial))
         slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
     }
 }
 
-Scan Scanner::finish() {
-  MaskSummary& s = scan_.summary;
-  s.partial_elements = std::move(all_.partial_elements);
+BandScan Scanner::finish() {
+  if (all_.rows_seen.empty()) all_ = make_part();
+  scan_.summary.partial_elements = std::move(all_.partial_elements);
   for (std::int64_t j = 0; j < kv_blocks_; ++j)
     if (all_.full_columns[static_cast<std::size_t>(j)])
       set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
-  for_each_run(all_.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
+  scan_.rows_seen = std::move(all_.rows_seen);
+  scan_.keys_seen = std::move(all_.keys_seen);
+  if (table_ != nullptr) table_->number(scan_.summary.states.elements<std::uint8_t>(), pattern_ids());
+  return std::move(scan_);
+}
+
+BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Patterns patterns) {
+  const std::int64_t q_blocks = core::ceil_div(mask.q_length(), block.q),
+                     kv_blocks = core::ceil_div(mask.kv_length(), block.kv);
+  BandScan scan;
+  scan.rows = rows;
+  MaskSummary& s = scan.summary;
+  s.q_length = mask.q_length();
+  s.kv_length = mask.kv_length();
+  s.states = Array(DType::uint8, {rows.end - rows.begin, kv_blocks});
+  while (core::ceil_div(std::max(q_blocks, kv_blocks), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
+  if (patterns == Patterns::kept) scan.pattern_ids = Array(DType::int32, {rows.end - rows.begin, kv_blocks});
+  return scan;
+}
+
+Scan completed(BandScan all, std::int64_t patterns) {
+  MaskSummary& s = all.summary;
+  for_each_run(all.rows_seen, s.q_length, false, [&](std::int64_t begin, std::int64_t end) {
     s.rows_without_key.push_back({begin, end});
   });
-  for_each_run(all_.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
+  for_each_run(all.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
     s.keys_without_row.push_back({begin, end});
   });
-  if (table_ == nullptr) return std::move(scan_);
   const auto states = s.states.elements<std::uint8_t>();
-  const auto ids = pattern_ids();
-  table_->number(states, ids);
-  std::vector<bool> own(static_cast<std::size_t>(table_->size()));
+  const auto ids = all.pattern_ids.elements<std::int32_t>();
+  std::vector<bool> own(static_cast<std::size_t>(patterns));
   for (std::size_t b = 0; b < ids.size(); ++b) {
     if (states[b] != static_cast<std::uint8_t>(BlockState::partial)) continue;
     s.distinct_partial_blocks += !own[static_cast<std::size_t>(ids[b])];
     own[static_cast<std::size_t>(ids[b])] = true;
   }
-  return std::move(scan_);
+  return {std::move(s), std::move(all.pattern_ids)};
 }
 
-Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
-               const std::function<void(std::int64_t)>& done) {
-  Scanner scanner(mask, block, table);
+BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
+                   const std::function<void(std::int64_t)>& done) {
+  Scanner scanner(mask, block, table, rows);
   const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
-  const std::int64_t tasks = core::ceil_div(scanner.q_blocks(), rows_at_once);
-  const double work = static_cast<double>(mask.q_length()) * static_cast<double>(mask.kv_length()) / 8;
+  const std::int64_t tasks = core::ceil_div(rows.end - rows.begin, rows_at_once);
+  const std::int64_t queries = std::min(rows.end * block.q, mask.q_length()) - rows.begin * block.q;
+  const double work = static_cast<double>(queries) * static_cast<double>(mask.kv_length()) / 8;
   const int threads = mask.node().random_access() ? core::threads_for(tasks, work) : 1;
   std::mutex done_mutex;
   core::parallel_reduce(
       tasks, threads, [&] { return scanner.make_part(); },
       [&](Scanner::Part& part, std::int64_t task) {
-        const std::int64_t begin = task * rows_at_once,
-                           end = std::min(scanner.q_blocks(), begin + rows_at_once);
+        const std::int64_t begin = rows.begin + task * rows_at_once,
+                           end = std::min(rows.end, begin + rows_at_once);
         for (std::int64_t i = begin; i < end; ++i) {
           scanner.classify(i);
           scanner.look(part, i);
@@ -312,6 +329,22 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
       },
       [&](Scanner::Part& part) { scanner.join(part); });
   return scanner.finish();
+}
+
+Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
+               const std::function<void(std::int64_t)>& done, Team& team) {
+  if (team.is_alone()) {
+    BandScan all = scan_band(mask, block, {0, core::ceil_div(mask.q_length(), block.q)}, table, done);
+    return completed(std::move(all), table != nullptr ? table->size() : 0);
+  }
+  if (table != nullptr)
+    throw Error(Error::Kind::internal, "scan_mask: patterns of several members are not joined here");
+  const QueryShares shares(mask.q_length(), block.q, QueryShares::Cut::in_turn, team.size(),
+                           {RowCosts(mask, block)});
+  const IndexRange rows = shares.rows(team.rank(), 0, block);
+  std::optional<BandScan> mine;
+  if (rows.begin < rows.end) mine = scan_band(mask, block, rows, nullptr, done);
+  return joined_by_all(mask, block, std::move(mine), team);
 }
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,

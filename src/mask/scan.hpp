@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ejk/mask_info.hpp"
+#include "ejk/team.hpp"
 #include "mask/patterns.hpp"
 
 namespace ejk::mask {
@@ -14,10 +15,28 @@ namespace ejk::mask {
 /// Words of bits that a panel has at the most, unless a single block has more.
 inline constexpr std::int64_t kPanelWords = std::int64_t{1} << 17;
 
+enum class Patterns { kept, dropped };
+enum class Reading { any_order, in_order };
+
 struct Scan {
   MaskSummary summary;
   Array pattern_ids;  // (q blocks, kv blocks) int32: the pattern of each partial block; others 0
 };
+
+/// What a pass over some rows of blocks found: a part of a Scan.
+struct BandScan {
+  IndexRange rows;              // of blocks
+  MaskSummary summary;          // states of these rows alone, sums over them; no ranges, no distinct blocks
+  Array pattern_ids;            // of these rows, by where they stand among all that the table has seen
+  std::vector<Word> rows_seen;  // all queries: those of these rows that see a key
+  std::vector<Word> keys_seen;  // all keys: those that a query of these rows sees
+};
+
+/// Before any row was looked at.
+BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Patterns patterns);
+
+/// The Scan, from the scan of all rows of blocks. `patterns`: more than the largest id.
+Scan completed(BandScan all, std::int64_t patterns);
 
 /// Cuts the mask into blocks (the last of a row or column may be cut short; what is missing of it counts as
 /// False) and looks into those that cannot be told otherwise. Partial blocks are entered into `table` in
@@ -26,21 +45,32 @@ struct Scan {
 /// Time: a few operations a block, and reading every undecided or partial block once. Memory: the states, the
 /// ids, and scan_bytes: with a table a block's bits are held whole, cut short or not, else as far as the mask
 /// goes. Throws Error{budget} for a block that no memory can hold.
+///
+/// A team shares the rows of blocks, and all members get the whole; `table` is null unless it is a team of one
+/// (mask/team_scan.hpp joins the tables of several).
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
-               const std::function<void(std::int64_t blocks)>& done = {});
+               const std::function<void(std::int64_t blocks)>& done = {}, Team& team = alone());
+
+/// The same for some rows of blocks, by this process alone.
+BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
+                   const std::function<void(std::int64_t blocks)>& done = {});
 
 /// Runs of queries, end to end from the first to the last, and what each sees of the masks that were scanned.
 struct QueryRuns {
-  /// Run r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
-  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
+  /// Run r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length. Those of `scanned` alone will be.
+  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length, IndexRange scanned);
+  QueryRuns(const std::vector<std::int64_t>& run_bounds, std::int64_t kv_length)
+      : QueryRuns(run_bounds, kv_length, {0, std::ssize(run_bounds) - 1}) {}
 
   std::int64_t count() const { return static_cast<std::int64_t>(pairs.size()); }
-  const Word* keys_of(std::int64_t run) const { return keys.data() + run * row_words; }
+  Word* keys_of(std::int64_t run) { return keys.data() + (run - held.begin) * row_words; }
+  const Word* keys_of(std::int64_t run) const { return keys.data() + (run - held.begin) * row_words; }
 
   std::vector<std::int64_t> bounds;
   std::int64_t row_words;
+  IndexRange held;                  // the runs whose keys are held
   std::vector<std::int64_t> pairs;  // True elements of each run, of all scans together
-  std::vector<Word> keys;           // (runs, row_words): the keys that a query of the run sees in any scan
+  std::vector<Word> keys;           // (held, row_words): the keys that a query of the run sees in any scan
 };
 
 /// scan_mask for several block sizes, in one pass over the mask: an element that any size must look at is
@@ -53,12 +83,15 @@ std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& bl
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t blocks)>& done = {});
 
+/// The same for the rows of blocks that begin in the queries [begin, end), of each size, by this process alone.
+std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockShape>& blocks,
+                                      const std::vector<PatternTable*>& tables, IndexRange queries,
+                                      QueryRuns* runs, std::int64_t weight,
+                                      const std::function<void(std::int64_t blocks)>& done = {});
+
 /// Bytes of the elements that scan_sizes holds. Nothing where that is more than any memory has.
 std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,
                                         const std::vector<BlockShape>& blocks);
-
-enum class Patterns { kept, dropped };
-enum class Reading { any_order, in_order };
 
 /// Bytes that scan_mask works in, on all threads: beside the states, the ids and the partial blocks that it
 /// finds. A mask that is read in order takes whole rows of blocks, on one thread; what is enough for that one

@@ -73,7 +73,7 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
   for (; runs.bounds[static_cast<std::size_t>(run)] < q_end; ++run) {
     const std::int64_t begin = runs.bounds[static_cast<std::size_t>(run)],
                        end = runs.bounds[static_cast<std::size_t>(run) + 1];
-    Word* keys = runs.keys.data() + run * runs.row_words;
+    Word* keys = runs.keys_of(run);
     std::int64_t pairs = 0;
     for (std::int64_t j = 0; j < size.kv_blocks();) {  // blocks of one state together
       const BlockState state = states[static_cast<std::size_t>(j)];
@@ -100,22 +100,33 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
 class Walk {
  public:
   Walk(const Mask& mask, const std::vector<BlockShape>& blocks, const std::vector<PatternTable*>& tables,
-       QueryRuns* runs, std::int64_t weight, const std::function<void(std::int64_t)>& done)
+       IndexRange queries, QueryRuns* runs, std::int64_t weight,
+       const std::function<void(std::int64_t)>& done)
       : node_(mask.node()),
         blocks_(blocks),
         runs_(runs),
         weight_(weight),
         done_(done),
-        stripes_(stripes_of(mask.q_length(), mask.kv_length(), blocks,
-                            node_.random_access() ? Reading::any_order : Reading::in_order)),
+        begin_(queries.begin),
+        end_(queries.begin),
         row_words_(words_for(mask.kv_length())) {
-    for (std::size_t s = 0; s < blocks.size(); ++s)
-      sizes_.push_back(std::make_unique<Scanner>(mask, blocks[s], tables[s]));
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      const IndexRange rows{core::ceil_div(queries.begin, blocks[s].q),
+                            core::ceil_div(queries.end, blocks[s].q)};
+      sizes_.push_back(std::make_unique<Scanner>(mask, blocks[s], tables[s], rows));
+      if (rows.begin < rows.end) end_ = std::max(end_, sizes_[s]->queries(rows.end - 1).end);
+    }
+    const auto stripes = [&](Reading reading) {
+      return stripes_of(end_ - begin_, mask.kv_length(), blocks, reading);
+    };
+    stripes_ = stripes(node_.random_access() ? Reading::any_order : Reading::in_order);
+    // Stripes that begin within a row of blocks cannot be worked on apart.
+    if (stripes_.apart && begin_ % stripes_.queries != 0) stripes_ = stripes(Reading::in_order);
   }
 
-  std::vector<Scan> run() {
+  std::vector<BandScan> run() {
     stripes_.apart ? run_apart() : run_in_order();
-    std::vector<Scan> scans;
+    std::vector<BandScan> scans;
     for (const auto& size : sizes_) scans.push_back(size->finish());
     return scans;
   }
@@ -140,8 +151,17 @@ class Walk {
   };
 
   Held make_held() const {
-    return {Array(DType::uint64, {stripes_.held, row_words_}), 0, std::vector<std::int64_t>(sizes_.size()),
-            std::vector<std::int64_t>(sizes_.size())};
+    Held held{Array(DType::uint64, {stripes_.held, row_words_}),
+              begin_,
+              {},
+              std::vector<std::int64_t>(sizes_.size())};
+    for (const auto& size : sizes_) held.next.push_back(size->rows().begin);
+    return held;
+  }
+
+  // Behind the last row of blocks of a size, of those that are scanned, that begins before a query.
+  std::int64_t last_before(std::size_t size, std::int64_t query) const {
+    return std::min(core::ceil_div(query, blocks_[size].q), sizes_[size]->rows().end);
   }
 
   // Nanoseconds that filling or looking at so many elements takes.
@@ -152,16 +172,16 @@ class Walk {
       Held held;
       Parts parts;
     };
-    const std::int64_t count = core::ceil_div(node_.q_length(), stripes_.queries);
-    const double all = static_cast<double>(node_.q_length()) * static_cast<double>(node_.kv_length()) / 8;
+    const std::int64_t count = core::ceil_div(end_ - begin_, stripes_.queries);
+    const double all = static_cast<double>(end_ - begin_) * static_cast<double>(node_.kv_length()) / 8;
     core::parallel_reduce(
         count, core::threads_for(count, all),
         [&] {
           return Part{make_held(), Parts(sizes_.size())};
         },
         [&](Part& part, std::int64_t n) {
-          const std::int64_t begin = n * stripes_.queries,
-                             end = std::min(node_.q_length(), begin + stripes_.queries);
+          const std::int64_t begin = begin_ + n * stripes_.queries,
+                             end = std::min(end_, begin + stripes_.queries);
           part.held.first = begin;
           for (std::size_t s = 0; s < sizes_.size(); ++s) part.held.next[s] = begin / blocks_[s].q;
           classify(part.held, begin, end);
@@ -173,8 +193,8 @@ class Walk {
 
   void run_in_order() {
     Held held = make_held();
-    for (std::int64_t begin = 0; begin < node_.q_length(); begin += stripes_.queries) {
-      const std::int64_t end = std::min(node_.q_length(), begin + stripes_.queries);
+    for (std::int64_t begin = begin_; begin < end_; begin += stripes_.queries) {
+      const std::int64_t end = std::min(end_, begin + stripes_.queries);
       drop_before(held, begin);
       classify(held, begin, end);
       fill(held, begin, end);
@@ -200,7 +220,8 @@ class Walk {
   // there.
   void drop_before(Held& held, std::int64_t filled) const {
     std::int64_t keep = filled;
-    for (std::size_t s = 0; s < sizes_.size(); ++s) keep = std::min(keep, held.next[s] * blocks_[s].q);
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      if (held.next[s] < sizes_[s]->rows().end) keep = std::min(keep, held.next[s] * blocks_[s].q);
     std::memmove(held.bits.data(), rows_of(held, keep, filled).words,
                  static_cast<std::size_t>((filled - keep) * row_words_) * sizeof(Word));
     held.first = keep;
@@ -210,7 +231,7 @@ class Walk {
     std::vector<Row> rows;
     std::int64_t all = 0;
     for (std::size_t s = 0; s < sizes_.size(); ++s)
-      for (std::int64_t i = core::ceil_div(begin, blocks_[s].q); i * blocks_[s].q < end; ++i) {
+      for (std::int64_t i = core::ceil_div(begin, blocks_[s].q), last = last_before(s, end); i < last; ++i) {
         rows.push_back({s, i});
         all += sizes_[s]->kv_blocks();
       }
@@ -245,7 +266,9 @@ class Walk {
     const std::int64_t end = begin + band.rows;
     part.needed.assign(static_cast<std::size_t>(words_for(row_words_)), Word{0});
     for (std::size_t s = 0; s < sizes_.size(); ++s)
-      for (std::int64_t i = begin / blocks_[s].q; i * blocks_[s].q < end; ++i)
+      for (std::int64_t i = std::max(begin / blocks_[s].q, sizes_[s]->rows().begin),
+                        last = last_before(s, end);
+           i < last; ++i)
         sizes_[s]->add_needed_words(i, part.needed.data());
     if (!node_.random_access()) {  // across what is not needed, so that a source is read in order
       std::int64_t first = row_words_, last = 0;
@@ -270,7 +293,7 @@ class Walk {
   std::vector<Row> filled_rows(Held& held, std::int64_t filled) const {
     std::vector<Row> rows;
     for (std::size_t s = 0; s < sizes_.size(); ++s)
-      for (std::int64_t& i = held.next[s]; i < sizes_[s]->q_blocks() && sizes_[s]->queries(i).end <= filled;
+      for (std::int64_t& i = held.next[s]; i < sizes_[s]->rows().end && sizes_[s]->queries(i).end <= filled;
            ++i)
         rows.push_back({s, i});
     return rows;
@@ -300,6 +323,8 @@ class Walk {
   std::int64_t weight_;
   const std::function<void(std::int64_t)>& done_;
   std::mutex done_mutex_;
+  std::int64_t begin_,
+      end_;  // of the queries that are looked at: rows of blocks may reach behind those asked
   Stripes stripes_;
   std::int64_t row_words_;
   std::vector<std::unique_ptr<Scanner>> sizes_;
@@ -307,16 +332,29 @@ class Walk {
 
 }  // namespace
 
-QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length)
+QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length, IndexRange scanned)
     : bounds(std::move(run_bounds)),
       row_words(words_for(kv_length)),
+      held(scanned),
       pairs(bounds.size() - 1),
-      keys((bounds.size() - 1) * static_cast<std::size_t>(row_words)) {}
+      keys(static_cast<std::size_t>((scanned.end - scanned.begin) * row_words)) {}
+
+std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockShape>& blocks,
+                                      const std::vector<PatternTable*>& tables, IndexRange queries,
+                                      QueryRuns* runs, std::int64_t weight,
+                                      const std::function<void(std::int64_t)>& done) {
+  return Walk(mask, blocks, tables, queries, runs, weight, done).run();
+}
 
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t)>& done) {
-  return Walk(mask, blocks, tables, runs, weight, done).run();
+  const IndexRange all{0, mask.q_length()};
+  std::vector<BandScan> found = scan_sizes_band(mask, blocks, tables, all, runs, weight, done);
+  std::vector<Scan> scans;
+  for (std::size_t s = 0; s < found.size(); ++s)
+    scans.push_back(completed(std::move(found[s]), tables[s] != nullptr ? tables[s]->size() : 0));
+  return scans;
 }
 
 std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,

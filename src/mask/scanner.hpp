@@ -1,5 +1,5 @@
 // One block size of a pass over a mask. Its rows of blocks are classified, then looked at in any order and by
-// several threads, each with a part of its own; what the parts found is joined, and finish() gives the Scan.
+// several threads, each with a part of its own; what the parts found is joined, and finish() gives the scan.
 // Who drives it decides where the elements come from: scan.cpp fills them row by row, scan_sizes.cpp shares
 // them between block sizes.
 #pragma once
@@ -40,10 +40,11 @@ class Scanner {
     std::vector<Word> block;
   };
 
-  /// The mask and the table outlive this. Throws Error{budget} for a block that no memory can hold.
-  Scanner(const Mask& mask, BlockShape block, PatternTable* table);
+  /// Of some rows of blocks. The mask and the table outlive this. Throws Error{budget} for a block that no
+  /// memory can hold.
+  Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
 
-  std::int64_t q_blocks() const { return q_blocks_; }
+  const IndexRange& rows() const { return scan_.rows; }
   std::int64_t kv_blocks() const { return kv_blocks_; }
   /// As much of a block as is held in memory.
   BlockShape held() const { return held_; }
@@ -66,7 +67,7 @@ class Scanner {
 
   /// Takes over what a part found in `part.rows`.
   void join(Part& part);
-  Scan finish();
+  BandScan finish();
 
  private:
   BlockState* row_of_states(std::int64_t i);
@@ -82,13 +83,13 @@ class Scanner {
   const MaskNode& node_;
   BlockShape block_;
   PatternTable* table_;
-  std::int64_t q_blocks_, kv_blocks_;
+  std::int64_t kv_blocks_;
   BlockShape held_;
   std::int64_t row_words_, pattern_words_;
-  std::int64_t cell_blocks_ = 1, cell_columns_ = 0;
+  std::int64_t cell_blocks_ = 1, cell_rows_ = 0, cell_columns_ = 0;
   std::unique_ptr<BlockClassifier> classifier_;
 
-  Scan scan_;
+  BandScan scan_;
   Part all_;
 };
 

@@ -56,7 +56,7 @@ class SegmentsMask final : public MaskNode {
   const Ids& kv_ids() const { return *kv_ids_; }
 
   std::string text() const override { return text_; }
-  bool same_as(const MaskNode& other) const override {
+  bool same_as(const MaskNode& other, IndexRange) const override {
     const auto& o = static_cast<const SegmentsMask&>(other);
     return q_ids() == o.q_ids() && kv_ids() == o.kv_ids();
   }

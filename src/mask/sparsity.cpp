@@ -33,15 +33,34 @@ struct SizesPlan {
   SparsityOptions options;
 
   const InfoPlan& first() const { return sizes.front(); }
+  const InfoPlan& tallest() const {
+    return *std::max_element(sizes.begin(), sizes.end(),
+                             [](const InfoPlan& a, const InfoPlan& b) { return a.block.q < b.block.q; });
+  }
+
+  /// What each member of a team looks at. The tallest blocks are not cut, so that few elements are filled by
+  /// two members. Members that keep what runs of queries see have the same queries of all masks.
+  QueryShares query_shares(std::int64_t members, const std::vector<RowCosts>& costs) const {
+    const auto cut = options.ranks > 0 ? QueryShares::Cut::alike : QueryShares::Cut::in_turn;
+    return {first().q_length(), tallest().block.q, cut, members, costs};
+  }
+  QueryShares query_shares(std::int64_t members, const std::vector<Mask>& masks) const {
+    const std::int64_t queries = first().q_length();
+    if (members == 1) return {queries, queries, QueryShares::Cut::alike, 1, {}};
+    return query_shares(members, tallest().row_costs(masks));
+  }
 };
 
 }  // namespace mask
 
 namespace {
 
+using mask::BandScan;
 using mask::InfoPlan;
 using mask::PatternTable;
 using mask::QueryRuns;
+using mask::QueryShares;
+using mask::RowCosts;
 using mask::Scan;
 
 // Of each row of blocks those that a kernel visits.
@@ -125,6 +144,46 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
     pairs.push_back((runs.bounds[r + 1] - runs.bounds[r]) * blocks * block.kv);
   }
   return pairs;
+}
+
+// The runs of queries in rows of blocks.
+IndexRange runs_in(const std::vector<std::int64_t>& bounds, const IndexRange& rows, std::int64_t q_block) {
+  const auto run_at = [&](std::int64_t row) {
+    const std::int64_t query = std::min(row * q_block, bounds.back());
+    return std::lower_bound(bounds.begin(), bounds.end(), query) - bounds.begin();
+  };
+  return {run_at(rows.begin), run_at(rows.end)};
+}
+
+// What the sizes cost, from the scans of each, of each mask. `computed`: the pairs computed of each run.
+Sparsity costs_of(const mask::SizesPlan& plan, const mask::DistinctMasks& distinct,
+                  std::vector<std::vector<Scan>> scans, const std::vector<std::int64_t>& patterns,
+                  const std::optional<QueryRuns>& runs, std::vector<std::int64_t>& computed) {
+  const InfoPlan& first = plan.first();
+  Sparsity sparsity;
+  sparsity.options = plan.options;
+  sparsity.shape = {first.head_count(), first.q_length(), first.kv_length()};
+  sparsity.sizes.resize(scans.size());
+  double blocks = 0;
+  for (const InfoPlan& size : plan.sizes)
+    blocks += static_cast<double>(size.layout.grid()) * static_cast<double>(distinct.masks.size());
+  core::parallel_for(std::ssize(scans), 20 * blocks, [&](std::int64_t n) {
+    const auto s = static_cast<std::size_t>(n);
+    const InfoPlan& size = plan.sizes[s];
+    const MaskInfo info = put_together(size, distinct, std::move(scans[s]),
+                                       mask::type_alone(mask::blocks_type(size, patterns[s])));
+    std::vector<std::vector<std::int64_t>> visited;
+    for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
+    sparsity.sizes[s] = cost_of(info, visited);
+    if (s > 0) return;
+    for (const std::int64_t u : info.head_mask)
+      sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
+    if (runs) computed = computed_pairs(*runs, info.block, visited, info.head_mask);
+  });
+  sparsity.least = least_of(sparsity.sizes, sparsity.options);
+  sparsity.masks = distinct.masks;
+  sparsity.head_mask = distinct.of_head;
+  return sparsity;
 }
 
 ReportValue ratio(double part, double whole) {
@@ -310,9 +369,72 @@ std::int64_t SparsityPlan::work_bytes() const {
   return core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes), ranks.value_or(core::kMostBytes)});
 }
 
-Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
+std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
+  constexpr std::int64_t kBytesPerBlock = 1 + 4;  // a state and an id
   const InfoPlan& first = plan_->first();
-  mask::DistinctMasks distinct = mask::distinct_masks(first.heads);
+  const std::int64_t ranks = plan_->options.ranks;
+  const std::vector<RowCosts> costs = plan_->tallest().row_costs(first.known.masks);
+  const QueryShares of_members = plan_->query_shares(members, costs);
+  std::vector<BlockShape> blocks;
+  std::int64_t bits = 0;  // that are held while a pass goes on, of masks and partial blocks
+  for (const InfoPlan& size : plan_->sizes) {
+    blocks.push_back(size.block);
+    const auto scan = mask::scan_bytes(first.q_length(), first.kv_length(), size.block, mask::Patterns::kept,
+                                       mask::Reading::any_order);
+    bits = core::sum_of_bytes({bits, scan.value_or(core::kMostBytes)});
+  }
+  const auto stripes = mask::sizes_bytes(first.q_length(), first.kv_length(), blocks);
+  bits = core::sum_of_bytes({bits, stripes.value_or(core::kMostBytes)});
+  const auto keys_of_all =
+      ranks == 0 ? 0 : mask::rank_bytes(first.q_length(), first.kv_length(), first.block.q, ranks);
+
+  std::vector<WorkShare> all(static_cast<std::size_t>(members));
+  for (std::int64_t member = 0; member < members; ++member) {
+    WorkShare& share = all[static_cast<std::size_t>(member)];
+    double read = 0;
+    std::int64_t found = 0, queries = 0;
+    for (std::size_t u = 0; u < costs.size(); ++u) {
+      const auto mask = static_cast<std::int64_t>(u);
+      const IndexRange rows = of_members.rows(member, mask, plan_->tallest().block);
+      for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+        const auto at = static_cast<std::size_t>(row);
+        share.cost += costs[u].bytes[at];
+        read += costs[u].open[at] * costs[u].stored_bytes;
+      }
+      const IndexRange mine = of_members.queries(member, mask);
+      queries = std::max(queries, mine.end - mine.begin);
+      for (const InfoPlan& size : plan_->sizes) {
+        const IndexRange of_size = of_members.rows(member, mask, size.block);
+        found = core::sum_of_bytes(
+            {found, kBytesPerBlock * (of_size.end - of_size.begin) * size.layout.kv_blocks});
+      }
+    }
+    share.read_bytes = static_cast<std::int64_t>(std::min(read, static_cast<double>(core::kMostBytes)));
+    // Of the keys that runs see a member has its part.
+    const double part = static_cast<double>(queries) / static_cast<double>(first.q_length());
+    const auto keys = static_cast<std::int64_t>(
+        part * static_cast<double>(std::min(keys_of_all.value_or(core::kMostBytes), core::kMostBytes)));
+    if (member == 0) {
+      share.peak_bytes = work_bytes();
+      if (members > 1)
+        share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * first.layout.grid()});
+    } else {
+      share.sent_bytes = core::sum_of_bytes({found, keys});
+      share.peak_bytes = core::sum_of_bytes({2 * found, bits, keys});
+    }
+  }
+  return all;
+}
+
+Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
+  return *run_with(alone(), progress, max_pattern_bytes);
+}
+
+std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& progress,
+                                               std::int64_t max_pattern_bytes) const {
+  const InfoPlan& first = plan_->first();
+  mask::DistinctMasks distinct = mask::distinct_masks(first.heads, team);
+  const QueryShares shares = plan_->query_shares(team.size(), distinct.masks);
   std::vector<BlockShape> blocks;
   std::vector<std::shared_ptr<PatternTable>> tables;
   std::vector<PatternTable*> table_of_size;
@@ -322,45 +444,61 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
     tables.push_back(tables.empty() ? std::make_shared<PatternTable>(size.block, max_pattern_bytes)
                                     : std::make_shared<PatternTable>(tables.front()->beside(size.block)));
     table_of_size.push_back(tables.back().get());
-    all_blocks += size.layout.grid() * static_cast<std::int64_t>(distinct.masks.size());
+    for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
+      const IndexRange rows = shares.rows(team.rank(), static_cast<std::int64_t>(u), size.block);
+      all_blocks += (rows.end - rows.begin) * size.layout.kv_blocks;
+    }
   }
   std::function<void(std::int64_t)> counter;
   if (progress) counter = [&](std::int64_t done) { progress(blocks_done += done, all_blocks); };
 
   const std::int64_t ranks = plan_->options.ranks;
   std::optional<QueryRuns> runs;
-  if (ranks > 0) runs.emplace(mask::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
-  std::vector<std::vector<Scan>> scans(blocks.size());  // of each size, of each mask
+  if (ranks > 0) {
+    std::vector<std::int64_t> bounds = mask::run_bounds(first.q_length(), first.block.q, ranks);
+    const IndexRange scanned = runs_in(bounds, shares.rows(team.rank(), 0, first.block), first.block.q);
+    runs.emplace(std::move(bounds), first.kv_length(), scanned);
+  }
+  std::vector<std::vector<Scan>> scans(blocks.size());                     // of each size, of each mask
+  std::vector<std::vector<std::optional<BandScan>>> found(blocks.size());  // of a team of several
+  for (auto& of_size : found) of_size.resize(distinct.masks.size());
   for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
+    const IndexRange queries = shares.queries(team.rank(), static_cast<std::int64_t>(u));
+    if (queries.begin == queries.end) continue;
     const std::int64_t heads =
         std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-    auto of_sizes =
-        mask::scan_sizes(distinct.masks[u], blocks, table_of_size, runs ? &*runs : nullptr, heads, counter);
-    for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
+    auto of_sizes = mask::scan_sizes_band(distinct.masks[u], blocks, table_of_size, queries,
+                                          runs ? &*runs : nullptr, heads, counter);
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      if (team.is_alone())
+        scans[s].push_back(completed(std::move(of_sizes[s]), tables[s]->size()));
+      else
+        found[s][u] = std::move(of_sizes[s]);
+    }
   }
-
-  Sparsity sparsity;
-  sparsity.options = plan_->options;
-  sparsity.shape = {first.head_count(), first.q_length(), first.kv_length()};
-  sparsity.sizes.resize(blocks.size());
-  core::parallel_for(std::ssize(blocks), 20 * static_cast<double>(all_blocks), [&](std::int64_t n) {
-    const auto s = static_cast<std::size_t>(n);
-    const MaskInfo info = put_together(plan_->sizes[s], distinct, std::move(scans[s]), tables[s]);
+  if (runs) mask::join_pairs(*runs, team);
+  // Of the partial blocks nothing but their number is needed.
+  std::vector<std::int64_t> patterns;
+  for (std::size_t s = 0; s < blocks.size(); ++s) {
+    if (team.is_alone()) {
+      patterns.push_back(tables[s]->size());
+    } else {
+      const mask::TeamPatterns joined = mask::number_patterns(*tables[s], team);
+      patterns.push_back(joined.count);
+      for (std::size_t u = 0; u < distinct.masks.size(); ++u)
+        if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), &joined, team))
+          scans[s].push_back(std::move(*scan));
+    }
     tables[s].reset();
-    std::vector<std::vector<std::int64_t>> visited;
-    for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
-    sparsity.sizes[s] = cost_of(info, visited);
-    if (s > 0) return;
-    for (const std::int64_t u : info.head_mask)
-      sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
-    if (runs)
-      sparsity.parallel = mask::rank_loads(*runs, computed_pairs(*runs, info.block, visited, info.head_mask),
-                                           first.kv_length(), info.block.q, ranks);
-  });
-  sparsity.least = least_of(sparsity.sizes, sparsity.options);
-  sparsity.masks = std::move(distinct.masks);
-  sparsity.head_mask = std::move(distinct.of_head);
-  return sparsity;
+  }
+  std::vector<std::int64_t> computed;
+  std::optional<Sparsity> result;
+  if (team.is_first()) result = costs_of(*plan_, distinct, std::move(scans), patterns, runs, computed);
+  if (runs) {
+    auto parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks, team);
+    if (result) result->parallel = std::move(parallel);
+  }
+  return result;
 }
 
 Report describe(const SparsityPlan& plan) {

@@ -23,6 +23,37 @@ struct MaskInfoOptions {
   MaskInfoSettings how;
 };
 
+// Of a team each member gives what it holds; one process gives what it has, as it is.
+std::vector<Output> outputs_of(const MaskInfoShare& share, const Job& job) {
+  const auto has = [&](const std::string& name) {
+    return std::any_of(share.arrays.begin(), share.arrays.end(),
+                       [&](const PlannedArray& array) { return array.name == name; });
+  };
+  const std::string no_partial = has("q_sequence")
+                                     ? "a kernel computes a single causal, local or chunked mask; "
+                                       "--no-computable writes it"
+                                     : "no block is partial";
+  const auto reason = [&](const std::string& name) {
+    return name == "q_sequence" ? "only a single causal, local or chunked mask has one" : no_partial;
+  };
+  std::vector<Output> outputs;
+  for (const char* name : {"data_next", "mask_next", "block_mask", "partial_mask_blocks", "q_sequence"}) {
+    std::vector<OutputPart> parts;
+    for (const MaskInfoShare::Part& part : share.parts)
+      if (part.array == name) parts.push_back({part.box, part.elements});
+    if (!has(name)) {
+      outputs.push_back({name, nullptr, reason(name)});
+    } else if (job.team.is_alone()) {
+      outputs.push_back({name, parts.front().elements, {}});
+    } else {
+      const auto array = std::find_if(share.arrays.begin(), share.arrays.end(),
+                                      [&](const PlannedArray& planned) { return planned.name == name; });
+      outputs.push_back(output_in_parts(name, array->type, std::move(parts)));
+    }
+  }
+  return outputs;
+}
+
 Answer run(const MaskInfoOptions& options, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",
@@ -33,35 +64,27 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   });
   Report description = describe(plan);
   description.warnings = masks.warnings;
-  if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;
+  const PlannedWork work = planned_work(plan, job);
+  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
 
-  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - plan.work_bytes(), 1);
   const auto progress = job.progress();
-  const MaskInfo info = job.phase(Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
+  const MaskInfoShare share =
+      job.phase(Phase::compute, [&] { return plan.run_with(job.team, progress, work.pattern_bytes); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
-  if (info.mask_function)
+  if (share.info && share.info->mask_function)
     report.add(Remark{
         "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
         "mask from positions. --no-computable writes them."});
   report.warnings = masks.warnings;
-  append(report, describe(info));
+  if (share.info) append(report, describe(*share.info));  // rank 0's report alone is shown
 
-  const std::string no_partial = info.mask_function
-                                     ? "a kernel computes a single causal, local or chunked mask; "
-                                       "--no-computable writes it"
-                                     : "no block is partial";
   Array dynamic(DType::boolean, {});
-  dynamic.elements<bool>()[0] = info.is_dynamic_mask;
-  const auto of = [](const Array& array) { return make_source(array.view()); };
-  job.deliver(std::move(report), {{"data_next", of(info.data_next), {}},
-                                  {"mask_next", info.mask_next ? of(*info.mask_next) : nullptr, no_partial},
-                                  {"block_mask", of(info.block_mask), {}},
-                                  {"partial_mask_blocks", info.partial_mask_blocks, no_partial},
-                                  {"q_sequence", info.q_sequence ? of(*info.q_sequence) : nullptr,
-                                   "only a single causal, local or chunked mask has one"},
-                                  {"is_dynamic_mask", of(dynamic), {}}});
+  dynamic.elements<bool>()[0] = options.dynamic;
+  std::vector<Output> outputs = outputs_of(share, job);
+  outputs.push_back({"is_dynamic_mask", make_source(dynamic.view()), {}});
+  job.deliver(std::move(report), outputs);
   return Answer::yes;
 }
 

@@ -38,16 +38,17 @@ Answer run(const SparsityWords& words, Job& job) {
       plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
   Report description = describe(plan);
   description.warnings = masks.warnings;
-  if (job.plan(std::move(description), plan.work_bytes())) return Answer::yes;
+  const PlannedWork work = planned_work(plan, job);
+  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
 
-  const std::int64_t pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - plan.work_bytes(), 1);
   const auto progress = job.progress();
-  const Sparsity sparsity = job.phase(Phase::compute, [&] { return plan.run(progress, pattern_bytes); });
+  const std::optional<Sparsity> sparsity =
+      job.phase(Phase::compute, [&] { return plan.run_with(job.team, progress, work.pattern_bytes); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
   report.warnings = masks.warnings;
-  append(report, describe(sparsity));
+  if (sparsity) append(report, describe(*sparsity));  // rank 0's report alone is shown
   job.deliver(std::move(report), {});
   return Answer::yes;
 }

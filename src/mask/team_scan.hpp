@@ -1,0 +1,69 @@
+// A pass over masks that a team makes: who looks at which rows of blocks, and how what the members found
+// becomes the Scan that one process would have made.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ejk/team.hpp"
+#include "mask/scan.hpp"
+
+namespace ejk::mask {
+
+/// What looking at the rows of blocks of a mask takes, each: found from some of them where there are many.
+struct RowCosts {
+  RowCosts(const Mask& mask, BlockShape block);
+
+  std::vector<double> open;   // elements of blocks that have to be looked at
+  std::vector<double> bytes;  // the work, as bytes that are looked at
+  double stored_bytes;        // that are read for an open element
+};
+
+/// The queries of masks of one shape, shared by a team: a member has a run of them, cut between rows of blocks.
+/// About as costly for each, as far as the masks tell of their blocks without a look at elements.
+class QueryShares {
+ public:
+  enum class Cut {
+    in_turn,  // one mask behind the other: what members find is in the order of their ranks
+    alike,    // a member has the same queries of every mask
+  };
+
+  /// By the costs of the rows of blocks, `q_block` queries high, of each mask.
+  QueryShares(std::int64_t q_length, std::int64_t q_block, Cut cut, std::int64_t members,
+              const std::vector<RowCosts>& costs);
+
+  /// The queries of a mask that a member has, by its index.
+  IndexRange queries(std::int64_t member, std::int64_t mask) const;
+  /// The rows of blocks that begin in them.
+  IndexRange rows(std::int64_t member, std::int64_t mask, BlockShape block) const;
+
+ private:
+  std::int64_t q_length_, q_block_, rows_;
+  Cut cut_;
+  std::vector<std::int64_t> bounds_;
+};
+
+/// The different partial blocks that members have found, numbered as one process would have.
+struct TeamPatterns {
+  std::int64_t count = 0;                      // of all members
+  IndexRange own;                              // the ids of those that this member holds
+  std::vector<std::int32_t> own_here;          // and their ids in its table, in the same order
+  std::vector<std::vector<std::int32_t>> ids;  // rank 0: for each member the id of each in its table
+};
+
+/// Numbers the patterns of all members: ids by rank, and within a member by its own. A pattern that several
+/// have found stays with the first of them.
+///
+/// Memory, on rank 0: some 100 bytes for each pattern of each member, counted against the limit of its table.
+TeamPatterns number_patterns(const PatternTable& table, Team& team);
+
+/// On rank 0 the scan of a mask, from what each member found in its rows of blocks; nothing on the others.
+/// `mine` is empty where a member has none. `patterns` is null where none are kept.
+std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
+                           const TeamPatterns* patterns, Team& team);
+
+/// On all members the scan of a mask, without patterns.
+Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Team& team);
+
+}  // namespace ejk::mask

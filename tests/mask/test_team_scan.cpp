@@ -1,0 +1,438 @@
+// What a team makes of masks, for teams of many sizes: every array and every number is that of one process.
+#include "mask/team_scan.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ejk/sparsity.hpp"
+#include "mask/plan.hpp"
+#include "support/random_mask.hpp"
+#include "support/thread_team.hpp"
+
+using namespace ejk;
+using plain::between;
+
+namespace {
+
+constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
+
+// With the pictures, and what they say of blocks.
+std::string text_of(const Report& report) { return to_json(report, {}) + to_html(report, {}); }
+
+bool same_bytes(const Array& a, const Array& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         (a.bytes() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0);
+}
+
+bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const IndexRange& x, const IndexRange& y) {
+    return x.begin == y.begin && x.end == y.end;
+  });
+}
+
+void check_same(const MaskSummary& a, const MaskSummary& b) {
+  CHECK(a.q_length == b.q_length);
+  CHECK(a.kv_length == b.kv_length);
+  CHECK(same_bytes(a.states, b.states));
+  CHECK(std::tuple(a.empty_blocks, a.partial_blocks, a.full_blocks, a.true_elements) ==
+        std::tuple(b.empty_blocks, b.partial_blocks, b.full_blocks, b.true_elements));
+  CHECK(a.distinct_partial_blocks == b.distinct_partial_blocks);
+  CHECK(same_ranges(a.rows_without_key, b.rows_without_key));
+  CHECK(same_ranges(a.keys_without_row, b.keys_without_row));
+  CHECK(a.cell_blocks == b.cell_blocks);
+  CHECK(a.partial_elements == b.partial_elements);
+}
+
+// The arrays that members of a team hold in parts, put together; every element must be there once.
+std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoShare>& shares) {
+  std::vector<std::pair<std::string, Array>> arrays;
+  for (const PlannedArray& planned : shares.front().arrays) {
+    const Shape& shape = planned.type.shape;
+    const std::int64_t size = size_of(planned.type.dtype);
+    Array array(planned.type.dtype, shape);
+    std::vector<std::uint8_t> counts(static_cast<std::size_t>(array.size()));
+    for (const MaskInfoShare& share : shares)
+      for (const MaskInfoShare::Part& part : share.parts) {
+        if (part.array != planned.name) continue;
+        REQUIRE(part.elements->shape() == part.box.count);
+        REQUIRE(part.elements->dtype() == planned.type.dtype);
+        const Array elements = read_all(*part.elements);
+        for (std::int64_t n = 0; n < elements.size(); ++n) {
+          std::int64_t index = 0, stride = 1, rest = n;
+          for (std::size_t d = shape.size(); d-- > 0;) {
+            index += (part.box.start[d] + rest % part.box.count[d]) * stride;
+            rest /= part.box.count[d];
+            stride *= shape[d];
+          }
+          if (index < 0 || index >= array.size()) FAIL("a part lies outside of its array");
+          std::memcpy(array.data() + index * size, elements.data() + n * size,
+                      static_cast<std::size_t>(size));
+          ++counts[static_cast<std::size_t>(index)];
+        }
+      }
+    CHECK(std::all_of(counts.begin(), counts.end(), [](auto n) { return n == 1; }));
+    arrays.emplace_back(planned.name, std::move(array));
+  }
+  return arrays;
+}
+
+std::vector<std::pair<std::string, Array>> arrays_in(const MaskInfo& info) {
+  std::vector<std::pair<std::string, Array>> arrays;
+  const auto add = [&](const char* name, const Array& array) {
+    arrays.emplace_back(name, Array::copy_of(array.view()));
+  };
+  add("data_next", info.data_next);
+  if (info.mask_next) add("mask_next", *info.mask_next);
+  add("block_mask", info.block_mask);
+  if (info.partial_mask_blocks)
+    arrays.emplace_back("partial_mask_blocks", read_all(*info.partial_mask_blocks));
+  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  return arrays;
+}
+
+void check_team(const MaskInfoPlan& plan, std::int64_t members) {
+  CAPTURE(members);
+  const MaskInfo alone_info = plan.run();
+  std::vector<MaskInfoShare> shares =
+      test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
+  const auto expected = arrays_in(alone_info), got = together(shares);
+  REQUIRE(got.size() == expected.size());
+  for (std::size_t n = 0; n < got.size(); ++n) {
+    CAPTURE(expected[n].first);
+    CHECK(got[n].first == expected[n].first);
+    CHECK(same_bytes(got[n].second, expected[n].second));
+  }
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    CHECK(shares[r].info.has_value() == (r == 0));
+    REQUIRE(shares[r].arrays.size() == shares[0].arrays.size());
+    for (std::size_t n = 0; n < shares[0].arrays.size(); ++n) {
+      CHECK(shares[r].arrays[n].name == shares[0].arrays[n].name);
+      CHECK(shares[r].arrays[n].type.shape == shares[0].arrays[n].type.shape);
+      CHECK(shares[r].arrays[n].type.dtype == shares[0].arrays[n].type.dtype);
+    }
+  }
+  const MaskInfo& info = *shares[0].info;
+  REQUIRE(info.summaries.size() == alone_info.summaries.size());
+  for (std::size_t u = 0; u < info.summaries.size(); ++u)
+    check_same(info.summaries[u], alone_info.summaries[u]);
+  CHECK(info.head_mask == alone_info.head_mask);
+  CHECK(text_of(describe(info)) == text_of(describe(alone_info)));
+}
+
+// Rows of blocks of so many kinds, of which equal ones are far from each other; 0: all differ.
+Mask striped(plain::Random& random, std::int64_t q, std::int64_t kv, std::int64_t height,
+             std::int64_t kinds) {
+  std::vector<std::vector<std::uint8_t>> rows;
+  const auto add_row = [&] {
+    rows.emplace_back(static_cast<std::size_t>(kv));
+    for (auto& element : rows.back()) element = static_cast<std::uint8_t>(random() >> 63);
+  };
+  for (std::int64_t n = kinds * height; n > 0; --n) add_row();
+  std::vector<std::uint8_t> elements;
+  for (std::int64_t r = 0, first = 0; r < q; ++r) {
+    if (r % height == 0) first = kinds > 0 ? between(random, 0, kinds - 1) * height : r;
+    if (kinds == 0) add_row();
+    const auto& row = rows[static_cast<std::size_t>(first + r % height)];
+    elements.insert(elements.end(), row.begin(), row.end());
+  }
+  return array_mask(make_source(plain::array_of(q, kv, elements)));
+}
+
+// A source that counts the elements that are read, and whether rows came in order.
+class Counted final : public ForwardingSource {
+ public:
+  Counted(const Array& array, ArrayAccess::Order order)
+      : ForwardingSource(make_source(array.view()), {array.dtype(), array.shape()}, ArrayAccess(order)) {}
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    elements += element_count(count);
+    in_order = in_order && start[0] >= last;
+    last = start[0] + count[0];
+    inner().read(start, count, out);
+  }
+  mutable std::int64_t elements = 0, last = 0;
+  mutable bool in_order = true;
+};
+
+}  // namespace
+
+TEST_CASE("a MaskInfo of any team is that of one process") {
+  plain::Random random(31);
+  for (int round = 0; round < 50; ++round) {
+    const std::int64_t q = between(random, 1, 90),
+                       kv = between(random, 0, 3) == 0 ? q : between(random, 1, 150);
+    const BlockShape block{between(random, 1, 20), between(random, 1, 40)};
+    std::vector<Mask> some, heads;
+    for (std::int64_t n = between(random, 1, 3); n > 0; --n)
+      some.push_back(plain::random_mask(random, q, kv, 2).mask);
+    for (std::int64_t n = between(random, 1, 4); n > 0; --n)
+      heads.push_back(some[static_cast<std::size_t>(between(random, 0, std::ssize(some) - 1))]);
+    MaskInfoSettings settings;
+    settings.pad = true;
+    settings.computable = between(random, 0, 1) == 0;
+    settings.shrink_grid = between(random, 0, 1) == 0;
+    settings.downcast = between(random, 0, 2) > 0;
+    const std::int64_t rows = (q + block.q - 1) / block.q;
+    if (rows % 2 == 0) settings.q_seq_shards = 2;
+    if (heads.size() % 2 == 0) settings.head_shards = 2;
+    const auto direction = between(random, 0, 1) == 0 ? Direction::forward : Direction::dkv;
+    const auto kind = between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
+    CAPTURE(round);
+    const MaskInfoPlan plan(heads, block, direction, kind, settings);
+    check_team(plan, kTeams[static_cast<std::size_t>(round) % std::size(kTeams)]);
+  }
+}
+
+TEST_CASE("partial blocks that several members find are kept once, with the ids of one process") {
+  plain::Random random(32);
+  const std::int64_t q = 96, kv = 130;
+  for (const std::int64_t kinds : {1, 3, 0}) {
+    std::vector<Mask> heads{striped(random, q, kv, 8, kinds), striped(random, q, kv, 8, kinds)};
+    heads.push_back(heads[0]);
+    heads.push_back(heads[1] & causal_mask(q, kv, 20));
+    MaskInfoSettings settings;
+    settings.pad = true;
+    for (const std::int64_t members : {2, 3, 5, 16, 60}) {
+      for (const Direction direction : {Direction::forward, Direction::dkv})
+        check_team(MaskInfoPlan(heads, {8, 16}, direction, MaskInfoKind::fixed, settings), members);
+      check_team(MaskInfoPlan(heads, {8, 16}, Direction::forward, MaskInfoKind::dynamic, settings), members);
+    }
+  }
+}
+
+TEST_CASE("members hold the partial blocks that they find first, and their limit is for these") {
+  plain::Random random(33);
+  const Mask mask = striped(random, 512, 512, 64, 0);
+  const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
+  constexpr std::int64_t kOne = 64 * 8 + 96, kDigest = 96;  // bytes of a block, and of knowing it
+  const std::int64_t limit = 16 * kOne + 64 * kDigest;      // 64 blocks, of 4 members
+  CHECK_THROWS_AS(plan.run({}, limit), Error);
+  const auto shares = test::results_of_team(4, [&](Team& team) { return plan.run_with(team, {}, limit); });
+  std::int64_t next = 0;
+  for (const MaskInfoShare& share : shares)
+    for (const MaskInfoShare::Part& part : share.parts)
+      if (part.array == "partial_mask_blocks") {
+        CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
+        next += 16;
+      }
+  CHECK(next == 64);
+  CHECK_THROWS_AS(test::run_team(4, [&](Team& team) { plan.run_with(team, {}, limit - 1); }), Error);
+}
+
+TEST_CASE("all members get the scan of a mask that they share") {
+  plain::Random random(34);
+  for (int round = 0; round < 30; ++round) {
+    const std::int64_t q = between(random, 1, 200), kv = between(random, 1, 300);
+    const Mask mask = plain::random_mask(random, q, kv, 3).mask;
+    const BlockShape block{between(random, 1, 30), between(random, 1, 90)};
+    const MaskSummary expected = mask::scan_mask(mask, block, nullptr).summary;
+    for (const std::int64_t members : kTeams) {
+      std::atomic<std::int64_t> done{0};
+      const auto found = test::results_of_team(members, [&](Team& team) {
+        return mask::scan_mask(
+            mask, block, nullptr, [&](std::int64_t more) { done += more; }, team);
+      });
+      for (const mask::Scan& scan : found) check_same(scan.summary, expected);
+      CHECK(done == expected.states.size());
+    }
+  }
+}
+
+TEST_CASE("heads are told apart by any member, wherever they differ") {
+  plain::Random random(35);
+  const std::int64_t q = 70, kv = 90;
+  std::vector<std::uint8_t> elements(static_cast<std::size_t>(q * kv));
+  for (auto& e : elements) e = static_cast<std::uint8_t>(between(random, 0, 1));
+  const auto stored = [&] { return array_mask(make_source(plain::array_of(q, kv, elements))); };
+  std::vector<Mask> heads{stored(), stored()};
+  for (const std::int64_t row : {0, 34, 69}) {
+    std::uint8_t& one = elements[static_cast<std::size_t>(row * kv + 89)];
+    one ^= 1;
+    heads.push_back(stored());
+    heads.push_back(stored() & causal_mask(q, kv));
+    heads.push_back(stored() & causal_mask(q, kv));
+    heads.push_back(~stored());
+    one ^= 1;
+  }
+  heads.push_back(stored());
+  heads.push_back(causal_mask(q, kv));
+  const mask::DistinctMasks expected = mask::distinct_masks(heads, alone());
+  CHECK(expected.masks.size() == 1 + 3 * 3 + 1);
+  for (const std::int64_t members : {2, 3, 16, 71})
+    for (const auto& found : test::results_of_team(
+             members, [&](Team& team) { return mask::distinct_masks(heads, team).of_head; }))
+      CHECK(found == expected.of_head);
+}
+
+TEST_CASE("a stored mask is read once by a team, and in order by each member") {
+  plain::Random random(36);
+  const std::int64_t q = 256, kv = 300;
+  Array array(DType::boolean, {q, kv});
+  for (bool& e : array.elements<bool>()) e = between(random, 0, 1) == 1;
+  for (const auto order : {ArrayAccess::Order::sequential, ArrayAccess::Order::any})
+    for (const std::int64_t members : {1, 2, 3, 5, 16, 40}) {
+      std::vector<std::int64_t> read(static_cast<std::size_t>(members));
+      std::atomic<bool> in_order{true};
+      test::run_team(members, [&](Team& team) {
+        const auto source = std::make_shared<Counted>(array, order);
+        const MaskInfoPlan plan({array_mask(source)}, {16, 50}, Direction::forward, MaskInfoKind::fixed);
+        plan.run_with(team);
+        read[static_cast<std::size_t>(team.rank())] = source->elements;
+        if (!source->in_order) in_order = false;
+      });
+      CHECK(std::accumulate(read.begin(), read.end(), std::int64_t{0}) == array.size());
+      CHECK(*std::max_element(read.begin(), read.end()) <= (q / members / 16 + 1) * 16 * kv);
+      CHECK(in_order);
+    }
+}
+
+TEST_CASE("what a member finds wrong in its rows is thrown") {
+  Array bias(DType::float32, {300, 300});
+  bias.elements<float>()[250 * 300 + 7] = 0.5f;
+  const Mask m = array_mask(make_source(bias.view(), "bias"), Polarity::additive);
+  const MaskInfoPlan plan({m}, {50, 50}, Direction::forward, MaskInfoKind::fixed);
+  CHECK_THROWS_WITH_AS(
+      test::run_team(3, [&](Team& team) { plan.run_with(team); }),
+      "bias: element [250, 7] is 0.5: an additive mask holds 0 (attend) and -1e4 or less (hide)", Error);
+}
+
+TEST_CASE("costs of block sizes and of ranks are those of one process") {
+  plain::Random random(37);
+  for (int round = 0; round < 25; ++round) {
+    const std::int64_t q = between(random, 2, 140), kv = between(random, 1, 200);
+    std::vector<Mask> some, heads;
+    for (std::int64_t n = between(random, 1, 3); n > 0; --n)
+      some.push_back(plain::random_mask(random, q, kv, 2).mask);
+    for (std::int64_t n = between(random, 1, 4); n > 0; --n)
+      heads.push_back(some[static_cast<std::size_t>(between(random, 0, std::ssize(some) - 1))]);
+    std::vector<BlockShape> blocks;
+    for (std::int64_t n = between(random, 1, 4); n > 0; --n) {
+      const std::int64_t most = between(random, 0, 3) == 0 ? 150 : 20;
+      blocks.push_back({between(random, 1, most), between(random, 1, most)});
+      if (between(random, 0, 1) == 0) blocks.push_back({2 * blocks.back().q, 3 * blocks.back().kv});
+    }
+    SparsityOptions options;
+    options.ranks = between(random, 0, 1) * between(random, 1, std::min<std::int64_t>(q, 9));
+    CAPTURE(round);
+    const SparsityPlan plan(heads, blocks, options);
+    const Sparsity expected = plan.run();
+    for (const std::int64_t members : kTeams) {
+      CAPTURE(members);
+      const auto found = test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
+      for (std::size_t r = 0; r < found.size(); ++r) CHECK(found[r].has_value() == (r == 0));
+      CHECK(to_json(describe(*found[0]), {}) == to_json(describe(expected), {}));
+      for (std::size_t s = 0; s < expected.sizes.size(); ++s) {
+        REQUIRE(found[0]->sizes[s].pictures.size() == expected.sizes[s].pictures.size());
+        for (std::size_t n = 0; n < expected.sizes[s].pictures.size(); ++n)
+          CHECK(*found[0]->sizes[s].pictures[n].states == *expected.sizes[s].pictures[n].states);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows of blocks of all sizes that begin in some queries are scanned, wherever these begin") {
+  plain::Random random(38);
+  for (int round = 0; round < 40; ++round) {
+    const std::int64_t q = between(random, 1, 300), kv = between(random, 1, 200);
+    const Mask mask = plain::random_mask(random, q, kv, 2).mask;
+    std::vector<BlockShape> blocks;
+    for (std::int64_t n = between(random, 1, 4); n > 0; --n)
+      blocks.push_back({between(random, 1, 90), between(random, 1, 60)});
+    std::vector<std::int64_t> bounds{0, between(random, 0, q), between(random, 0, q), q};
+    std::sort(bounds.begin(), bounds.end());
+    std::vector<mask::PatternTable*> none(blocks.size());
+    const auto whole = mask::scan_sizes(mask, blocks, none, nullptr, 1);
+    std::vector<std::vector<std::uint8_t>> states(blocks.size());
+    std::vector<std::int64_t> elements(blocks.size());
+    for (std::size_t b = 0; b + 1 < bounds.size(); ++b) {
+      const auto found = mask::scan_sizes_band(mask, blocks, none, {bounds[b], bounds[b + 1]}, nullptr, 1);
+      for (std::size_t s = 0; s < blocks.size(); ++s) {
+        const auto more = found[s].summary.states.elements<std::uint8_t>();
+        states[s].insert(states[s].end(), more.begin(), more.end());
+        elements[s] += found[s].summary.true_elements;
+      }
+    }
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      const auto expected = whole[s].summary.states.elements<std::uint8_t>();
+      CHECK(std::equal(states[s].begin(), states[s].end(), expected.begin(), expected.end()));
+      CHECK(elements[s] == whole[s].summary.true_elements);
+    }
+  }
+}
+
+TEST_CASE("a team's stripes of a wide mask, apart or one after the other, give what one process finds") {
+  // Wide enough that a stripe is a few blocks, of which some reach from one member's queries into the next's.
+  plain::Random random(39);
+  const std::int64_t q = 300, kv = std::int64_t{1} << 21;
+  std::vector<std::int64_t> q_ids(static_cast<std::size_t>(q)), kv_ids(static_cast<std::size_t>(kv));
+  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
+  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
+  const Mask mask = segments_mask(*make_source(Array::from<std::int64_t>({q}, q_ids), "q"),
+                                  *make_source(Array::from<std::int64_t>({kv}, kv_ids), "k")) &
+                    local_mask(q, kv, 60'000, 60'000, 200'000);
+  SparsityOptions options;
+  options.ranks = 5;
+  const std::vector<BlockShape> all_blocks[] = {
+      {{32, 4096}, {16, 5000}, {32, 30000}},
+      {{32, 4096}, {128, 8192}, {48, 5000}, {100, 30000}, {7, 20000}},
+  };
+  for (const std::vector<BlockShape>& blocks : all_blocks) {
+    const SparsityPlan plan({mask}, blocks, options);
+    const std::string expected = to_json(describe(plan.run()), {});
+    for (const std::int64_t members : {2, 3}) {
+      const auto found = test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
+      CHECK(to_json(describe(*found[0]), {}) == expected);
+    }
+  }
+}
+
+TEST_CASE("shares of work are even by what has to be looked at, and together are all of it") {
+  const std::int64_t n = 4096;
+  Array array(DType::boolean, {n, n});
+  const Mask mask = array_mask(make_source(array.view())) & causal_mask(n, n);
+  const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
+  const auto sum = [](const std::vector<WorkShare>& shares, auto WorkShare::*what) {
+    double all = 0;
+    for (const WorkShare& share : shares) all += static_cast<double>(share.*what);
+    return all;
+  };
+  const auto one = plan.shares(1);
+  CHECK(one.at(0).peak_bytes == plan.work_bytes());
+  CHECK(one[0].read_bytes == (n / 64) * (n / 64 + 1) / 2 * 64 * 64);
+  for (const std::int64_t members : {2, 5, 16, 100}) {
+    const auto shares = plan.shares(members);
+    REQUIRE(std::ssize(shares) == members);
+    CHECK(sum(shares, &WorkShare::cost) == doctest::Approx(one[0].cost));
+    CHECK(sum(shares, &WorkShare::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
+    const double row = 64 * n * 2;  // the costliest, about
+    for (const WorkShare& share : shares)
+      CHECK(share.cost <= one[0].cost / static_cast<double>(members) + row);
+    for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
+  }
+  // The rows of a causal mask are the longer the later they are.
+  const mask::QueryShares two(n, 64, mask::QueryShares::Cut::in_turn, 2, {mask::RowCosts(mask, {64, 64})});
+  CHECK(two.queries(0, 0).end > n / 2 + n / 8);
+  CHECK(two.queries(1, 0).end == n);
+  const mask::RowCosts costs(mask, {64, 64});
+  const mask::QueryShares alike(n, 64, mask::QueryShares::Cut::alike, 3, {costs, costs});
+  for (std::int64_t member = 0; member < 3; ++member)
+    CHECK(same_ranges({alike.queries(member, 0)}, {alike.queries(member, 1)}));
+}
+
+TEST_CASE("the costs of many rows are told from some of them") {
+  const std::int64_t n = std::int64_t{1} << 20;
+  const mask::RowCosts costs(causal_mask(n, n), {16, 16});
+  REQUIRE(std::ssize(costs.bytes) == n / 16);
+  const mask::QueryShares shares(n, 16, mask::QueryShares::Cut::in_turn, 4, {costs});
+  CHECK(shares.queries(3, 0).end == n);
+}
