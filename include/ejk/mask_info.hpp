@@ -210,7 +210,8 @@ class MaskInfoPlan {
                          std::int64_t max_pattern_bytes = 0) const;
 
   /// What each member of a team of this size does, by ranks, as far as that can be told without reading: costs
-  /// in bytes that are looked at; what is written, and sent, at most. Masks that turn out equal are read once.
+  /// in bytes that are looked at, on rank 0 with the making of the index arrays, which comes last; what is
+  /// written, and sent, at most. Masks that turn out equal are read once.
   std::vector<WorkShare> shares(std::int64_t members) const;
 
  private:

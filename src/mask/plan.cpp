@@ -222,6 +222,7 @@ std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
     share.written_bytes = is_left_to_kernel(known) ? 0 : whole(written);
     const std::int64_t found = kBytesPerBlock * blocks;
     if (member == 0) {
+      share.cost += kBytesOfIndices * static_cast<double>(layout.rows) * static_cast<double>(layout.grid());
       share.written_bytes += index_bytes;
       share.peak_bytes = work_bytes();
       if (members > 1)

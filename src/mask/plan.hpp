@@ -30,6 +30,9 @@ struct IndexBounds {
   std::int64_t block_mask;
 };
 
+/// What making the index arrays takes, for each block of theirs, as RowCosts::bytes. One process does it.
+inline constexpr double kBytesOfIndices = 64;
+
 struct InfoPlan {
   std::vector<Mask> heads;
   BlockShape block;

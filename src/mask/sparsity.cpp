@@ -415,11 +415,16 @@ std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
     const auto keys = static_cast<std::int64_t>(
         part * static_cast<double>(std::min(keys_of_all.value_or(core::kMostBytes), core::kMostBytes)));
     if (member == 0) {
+      for (const InfoPlan& size : plan_->sizes)
+        share.cost += mask::kBytesOfIndices * static_cast<double>(size.layout.rows) *
+                      static_cast<double>(size.layout.grid());
       share.peak_bytes = work_bytes();
       if (members > 1)
         share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * first.layout.grid()});
     } else {
-      share.sent_bytes = core::sum_of_bytes({found, keys});
+      // Of each distribution the keys that the member's queries of each rank see.
+      const std::int64_t seen = 3 * std::min(ranks, queries) * (first.kv_length() / 8);
+      share.sent_bytes = queries == 0 ? 0 : core::sum_of_bytes({found, seen});
       share.peak_bytes = core::sum_of_bytes({2 * found, bits, keys});
     }
   }
