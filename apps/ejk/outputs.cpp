@@ -98,6 +98,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
 
   WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
   how.outdated = setting_names();
+  how.sync = shared_.sync ? Sync::now : Sync::later;
   write_together(
       team, arrays, progress, std::move(how),
       [&](const std::vector<NamedArray>& all, const WriteOptions& options) { write_chosen(all, options); });

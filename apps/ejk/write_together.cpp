@@ -199,9 +199,10 @@ class GatheredSource final : public ArraySource {
 
 class Writing {
  public:
-  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress)
+  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress, Sync sync)
       : team_(team),
         arrays_(arrays),
+        sync_(sync),
         held_(held_by_all(team, arrays)),
         count_(std::make_shared<Count>(progress)) {}
 
@@ -291,7 +292,7 @@ class Writing {
     const Output& output = arrays_[array];
     try {
       for (const OutputPart& part : own_parts(team_, output))
-        write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_));
+        write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_), sync_);
     } catch (Error& error) {
       if (!team_.is_first()) error.at(fmt::format("rank {}", team_.rank()));
       throw;
@@ -300,6 +301,7 @@ class Writing {
 
   Team& team_;
   const std::vector<Output>& arrays_;
+  Sync sync_;
   std::vector<std::vector<Held>> held_;
   std::shared_ptr<Count> count_;
 };
@@ -309,7 +311,7 @@ class Writing {
 void write_together(Team& team, const std::vector<Output>& arrays, const Progress& progress,
                     WriteOptions options,
                     const std::function<void(const std::vector<NamedArray>&, const WriteOptions&)>& write) {
-  Writing writing(team, arrays, progress);
+  Writing writing(team, arrays, progress, options.sync);
   if (!team.is_first()) return writing.answer();
   if (!team.is_alone())
     options.fill = [&](std::size_t array, const ElementPlace& place) { writing.fill(array, place); };

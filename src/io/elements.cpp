@@ -47,7 +47,7 @@ void write_piece(int fd, const ElementPlace& place, const Shape& shape, std::int
 }  // namespace
 
 void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
-                    const ArraySource& elements) {
+                    const ArraySource& elements, Sync sync) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const std::int64_t size = size_of(elements.dtype()), all = element_count(box.count);
   if (all == 0) return;
@@ -67,6 +67,7 @@ void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBo
   const int threads =
       elements.random_access() ? core::threads_for(pieces, static_cast<double>(all * size)) : 1;
   core::parallel_reduce(pieces, threads, buffer_of_thread, write, [](const Array&) {});
+  if (sync == Sync::now) io::sync_now(file.fd(), place.name);
   if (const int code = file.close(); code != 0) throw io::system_error(Error::Kind::output, place.name, code);
 }
 

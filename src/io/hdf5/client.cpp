@@ -368,7 +368,7 @@ std::int64_t written_bytes(const WriteJob& job) {
 // meanwhile.
 bool try_to_write(const WriteJob& job) {
   const ReplaceLock lock(job.path);
-  AtomicFile file(job.path);
+  AtomicFile file(job.path, job.options.sync);
   if (!file.is_temporary())
     throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
   if (file.replaces() != lock.found_file()) return false;
