@@ -221,12 +221,16 @@ class Writing {
   // All members write what is theirs of an array.
   void fill(std::size_t array, const ElementPlace& place) {
     TeamMessage question;
-    question.put(Question::fill).put(array).put(place.offset).put_text(place.path).put_text(place.name);
+    const bool is_local = team_.members_here() == team_.size();
+    question.put(Question::fill).put(array).put(place.offset).put(is_local);
+    question.put_text(place.path).put_text(place.name);
     for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
     // All answer, whatever happens here.
     std::optional<Error> failure;
     try {
-      write_own(array, place);
+      ElementPlace own = place;
+      own.is_local = is_local;
+      write_own(array, own);
     } catch (const Error& error) {
       failure = error;
     }
@@ -255,6 +259,7 @@ class Writing {
         if (what == Question::fill) {
           ElementPlace place;
           place.offset = question.take<std::int64_t>();
+          place.is_local = question.take<bool>();
           place.path = question.take_text();
           place.name = question.take_text();
           temporary.emplace(place.path);

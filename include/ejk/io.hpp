@@ -154,6 +154,8 @@ struct ElementPlace {
   std::string path;  // the temporary one
   std::string name;  // what messages call the file
   std::int64_t offset = 0;
+  /// All who write there are on one machine, which keeps one copy of the file in memory.
+  bool is_local = false;
 };
 
 /// Writes a box of an array of this shape to its place; `elements` are the box's. Any number of processes may

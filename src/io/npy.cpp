@@ -342,7 +342,7 @@ void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& 
     const std::string header = npy_header(source.dtype(), source.shape());
     const auto before = static_cast<std::int64_t>(header.size());
     file.write(header.data(), before);
-    fill({file.path(), file.name(), before});
+    fill({file.path(), file.name(), before, false});
     return;
   }
   constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;

@@ -400,7 +400,7 @@ bool try_to_write(const WriteJob& job) {
     if (!everywhere.empty()) continue;  // the file says it once
     const auto fill = job.options.compression == 0 ? job.fill_of(n) : nullptr;
     if (fill && element_count(source.shape()) > 0) {
-      fill({file.path(), name, call(request(Hdf5Call::place)).integer()});
+      fill({file.path(), name, call(request(Hdf5Call::place)).integer(), false});
       continue;
     }
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
