@@ -22,7 +22,7 @@ using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 }  // namespace
 
-Output output_in_parts(std::string name, const ArrayType& type, std::vector<OutputPart> parts) {
+Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts) {
   const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
     throw Error(Error::Kind::internal, name + ": no member of the team holds all of it");
   };
