@@ -1,6 +1,6 @@
 // Messages of any length, as MPI takes at most 2^31 − 1 elements at once: in pieces of up to 1 GiB. A number of bytes
-// goes before them. Every operation is started and then looked at until it is done, with longer and longer sleeps
-// between, up to a millisecond: reading, computing and writing take longer than that.
+// goes before them. Every operation is started and then looked at until it is done, after a while with longer and longer
+// sleeps between, up to a millisecond: reading, computing and writing take longer than that.
 //
 // tests: tests/mpi/
 #include "mpi_team.hpp"
@@ -24,15 +24,17 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 30;
 
-// Until the operation is done, giving the core away.
+// Until the operation is done, giving the core away: at once to whoever wants it, and after some milliseconds for
+// good, since the others are at work then.
 void wait(MPI_Request& request) {
-  constexpr long kFirstSleep = 20'000, kLongestSleep = 1'000'000;  // nanoseconds
-  constexpr int kTries = 50;
+  constexpr double kPatience = 0.003;                              // seconds
+  constexpr long kFirstSleep = 50'000, kLongestSleep = 1'000'000;  // nanoseconds
   long sleep = kFirstSleep;
-  for (int tries = 0, done = 0;; ++tries) {
+  const double begin = MPI_Wtime();
+  for (int done = 0;;) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (done != 0) return;
-    if (tries < kTries) {
+    if (MPI_Wtime() - begin < kPatience) {
       sched_yield();
       continue;
     }

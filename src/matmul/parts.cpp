@@ -66,7 +66,8 @@ struct Parts {
   std::size_t count = 0;
 
   void add(const Part& p) { part[count++] = p; }
-  std::span<const Part> all() const { return {part.data(), count}; }
+  std::span<const Part> all() const& { return {part.data(), count}; }
+  std::span<const Part> all() && = delete;  // of parts that are gone
 };
 Parts parts_of(const Problem& p, const Piece& piece) {
   Parts parts;
@@ -112,7 +113,8 @@ double cost_of(const Problem& p, const Part& part) {
 double cost_of(const Problem& p, const Piece& piece) {
   if (length(piece.rows) == 0 || length(piece.columns) == 0) return 0;
   double cost = 0;
-  for (const Part& part : parts_of(p, piece).all()) cost += cost_of(p, part);
+  const Parts parts = parts_of(p, piece);
+  for (const Part& part : parts.all()) cost += cost_of(p, part);
   return cost;
 }
 

@@ -133,11 +133,11 @@ struct OneThread {
 
 TEST_CASE("texts are taken apart or there is no memory") {
   const auto parse = [](auto&& f) { CHECK(fail_each_allocation(f) > 0); };
-  parse([] { parse_reference("\"a,b.npz\":\"a member with a long name\"[3:200,...,-1]"); });
-  parse([] { split_references("a.npy[1,2],\"b,c.h5:/x/y/z\",some/other/folder/d.npy"); });
+  parse([] { parse_reference(R"("a,b.npz":"a member with a long name"[3:200,...,-1])"); });
+  parse([] { split_references(R"(a.npy[1,2],"b,c.h5:/x/y/z",some/other/folder/d.npy)"); });
   parse([] { parse_output("some/folder/with/a/name.h5:/group/of/arrays"); });
   parse([] {
-    MaskExpression::parse("causal & (documents(cu_seqlens=\"a,b.npy\") | ~local(left=3, right=none))");
+    MaskExpression::parse(R"x(causal & (documents(cu_seqlens="a,b.npy") | ~local(left=3, right=none)))x");
   });
   parse([] {
     parse_json(
@@ -160,7 +160,7 @@ TEST_CASE("what is wrong in a text is told or there is no memory") {
           }) > 0);
   };
   refuse([] { MaskExpression::parse("causel & documents(cu.npy)"); });
-  refuse([] { parse_json("{\"a\": [1, 2,, 3]}"); });
+  refuse([] { parse_json(R"({"a": [1, 2,, 3]})"); });
   refuse([] { parse_partition_spec("P('data', ('x', 'y'"); });
   refuse([] { TilingTable::parse("128 * 256 32 64\n"); });
   refuse([] { parse_reference("a.npy[1:2:3:4]"); });

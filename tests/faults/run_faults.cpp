@@ -276,7 +276,7 @@ class Bench {
       if (!was_killed) return fmt::format("it left {}", file->first);
       file = left.erase(file);
     }
-    if (const std::string wrong = look_at_files(point, usual, left); !wrong.empty()) return wrong;
+    if (std::string wrong = look_at_files(point, usual, left); !wrong.empty()) return wrong;
     if (was_killed || was_terminated) return "";
 
     const std::string said = contents_of(at / "stderr"), output = contents_of(at / "stdout");
@@ -406,10 +406,12 @@ std::vector<Point> points_of(std::size_t scenario, const Usual& usual, const Set
   }
   static const std::set<std::string> memory{"mmap", "mremap"};
   std::vector<Point> points;
-  for (const auto& [key, calls] : made) {
-    const auto& [task, call] = key;
+  for (const auto& one : made) {
+    const int task = one.first.first;
+    const std::string& call = one.first.second;
+    const Made& calls = one.second;
     for (const int n : numbers_of(calls.count)) {
-      const auto add = [&, task = task, &call = call](How how, int code) {
+      const auto add = [&](How how, int code) {
         points.push_back({scenario, {task, call, n, how, code}, said_of(calls.by_number.at(n)->path)});
       };
       const bool is_of_sanitizer =

@@ -414,8 +414,9 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
     REQUIRE(std::ssize(shares) == members);
     CHECK(sum(shares, &WorkShare::cost) == doctest::Approx(one[0].cost));
     CHECK(sum(shares, &WorkShare::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
-    const double row = 64 * n * 2;  // the costliest, about
-    const double indices = mask::kBytesOfIndices * (n / 64) * (n / 64);
+    const auto row = static_cast<double>(64 * n * 2);  // the costliest, about
+    const std::int64_t blocks = (n / 64) * (n / 64);
+    const double indices = mask::kBytesOfIndices * static_cast<double>(blocks);
     for (std::size_t r = 0; r < shares.size(); ++r)
       CHECK(shares[r].cost <= one[0].cost / static_cast<double>(members) + row + (r == 0 ? indices : 0));
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);

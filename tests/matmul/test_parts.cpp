@@ -43,7 +43,7 @@ Array made_by(std::int64_t members, const ArrayView& lhs, const ArrayView& rhs, 
   Array whole = plain::filled(options.dtype, plan.out().shape, 77);
   std::vector<int> times(static_cast<std::size_t>(whole.size()));
   const auto box_from = [&](const ArrayView& view, const ArrayBox& box, Array& held) {
-    const ArrayView part = box_of(view, box);
+    ArrayView part = box_of(view, box);
     if (boxes == Boxes::views) return part;
     held = Array::copy_of(part);
     return held.view();
