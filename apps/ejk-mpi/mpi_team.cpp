@@ -54,7 +54,7 @@ void for_each_piece(std::size_t bytes, F&& f) {
 }  // namespace
 
 MpiTeam::MpiTeam()
-    : RunTeam(
+    : Team(
           [] {
             int rank = 0;
             MPI_Comm_rank(MPI_COMM_WORLD, &rank);

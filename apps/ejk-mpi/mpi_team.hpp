@@ -10,11 +10,12 @@
 
 #include <string>
 
-#include "run_team.hpp"
+#include "command_line.hpp"
+#include "ejk/team.hpp"
 
 namespace ejk::app {
 
-class MpiTeam final : public RunTeam {
+class MpiTeam final : public Team {
  public:
   /// All processes of the job, after MPI_Init; until MPI_Finalize.
   MpiTeam();
@@ -22,7 +23,8 @@ class MpiTeam final : public RunTeam {
   MpiTeam(const MpiTeam&) = delete;
   MpiTeam& operator=(const MpiTeam&) = delete;
 
-  int conclude(const Outcome& mine) override;
+  /// See Conclude.
+  int conclude(const Outcome& mine);
   std::int64_t members_here() const override { return members_here_; }
   std::int64_t sent_bytes() const override { return sent_bytes_; }
 

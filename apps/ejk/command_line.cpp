@@ -336,25 +336,13 @@ Outcome close_stdout(const Voice& voice, int status) {
   });
 }
 
-class RunAlone final : public RunTeam {
- public:
-  RunAlone() : RunTeam(0, 1) {}
-  int conclude(const Outcome& mine) override { return say(mine.said), mine.status; }
-  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override { return alone().all_gather(mine); }
-  std::vector<Bytes> gather(std::span<const std::byte> mine) override { return alone().gather(mine); }
-  Bytes broadcast(std::span<const std::byte> mine) override { return alone().broadcast(mine); }
-  void send(std::int64_t to, std::span<const std::byte> bytes) override { alone().send(to, bytes); }
-  Bytes receive(std::int64_t from) override { return alone().receive(from); }
-};
-
 }  // namespace
 
 int run(const std::vector<std::string>& words) {
-  RunAlone team;
-  return run(words, team);
+  return run(words, alone(), [](const Outcome& mine) { return say(mine.said), mine.status; });
 }
 
-int run(const std::vector<std::string>& words, RunTeam& team) {
+int run(const std::vector<std::string>& words, Team& team, const Conclude& conclude) {
   Voice voice;
   secure_standard_streams();
   handle_signals(voice.program);
@@ -362,7 +350,7 @@ int run(const std::vector<std::string>& words, RunTeam& team) {
     if (team.is_alone() || is_divided(words)) return run_words(words, voice, team);
     return team.is_first() ? run_words(words, voice, alone()) : kExitDone;
   });
-  const int status = team.conclude(outcome);
+  const int status = conclude(outcome);
   if (!team.is_first()) return status;
   const Outcome closing = close_stdout(voice, status);
   say(closing.said);

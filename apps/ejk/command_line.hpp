@@ -1,18 +1,30 @@
 // From the words of the command line to the exit status.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "run_team.hpp"
+#include "ejk/team.hpp"
 
 namespace ejk::app {
+
+/// How a member of a team ends.
+struct Outcome {
+  int status = 0;
+  std::string said;      // on stderr, by one member alone
+  bool stopped = false;  // another member has failed; this one has nothing to say
+};
+
+/// The last thing that every member does, however it ends. Rank 0 says what the lowest rank that failed has to say,
+/// and gives the status of that, else its own; the others give 0.
+using Conclude = std::function<int(const Outcome& mine)>;
 
 /// Does what the words say (the program's name is not among them) and returns the exit status.
 int run(const std::vector<std::string>& words);
 
 /// The same by all members of a team, who are given the same words. Rank 0 alone speaks and gives the status;
 /// commands that are not divided it does alone, while the others wait.
-int run(const std::vector<std::string>& words, RunTeam& team);
+int run(const std::vector<std::string>& words, Team& team, const Conclude& conclude);
 
 }  // namespace ejk::app

@@ -132,6 +132,10 @@ std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t 
 /// follow one another in C order, and behind those of the ranks before. Small arrays are rank 0's.
 std::vector<ArrayBox> share_of(const Shape& shape, const Team& team);
 
+/// All of an array in boxes of at most `most` (≥ 1) elements that follow one another in C order: what goes in one
+/// message.
+std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most);
+
 /// What a member of a team does and moves, for plans.
 struct WorkShare {
   double cost = 0;                 // in the unit of the work's speed: operations, or bytes looked at

@@ -87,4 +87,12 @@ std::vector<ArrayBox> share_of(const Shape& shape, const Team& team) {
   return boxes;
 }
 
+std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most) {
+  std::vector<ArrayBox> pieces;
+  core::for_each_piece(shape, most, [&](const Shape& start, const Shape& count) {
+    pieces.push_back({start, count});
+  });
+  return pieces;
+}
+
 }  // namespace ejk

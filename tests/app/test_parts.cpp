@@ -9,40 +9,18 @@
 #include <vector>
 
 #include "sources.hpp"
+#include "support/boxes.hpp"
 #include "support/thread_team.hpp"
 
 using namespace ejk;
 using namespace ejk::app;
+using test::numbered;
+using test::random_boxes;
 
 namespace {
 
-// Different bytes, as many as there are.
-Array numbered(DType dtype, const Shape& shape) {
-  Array array(dtype, shape);
-  std::uint32_t state = 1;
-  for (std::int64_t b = 0; b < array.bytes(); ++b)
-    array.data()[b] = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
-  return array;
-}
-
 OutputPart part_of(const Array& whole, const ArrayBox& box) {
   return {box, make_source(Array::copy_of(box_of(whole.view(), box)))};
-}
-
-// Cuts a box at random until there are `parts`.
-std::vector<ArrayBox> random_boxes(const Shape& shape, std::int64_t parts, std::mt19937& random) {
-  std::vector<ArrayBox> boxes{whole_box(shape)};
-  while (std::ssize(boxes) < parts && !shape.empty()) {
-    ArrayBox& box = boxes[random() % boxes.size()];
-    const std::size_t axis = random() % shape.size();
-    const std::int64_t cut = static_cast<std::int64_t>(random()) % (box.count[axis] + 1);
-    ArrayBox rest = box;
-    rest.start[axis] += cut;
-    rest.count[axis] -= cut;
-    box.count[axis] = cut;
-    boxes.push_back(rest);
-  }
-  return boxes;
 }
 
 bool same(const Array& a, const Array& b) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/support.hpp"
+#include "support/boxes.hpp"
 #include "support/thread_team.hpp"
 
 namespace fs = std::filesystem;
@@ -20,29 +21,11 @@ using app::OutputPart;
 
 namespace {
 
-Array numbered(const Shape& shape) {
-  Array array(DType::int32, shape);
-  std::int32_t next = 1;
-  for (std::int32_t& value : array.elements<std::int32_t>()) value = next++;
-  return array;
-}
-
-// Who has which box, at random: cut in two again and again, each to any member.
+// Who has which box, at random.
 std::vector<std::vector<ArrayBox>> dealt_out(const Shape& shape, std::int64_t members, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<ArrayBox> boxes{whole_box(shape)};
-  for (int cut = 0; cut < 9 && !shape.empty(); ++cut) {
-    const std::size_t at = random() % boxes.size(), axis = random() % shape.size();
-    if (boxes[at].count[axis] < 2) continue;
-    ArrayBox rest = boxes[at];
-    const std::int64_t n = 1 + static_cast<std::int64_t>(random()) % (rest.count[axis] - 1);
-    rest.start[axis] += n;
-    rest.count[axis] -= n;
-    boxes[at].count[axis] = n;
-    boxes.push_back(rest);
-  }
   std::vector<std::vector<ArrayBox>> of(static_cast<std::size_t>(members));
-  for (const ArrayBox& box : boxes) of[random() % of.size()].push_back(box);
+  for (const ArrayBox& box : test::random_boxes(shape, 10, random)) of[random() % of.size()].push_back(box);
   return of;
 }
 
@@ -53,7 +36,7 @@ TEST_CASE("what members hold in parts comes to the same files as what one proces
   const std::vector<Array> arrays = [] {
     std::vector<Array> all;
     for (const Shape& shape : {Shape{70, 30}, {5}, {}, {4, 3, 50, 8}, {0, 2}, {9000}})
-      all.push_back(numbered(shape));
+      all.push_back(test::numbered(DType::int32, shape));
     return all;
   }();
   std::vector<NamedArray> whole;

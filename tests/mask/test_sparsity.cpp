@@ -260,13 +260,9 @@ TEST_CASE(
     "stripes apart or one after the other, with any number of threads, give what one size alone gives") {
   // Wide enough that a stripe is a few blocks.
   plain::Random random(5);
-  const std::int64_t q = 300, kv = std::int64_t{1} << 21;
-  std::vector<std::int64_t> q_ids(static_cast<std::size_t>(q)), kv_ids(static_cast<std::size_t>(kv));
-  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
-  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
-  const Mask mask = segments_mask(*make_source(Array::from<std::int64_t>({q}, q_ids), "q"),
-                                  *make_source(Array::from<std::int64_t>({kv}, kv_ids), "k")) &
-                    local_mask(q, kv, 60'000, 60'000, 200'000);
+  const Mask mask = plain::wide_mask(random);
+  const std::int64_t q = mask.q_length();
+  const std::int64_t kv = mask.kv_length();
   std::vector<std::int64_t> cuts{0, 13, 100, 101, 300};
   for (std::int64_t b = 32; b < q; b += 32) cuts.push_back(b);
   std::sort(cuts.begin(), cuts.end());

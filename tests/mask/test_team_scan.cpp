@@ -373,13 +373,7 @@ TEST_CASE("rows of blocks of all sizes that begin in some queries are scanned, w
 TEST_CASE("a team's stripes of a wide mask, apart or one after the other, give what one process finds") {
   // Wide enough that a stripe is a few blocks, of which some reach from one member's queries into the next's.
   plain::Random random(39);
-  const std::int64_t q = 300, kv = std::int64_t{1} << 21;
-  std::vector<std::int64_t> q_ids(static_cast<std::size_t>(q)), kv_ids(static_cast<std::size_t>(kv));
-  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
-  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
-  const Mask mask = segments_mask(*make_source(Array::from<std::int64_t>({q}, q_ids), "q"),
-                                  *make_source(Array::from<std::int64_t>({kv}, kv_ids), "k")) &
-                    local_mask(q, kv, 60'000, 60'000, 200'000);
+  const Mask mask = plain::wide_mask(random);
   SparsityOptions options;
   options.ranks = 5;
   const std::vector<BlockShape> all_blocks[] = {

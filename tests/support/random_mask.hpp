@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
@@ -137,6 +138,19 @@ inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int dep
       return {both ? a.mask & b.mask : a.mask | b.mask, a.elements};
     }
   }
+}
+
+/// A mask so wide that a stripe that is scanned at once is a few blocks: segments in a band.
+inline ejk::Mask wide_mask(Random& random) {
+  constexpr std::int64_t kQueries = 300, kKeys = std::int64_t{1} << 21;
+  std::vector<std::int64_t> q_ids(kQueries), kv_ids(kKeys);
+  for (std::int64_t& id : q_ids) id = between(random, 1, 4);
+  for (std::size_t k = 0; k < kv_ids.size(); ++k) kv_ids[k] = static_cast<std::int64_t>(k >> 14) % 5;
+  const auto source = [](const std::vector<std::int64_t>& ids, const char* name) {
+    return ejk::make_source(ejk::Array::from<std::int64_t>({std::ssize(ids)}, ids), name);
+  };
+  return ejk::segments_mask(*source(q_ids, "q"), *source(kv_ids, "k")) &
+         ejk::local_mask(kQueries, kKeys, 60'000, 60'000, 200'000);
 }
 
 }  // namespace plain
