@@ -531,9 +531,10 @@ void write_npz(const WriteJob& job) {
   check(zip != nullptr, zip_error_strerror(&error));
   for (const NamedArray& array : job.arrays) {
     members.push_back(std::make_unique<MemberBytes>(*array.source, first));
+    const std::string name = array.name + std::string(kSuffix);
+    // Nothing between these two may throw: the source is the archive's only once it is added.
     zip_source_t* source = zip_source_function(zip.get(), MemberBytes::callback, members.back().get());
-    const zip_int64_t index =
-        zip_file_add(zip.get(), (array.name + std::string(kSuffix)).c_str(), source, ZIP_FL_ENC_UTF_8);
+    const zip_int64_t index = zip_file_add(zip.get(), name.c_str(), source, ZIP_FL_ENC_UTF_8);
     if (index < 0) zip_source_free(source);
     check(index >= 0, zip_strerror(zip.get()));
     const auto at = static_cast<zip_uint64_t>(index);
