@@ -2,19 +2,17 @@
 //
 // A task has some rows of queries; for each block of keys it packs keys and values once and takes the queries
 // in groups, the rows of a micro-kernel's tile: their scores become weights in the very place where the next
-// product wants its left factor. A row keeps its largest score so far m, the sum l of exp(s − m) and the sum
-// of exp(s − m) · v; a block with a larger score scales both by exp(m_old − m_new).
+// product wants its left factor (row_sums.hpp).
 //
 // Blocks that the mask empties are not visited, and of a partial one a group takes the columns between its
 // first and its last pair alone. What a row adds up depends on the blocks of keys only, so tasks may be of
-// any number of rows.
+// any number of rows. Entries with few queries go another way (few_queries.cpp).
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
-#include <cmath>
-#include <limits>
-
+#include "attention/few_queries.hpp"
 #include "attention/packing.hpp"
+#include "attention/row_sums.hpp"
 #include "attention/row_writer.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
@@ -53,7 +51,7 @@ class Forward {
     thread_local NonFiniteRows<Real> values;
     PackedA q(score_gemm_, group_, setup_.shape.head_size);
     PackedB k(score_gemm_, setup_.shape.head_size, most_keys), v(gemm_, most_keys, size);
-    Sums sums;
+    RowSums<Real> sums{};
     ScratchLayout memory;
     const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
                        v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * stride_ * kSize),
@@ -69,9 +67,7 @@ class Forward {
     sums.value = memory.at<Real>(sums_at);
     sums.most = memory.at<Real>(most_at);
     sums.total = memory.at<Real>(total_at);
-    std::fill_n(sums.value, count * sums.stride, Real{0});
-    std::fill_n(sums.most, count, -kInfinity);
-    std::fill_n(sums.total, count, Real{0});
+    sums.clear(count);
 
     const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
     q.pack(part_of(p.q, queries.begin), count);
@@ -95,7 +91,8 @@ class Forward {
                      memory.at<Real>(bias_at));
             bias = memory.at<Real>(bias_at);
           }
-          weigh(sums, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias, mask.row(r));
+          sums.weigh(setup_, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias,
+                     mask.row(r));
         }
         if (split_)
           add_values(v, sums, rows, split(rows, columns, weights, memory.at(parts_at)), memory.at(parts_at));
@@ -108,20 +105,13 @@ class Forward {
               values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }
     }
-    finish(p, queries, sums);
+    for (std::int64_t r = 0; r < count; ++r) sums.finish(setup_, r, p, queries.begin + r, out_, lse_);
     return count * p.kv_length;
   }
 
  private:
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-  static constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
   static constexpr std::int64_t kSpare = 64;  // that whole vectors may read
-
-  // What rows have added up so far.
-  struct Sums {
-    Real *value, *most, *total;
-    std::int64_t stride;
-  };
 
   // Where products of bfloat16 are so much faster than those of float32 that three take less time than one,
   // weights, which must keep their bits, go as three bfloat16 each.
@@ -133,26 +123,6 @@ class Forward {
 
   static const kernels::Gemm& weights_gemm(const CheckedArguments& setup) {
     return weights_in_parts(setup) ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>();
-  }
-
-  // Products of a row to weights, in place.
-  void weigh(const Sums& sums, std::int64_t r, Real* row, Positions columns, const Real* bias,
-             const mask::Word* bits) const {
-    const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
-    Real& most = sums.most[r];
-    const Real found = softmax_.scores(how, row, columns.count(), bias, bits, columns.begin, nullptr);
-    const Real next = found > most || std::isnan(found) ? found : most;  // NaN stays
-    if (next == -kInfinity) {
-      std::fill_n(row, columns.count(), Real{0});
-      return;
-    }
-    if (next != most && most != -kInfinity) {
-      const Real factor = std::exp(most - next);
-      sums.total[r] *= factor;
-      softmax_.scale(sums.value + r * sums.stride, setup_.shape.value_size, factor);
-    }
-    most = next;
-    sums.total[r] += softmax_.weights(row, columns.count(), next, row);
   }
 
   // Weights of [columns.begin, columns.end), as whole steps of the product want them, to their parts, one
@@ -171,25 +141,13 @@ class Forward {
   }
 
   // sums += left · v; split: left is the first of so many parts.
-  void add_values(const PackedB& v, const Sums& sums, Positions rows, Positions pairs,
+  void add_values(const PackedB& v, const RowSums<Real>& sums, Positions rows, Positions pairs,
                   const void* left) const {
     for (std::int64_t part = 0; part < (split_ ? kParts : 1); ++part)
       for (std::int64_t r = rows.begin; r < rows.end; r += gemm_.mr)
         v.add_range(static_cast<const std::byte*>(left) + (part * group_ + r - rows.begin) * gemm_.a_stride,
                     pairs.begin, pairs.end, std::min(gemm_.mr, rows.end - r), 0, setup_.shape.value_size,
                     sums.value + r * sums.stride, sums.stride);
-  }
-
-  void finish(const Problem& p, Positions queries, const Sums& sums) const {
-    const std::int64_t size = setup_.shape.value_size;
-    for (std::int64_t r = 0; r < queries.count(); ++r) {
-      Real* const row = sums.value + r * sums.stride;
-      const bool none = sums.most[r] == -kInfinity;
-      if (!none)
-        for (std::int64_t d = 0; d < size; ++d) row[d] /= sums.total[r];
-      lse_[p.first_row + queries.begin + r] = none ? -kInfinity : sums.most[r] + std::log(sums.total[r]);
-      out_.store(p.entry, p.head, setup_.q_offsets, queries.begin + r, row, size);
-    }
   }
 
   const CheckedArguments& setup_;
@@ -209,9 +167,11 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
          const RowWriter& out, void* lse, const PairProgress& tell) {
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, pairs_of_queries(setup, queries));
+  const double work = share * plan.nanoseconds(setup);
+  forward_of_few_queries(setup, plan, queries, work, out, lse, progress);
   for_each_piece(
-      queries, [&](std::int64_t e) { return setup.q_length(e); }, rows_of_task(setup, queries, pass.group()),
-      Order::last_first, share * plan.nanoseconds(setup),
+      queries, [&](std::int64_t e) { return has_few_queries(setup, e) ? 0 : setup.q_length(e); },
+      rows_of_task(setup, queries, pass.group()), Order::last_first, work,
       [&](std::int64_t entry, std::int64_t head, Positions some) {
         progress.add(pass.rows(entry, head, some));
       });

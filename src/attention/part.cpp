@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "attention/backward.hpp"
+#include "attention/few_queries.hpp"
 #include "attention/forward.hpp"
 #include "attention/tasks.hpp"
 #include "core/checked.hpp"
@@ -333,10 +334,13 @@ std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part) {
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const Sizes& s = plan.setup.shape;
   const bool all = part.makes == Makes::gradients;
-  if (!all && part.makes != Makes::saved) return 0;
   const Boxes boxes = boxes_of(plan.setup, part);
+  const bool runs_forward =
+      part.makes == Makes::out || (!plan.types.out && (all || part.makes == Makes::saved));
+  const std::int64_t forward = runs_forward ? few_queries_bytes(plan.setup, boxes.queries) : 0;
+  if (!all && part.makes != Makes::saved) return forward;
   return core::sum_of_bytes(
-      {all ? saved_bytes(plan, part) : 0,
+      {forward, all ? saved_bytes(plan, part) : 0,
        all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
 }

@@ -12,6 +12,7 @@
 
 #include "attention/against.hpp"
 #include "attention/check.hpp"
+#include "attention/few_queries.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_team.hpp"
@@ -43,7 +44,9 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
   const double elements = (in_chunks(s.shape.head_size) + in_chunks(s.shape.value_size)) *
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
-  return bounded(elements * static_cast<double>(size_of(s.shape.arithmetic) * threads()));
+  const double packed = elements * static_cast<double>(size_of(s.shape.arithmetic));
+  return bounded(std::max(packed, static_cast<double>(few_queries_thread_bytes(s))) *
+                 static_cast<double>(threads()));
 }
 
 // Masks, a byte a block of every mask that is kept apart, and what reading them takes.

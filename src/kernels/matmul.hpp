@@ -68,6 +68,23 @@ struct Gemm {
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const void* next);
 };
 
+/// Memory that is read next: rows of so many bytes.
+struct Ahead {
+  const void* data;
+  std::int64_t rows, row_bytes, row_stride;
+};
+
+/// Keys that dots() takes together.
+inline constexpr std::int64_t kDotsKeys = 16;
+
+/// out[r, j] = Σ_d a[r, d] · b[j, d] for `rows` rows of a and `keys` rows of b, d < k; elements of a row of b lie
+/// side by side, those of a are 0 up to the next multiple of 16. out is written up to the next multiple of
+/// kDotsKeys columns. Strides in elements. While it works it asks for `next`. A result depends on the
+/// instruction set, its two rows and nothing else. b's dtypes as for pack_b of the same arithmetic.
+template <class Real>
+using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
+                  std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
+
 /// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.
 using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
@@ -81,6 +98,8 @@ struct Products {
   Convert* convert_f64 = nullptr;
   const Softmax<float>* softmax_f32 = nullptr;
   const Softmax<double>* softmax_f64 = nullptr;
+  Dots<float>* dots_f32 = nullptr;
+  Dots<double>* dots_f64 = nullptr;
 };
 
 }  // namespace ejk::kernels

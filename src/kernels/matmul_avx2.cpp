@@ -103,6 +103,8 @@ void stream_line(void* to, const void* from) {
 #include "kernels/matmul.inl"
 #include "kernels/softmax.inl"
 
+#include "kernels/dots.inl"
+
 constinit const Gemm f32 = gemm<F32, 6, 2, 16>("f32");
 constinit const Gemm f64 = gemm<F64, 6, 2, 16>("f64");
 
@@ -110,6 +112,6 @@ constinit const Gemm f64 = gemm<F64, 6, 2, 16>("f64");
 
 extern const Products products_avx2;
 constinit const Products products_avx2{
-    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS};
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS, EJK_DOTS_KERNELS};
 
 }  // namespace ejk::kernels

@@ -25,6 +25,8 @@ void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 #include "kernels/matmul.inl"
 #include "kernels/softmax.inl"
 
+#include "kernels/dots.inl"
+
 constinit const Gemm f32 = gemm<F32, 4, 2, 16>("f32");
 constinit const Gemm f64 = gemm<F64, 4, 2, 16>("f64");
 
@@ -32,6 +34,6 @@ constinit const Gemm f64 = gemm<F64, 4, 2, 16>("f64");
 
 extern const Products products_portable;
 constinit const Products products_portable{
-    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS};
+    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS, EJK_DOTS_KERNELS};
 
 }  // namespace ejk::kernels

@@ -35,6 +35,36 @@ void run(benchmark::State& state, const work::AttentionCase& c, bool backward) {
                             [&] { AttentionPlan(types_of(arrays), in.options).run(arrays, into); });
 }
 
+// One step of generation: `queries` queries over all keys, with nothing to do but to read them once.
+void decode(benchmark::State& state, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
+            std::int64_t queries, std::int64_t keys, DType dtype) {
+  constexpr std::int64_t kSize = 128;
+  const Array q = work::normal(dtype, {batch, heads, queries, kSize}),
+              k = work::normal(dtype, {batch, kv_heads, keys, kSize}), v = work::normal(dtype, k.shape());
+  AttentionSettings settings;
+  settings.layout = AttentionLayout::bhsd;
+  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+  const AttentionPlan plan(types_of(arrays), settings);
+  std::vector<Array> results;
+  std::vector<MutableArrayView> into;
+  for (const PlannedArray& result : plan.results()) {
+    results.emplace_back(result.type.dtype, result.type.shape);
+    into.push_back(results.back().mutable_view());
+  }
+  measure::run(state, byte_count(k.shape(), dtype) * 2,
+               [&] { AttentionPlan(types_of(arrays), settings).run(arrays, into); });
+}
+
+void add_decode(const char* name, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
+                std::int64_t queries, std::int64_t keys) {
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    benchmark::RegisterBenchmark((std::string("decode/") + name + "/" + std::string(name_of(dtype))).c_str(),
+                                 decode, batch, heads, kv_heads, queries, keys, dtype)
+        ->Iterations(9)
+        ->Unit(benchmark::kMillisecond)
+        ->UseManualTime();
+}
+
 void add(std::int64_t length, std::int64_t size, const char* mask, bool backward) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const std::string name = std::string(backward ? "attention_grad" : "attention") + "/S" +
@@ -57,6 +87,10 @@ void add(std::int64_t length, std::int64_t size, const char* mask, bool backward
   add(16384, 64, "docs", false);
   add(4096, 64, "dense", false);
   add(4096, 64, "causal", true);
+  add_decode("B8/H32of8/Q1/K8192", 8, 32, 8, 1, 8192);
+  add_decode("B8/H32of8/Q4/K8192", 8, 32, 8, 4, 8192);
+  add_decode("B1/H1/Q1/K1M", 1, 1, 1, 1, 1 << 20);
+  add_decode("B1/H1/Q4/K1M", 1, 1, 1, 4, 1 << 20);
   return true;
 }();
 

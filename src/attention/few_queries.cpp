@@ -1,0 +1,381 @@
+// Few queries: tasks are runs of keys, and what they add up is merged.
+//
+// A task has a run of keys of one key/value head, and the rows of all query heads that share it, so that keys
+// and values are read once, where they lie, and nothing is packed. Within a run an online softmax goes from
+// step to step of keys; a step's values are asked for while its scores are computed, and the next step's keys
+// while the values are added. What the runs of an entry have is merged in their order.
+//
+// Runs and steps have fixed lengths, so neither threads nor masks decide the order of a row's sums, and a row
+// adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
+// weight leaves it as it is.
+//
+// Values may be NaN or infinite where no weight is; a step's sums then are, too. This is seen in the sums,
+// which are few, and the step done again with those values kept apart.
+// tests: tests/attention/test_few_queries.cpp
+#include "attention/few_queries.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "attention/packing.hpp"
+#include "attention/row_sums.hpp"
+#include "attention/tile_mask.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// The most rows that are read from memory about as fast as they are computed with; keys of a task, much more
+// than what is merged of them, and so few that all threads have some; and of a step, of which keys and values,
+// and the next keys, stay in a second-level cache.
+constexpr std::int64_t kMostRows = 32, kRun = 1024, kStep = 128;
+constexpr std::int64_t kWhole = 16;  // elements: rows are whole cache lines
+constexpr std::int64_t kSpare = 64;  // that whole vectors may read
+
+std::int64_t runs_of(std::int64_t keys) { return std::max<std::int64_t>(1, core::ceil_div(keys, kRun)); }
+
+// Value, largest score and total of a row, of a run.
+std::int64_t part_stride(const CheckedArguments& setup) {
+  return core::round_up(setup.shape.value_size + 2, kWhole);
+}
+
+std::int64_t bounded(double bytes) {
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(core::kMostBytes)));
+}
+
+template <class Real>
+class FewQueries {
+ public:
+  FewQueries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, const RowWriter& out,
+             void* lse)
+      : setup_(setup),
+        plan_(plan),
+        queries_(queries),
+        out_(out),
+        lse_(static_cast<Real*>(lse)),
+        gemm_(gemm_of<Real>()),
+        step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
+        weight_stride_(gemm_.a_stride / kSize),
+        head_stride_(core::round_up(setup.shape.head_size, kWhole)),
+        columns_(core::round_up(setup.shape.value_size, gemm_.nr)) {
+    std::int64_t parts = 0;
+    for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
+      const std::int64_t rows = few(e) ? rows_of(e) : 0, runs = runs_of(setup.kv_length(e));
+      first_task_.push_back(first_task_.back() + (rows > 0 ? setup.shape.kv_heads * runs : 0));
+      first_part_.push_back(parts);
+      if (runs > 1) parts += rows * runs;
+    }
+    parts_.resize(static_cast<std::size_t>(parts * part_stride(setup)));
+  }
+
+  std::int64_t tasks() const { return first_task_.back(); }
+
+  // Returns the number of pairs, computed or not.
+  std::int64_t run(std::int64_t task) {
+    const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
+    const std::int64_t entry = queries_.entries.begin + (after - first_task_.begin() - 1);
+    const std::int64_t length = setup_.kv_length(entry), runs = runs_of(length);
+    const std::int64_t kv_head = (task - after[-1]) / runs, run = (task - after[-1]) % runs;
+    const Positions keys = block_of(run, kRun, length), some = queries_.positions_of(setup_.q_length(entry));
+    thread_local std::vector<Problem> heads;
+    heads.clear();
+    for (std::int64_t n = 0; n < setup_.group(); ++n) {
+      const std::int64_t head =
+          setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
+      if (queries_.heads.begin <= head && head < queries_.heads.end)
+        heads.push_back(setup_.problem(entry, head));
+    }
+    if (heads.empty()) return 0;
+    const RowSums<Real> sums = add_up(heads, some, keys);
+    for (std::int64_t r = 0; r < std::ssize(heads) * some.count(); ++r) {
+      const Problem& p = heads[static_cast<std::size_t>(r / some.count())];
+      const std::int64_t query = some.begin + r % some.count();
+      if (runs == 1) {
+        sums.finish(setup_, r, p, query, out_, lse_);
+        continue;
+      }
+      Real* const to = part(entry, run, p.head, query);
+      std::copy_n(sums.row(r), setup_.shape.value_size, to);
+      to[setup_.shape.value_size] = sums.most[r];
+      to[setup_.shape.value_size + 1] = sums.total[r];
+    }
+    return std::ssize(heads) * some.count() * keys.count();
+  }
+
+  // Rows of an entry and head whose keys were several runs.
+  void merge(std::int64_t entry, std::int64_t head) {
+    const std::int64_t runs = runs_of(setup_.kv_length(entry)), size = setup_.shape.value_size;
+    if (!few(entry) || runs == 1) return;
+    const Problem p = setup_.problem(entry, head);
+    const Positions some = queries_.positions_of(p.q_length);
+    ScratchLayout memory;
+    const std::int64_t value_at = memory.add(size * kSize), most_at = memory.add(kSize),
+                       total_at = memory.add(kSize);
+    memory.take();
+    const RowSums<Real> sums{memory.at<Real>(value_at), memory.at<Real>(most_at), memory.at<Real>(total_at),
+                             size};
+    for (std::int64_t query = some.begin; query < some.end; ++query) {
+      sums.clear(1);
+      for (std::int64_t run = 0; run < runs; ++run)
+        sums.most[0] = RowSums<Real>::larger(sums.most[0], part(entry, run, head, query)[size]);
+      for (std::int64_t run = 0; run < runs; ++run) {
+        const Real* const from = part(entry, run, head, query);
+        if (from[size] == -RowSums<Real>::kInfinity) continue;
+        const Real factor = std::exp(from[size] - sums.most[0]);
+        for (std::int64_t d = 0; d < size; ++d) sums.value[d] += factor * from[d];
+        sums.total[0] += factor * from[size + 1];
+      }
+      sums.finish(setup_, 0, p, query, out_, lse_);
+    }
+  }
+
+ private:
+  static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
+
+  bool few(std::int64_t entry) const { return has_few_queries(setup_, entry); }
+  std::int64_t rows_of(std::int64_t entry) const {
+    return (queries_.heads.end - queries_.heads.begin) *
+           queries_.positions_of(setup_.q_length(entry)).count();
+  }
+  Real* part(std::int64_t entry, std::int64_t run, std::int64_t head, std::int64_t query) {
+    const Positions some = queries_.positions_of(setup_.q_length(entry));
+    const std::int64_t row = (head - queries_.heads.begin) * some.count() + query - some.begin;
+    const std::int64_t first = first_part_[static_cast<std::size_t>(entry - queries_.entries.begin)];
+    return parts_.data() + (first + run * rows_of(entry) + row) * part_stride(setup_);
+  }
+
+  // f(begin, end) for rows [begin, end) that are in(row), as many as come one after the other.
+  template <class In, class F>
+  static void each_run(std::int64_t rows, In&& in, F&& f) {
+    for (std::int64_t begin = 0, end = 0; begin < rows; begin = end + 1) {
+      end = begin;
+      while (end < rows && in(end)) ++end;
+      if (begin < end) f(begin, end);
+    }
+  }
+
+  // Rows of a matrix with their elements side by side, `columns` of them (0 behind the matrix's own); in
+  // `room`, where they do not lie so.
+  kernels::StridedMatrix side_by_side(const kernels::StridedMatrix& from, std::int64_t rows,
+                                      std::int64_t size, std::int64_t columns, Real* room) const {
+    if (from.column_stride == size_of(from.dtype) && size == columns) return from;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load_row(from, r, 0, size, room + r * columns);
+      std::fill(room + r * columns + size, room + (r + 1) * columns, Real{0});
+    }
+    return {room, setup_.shape.arithmetic, columns * kSize, kSize};
+  }
+
+  // What rows, query by query of head by head, add up over keys; in this thread's memory.
+  RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys) const {
+    const std::int64_t of_head = queries.count(), rows = std::ssize(heads) * of_head;
+    const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
+    const std::int64_t most_keys = std::min(step_, keys.count());
+    ScratchLayout memory;
+    const std::int64_t q_at = memory.add(rows * head_stride_ * kSize),
+                       k_at = memory.add(most_keys * head_size * kSize),
+                       v_at = memory.add(most_keys * columns_ * kSize),
+                       weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
+                       bias_at = memory.add((step_ + kSpare) * kSize),
+                       added_at = memory.add(rows * columns_ * kSize);
+    RowSums<Real> sums{};
+    sums.stride = core::round_up(size, kWhole);
+    const std::int64_t sums_at = memory.add(rows * sums.stride * kSize), most_at = memory.add(rows * kSize),
+                       total_at = memory.add(rows * kSize);
+    memory.take();
+    sums.value = memory.at<Real>(sums_at);
+    sums.most = memory.at<Real>(most_at);
+    sums.total = memory.at<Real>(total_at);
+    sums.clear(rows);
+    auto* const q = memory.at<Real>(q_at);
+    auto* const weights = memory.at<Real>(weights_at);
+    auto* const bias = memory.at<Real>(bias_at);
+    auto* const added = memory.at<Real>(added_at);
+    std::fill_n(q, rows * head_stride_, Real{0});
+    for (std::int64_t r = 0; r < rows; ++r)
+      load_row(heads[static_cast<std::size_t>(r / of_head)].q, queries.begin + r % of_head, 0, head_size,
+               q + r * head_stride_);
+
+    // All heads share one mask, or each has its own.
+    thread_local std::vector<TileMask> masks;
+    const bool shared = plan_.distinct_heads() == 1;
+    masks.resize(std::max(masks.size(), shared ? 1 : heads.size()));
+    const std::int64_t distinct = shared ? 1 : std::ssize(heads);
+    for (std::int64_t m = 0; m < distinct; ++m)
+      masks[static_cast<std::size_t>(m)].begin(setup_, plan_.of(heads[static_cast<std::size_t>(m)]), queries,
+                                               TileMask::Rows::queries);
+    const auto mask_of = [&](std::int64_t r) -> const TileMask& {
+      return masks[shared ? 0 : static_cast<std::size_t>(r / of_head)];
+    };
+
+    const Problem& any = heads.front();
+    bool has_pairs[kMostRows], has_weight[kMostRows];
+    for (Positions step{keys.begin, 0}; step.begin < keys.end; step.begin = step.end) {
+      step.end = std::min(step.begin + step_, keys.end);
+      bool is_empty = true;
+      for (std::int64_t m = 0; m < distinct; ++m) {
+        TileMask& mask = masks[static_cast<std::size_t>(m)];
+        const bool has = mask.keys(step) && mask.columns({0, of_head}).count() > 0;
+        const std::int64_t first = m * of_head, last = shared ? rows : first + of_head;
+        std::fill(has_pairs + first, has_pairs + last, has);
+        is_empty = is_empty && !has;
+      }
+      if (is_empty) continue;
+      const kernels::StridedMatrix k = side_by_side(part_of(any.k, step.begin), step.count(), head_size,
+                                                    head_size, memory.at<Real>(k_at)),
+                                   v = part_of(any.v, step.begin);
+      kernels::Ahead next{v.data, step.count(), size * size_of(v.dtype), v.row_stride};
+      each_run(
+          rows, [&](std::int64_t r) { return has_pairs[r]; },
+          [&](std::int64_t begin, std::int64_t end) {
+            dots(q + begin * head_stride_, end - begin, k, step.count(), weights + begin * weight_stride_,
+                 next);
+            next.rows = 0;
+          });
+      for (std::int64_t r = 0; r < rows; ++r) {
+        has_weight[r] = false;
+        if (!has_pairs[r]) continue;
+        const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
+        const std::int64_t query = r % of_head;
+        if (p.bias.data) load_row(p.bias, queries.begin + query, step.begin, step.count(), bias);
+        has_weight[r] = sums.weigh(setup_, r, weights + r * weight_stride_, {0, step.count()},
+                                   p.bias.data ? bias : nullptr, mask_of(r).row(query));
+      }
+      if (size == 0) continue;
+      const Positions after{step.end, std::min(step.end + step_, keys.end)};
+      const auto has = [&](std::int64_t r) { return has_weight[r]; };
+      const auto add_values = [&](const kernels::StridedMatrix& values, const void* ahead) {
+        const kernels::StridedMatrix side =
+            side_by_side(values, step.count(), size, columns_, memory.at<Real>(v_at));
+        each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
+          weigh_values(weights + begin * weight_stride_, end - begin, side, step.count(),
+                       added + begin * columns_, ahead);
+          ahead = nullptr;
+        });
+      };
+      // Keys lie as values do, as a rule.
+      const bool alike = after.count() > 0 && any.k.dtype == v.dtype && any.k.row_stride == v.row_stride &&
+                         head_size == size && size == columns_ && v.column_stride == size_of(v.dtype);
+      add_values(v, alike ? part_of(any.k, after.begin).data : nullptr);
+      bool finite = true;
+      each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
+        finite = finite && is_finite(added + begin * columns_, (end - begin) * columns_);
+      });
+      if (!finite) {
+        thread_local NonFiniteRows<Real> values;
+        add_values(values.of(any.v, step, size), nullptr);
+        for (const std::int64_t j : values.rows())
+          for (std::int64_t r = 0; r < rows; ++r) {
+            const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
+            const std::int64_t query = r % of_head;
+            if (has_weight[r] && mask_of(r).allowed(query, j) &&
+                !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
+              values.add(j, weights[r * weight_stride_ + j], added + r * columns_);
+          }
+      }
+      each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t r = begin; r < end; ++r)
+          std::transform(added + r * columns_, added + r * columns_ + size, sums.row(r), sums.row(r),
+                         [](Real a, Real b) { return a + b; });
+      });
+    }
+    return sums;
+  }
+
+  void dots(const Real* q, std::int64_t rows, const kernels::StridedMatrix& k, std::int64_t keys, Real* out,
+            const kernels::Ahead& next) const {
+    const kernels::Products& products = kernels::active().products;
+    if constexpr (sizeof(Real) == 8)
+      products.dots_f64(q, head_stride_, rows, k, keys, setup_.shape.head_size, out, weight_stride_, next);
+    else
+      products.dots_f32(q, head_stride_, rows, k, keys, setup_.shape.head_size, out, weight_stride_, next);
+  }
+
+  // out = weights · values; `ahead` is asked for, rows that lie as those of the values do.
+  void weigh_values(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
+                    std::int64_t keys, Real* out, const void* ahead) const {
+    for (std::int64_t r = 0; r < rows; r += gemm_.direct_rows, ahead = nullptr)
+      for (std::int64_t j = 0; j < keys; j += gemm_.direct_k)
+        gemm_.direct(
+            weights + r * weight_stride_ + j, part_of(values, j), std::min(gemm_.direct_k, keys - j),
+            std::min(gemm_.direct_rows, rows - r), columns_, j > 0, out + r * columns_, columns_,
+            ahead == nullptr ? nullptr : static_cast<const std::byte*>(ahead) + j * values.row_stride);
+  }
+
+  static bool is_finite(const Real* values, std::int64_t count) {
+    bool all = true;
+    for (std::int64_t i = 0; i < count; ++i)
+      all = all & (std::abs(values[i]) <= std::numeric_limits<Real>::max());
+    return all;
+  }
+
+  const CheckedArguments& setup_;
+  const MaskPlan& plan_;
+  const Region& queries_;
+  const RowWriter& out_;
+  Real* lse_;
+  const kernels::Gemm& gemm_;  // of weights and values
+  std::int64_t step_, weight_stride_, head_stride_, columns_;
+  std::vector<std::int64_t> first_task_{0};  // of each entry, and at last all
+  std::vector<std::int64_t> first_part_;     // of each entry, in parts_
+  std::vector<Real> parts_;                  // what rows have of a run, run by run of an entry
+};
+
+template <class Real>
+void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
+         const RowWriter& out, void* lse, Progress& progress) {
+  FewQueries<Real> few(setup, plan, queries, out, lse);
+  if (few.tasks() == 0) return;
+  core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n)); });
+  const std::int64_t heads = queries.heads.end - queries.heads.begin;
+  const double merged =
+      static_cast<double>(few_queries_bytes(setup, queries)) / static_cast<double>(sizeof(Real));
+  if (merged > 0)
+    core::parallel_for((queries.entries.end - queries.entries.begin) * heads, merged, [&](std::int64_t n) {
+      few.merge(queries.entries.begin + n / heads, queries.heads.begin + n % heads);
+    });
+}
+
+}  // namespace
+
+bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
+  return setup.q_length(entry) * setup.group() <= kMostRows;
+}
+
+std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
+  constexpr std::int64_t kMostStride = 272, kMostColumns = 48;  // of weights; what values are padded to
+  const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.group());
+  const std::int64_t keys = std::min(kStep, setup.longest_keys());
+  const std::int64_t head_size = core::round_up(setup.shape.head_size, kWhole),
+                     size = core::round_up(setup.shape.value_size, kMostColumns);
+  const double elements =
+      static_cast<double>(rows) * static_cast<double>(head_size + 2 * size + kMostStride + 2) +
+      static_cast<double>(keys) * static_cast<double>(head_size + size) +
+      static_cast<double>(kStep + 4 * kSpare);
+  return bounded(elements * static_cast<double>(size_of(setup.shape.arithmetic)));
+}
+
+std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& queries) {
+  double parts = 0;
+  for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
+    const std::int64_t runs = runs_of(setup.kv_length(e));
+    if (runs > 1 && has_few_queries(setup, e))
+      parts +=
+          static_cast<double>(runs) * static_cast<double>(queries.positions_of(setup.q_length(e)).count());
+  }
+  return bounded(parts * static_cast<double>(queries.heads.end - queries.heads.begin) *
+                 static_cast<double>(part_stride(setup) * size_of(setup.shape.arithmetic)));
+}
+
+void forward_of_few_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
+                            double work, const RowWriter& out, void* lse, Progress& progress) {
+  if (setup.shape.arithmetic == DType::float64)
+    run<double>(setup, plan, queries, work, out, lse, progress);
+  else
+    run<float>(setup, plan, queries, work, out, lse, progress);
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,104 @@
+// Dot products of few rows with many, where both lie; on the vectors of F32 and F64, arithmetics of
+// kernels/matmul.inl, included after it by each instruction set's file inside its own unnamed namespace.
+//
+// A product is summed lane by lane and then over the lanes in one order, whatever rows are computed with it.
+
+// Asks for memory, line by line, row by row.
+struct Lines {
+  const char* row;
+  std::int64_t at, rows;
+  const Ahead& of;
+
+  void prefetch(std::int64_t count) {
+    for (; count > 0 && rows > 0; --count) {
+      __builtin_prefetch(row + at, 0, 2);
+      at += kLine;
+      if (at < of.row_bytes) continue;
+      at = 0, row += of.row_stride, --rows;
+    }
+  }
+};
+
+// Sums of lanes, of L vectors from `sum` on: lane i of the result is that of vector i.
+template <class U, int S = 1>
+typename U::Vec lane_sums(typename U::Vec* sum) {
+  if constexpr (S < U::kLanes) {
+    constexpr std::make_index_sequence<U::kLanes> kAll;
+#pragma GCC unroll 16
+    for (int i = 0; i < U::kLanes; i += 2 * S)
+      sum[i] = exchanged<S, 0>(sum[i], sum[i + S], kAll) + exchanged<S, 1>(sum[i], sum[i + S], kAll);
+    return lane_sums<U, 2 * S>(sum);
+  }
+  return sum[0];
+}
+
+// As many sums at once as hide the time of one, a multiple of a vector's lanes.
+template <class U>
+constexpr int kDots = U::kLanes < 8 ? 8 : U::kLanes;
+
+// R rows by kDots / R keys.
+template <class U, DType D, int R>
+void dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* const* key, std::int64_t k,
+             typename U::Sum* out, std::int64_t out_stride, Lines& lines, std::int64_t lines_a_step) {
+  constexpr int kKeys = kDots<U> / R, kLanes = U::kLanes;
+  typename U::Vec sum[kDots<U>];
+#pragma GCC unroll 16
+  for (int i = 0; i < kDots<U>; ++i) sum[i] = U::zero();
+  const auto add = [&](std::int64_t d, auto&& elements) {
+    lines.prefetch(lines_a_step);
+    typename U::Vec row[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) row[r] = U::load(a + r * a_stride + d);
+#pragma GCC unroll 16
+    for (int j = 0; j < kKeys; ++j) {
+      const typename U::Vec keys = elements(key[j] + d * bytes_of(D));
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r * kKeys + j] = U::mac(sum[r * kKeys + j], row[r], keys);
+    }
+  };
+  std::int64_t d = 0;
+  for (; d + kLanes <= k; d += kLanes) add(d, [](const char* p) { return U::template widen<D>(p); });
+  if (d < k) add(d, [&](const char* p) { return units_at<U, D>(p, k - d); });
+  alignas(kLine) typename U::Sum dots[kDots<U>];
+#pragma GCC unroll 4
+  for (int i = 0; i < kDots<U>; i += kLanes) U::store(dots + i, lane_sums<U>(sum + i));
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r)
+    std::memcpy(out + r * out_stride, dots + r * kKeys, kKeys * sizeof(typename U::Sum));
+}
+
+template <class U, DType D, int R>
+void dots_of_rows(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const char* const* key,
+                  std::int64_t k, typename U::Sum* out, std::int64_t out_stride, Lines& lines,
+                  std::int64_t lines_a_step) {
+  static_assert(kDotsKeys % kDots<U> == 0);
+  for (; rows >= R; rows -= R, a += R * a_stride, out += R * out_stride, lines_a_step = 0)
+    for (int j = 0; j < kDotsKeys; j += kDots<U> / R)
+      dots_of<U, D, R>(a, a_stride, key + j, k, out + j, out_stride, lines, lines_a_step);
+  if constexpr (R > 1)
+    if (rows > 0) dots_of_rows<U, D, R / 2>(a, a_stride, rows, key, k, out, out_stride, lines, lines_a_step);
+}
+
+template <class U>
+void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
+          std::int64_t keys, std::int64_t k, typename U::Sum* out, std::int64_t out_stride,
+          const Ahead& next) {
+  Lines lines{static_cast<const char*>(next.data), 0, next.rows, next};
+  with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    constexpr int kRows = 4;
+    // Steps of the first rows, over which the lines are spread.
+    const std::int64_t of_step = kDots<U> / (rows >= kRows ? kRows : rows >= 2 ? 2 : 1);
+    const std::int64_t steps = padded(keys, kDotsKeys) / of_step * (padded(k, U::kLanes) / U::kLanes);
+    const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
+    const std::int64_t lines_a_step = steps == 0 ? 0 : padded(all, steps) / steps;
+    const auto* const first = static_cast<const char*>(b.data);
+    for (std::int64_t j = 0; j < keys; j += kDotsKeys) {
+      const char* key[kDotsKeys];
+      for (std::int64_t i = 0; i < kDotsKeys; ++i)
+        key[i] = first + (j + i < keys ? j + i : keys - 1) * b.row_stride;
+      dots_of_rows<U, D, kRows>(a, a_stride, rows, key, k, out + j, out_stride, lines, lines_a_step);
+    }
+  });
+}
+
+#define EJK_DOTS_KERNELS .dots_f32 = dots<F32>, .dots_f64 = dots<F64>

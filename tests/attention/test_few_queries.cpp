@@ -1,0 +1,294 @@
+// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and members,
+// whatever lies beside.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "attention/division.hpp"
+#include "attention/reference.hpp"
+#include "ejk/attention.hpp"
+#include "ejk/attention_team.hpp"
+#include "support/instruction_sets.hpp"
+#include "support/random_attention.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+
+namespace {
+
+struct Back {
+  ~Back() { kernels::force(nullptr); }
+};
+
+struct Decode {
+  Array q, k, v, bias;
+  AttentionOptions options;
+};
+
+struct Sizes {
+  std::int64_t batch = 1, kv_heads = 1, group = 1, queries = 1, keys = 1, size = 8, value_size = 8;
+};
+
+Decode decode(plain::Random& random, AttentionLayout layout, DType dtype, const Sizes& s) {
+  Decode d;
+  d.options.layout = layout;
+  const auto make = [&](std::int64_t length, std::int64_t heads, std::int64_t size) {
+    Shape shape{s.batch, length, heads, size};
+    if (layout == AttentionLayout::bhsd) std::swap(shape[1], shape[2]);
+    if (layout == AttentionLayout::thd) shape.erase(shape.begin());
+    return plain::random(dtype, shape, random);
+  };
+  d.q = make(s.queries, s.kv_heads * s.group, s.size);
+  d.k = make(s.keys, s.kv_heads, s.size);
+  d.v = make(s.keys, s.kv_heads, s.value_size);
+  return d;
+}
+
+Attention made(const Decode& d) { return attention(d.q.view(), d.k.view(), d.v.view(), d.options); }
+
+// By definition, in float64; and the same bits on any number of threads and for any strides.
+void check(const Decode& d) {
+  const Threads one(1);
+  const Attention got = made(d);
+  const Attention expected = attn::reference_attention(d.q.view(), d.k.view(), d.v.view(), d.options);
+  const DType arithmetic = d.q.dtype() == DType::float64 ? DType::float64 : DType::float32;
+  CHECK(plain::out_far_from(got.out, plain::doubles(expected.out.view()), plain::doubles(d.v.view()),
+                            arithmetic) == "");
+  CHECK(plain::lse_far_from(got.lse, plain::doubles(expected.lse.view()), arithmetic) == "");
+  for (const int count : {2, 7}) {
+    const Threads threads(count);
+    const plain::Laid q(d.q, count % 4), k(d.k, (count + 1) % 4), v(d.v, 1);
+    const Attention other = attention(q.view(), k.view(), v.view(), d.options);
+    CHECK(plain::same_bytes(got.out, other.out));
+    CHECK(plain::same_bytes(got.lse, other.lse));
+  }
+}
+
+HeadMasks masks_of(std::int64_t heads,
+                   const std::function<Mask(std::int64_t, std::int64_t, std::int64_t)>& f) {
+  HeadMasks masks;
+  masks.heads = heads;
+  masks.mask = [f](std::int64_t, std::int64_t head, std::int64_t q, std::int64_t kv) {
+    return f(head, q, kv);
+  };
+  return masks;
+}
+
+// A mask of elements drawn at random, with long empty stretches.
+Mask stored(std::int64_t seed, std::int64_t queries, std::int64_t keys) {
+  plain::Random random(static_cast<std::uint64_t>(seed));
+  Array elements(DType::boolean, {queries, keys});
+  std::int64_t left = 0;
+  bool empty = false;
+  for (bool& element : elements.elements<bool>()) {
+    if (left-- == 0) left = plain::between(random, 1, 700), empty = plain::between(random, 0, 1) == 0;
+    element = !empty && plain::between(random, 0, 2) > 0;
+  }
+  return array_mask(make_source(std::move(elements), "mask"));
+}
+
+constexpr AttentionLayout kLayouts[] = {AttentionLayout::bshd, AttentionLayout::bhsd};
+
+}  // namespace
+
+TEST_CASE("few queries over any number of keys, for all instruction sets") {
+  const Back back;
+  int n = 0;
+  for (const kernels::Kernels* set : ::test::instruction_sets()) {
+    kernels::force(set);
+    CAPTURE(std::string(set->name));
+    plain::Random random(51);
+    for (const DType dtype : plain::kFloats)
+      for (const std::int64_t keys : {1, 128, 1100}) {
+        Sizes s;
+        s.batch = 1 + n % 2, s.kv_heads = 2 - n % 2, s.keys = keys;
+        s.group = n % 3 == 0 ? 1 : n % 3 == 1 ? 4 : 8;
+        s.queries = n % 4 == 0 ? 1 : n % 4 == 1 ? 2 : n % 4 == 2 ? 4 : 3;
+        s.size = n % 2 == 0 ? 16 : 19;
+        s.value_size = n % 5 == 0 ? 96 : n % 5 == 1 ? 0 : 10;
+        CAPTURE(n);
+        Decode d = decode(random, kLayouts[n % 2], dtype, s);
+        if (n % 3 == 2) d.options.softcap = 1.5;
+        if (n % 7 == 3) {
+          d.bias = plain::random(DType::float32, {1, s.kv_heads * s.group, 1, keys}, random);
+          for (float& b : d.bias.elements<float>())
+            if (plain::between(random, 0, 5) == 0) b = -std::numeric_limits<float>::infinity();
+          d.options.bias = d.bias.view();
+        }
+        ++n;
+        check(d);
+      }
+  }
+}
+
+TEST_CASE("few queries under masks") {
+  plain::Random random(52);
+  for (int n = 0; n < 18; ++n) {
+    CAPTURE(n);
+    Sizes s;
+    s.kv_heads = 2, s.group = n % 2 == 0 ? 4 : 1, s.queries = plain::between(random, 1, 4);
+    s.keys = plain::between(random, 1, 3000);
+    Decode d = decode(random, kLayouts[n % 2], plain::kFloats[static_cast<std::size_t>(n) % 4], s);
+    const std::int64_t heads = s.kv_heads * s.group;
+    switch (n % 6) {
+      case 0:
+        d.options.masks.push_back(
+            masks_of(1, [](auto, std::int64_t q, std::int64_t kv) { return causal_mask(q, kv, kv - q); }));
+        break;
+      case 1:  // a window of each head's own, which for some is empty
+        d.options.masks.push_back(masks_of(heads, [](std::int64_t head, std::int64_t q, std::int64_t kv) {
+          return local_mask(q, kv, 300 * head, 0, kv - q - 500 * head);
+        }));
+        break;
+      case 2:
+        d.options.masks.push_back(
+            masks_of(1, [n](auto, std::int64_t q, std::int64_t kv) { return stored(n, q, kv); }));
+        break;
+      case 3:
+        d.options.masks.push_back(masks_of(heads, [n](std::int64_t head, std::int64_t q, std::int64_t kv) {
+          return stored(10 * n + head, q, kv);
+        }));
+        break;
+      case 4: {
+        std::vector<std::int64_t> q_ids(static_cast<std::size_t>(s.queries)),
+            kv_ids(static_cast<std::size_t>(s.keys));
+        for (std::int64_t& id : q_ids) id = plain::between(random, 0, 2);
+        for (std::size_t j = 0; j < kv_ids.size(); ++j) kv_ids[j] = static_cast<std::int64_t>(j) / 900 % 3;
+        d.options.q_segment_ids = plain::integers(q_ids, {1, s.queries}, "q_ids");
+        d.options.kv_segment_ids = plain::integers(kv_ids, {1, s.keys}, "kv_ids");
+        break;
+      }
+      default:
+        d.options.block = BlockShape{plain::between(random, 1, 9), plain::between(random, 1, 300)};
+        d.options.masks.push_back(masks_of(
+            1, [n](auto, std::int64_t q, std::int64_t kv) { return causal_mask(q, kv) | stored(n, q, kv); }));
+    }
+    check(d);
+  }
+}
+
+TEST_CASE("few queries over very many keys") {
+  plain::Random random(53);
+  Sizes s;
+  s.group = 2, s.keys = 70'000, s.size = 16, s.value_size = 32;
+  check(decode(random, AttentionLayout::bhsd, DType::bfloat16, s));
+}
+
+TEST_CASE("packed sequences, with few queries and with many") {
+  plain::Random random(54);
+  const std::vector<std::int64_t> q_cu{0, 1, 1, 5, 65, 66, 76}, kv_cu{0, 1500, 1600, 1600, 1900, 3000, 3010};
+  for (const DType dtype : plain::kFloats) {
+    Sizes s;
+    s.kv_heads = 2, s.group = 3, s.queries = q_cu.back(), s.keys = kv_cu.back();
+    Decode d = decode(random, AttentionLayout::thd, dtype, s);
+    d.options.cu_seqlens_q = plain::integers(q_cu, {7}, "cu_q");
+    d.options.cu_seqlens_kv = plain::integers(kv_cu, {7}, "cu_kv");
+    check(d);
+    d.options.masks.push_back(
+        masks_of(1, [](auto, std::int64_t q, std::int64_t kv) { return causal_mask(q, kv, kv - q); }));
+    check(d);
+  }
+}
+
+TEST_CASE("what hidden keys and values hold does not matter to few queries, and what others hold does") {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  plain::Random random(55);
+  for (const std::int64_t value_size : {32, 5}) {
+    Sizes s;
+    s.group = 2, s.queries = 2, s.keys = 2100, s.size = 16, s.value_size = value_size;
+    Decode d = decode(random, AttentionLayout::bhsd, DType::float32, s);
+    // Query 0 of both heads sees no keys from 1,500 on, and query 1 none from 2,000 on.
+    d.options.masks.push_back(masks_of(1, [](auto, std::int64_t q, std::int64_t kv) {
+      std::vector<bool> sees;
+      Array elements(DType::boolean, {q, kv});
+      for (std::int64_t i = 0; i < q; ++i)
+        for (std::int64_t j = 0; j < kv; ++j)
+          elements.elements<bool>()[static_cast<std::size_t>(i * kv + j)] = j < (i == 0 ? 1500 : 2000);
+      return array_mask(make_source(std::move(elements), "mask"));
+    }));
+    const Attention clean = made(d);
+    const auto spoil = [&](std::int64_t key, float value) {
+      for (std::int64_t e = 0; e < value_size; e += 3)
+        d.v.elements<float>()[static_cast<std::size_t>(key * value_size + e)] = value;
+    };
+    for (std::int64_t key = 2000; key < 2100; ++key) {
+      spoil(key, key % 2 == 0 ? nan : infinity);
+      d.k.elements<float>()[static_cast<std::size_t>(key * 16)] = nan;
+    }
+    const Attention hidden = made(d);
+    CHECK(plain::same_bytes(hidden.out, clean.out));
+    CHECK(plain::same_bytes(hidden.lse, clean.lse));
+
+    spoil(1700, infinity);  // query 1 alone
+    const Attention got = made(d);
+    CHECK(plain::same_bytes(got.lse, clean.lse));
+    const auto out = plain::doubles(got.out.view()), was = plain::doubles(clean.out.view());
+    for (std::int64_t head = 0; head < 2; ++head)
+      for (std::int64_t e = 0; e < value_size; ++e) {
+        const auto first = static_cast<std::size_t>(2 * head * value_size + e),
+                   second = first + static_cast<std::size_t>(value_size);
+        CHECK(out[first] == was[first]);
+        CHECK(out[second] == (e % 3 == 0 ? plain::kInfinity : was[second]));
+      }
+
+    d.k.elements<float>()[1700 * 16] = nan;  // a score that is NaN makes the row NaN
+    const Attention lost = made(d);
+    CHECK(lost.work.rows_not_finite == 2);
+    CHECK(lost.work.first_row_not_finite == Shape{0, 0, 1});
+    CHECK(std::isnan(plain::doubles(lost.out.view())[static_cast<std::size_t>(value_size)]));
+    CHECK(plain::doubles(lost.out.view())[0] == was[0]);
+  }
+}
+
+TEST_CASE("members that share a key head compute the rows that one computes") {
+  plain::Random random(56);
+  for (const DType dtype : plain::kFloats)
+    for (const bool several : {false, true}) {
+      Sizes s;
+      s.kv_heads = 2, s.group = 4, s.queries = 3, s.keys = 2300, s.size = 12, s.value_size = 7;
+      Decode d = decode(random, AttentionLayout::bhsd, dtype, s);
+      d.options.masks.push_back(
+          masks_of(several ? 8 : 1,
+                   [](std::int64_t head, std::int64_t q, std::int64_t kv) { return stored(head, q, kv); }));
+      // Some values that only some rows see.
+      if (dtype == DType::float32)
+        for (float& x : d.v.elements<float>())
+          if (plain::between(random, 0, 3000) == 0) x = std::numeric_limits<float>::infinity();
+      const AttentionArrays arrays{d.q.view(), d.k.view(), d.v.view(), {}, {}, {}, {}};
+      const AttentionPlan plan(types_of(arrays), d.options);
+      Array out(plan.results()[0].type.dtype, plan.results()[0].type.shape),
+          lse(plan.results()[1].type.dtype, plan.results()[1].type.shape);
+      const std::vector<MutableArrayView> whole{out.mutable_view(), lse.mutable_view()};
+      plan.run(arrays, whole);
+      for (const std::int64_t members : {3, 5, 8}) {
+        const AttentionDivision division(plan, members);
+        for (std::int64_t m = 0; m < members; ++m)
+          for (const AttentionPart& part : division.parts(m, 0)) {
+            const auto makes = division.makes(part);
+            Array some_out(out.dtype(), makes[0]->count), some_lse(lse.dtype(), makes[1]->count);
+            const auto needs = division.needs(part);
+            const Array q = Array::copy_of(box_of(arrays.q, needs.q)),
+                        k = Array::copy_of(box_of(arrays.k, needs.k)),
+                        v = Array::copy_of(box_of(arrays.v, needs.v));
+            Team& team = alone();
+            AttentionTeamwork teamwork(AttentionDivision(plan, 1), team);
+            teamwork.run(part, {q.view(), k.view(), v.view(), {}, {}, {}, {}},
+                         {some_out.mutable_view(), some_lse.mutable_view()});
+            CHECK(plain::same_bytes(some_out, Array::copy_of(box_of(out.view(), *makes[0]))));
+            CHECK(plain::same_bytes(some_lse, Array::copy_of(box_of(lse.view(), *makes[1]))));
+          }
+      }
+    }
+}
+
+TEST_CASE("the memory of what runs of keys have is planned") {
+  const ArrayType q(DType::float32, {1, 8, 1, 64}), kv(DType::float32, {1, 2, 1 << 20, 64});
+  AttentionSettings settings;
+  settings.layout = AttentionLayout::bhsd;
+  const AttentionPlan plan({q, kv, kv, {}, {}, {}, {}}, settings);
+  // 1,024 runs, of each of 8 rows 64 values, a largest score and a total.
+  CHECK(plan.work_bytes() >= 1024 * 8 * 66 * 4);
+  CHECK(plan.work_bytes() <= 1024 * 8 * 80 * 4 + 8e6 * threads());
+}
