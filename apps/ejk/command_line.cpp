@@ -326,9 +326,10 @@ Outcome guarded(const Voice& voice, F&& f) {
 // A full disk shows when the last bytes leave.
 Outcome close_stdout(const Voice& voice, int status) {
   return guarded(voice, [&] {
-    const bool failed = std::ferror(stdout) != 0;
     errno = 0;
-    if (std::fclose(stdout) != 0 || (failed && status == kExitDone))
+    const bool failed = std::fflush(stdout) != 0 || (std::ferror(stdout) != 0 && status == kExitDone);
+    // (The descriptor is closed and all has been written where a signal has come between.)
+    if ((std::fclose(stdout) != 0 && errno != EINTR) || failed)
       throw Error(Error::Kind::output, fmt::format("cannot write to stdout{}",
                                                    errno ? fmt::format(": {}", std::strerror(errno)) : ""));
     return kExitDone;

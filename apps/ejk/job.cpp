@@ -103,7 +103,7 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
   reporter_.add_statistics(report, statistics_, team);
   if (!team.is_first()) return;
   for (FileContent& page : reporter_.page(report)) files.push_back(std::move(page));
-  write_files(files);
+  write_files(files, sync());
   reporter_.print(report, outputs.to_stdout());
 }
 
@@ -115,7 +115,7 @@ void Job::deliver_text(const std::string& text, Report report) {
   Report beside;
   reporter_.add_statistics(beside, statistics_);
   append(report, beside);
-  write_files(reporter_.page(report));
+  write_files(reporter_.page(report), sync());
   beside.warnings = std::move(report.warnings);
   reporter_.print(beside, true);
 }

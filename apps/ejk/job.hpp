@@ -9,6 +9,7 @@
 #include "budget.hpp"
 #include "commands.hpp"
 #include "division.hpp"
+#include "ejk/io.hpp"
 #include "ejk/report.hpp"
 #include "ejk/team.hpp"
 #include "ejk/threads.hpp"
@@ -98,6 +99,8 @@ class Job {
     bool is_outer_;
     Timer timer_;
   };
+
+  Sync sync() const { return options_.shared().sync ? Sync::now : Sync::later; }
 
   const OptionSet& options_;
   Reporter reporter_;

@@ -241,6 +241,11 @@ void declare_shared(OptionSet& set, const Command& command) {
                  "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; past 4096 a side one "
                  "for several, drawn as mixed where these differ. Of several masks each has a file: "
                  "FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is replaced."));
+  shared(add_flag(
+      set, "--sync", into.sync,
+      "wait until what is written is on the disk\nSuccess is said when the files of -o, --html and "
+      "--picture and their names are stored, so that a power loss does not take them. 'ejk help arrays' "
+      "says what may happen otherwise."));
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "

@@ -37,6 +37,7 @@ struct SharedOptions {
   std::string field;
   bool has_field = false;  // the command makes several arrays, of which --field picks one
   bool overwrite = false;
+  bool sync = false;            // what is written is on the disk before success is said
   int compression = 0;          // of what is written: 0 none, 1 (fast) to 9 (small)
   std::int64_t threads = 0;     // 0: OMP_NUM_THREADS, else the cores there are
   std::int64_t max_memory = 0;  // 0: nine tenths of what there is

@@ -22,7 +22,7 @@ using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 }  // namespace
 
-Output output_in_parts(std::string name, const ArrayType& type, std::vector<OutputPart> parts) {
+Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts) {
   const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
     throw Error(Error::Kind::internal, name + ": no member of the team holds all of it");
   };
@@ -98,6 +98,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
 
   WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
   how.outdated = setting_names();
+  how.sync = shared_.sync ? Sync::now : Sync::later;
   write_together(
       team, arrays, progress, std::move(how),
       [&](const std::vector<NamedArray>& all, const WriteOptions& options) { write_chosen(all, options); });

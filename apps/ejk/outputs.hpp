@@ -35,7 +35,7 @@ struct Output {
 };
 
 /// An array of which no member holds all.
-Output output_in_parts(std::string name, const ArrayType& type, std::vector<OutputPart> parts);
+Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts);
 
 /// Attributes of an HDF5 file.
 using Settings = std::map<std::string, std::string>;

@@ -58,7 +58,16 @@ Whole or not at all
     SIGKILL       what has a temporary name may remain, and in a folder that
                   existed some files may be new and some old; run the command
                   again
-    a power loss  the system may not have stored what it was given
+    a crash of the machine, a power loss
+                  the system stores what it was given later, within seconds
+                  to a minute. Until then a file that was made may be
+                  missing, or be there with no bytes, or with zeros for bytes;
+                  a file that was replaced may be the old one again, and on
+                  file systems that do not store the new bytes before the new
+                  name (XFS; ext4 with noauto_da_alloc) empty or part zeros
+  With --sync a run says success only when its files are on the disk, and then
+  the folders that hold their names. It takes as long as the disk does. If a
+  folder cannot be stored, the exit status is 4 and the new file is in place.
 )";
 
 constexpr std::string_view kMasks = R"(Masks: arrays and expressions

@@ -199,9 +199,10 @@ class GatheredSource final : public ArraySource {
 
 class Writing {
  public:
-  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress)
+  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress, Sync sync)
       : team_(team),
         arrays_(arrays),
+        sync_(sync),
         held_(held_by_all(team, arrays)),
         count_(std::make_shared<Count>(progress)) {}
 
@@ -220,12 +221,16 @@ class Writing {
   // All members write what is theirs of an array.
   void fill(std::size_t array, const ElementPlace& place) {
     TeamMessage question;
-    question.put(Question::fill).put(array).put(place.offset).put_text(place.path).put_text(place.name);
+    const bool is_local = team_.members_here() == team_.size();
+    question.put(Question::fill).put(array).put(place.offset).put(is_local);
+    question.put_text(place.path).put_text(place.name);
     for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
     // All answer, whatever happens here.
     std::optional<Error> failure;
     try {
-      write_own(array, place);
+      ElementPlace own = place;
+      own.is_local = is_local;
+      write_own(array, own);
     } catch (const Error& error) {
       failure = error;
     }
@@ -254,6 +259,7 @@ class Writing {
         if (what == Question::fill) {
           ElementPlace place;
           place.offset = question.take<std::int64_t>();
+          place.is_local = question.take<bool>();
           place.path = question.take_text();
           place.name = question.take_text();
           temporary.emplace(place.path);
@@ -291,7 +297,7 @@ class Writing {
     const Output& output = arrays_[array];
     try {
       for (const OutputPart& part : own_parts(team_, output))
-        write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_));
+        write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_), sync_);
     } catch (Error& error) {
       if (!team_.is_first()) error.at(fmt::format("rank {}", team_.rank()));
       throw;
@@ -300,6 +306,7 @@ class Writing {
 
   Team& team_;
   const std::vector<Output>& arrays_;
+  Sync sync_;
   std::vector<std::vector<Held>> held_;
   std::shared_ptr<Count> count_;
 };
@@ -309,7 +316,7 @@ class Writing {
 void write_together(Team& team, const std::vector<Output>& arrays, const Progress& progress,
                     WriteOptions options,
                     const std::function<void(const std::vector<NamedArray>&, const WriteOptions&)>& write) {
-  Writing writing(team, arrays, progress);
+  Writing writing(team, arrays, progress, options.sync);
   if (!team.is_first()) return writing.answer();
   if (!team.is_alone())
     options.fill = [&](std::size_t array, const ElementPlace& place) { writing.fill(array, place); };

@@ -130,7 +130,7 @@ class Array {
   static Array from(Shape shape, std::span<const T> values);
 
   DType dtype() const { return dtype_; }
-  const Shape& shape() const { return shape_; }
+  const Shape& shape() const { return is_new() ? shape_of_none() : shape_; }
   std::int64_t size() const { return size_; }
   std::int64_t bytes() const { return size_ * size_of(dtype_); }
   std::byte* data() { return data_.get(); }
@@ -143,8 +143,8 @@ class Array {
   std::span<const T> elements() const {
     return {reinterpret_cast<const T*>(data_.get()), static_cast<std::size_t>(size_)};
   }
-  ArrayView view() const { return {data(), dtype_, shape_, c_strides(shape_, dtype_)}; }
-  MutableArrayView mutable_view() { return {data(), dtype_, shape_}; }
+  ArrayView view() const { return {data(), dtype_, shape(), c_strides(shape(), dtype_)}; }
+  MutableArrayView mutable_view() { return {data(), dtype_, shape()}; }
   /// The same elements under another shape with as many of them.
   Array reshaped(Shape shape) &&;
 
@@ -153,8 +153,13 @@ class Array {
     std::int64_t mapped_bytes;  // 0: from calloc
     void operator()(std::byte* p) const;
   };
+  // Without elements and without axes, which no array is: a new one has no shape in memory, so that moving, which
+  // leaves one, takes none.
+  bool is_new() const { return size_ == 0 && shape_.empty(); }
+  static const Shape& shape_of_none();
+
   DType dtype_ = DType::boolean;
-  Shape shape_{0};
+  Shape shape_;
   std::int64_t size_ = 0;
   std::unique_ptr<std::byte[], Release> data_{nullptr, Release{0}};
 };

@@ -33,6 +33,7 @@
 #include "ejk/sharding.hpp"
 #include "ejk/sparsity.hpp"
 #include "ejk/statistics.hpp"
+#include "ejk/team.hpp"
 #include "ejk/text.hpp"
 #include "ejk/threads.hpp"
 #include "ejk/tiling.hpp"

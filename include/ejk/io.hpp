@@ -144,19 +144,26 @@ struct NamedArray {
   std::shared_ptr<const ArraySource> source;
 };
 
+/// When what was written has to be on its disk: when the system stores it, in seconds to minutes, or before the
+/// function returns. Until then a crash of the machine may lose it, or leave the file empty or with zeros in it.
+enum class Sync { later, now };
+
 /// Where the elements of an array belong in a file that is laid out and not complete: C order, the machine's
 /// byte order, one after the other from byte `offset` on.
 struct ElementPlace {
   std::string path;  // the temporary one
   std::string name;  // what messages call the file
   std::int64_t offset = 0;
+  /// All who write there are on one machine, which keeps one copy of the file in memory.
+  bool is_local = false;
 };
 
 /// Writes a box of an array of this shape to its place; `elements` are the box's. Any number of processes may
 /// do so at once, each with boxes of its own. On all threads where the source may be read in any order. Throws
-/// Error{output}.
+/// Error{output}. With Sync::now what this process, perhaps on a machine of its own, has written is stored; the
+/// file's name is not.
 void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
-                    const ArraySource& elements);
+                    const ArraySource& elements, Sync sync = Sync::later);
 
 /// A file that another process has made and removes: while this lives, remove_temporary_files() of this one
 /// does as well, since a signal may end the other before it can.
@@ -190,6 +197,9 @@ struct WriteOptions {
   /// or folder, HDF5 without compression), it calls this for that array, which then writes all of them; nothing
   /// is read of its source. `array` counts those that are given. The bytes of the file are the same.
   std::function<void(std::size_t array, const ElementPlace& place)> fill = {};
+  /// With `now` the files are stored before they get their names, then the folders that hold the names. (What
+  /// cannot be stored, as a pipe, is written as ever.)
+  Sync sync = Sync::later;
 };
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if
@@ -215,7 +225,7 @@ struct FileContent {
 
 /// Writes files whole or not at all, all or none, in place of those that are there; links are followed. Throws
 /// Error{output}.
-void write_files(const std::vector<FileContent>& files);
+void write_files(const std::vector<FileContent>& files, Sync sync = Sync::later);
 
 /// What can be known of that before: the folder exists, the file could be made or replaced.
 void check_file(const std::string& path);

@@ -77,40 +77,43 @@ MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& setting
           setup.packed() ? MaskSet::Entries::packed : MaskSet::Entries::padded};
 }
 
-MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks) {
+MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Team& team) {
   const auto begin = std::chrono::steady_clock::now();
   entries_ = masks.distinct_entries();
   heads_ = masks.distinct_heads();
-  if (!masks.empty() && setup.problems() > 0) scan(setup, masks.join());
+  if (!masks.empty() && setup.problems() > 0) scan(setup, masks.join(), team);
   count(setup);
   work_.mask_seconds = seconds_since(begin);
 }
 
 MaskPlan::MaskPlan(const CheckedArguments& setup, JoinedMasks masks)
     : entries_(masks.entries), heads_(masks.heads) {
-  scan(setup, std::move(masks));
+  scan(setup, std::move(masks), alone());
   count(setup);
 }
 
-void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined) {
+void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Team& team) {
   tiles_.resize(joined.masks.size());
-  bool random_access = true;
+  bool random_access = true, stored = false;
   double elements = 0;  // of all masks
   for (std::size_t t = 0; t < tiles_.size(); ++t) {
     const auto& mask = tiles_[t].mask = std::move(joined.masks[t]);
     if (!mask) continue;
     elements += static_cast<double>(mask->q_length()) * static_cast<double>(mask->kv_length());
     random_access = random_access && mask->node().random_access();
+    stored = stored || mask->node().stored_bytes() > 0;
   }
   const auto scan_one = [&](std::int64_t t) {
     MaskTiles& tiles = tiles_[static_cast<std::size_t>(t)];
     if (!tiles.mask) return;
-    tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr).summary;
+    // What is computed costs less than messages.
+    Team& readers = tiles.mask->node().stored_bytes() > 0 ? team : alone();
+    tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr, {}, readers).summary;
     tiles.computed_pairs = computed_pairs(tiles.summary, setup.block);
   };
   // One mask is read by all threads, many are dealt out to them.
   const std::int64_t count = std::ssize(tiles_);
-  if (random_access && count > 1)
+  if (random_access && count > 1 && (team.is_alone() || !stored))
     core::parallel_for(count, elements / 8, scan_one);
   else
     for (std::int64_t t = 0; t < count; ++t) scan_one(t);

@@ -96,7 +96,7 @@ Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& wanted)
 }
 
 const MaskPlan& Plan::blocks() const {
-  std::call_once(read_, [&] { blocks_.emplace(setup, masks); });
+  std::call_once(read_, [&] { blocks_.emplace(setup, masks, settings.team ? *settings.team : alone()); });
   return *blocks_;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ejk/attention.hpp"
+#include "ejk/team.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/bits.hpp"
 #include "mask/node.hpp"
@@ -169,7 +170,8 @@ MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& setting
 class MaskPlan {
  public:
   /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  MaskPlan(const CheckedArguments& setup, const MaskSet& masks);
+  /// Stored ones are read by `team` together, which then makes this plan together.
+  MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Team& team = alone());
   MaskPlan(const CheckedArguments& setup, JoinedMasks masks);
 
   /// Null: all pairs attend.
@@ -199,7 +201,7 @@ class MaskPlan {
   }
 
  private:
-  void scan(const CheckedArguments& setup, JoinedMasks joined);
+  void scan(const CheckedArguments& setup, JoinedMasks joined, Team& team);
   void count(const CheckedArguments& setup);
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share

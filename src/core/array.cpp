@@ -202,16 +202,21 @@ Array::Array(DType dtype, Shape shape)
 
 Array::Array(Array&& other) noexcept
     : dtype_(other.dtype_),
-      shape_(std::exchange(other.shape_, Shape{0})),
+      shape_(std::exchange(other.shape_, {})),
       size_(std::exchange(other.size_, 0)),
       data_(std::move(other.data_)) {}
 
 Array& Array::operator=(Array&& other) noexcept {
   dtype_ = other.dtype_;
-  shape_ = std::exchange(other.shape_, Shape{0});
+  shape_ = std::exchange(other.shape_, {});
   size_ = std::exchange(other.size_, 0);
   data_ = std::move(other.data_);
   return *this;
+}
+
+const Shape& Array::shape_of_none() {
+  static const Shape none{0};
+  return none;
 }
 
 Array Array::copy_of(const ArrayView& view) {

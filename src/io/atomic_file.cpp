@@ -1,11 +1,12 @@
 // How a file appears whole: it is written under a temporary name in the target's folder, so that rename(2),
 // which is one step for every other program, puts it in place. Several files go one after the other; where
 // the file system can exchange two names, those already in place are put back if a later one fails. Cost: a
-// few system calls a file.
+// few system calls a file; with Sync::now the time of the disk as well, twice.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -204,7 +205,33 @@ void check_can_write(const std::string& path) {
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw output_error(name, errno);
 }
 
-AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target)), target_(target) {
+void sync_now(int fd, std::string_view name) {
+  while (fsync(fd) != 0) {
+    if (errno == EINTR) continue;
+    // Pipes and terminals, and folders of file systems that store their entries at once.
+    if (errno == EINVAL || errno == ENOTSUP || errno == EROFS) return;
+    throw system_error(Error::Kind::output, fmt::format("{}: it cannot be stored on the disk", name), errno);
+  }
+}
+
+void FolderSync::add_parent_of(const std::string& path) {
+  const std::string folder = folder_of(path);
+  for (const Open& one : folders_)
+    if (one.path == folder) return;
+  File file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.is_open())
+    throw output_error(
+        fmt::format("{}: its folder cannot be opened, to store it on the disk", core::printable(path)),
+        errno);
+  folders_.push_back({folder, std::move(file)});
+}
+
+void FolderSync::run() const {
+  for (const Open& folder : folders_) sync_now(folder.file.fd(), core::printable(folder.path));
+}
+
+AtomicFile::AtomicFile(const std::string& target, Sync sync)
+    : name_(core::printable(target)), target_(target), sync_(sync) {
   const Existing existing = look_at(target, name_);
   if (existing.kind == Existing::Kind::other) {
     file_ = File(open(target.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
@@ -224,18 +251,24 @@ AtomicFile::AtomicFile(const std::string& target) : name_(core::printable(target
   if (fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
 }
 
-AtomicFile::AtomicFile(const std::string& target, const TemporaryPath& folder)
-    : name_(core::printable(target)), target_(target) {
+AtomicFile::AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync)
+    : name_(core::printable(target)), target_(target), sync_(sync) {
   const std::string file = fs::path(target).filename();
   if (!make(folder.path() + "/" + file, 0666)) throw output_error(name_, EEXIST);
 }
 
 bool AtomicFile::make(const std::string& path, mode_t mode) {
   const SignalsHeld together;
+  TemporaryPath made(path, TemporaryPath::Kind::file);  // first, since it may find no memory
   file_ = File(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode | S_IWUSR | S_IRUSR));
-  if (file_.is_open()) temporary_ = TemporaryPath(path, TemporaryPath::Kind::file);
-  if (!file_.is_open() && errno != EEXIST) throw output_error(name_, errno);
-  return file_.is_open();
+  if (file_.is_open()) {
+    temporary_ = std::move(made);
+    return true;
+  }
+  const int code = errno;
+  made.keep();  // what is there is another's
+  if (code != EEXIST) throw output_error(name_, code);
+  return false;
 }
 
 void AtomicFile::reserve(std::int64_t bytes) {
@@ -257,12 +290,20 @@ void AtomicFile::check_room(std::int64_t bytes) const {
 }
 
 void AtomicFile::close() {
+  if (sync_ == Sync::now && file_.is_open()) sync_now(file_.fd(), name_);
   if (const int code = file_.close(); code != 0) throw output_error(name_, code);
 }
 
 void AtomicFile::commit() {
   close();
   if (temporary_.empty()) return;
+  FolderSync folder;
+  if (sync_ == Sync::now) folder.add_parent_of(target_);
+  put_in_place();
+  folder.run();
+}
+
+void AtomicFile::put_in_place() {
   const SignalsHeld whole;
   if (rename(temporary_.path().c_str(), target_.c_str()) != 0) throw output_error(name_, errno);
   temporary_.keep();
@@ -270,6 +311,14 @@ void AtomicFile::commit() {
 
 bool AtomicFile::commit_new() {
   close();
+  FolderSync folder;
+  if (sync_ == Sync::now) folder.add_parent_of(target_);
+  const bool is_done = put_in_free_place();
+  if (is_done) folder.run();
+  return is_done;
+}
+
+bool AtomicFile::put_in_free_place() {
   const SignalsHeld whole;
   const char* from = temporary_.path().c_str();
   const char* to = target_.c_str();
@@ -287,6 +336,14 @@ bool AtomicFile::commit_new() {
 
 void commit_all(std::vector<AtomicFile>& files) {
   for (AtomicFile& file : files) file.close();
+  FolderSync folders;
+  for (const AtomicFile& file : files)
+    if (file.sync_ == Sync::now && file.is_temporary()) folders.add_parent_of(file.target());
+  AtomicFile::put_all_in_place(files);
+  folders.run();
+}
+
+void AtomicFile::put_all_in_place(std::vector<AtomicFile>& files) {
   const SignalsHeld whole;
   std::size_t done = 0;
   std::vector<bool> exchanged(files.size());
@@ -357,24 +414,38 @@ TemporaryPath make_folder(const std::string& target) {
   for (int attempt = 0;; ++attempt) {
     const std::string path = temporary_name(at);
     const SignalsHeld together;
-    if (mkdir(path.c_str(), 0777) == 0) return {path, TemporaryPath::Kind::folder};
-    if (errno != EEXIST || attempt == kAttempts) throw output_error(core::printable(target), errno);
+    TemporaryPath made(path, TemporaryPath::Kind::folder);  // first, since it may find no memory
+    if (mkdir(path.c_str(), 0777) == 0) return made;
+    const int code = errno;
+    made.keep();  // what is there is another's
+    if (code != EEXIST || attempt == kAttempts) throw output_error(core::printable(target), code);
   }
 }
 
 void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files) {
   for (AtomicFile& file : files) file.close();
   const std::string at = follow_links(target);
+  FolderSync around;
+  if (!files.empty() && files.front().sync_ == Sync::now) {
+    FolderSync inside;
+    inside.add_parent_of(files.front().path());
+    inside.run();
+    around.add_parent_of(at);
+  }
+  const int failed = AtomicFile::put_folder_in_place(folder, at, files);
+  if (failed == EEXIST || failed == ENOTEMPTY) return commit_all(files);
+  if (failed != 0) throw output_error(core::printable(target), failed);
+  around.run();
+}
+
+int AtomicFile::put_folder_in_place(TemporaryPath& folder, const std::string& at,
+                                    std::vector<AtomicFile>& files) {
   const SignalsHeld whole;
   // What a folder replaces can only be an empty one.
-  if (rename(folder.path().c_str(), at.c_str()) == 0) {
-    for (AtomicFile& file : files) file.temporary_.keep();
-    folder.keep();
-  } else if (errno == EEXIST || errno == ENOTEMPTY) {
-    commit_all(files);
-  } else {
-    throw output_error(core::printable(target), errno);
-  }
+  if (rename(folder.path().c_str(), at.c_str()) != 0) return errno;
+  for (AtomicFile& file : files) file.temporary_.keep();
+  folder.keep();
+  return 0;
 }
 
 }  // namespace ejk::io
@@ -390,10 +461,10 @@ void remove_temporary_files() noexcept {
   io::Registry::remove_all();
 }
 
-void write_files(const std::vector<FileContent>& files) {
+void write_files(const std::vector<FileContent>& files, Sync sync) {
   std::vector<io::AtomicFile> open;
   for (const FileContent& file : files) {
-    open.emplace_back(file.path).write(file.bytes.data(), std::ssize(file.bytes));
+    open.emplace_back(file.path, sync).write(file.bytes.data(), std::ssize(file.bytes));
     open.back().close();
   }
   io::commit_all(open);

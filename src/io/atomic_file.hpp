@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "ejk/io.hpp"
 #include "io/file.hpp"
 
 namespace ejk::io {
@@ -38,11 +39,14 @@ class TemporaryPath {
 /// The file at `target` while it is written. A symbolic link is followed; the mode of an existing file is kept.
 /// What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and begin
 /// with the target's name.
+///
+/// With Sync::now the file is on the disk when close() returns, and its name when it is committed. Where the
+/// name alone cannot be stored, that is an Error too, and the new file is in its place.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& target);
+  explicit AtomicFile(const std::string& target, Sync sync = Sync::later);
   /// A new file of a folder that is not complete yet, under its name in there: see commit_folder.
-  AtomicFile(const std::string& target, const TemporaryPath& folder);
+  AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync = Sync::later);
   AtomicFile(AtomicFile&&) noexcept = default;
   AtomicFile& operator=(AtomicFile&&) noexcept = default;
 
@@ -75,9 +79,16 @@ class AtomicFile {
   friend void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
   // False where there is something under that name.
   bool make(const std::string& path, mode_t mode);
+  // The renames of the commits. (The last returns 0 or an errno.)
+  void put_in_place();
+  bool put_in_free_place();
+  static void put_all_in_place(std::vector<AtomicFile>& files);
+  static int put_folder_in_place(TemporaryPath& folder, const std::string& at,
+                                 std::vector<AtomicFile>& files);
 
   std::string name_;
   std::string target_;
+  Sync sync_ = Sync::later;
   bool replaces_ = false;
   TemporaryPath temporary_;
   File file_;
@@ -116,6 +127,27 @@ void commit_folder(TemporaryPath& folder, const std::string& target, std::vector
 /// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists. Throws
 /// Error{output} for a link that cannot be read.
 std::string follow_links(const std::string& path);
+
+/// Waits until what the descriptor is open on is on the disk; what knows no disk (a pipe) needs no waiting.
+/// Throws Error{output}.
+void sync_now(int fd, std::string_view name);
+
+/// Folders whose entries are about to change. They are opened first, so that what cannot be opened is told while
+/// nothing has changed.
+class FolderSync {
+ public:
+  /// The folder that holds `path`.
+  void add_parent_of(const std::string& path);
+  /// Waits until their entries are on the disk.
+  void run() const;
+
+ private:
+  struct Open {
+    std::string path;
+    File file;
+  };
+  std::vector<Open> folders_;
+};
 
 /// Whether a file could be made or replaced at `path`; Error{output} if not. Nothing is touched.
 void check_can_write(const std::string& path);

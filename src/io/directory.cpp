@@ -43,7 +43,7 @@ std::string file_of(const WriteJob& job, const std::string& name) {
     throw Error(Error::Kind::output, fmt::format("{}: the array name '{}' cannot be a file's name",
                                                  core::printable(job.path), core::printable(name)))
         .hint("an .npz or HDF5 file can hold it");
-  return (fs::path(job.path) / (name + ".npy")).string();
+  return job.path + (job.path.ends_with('/') ? "" : "/") + name + ".npy";
 }
 
 }  // namespace
@@ -76,7 +76,8 @@ void write_directory(const WriteJob& job) {
   std::vector<AtomicFile> files;
   for (std::size_t n = 0; n < job.arrays.size(); ++n) {
     const std::string path = file_of(job, job.arrays[n].name);
-    AtomicFile& file = is_new ? files.emplace_back(path, made) : files.emplace_back(path);
+    const Sync sync = job.options.sync;
+    AtomicFile& file = is_new ? files.emplace_back(path, made, sync) : files.emplace_back(path, sync);
     write_npy(*job.arrays[n].source, file, job.fill_of(n));
     file.close();
   }
@@ -84,11 +85,14 @@ void write_directory(const WriteJob& job) {
     commit_folder(made, folder, files);
   else
     commit_all(files);
+  FolderSync removals;
   for (const std::string& name : job.options.absent) {
     std::error_code failed;
-    fs::remove(file_of(job, name), failed);
+    const bool removed = fs::remove(file_of(job, name), failed);
     if (failed) throw system_error(Error::Kind::output, core::printable(file_of(job, name)), failed.value());
+    if (removed && job.options.sync == Sync::now) removals.add_parent_of(file_of(job, name));
   }
+  removals.run();
 }
 
 void check_directory(const WriteJob& job) {

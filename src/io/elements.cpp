@@ -1,10 +1,17 @@
 // Elements of an array into their place in a file that is laid out already: a box in pieces, each piece in the
-// runs that its elements are in C order. Processes may share the work, each with boxes of its own; they write
-// with pwrite(2) and map nothing, so that two machines never own copies of one page.
+// runs that its elements are in C order. Processes may share the work, each with boxes of its own. They write with
+// pwrite(2), so that two machines never own copies of one page. Short runs, as of one head among others, would be a
+// system call each, and those of all processes wait for one another: on one machine they are copied into the file's
+// mapped pages.
 // tests: tests/io/test_elements.cpp
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
 #include <string>
 
 #include "core/checked.hpp"
@@ -25,9 +32,11 @@ std::size_t whole_axes(const Shape& shape, const Shape& count) {
   return whole;
 }
 
-// Writes a piece of elements in C order, which begins at `start` in the array.
-void write_piece(int fd, const ElementPlace& place, const Shape& shape, std::int64_t size, const Shape& start,
-                 const Shape& count, const std::byte* elements) {
+// f(elements, bytes, place in the array in bytes) for the runs of a piece, whose elements in C order begin at
+// `start` in the array.
+template <class F>
+void for_each_run(const Shape& shape, std::int64_t size, const Shape& start, const Shape& count,
+                  const std::byte* elements, F&& f) {
   const std::size_t rank = shape.size(), outer = rank - std::min(rank, whole_axes(shape, count) + 1);
   std::int64_t run = size;
   for (std::size_t d = outer; d < rank; ++d) run *= count[d];
@@ -35,7 +44,7 @@ void write_piece(int fd, const ElementPlace& place, const Shape& shape, std::int
   for (bool more = true; more; elements += run) {
     std::int64_t index = 0;
     for (std::size_t d = 0; d < rank; ++d) index = index * shape[d] + at[d];
-    io::write_all_at(fd, elements, run, place.offset + index * size, place.name);
+    f(elements, run, index * size);
     more = false;
     for (std::size_t d = outer; d-- > 0 && !more;) {
       more = ++at[d] < start[d] + count[d];
@@ -44,15 +53,64 @@ void write_piece(int fd, const ElementPlace& place, const Shape& shape, std::int
   }
 }
 
+// Bytes of the runs of a box.
+std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size) {
+  const std::size_t whole = std::min(shape.size(), whole_axes(shape, count) + 1);
+  for (std::size_t d = shape.size() - whole; d < shape.size(); ++d) size *= count[d];
+  return size;
+}
+
+// An array's place in a file as memory that is the file's; none where the file system cannot say that there is
+// room for it: pages without room would end the program.
+class MappedPlace {
+ public:
+  MappedPlace(int fd, const ElementPlace& place, std::int64_t bytes) {
+    if (fallocate(fd, 0, place.offset, bytes) != 0) {
+      if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+        throw io::system_error(Error::Kind::output, place.name, errno);
+      return;
+    }
+    const std::int64_t before = place.offset % sysconf(_SC_PAGESIZE);
+    bytes_ = static_cast<std::size_t>(before + bytes);
+    void* const at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, place.offset - before);
+    if (at == MAP_FAILED) return;
+    begin_ = at;
+    elements_ = static_cast<std::byte*>(at) + before;
+  }
+  ~MappedPlace() {
+    if (begin_ != nullptr) munmap(begin_, bytes_);
+  }
+  MappedPlace(const MappedPlace&) = delete;
+  MappedPlace& operator=(const MappedPlace&) = delete;
+
+  std::byte* elements() const { return elements_; }
+
+ private:
+  void* begin_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::byte* elements_ = nullptr;
+};
+
 }  // namespace
 
 void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
-                    const ArraySource& elements) {
+                    const ArraySource& elements, Sync sync) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const std::int64_t size = size_of(elements.dtype()), all = element_count(box.count);
   if (all == 0) return;
-  io::File file(open(place.path.c_str(), O_WRONLY | O_CLOEXEC));
+  io::File file(open(place.path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.is_open()) throw io::system_error(Error::Kind::output, place.name, errno);
+  constexpr std::int64_t kShortRun = 4096;
+  std::optional<MappedPlace> mapped;
+  if (place.is_local && run_bytes(shape, box.count, size) < kShortRun && all > 1)
+    mapped.emplace(file.fd(), place, byte_count(shape, elements.dtype()));
+  std::byte* const memory = mapped ? mapped->elements() : nullptr;
+  const auto write_run = [&](const std::byte* from, std::int64_t bytes, std::int64_t at) {
+    if (memory != nullptr)
+      std::memcpy(memory + at, from, static_cast<std::size_t>(bytes));
+    else
+      io::write_all_at(file.fd(), from, bytes, place.offset + at, place.name);
+  };
   const std::int64_t most = kPiece / size, pieces = core::ceil_div(all, most);
   const auto write = [&](Array& buffer, std::int64_t n) {
     core::for_each_box(box.count, n * most, std::min(all, (n + 1) * most),
@@ -60,13 +118,15 @@ void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBo
                          elements.read(start, count, buffer.data());
                          Shape at = start;
                          for (std::size_t d = 0; d < at.size(); ++d) at[d] += box.start[d];
-                         write_piece(file.fd(), place, shape, size, at, count, buffer.data());
+                         for_each_run(shape, size, at, count, buffer.data(), write_run);
                        });
   };
   const auto buffer_of_thread = [&] { return Array(DType::uint8, {std::min(all, most) * size}); };
   const int threads =
       elements.random_access() ? core::threads_for(pieces, static_cast<double>(all * size)) : 1;
   core::parallel_reduce(pieces, threads, buffer_of_thread, write, [](const Array&) {});
+  mapped.reset();
+  if (sync == Sync::now) io::sync_now(file.fd(), place.name);
   if (const int code = file.close(); code != 0) throw io::system_error(Error::Kind::output, place.name, code);
 }
 

@@ -152,6 +152,7 @@ struct Mapping::Slot {
   static std::mutex mutex;
 
   static Slot* add(const std::byte* data, std::int64_t bytes, std::string_view name) {
+    std::string text(name);
     const std::lock_guard lock(mutex);
     Slot* slot = unused;
     if (slot != nullptr) {
@@ -161,7 +162,7 @@ struct Mapping::Slot {
       slot->next = all.load();
       all = slot;
     }
-    slot->name = name;
+    slot->name = std::move(text);
     slot->begin = data;  // with no end yet nothing is in it
     slot->end = data + bytes;
     return slot;

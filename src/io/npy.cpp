@@ -342,7 +342,7 @@ void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& 
     const std::string header = npy_header(source.dtype(), source.shape());
     const auto before = static_cast<std::int64_t>(header.size());
     file.write(header.data(), before);
-    fill({file.path(), file.name(), before});
+    fill({file.path(), file.name(), before, false});
     return;
   }
   constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;
@@ -354,7 +354,7 @@ void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& 
 }
 
 void write_npy_file(const WriteJob& job) {
-  AtomicFile file(job.path);
+  AtomicFile file(job.path, job.options.sync);
   write_npy(*job.arrays[0].source, file, job.fill_of(0));
   file.commit();
 }
@@ -365,6 +365,7 @@ void write_stdout(const WriteJob& job) {
   if (std::fflush(stdout) != 0) throw system_error(Error::Kind::output, "standard output", errno);
   write_npy(*job.arrays[0].source,
             [](const void* data, std::int64_t n) { write_all(STDOUT_FILENO, data, n, "standard output"); });
+  if (job.options.sync == Sync::now) sync_now(STDOUT_FILENO, "standard output");
 }
 
 void check_stdout(const WriteJob&) {}

@@ -514,7 +514,7 @@ class ArchiveFile {
 }  // namespace
 
 void write_npz(const WriteJob& job) {
-  AtomicFile file(job.path);
+  AtomicFile file(job.path, job.options.sync);
   file.check_room(job.bytes());
   FirstException first;
   ArchiveFile archive(file, first);

@@ -110,7 +110,7 @@ class MaskNode {
 namespace mask {
 
 /// Mask::same_as, as far as the queries [begin, end) tell: see MaskNode::same_as.
-bool same_as(const Mask& a, const Mask& b, IndexRange queries);
+bool same_as(const Mask& first, const Mask& second, IndexRange queries);
 
 /// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
 /// transpose, and it without some keys.

@@ -188,3 +188,34 @@ TEST_CASE("room is reserved, and refused at once where there is not so much") {
   CHECK(get(folder / "a") == text);
   CHECK(folder.names() == Names{"a"});
 }
+
+TEST_CASE("what is to be stored at once is stored, or says that it cannot be") {
+  Folder folder;
+  put(folder / "old", "old");
+  fs::create_symlink("old", folder / "link");
+  for (const char* name : {"link", "new"}) {
+    io::AtomicFile file(folder / name, Sync::now);
+    file.write("new", 3);
+    file.commit();
+  }
+  CHECK(get(folder / "old") == "new");
+  CHECK(get(folder / "new") == "new");
+  io::AtomicFile free(folder / "free", Sync::now);
+  CHECK(free.commit_new());
+  write_files({{folder / "a", "1"}, {folder / "old", "2"}}, Sync::now);
+  CHECK(get(folder / "old") == "2");
+  CHECK(folder.names() == Names{"a", "free", "link", "new", "old"});
+
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const io::File out(ends[0]), in(ends[1]);
+  io::sync_now(in.fd(), "a pipe, which knows no disk");
+  CHECK(error_of(Error::Kind::output, [] { io::sync_now(-1, "x.npy"); }) ==
+        "x.npy: it cannot be stored on the disk: Bad file descriptor");
+  io::FolderSync folders;
+  folders.add_parent_of(folder / "a");
+  CHECK(error_of(Error::Kind::output, [&] { folders.add_parent_of(folder / "missing/a"); }) ==
+        folder / "missing/a" +
+            ": its folder cannot be opened, to store it on the disk: No such file or directory");
+  folders.run();
+}

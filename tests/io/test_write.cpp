@@ -49,6 +49,26 @@ TEST_CASE("what an earlier write of the set left under an absent name goes, and 
   }
 }
 
+TEST_CASE("what is stored at once is the same in every container") {
+  Folder folder;
+  WriteOptions now;
+  now.overwrite = true;
+  now.sync = Sync::now;
+  for (const std::string& target : {(folder / "out") + "/", folder / "f.npz", (folder / "f.h5") + ":/g"}) {
+    CAPTURE(target);
+    const ArrayReference reference = parse_reference(target);
+    now.absent = {};
+    for (int again = 0; again < 2; ++again) write_arrays(reference, two(), now);
+    CHECK(array_names(reference.path).size() == 2);
+    now.absent = {"b"};
+    write_arrays(reference, {two()[0]}, now);
+    CHECK(array_names(reference.path).size() == 1);
+  }
+  write_array(parse_reference(folder / "x.npy"), two()[1], now);
+  CHECK(same(read_all(*open_array(folder / "x.npy")), counting({2, 2})));
+  CHECK(folder.names() == Names{"f.h5", "f.npz", "out", "x.npy"});
+}
+
 TEST_CASE("of a folder all files stand or none that this run wrote") {
   Folder folder;
   std::vector<NamedArray> arrays = two();

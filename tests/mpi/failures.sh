@@ -41,7 +41,8 @@ job() {
 mkdir out
 "$ejk" mask --mask 'local(left=70, right=3)' --shape 6000x6000 -o mask.npy -q || exit 1
 head -c 1000 mask.npy >short.npy
-"$ejk" generate attention-inputs --batch 1 --seq 6000 --heads 4 --head-dim 64 -o qkv.h5 -q || exit 1
+# Seconds of work, for those that are ended in the midst of it.
+"$ejk" generate attention-inputs --batch 1 --seq 24000 --heads 8 --head-dim 64 -o qkv.h5 -q || exit 1
 
 # All ranks see it: told once.
 job $launch -n 3 "$ejk_mpi" convert nowhere.npy -o out/x.npy
@@ -79,7 +80,7 @@ cmp -s old.npy kept.npy || fail "the old target has changed"
 
 # Ended from outside, in the midst of the work: a long job, and a signal to one rank, or to mpirun.
 long_job() {
-  $launch -n 3 "$ejk_mpi" attention qkv.h5:/query qkv.h5:/key qkv.h5:/value --bias bias.npy -o out/x.h5 \
+  $launch -n 3 "$ejk_mpi" attention qkv.h5:/query qkv.h5:/key qkv.h5:/value -o out/x.h5 \
     >stdout.txt 2>stderr.txt </dev/null &
   launcher=$!
   ranks=
@@ -100,8 +101,6 @@ wait_for_end() {
   kill "$watch" 2>/dev/null
   seconds=$(($(date +%s) - begin))
 }
-"$ejk" convert mask.npy --dtype float32 -o mask32.npy -q
-ln -sf mask32.npy bias.npy
 
 long_job
 kill -KILL $(echo $ranks | cut -d' ' -f2)

@@ -77,6 +77,7 @@ struct Request {
 Request open_request(const AttentionWords& words, Job& job) {
   Request r{{}, words.settings, {}};
   AttentionSettings& s = r.settings;
+  s.team = &job.team;
   const bool packed = !words.cu_seqlens.q.empty();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)

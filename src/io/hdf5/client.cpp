@@ -368,7 +368,7 @@ std::int64_t written_bytes(const WriteJob& job) {
 // meanwhile.
 bool try_to_write(const WriteJob& job) {
   const ReplaceLock lock(job.path);
-  AtomicFile file(job.path);
+  AtomicFile file(job.path, job.options.sync);
   if (!file.is_temporary())
     throw Error(Error::Kind::output, file.name() + ": HDF5 can be written to a regular file only");
   if (file.replaces() != lock.found_file()) return false;
@@ -400,7 +400,7 @@ bool try_to_write(const WriteJob& job) {
     if (!everywhere.empty()) continue;  // the file says it once
     const auto fill = job.options.compression == 0 ? job.fill_of(n) : nullptr;
     if (fill && element_count(source.shape()) > 0) {
-      fill({file.path(), name, call(request(Hdf5Call::place)).integer()});
+      fill({file.path(), name, call(request(Hdf5Call::place)).integer(), false});
       continue;
     }
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {

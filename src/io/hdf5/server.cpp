@@ -188,9 +188,16 @@ class Server {
     constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
     char bytes[kSignature.size()];
     for (std::int64_t at = 0; at < file_bytes_; at = at == 0 ? 512 : 2 * at) {
-      const ssize_t got = pread(Worker::kFile, bytes, sizeof bytes, at);
-      if (got < 0) throw error("", "cannot be read: " + std::generic_category().message(errno));
-      if (std::string_view(bytes, static_cast<std::size_t>(got)) == kSignature) return true;
+      std::size_t held = 0;
+      while (held < sizeof bytes) {
+        const ssize_t got =
+            pread(Worker::kFile, bytes + held, sizeof bytes - held, at + static_cast<std::int64_t>(held));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) throw error("", "cannot be read: " + std::generic_category().message(errno));
+        if (got == 0) break;
+        held += static_cast<std::size_t>(got);
+      }
+      if (std::string_view(bytes, held) == kSignature) return true;
     }
     return false;
   }
