@@ -38,7 +38,8 @@ PartitionSpec parse_partition_spec(std::string_view text);
 /// "dp=2,mp=4". Throws Error{usage}.
 Mesh parse_mesh(std::string_view text);
 
-/// "dp,None,(mp,tp)"; the empty spec is "P()".
+/// "dp,None,(mp,tp)", which parse_partition_spec takes back; names that need quotes have them. The empty spec is
+/// "P()".
 std::string to_string(const PartitionSpec& spec);
 
 /// One entry that was not kept.

@@ -28,6 +28,17 @@ std::int64_t product(std::int64_t a, std::int64_t b) { return core::checked_mul(
 
 // --- texts
 
+// What a name without quotes may hold, and the names that then are none.
+bool is_plain(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+         std::string_view("_.-/:@").find(c) != std::string_view::npos ||
+         static_cast<unsigned char>(c) >= 0x80;
+}
+bool means_none(std::string_view name) { return name == "None" || name == "none" || name == "null"; }
+bool means_unconstrained(std::string_view name) {
+  return name == "UNCONSTRAINED" || name.ends_with(".UNCONSTRAINED");
+}
+
 class SpecParser {
  public:
   explicit SpecParser(std::string_view text) : text_(text) {}
@@ -107,15 +118,11 @@ class SpecParser {
       return {{std::string(name)}};
     }
     const std::size_t begin = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 ||
-                                  std::string_view("_.-/:@").find(text_[at_]) != std::string_view::npos ||
-                                  static_cast<unsigned char>(text_[at_]) >= 0x80))
-      ++at_;
+    while (at_ < text_.size() && is_plain(text_[at_])) ++at_;
     const std::string_view name = text_.substr(begin, at_ - begin);
     if (name.empty()) fail("the name of an axis is missing");
-    if (name == "None" || name == "none" || name == "null") return {};
-    if (name == "UNCONSTRAINED" || name.ends_with(".UNCONSTRAINED"))
-      return {{}, SpecEntry::Kind::unconstrained};
+    if (means_none(name)) return {};
+    if (means_unconstrained(name)) return {{}, SpecEntry::Kind::unconstrained};
     return {{std::string(name)}};
   }
 
@@ -123,11 +130,21 @@ class SpecParser {
   std::size_t at_ = 0;
 };
 
+// In quotes where it would be read as something else without.
+std::string text_of_name(const std::string& name) {
+  const bool is_plain_name = !name.empty() && std::all_of(name.begin(), name.end(), is_plain);
+  if (is_plain_name && !means_none(name) && !means_unconstrained(name)) return name;
+  const char quote = name.find('\'') == std::string::npos ? '\'' : '"';
+  return quote + name + quote;
+}
+
 std::string text_of(const SpecEntry& entry) {
   if (entry.kind == SpecEntry::Kind::unconstrained) return "UNCONSTRAINED";
   if (entry.axes.empty()) return "None";
-  if (entry.axes.size() == 1) return entry.axes.front();
-  return fmt::format("({})", fmt::join(entry.axes, ","));
+  if (entry.axes.size() == 1) return text_of_name(entry.axes.front());
+  std::vector<std::string> names;
+  for (const std::string& name : entry.axes) names.push_back(text_of_name(name));
+  return fmt::format("({})", fmt::join(names, ","));
 }
 
 nlohmann::json json_of(const PartitionSpec& spec) {

@@ -102,6 +102,15 @@ TEST_CASE("specs are read as people and Python write them") {
     CHECK_THROWS_AS_MESSAGE(parse_partition_spec(word), Error, word);
 }
 
+TEST_CASE("the text of a spec is read back as the same spec, whatever its axes are called") {
+  for (const std::string axis : {"dp", "d,p", "o'k", "None", "null", "x.UNCONSTRAINED", "a b", "(", "P("}) {
+    CAPTURE(axis);
+    const PartitionSpec spec{{{axis}}, {}, {{"mp", axis}}, {{}, SpecEntry::Kind::unconstrained}};
+    CHECK(parse_partition_spec(to_string(spec)) == spec);
+  }
+  CHECK(to_string(parse_partition_spec("'dp', ('d,p', 'mp')")) == "dp,('d,p',mp)");
+}
+
 TEST_CASE("a mesh has names and sizes, each once") {
   CHECK(parse_mesh("dp=2, mp = 4").size() == 2);
   CHECK(parse_mesh("").empty());
