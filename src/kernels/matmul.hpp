@@ -40,6 +40,7 @@ struct Gemm {
   std::int64_t kc;           // the longest contraction of one call, a multiple of k_step
   std::int64_t a_stride;     // bytes
   std::int64_t unit;         // bytes of a unit, in A and in B
+  std::int64_t together;     // tiles of rows that go through a panel of B one after another
   std::int64_t direct_rows;  // the most rows of direct()
   std::int64_t direct_k;     // and its longest contraction: see direct()
 

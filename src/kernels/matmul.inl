@@ -393,6 +393,12 @@ void pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void*
   });
 }
 
+// A panel of B that takes half of a first-level cache of 32 KiB stays there for some tiles of rows, which come
+// from the second level: that is less to be read than the panel itself anew for every tile, and B may be larger
+// than the second level. A wider panel does not fit beside A, and goes through one tile of rows after the other.
+template <class U, int NV>
+constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
+
 // The table of an arithmetic: MR rows, NV vectors of columns, on so many vector registers.
 template <class U, int MR, int NV, int Registers, std::int64_t KStep = U::kKr>
 constexpr Gemm gemm(const char* name) {
@@ -404,6 +410,7 @@ constexpr Gemm gemm(const char* name) {
               .kc = U::kKc,
               .a_stride = kAStride<U>,
               .unit = U::kUnit,
+              .together = kTogether<U, NV>,
               .direct_rows = MR,
               .direct_k = kDirectK<U>,
               .enter = nullptr,

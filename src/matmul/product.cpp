@@ -102,7 +102,8 @@ class Multiplication {
     // Where contraction elements lie together they are packed in squares.
     slice_step_ =
         std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
-    a_size_ = round_up(a_bytes() * (direct_ ? tiles_ : 1), kLine);
+    together_ = std::min(gemm_.together, tiles_);
+    a_size_ = round_up(a_bytes() * (direct_ ? tiles_ : together_), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
     bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
   }
@@ -154,8 +155,8 @@ class Multiplication {
     }
   }
 
-  // B packed: A goes through it a tile of rows at a time, and with each of them a slice of what B is next is
-  // packed beside it: memory is read while sums are made. Finished rows are converted while they are near.
+  // B packed: A goes through it some tiles of rows at a time, and with them a slice of what B is next is packed
+  // beside it: memory is read while sums are made. Finished rows are converted while they are near.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
     using kernels::Store;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
@@ -166,28 +167,34 @@ class Multiplication {
     std::byte* next = b_ == packed_b_[0] ? packed_b_[1] : packed_b_[0];
     const std::int64_t slice =
         round_up(std::max<std::int64_t>(core::ceil_div(next_k, tiles_), 1), slice_step_);
-    for (std::int64_t t = 0; t < tiles_; ++t) {
-      std::byte* a = a_;
-      if (unpacked_ > 0)
-        a += t * a_bytes();  // packed already
-      else
-        gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a);
-      pack_b(k0 + k, t * slice, slice, next_k, next);
-      Prefetcher next_a = t + 1 < tiles_ ? Prefetcher(part(p_.a, first_row(t + 1), k0), rows_of(t + 1), k)
-                                         : Prefetcher(part(p_.a, 0, k0 + k), rows_of(0), next_k);
-      Prefetcher next_b(part(p_.b, k0 + k + (t + 1) * slice, unpacked_),
-                        std::clamp<std::int64_t>(next_k - (t + 1) * slice, 0, slice), packed_);
-      const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_);
-      const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_);
-      for (std::int64_t j = 0; j < panels_; ++j) {
-        next_a.prefetch(a_lines);
-        next_b.prefetch(b_lines);
-        gemm_.tile(a, b_ + j * panel_, k, rows_of(t), std::min(gemm_.nr, packed_ - j * gemm_.nr), how,
-                   sums_ + first_row(t) * stride_ + unpacked_ + j * gemm_.nr, stride_);
-      }
-      if (next_k == 0 && unpacked_ == 0) finish(first_row(t), rows_of(t));
+    for (std::int64_t t0 = 0, t1 = 0, t2 = 0; t0 < tiles_; t0 = t1) {
+      t1 = std::min(t0 + together_, tiles_), t2 = std::min(t1 + together_, tiles_);
+      for (std::int64_t t = t0; t < t1 && unpacked_ == 0; ++t)  // (else it is packed already)
+        gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, packed_a(t, t0));
+      pack_b(k0 + k, t0 * slice, (t1 - t0) * slice, next_k, next);
+      const std::int64_t first = first_row(t1), second = first_row(std::min(together_, tiles_));
+      Prefetcher next_a = t1 < tiles_ ? Prefetcher(part(p_.a, first, k0), first_row(t2) - first, k)
+                                      : Prefetcher(part(p_.a, 0, k0 + k), second, next_k);
+      Prefetcher next_b(part(p_.b, k0 + k + t1 * slice, unpacked_),
+                        std::clamp<std::int64_t>(next_k - t1 * slice, 0, (t2 - t1) * slice), packed_);
+      const std::int64_t a_lines = core::ceil_div(next_a.lines(), panels_ * (t1 - t0));
+      const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_ * (t1 - t0));
+      for (std::int64_t j = 0; j < panels_; ++j)
+        for (std::int64_t t = t0; t < t1; ++t) {
+          next_a.prefetch(a_lines);
+          next_b.prefetch(b_lines);
+          gemm_.tile(packed_a(t, t0), b_ + j * panel_, k, rows_of(t),
+                     std::min(gemm_.nr, packed_ - j * gemm_.nr), how,
+                     sums_ + first_row(t) * stride_ + unpacked_ + j * gemm_.nr, stride_);
+        }
+      if (next_k == 0 && unpacked_ == 0) finish(first_row(t0), first_row(t1) - first_row(t0));
     }
     b_ = next;
+  }
+
+  // Where the tile's rows are packed when t0 is the first of those that are together.
+  std::byte* packed_a(std::int64_t tile, std::int64_t t0) const {
+    return a_ + (unpacked_ > 0 ? tile : tile - t0) * a_bytes();
   }
 
   // Contraction elements [first, first + count) of the k that begin at k0, as far as there are any.
@@ -214,7 +221,7 @@ class Multiplication {
   bool direct_, in_place_;
   bool adds_ = false;
   std::int64_t unpacked_, packed_;  // columns of B that are read in place, and those packed behind them
-  std::int64_t tiles_, panels_, panel_, stride_;
+  std::int64_t tiles_, together_, panels_, panel_, stride_;
   std::int64_t slice_step_;
   std::int64_t a_size_, b_size_, bytes_;
   std::byte *a_ = nullptr, *b_ = nullptr, *packed_b_[2] = {};  // b_ is that of the two which is in use
