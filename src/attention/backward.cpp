@@ -17,7 +17,9 @@
 #include <limits>
 #include <thread>
 
+#include "attention/few_queries.hpp"
 #include "attention/packing.hpp"
+#include "attention/row_products.hpp"
 #include "attention/tasks.hpp"
 #include "attention/tile_mask.hpp"
 
@@ -121,6 +123,7 @@ class Backward {
         value_gemm_(gemm_of<Real>(setup.v.dtype, saved.dout.dtype)),
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
+        few_(setup),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
         key_block_(block_of_passes<Real>(setup).kv),
         query_block_(block_of_passes<Real>(setup).q),
@@ -238,6 +241,9 @@ class Backward {
                          delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
                          dk_at = memory.add(keys * dk_stride * kSize),
                          dv_at = memory.add(keys * dv_stride * kSize);
+      const std::int64_t few_at = memory.add(kMostFewRows * b.few_.stride() * kSize),
+                         room_at = memory.add(b.group_ * b.setup_.shape.head_size * kSize),
+                         products_at = memory.add(kMostFewRows * b.products_stride() * kSize);
       const std::int64_t dq_at =
           memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);
       memory.take();
@@ -256,6 +262,9 @@ class Backward {
       slopes = memory.at<Real>(slopes_at);
       dk = memory.at<Real>(dk_at);
       dv = memory.at<Real>(dv_at);
+      few = memory.at<Real>(few_at);
+      room = memory.at<Real>(room_at);
+      products = memory.at<Real>(products_at);
       dq = memory.at<Real>(dq_at);
       k_transposed_memory = memory.at(kt_at);
     }
@@ -266,6 +275,7 @@ class Backward {
     Real *weights, *gradients;          // of a group of keys; rows as the left factor wants them
     Real *lse, *delta, *bias, *slopes;  // of a block of queries
     Real *dk, *dv, *dq;                 // dq: transposed, rows of query_block_
+    Real *few, *room, *products;        // few queries; keys and products of a group of keys with them
     std::byte* k_transposed_memory;
     ScratchLayout memory;
   };
@@ -281,7 +291,10 @@ class Backward {
 
   void take_queries(const Problem& p, Positions queries, Task& t) const {
     const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
-    t.q_transposed.pack(transposed(q), setup_.shape.head_size, queries.count());
+    if (has_few_queries(setup_, p.entry))
+      few_.take_queries(q, 0, queries.count(), t.few);
+    else
+      t.q_transposed.pack(transposed(q), setup_.shape.head_size, queries.count());
     t.dout_transposed.pack(transposed(dout), setup_.shape.value_size, queries.count());
     std::copy_n(lse_ + p.first_row + queries.begin, queries.count(), t.lse);
     std::copy_n(delta_ + p.first_row + queries.begin, queries.count(), t.delta);
@@ -346,8 +359,11 @@ class Backward {
       const Positions pairs = mask.columns(rows);
       const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
       if (columns.count() > 0) {
-        t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
-                             stride);
+        if (has_few_queries(setup_, p.entry))
+          multiply_few(part_of(p.k, keys.begin + rows.begin), rows.count(), count, stride, t);
+        else
+          t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
+                               stride);
         t.dout_transposed.times(t.v, first / group_, rows.count(), columns.begin, columns.end, t.gradients,
                                 stride);
         for (std::int64_t j = rows.begin; j < rows.end; ++j) {
@@ -361,6 +377,17 @@ class Backward {
       for (std::int64_t j = rows.begin; j < rows.end; ++j)
         t.ds.put_row(j, t.gradients + (j - rows.begin) * stride, columns.begin, columns.end, count);
     }
+  }
+
+  std::int64_t products_stride() const { return core::round_up(group_, kernels::kDotsKeys); }
+
+  // Products of some keys with few queries, as the forward pass has them, to t.weights.
+  void multiply_few(const kernels::StridedMatrix& k, std::int64_t keys, std::int64_t queries,
+                    std::int64_t stride, Task& t) const {
+    few_.run(t.few, queries, few_.keys(k, keys, t.room), keys, t.products, products_stride(), {});
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t i = 0; i < queries; ++i)
+        t.weights[j * stride + i] = t.products[i * products_stride() + j];
   }
 
   // dk and dv of some keys of a block.
@@ -432,6 +459,7 @@ class Backward {
   const RowWriter *dq_, *dk_, *dv_;
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
+  RowProducts<Real> few_;
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attention/packing.hpp"
+#include "attention/row_products.hpp"
 #include "attention/row_sums.hpp"
 #include "attention/tile_mask.hpp"
 #include "core/checked.hpp"
@@ -28,18 +29,16 @@ namespace ejk::attn {
 
 namespace {
 
-// The most rows that are read from memory about as fast as they are computed with; keys of a task, much more
-// than what is merged of them, and so few that all threads have some; and of a step, of which keys and values,
-// and the next keys, stay in a second-level cache.
-constexpr std::int64_t kMostRows = 32, kRun = 1024, kStep = 128;
-constexpr std::int64_t kWhole = 16;  // elements: rows are whole cache lines
+// Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step,
+// of which keys and values, and the next keys, stay in a second-level cache.
+constexpr std::int64_t kRun = 1024, kStep = 128;
 constexpr std::int64_t kSpare = 64;  // that whole vectors may read
 
 std::int64_t runs_of(std::int64_t keys) { return std::max<std::int64_t>(1, core::ceil_div(keys, kRun)); }
 
 // Value, largest score and total of a row, of a run.
 std::int64_t part_stride(const CheckedArguments& setup) {
-  return core::round_up(setup.shape.value_size + 2, kWhole);
+  return core::round_up(setup.shape.value_size + 2, kWholeRow);
 }
 
 std::int64_t bounded(double bytes) {
@@ -59,7 +58,7 @@ class FewQueries {
         gemm_(gemm_of<Real>()),
         step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
         weight_stride_(gemm_.a_stride / kSize),
-        head_stride_(core::round_up(setup.shape.head_size, kWhole)),
+        products_(setup),
         columns_(core::round_up(setup.shape.value_size, gemm_.nr)) {
     std::int64_t parts = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
@@ -157,32 +156,20 @@ class FewQueries {
     }
   }
 
-  // Rows of a matrix with their elements side by side, `columns` of them (0 behind the matrix's own); in
-  // `room`, where they do not lie so.
-  kernels::StridedMatrix side_by_side(const kernels::StridedMatrix& from, std::int64_t rows,
-                                      std::int64_t size, std::int64_t columns, Real* room) const {
-    if (from.column_stride == size_of(from.dtype) && size == columns) return from;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      load_row(from, r, 0, size, room + r * columns);
-      std::fill(room + r * columns + size, room + (r + 1) * columns, Real{0});
-    }
-    return {room, setup_.shape.arithmetic, columns * kSize, kSize};
-  }
-
   // What rows, query by query of head by head, add up over keys; in this thread's memory.
   RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys) const {
     const std::int64_t of_head = queries.count(), rows = std::ssize(heads) * of_head;
     const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(step_, keys.count());
     ScratchLayout memory;
-    const std::int64_t q_at = memory.add(rows * head_stride_ * kSize),
+    const std::int64_t q_at = memory.add(rows * products_.stride() * kSize),
                        k_at = memory.add(most_keys * head_size * kSize),
                        v_at = memory.add(most_keys * columns_ * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
                        bias_at = memory.add((step_ + kSpare) * kSize),
                        added_at = memory.add(rows * columns_ * kSize);
     RowSums<Real> sums{};
-    sums.stride = core::round_up(size, kWhole);
+    sums.stride = core::round_up(size, kWholeRow);
     const std::int64_t sums_at = memory.add(rows * sums.stride * kSize), most_at = memory.add(rows * kSize),
                        total_at = memory.add(rows * kSize);
     memory.take();
@@ -194,10 +181,9 @@ class FewQueries {
     auto* const weights = memory.at<Real>(weights_at);
     auto* const bias = memory.at<Real>(bias_at);
     auto* const added = memory.at<Real>(added_at);
-    std::fill_n(q, rows * head_stride_, Real{0});
-    for (std::int64_t r = 0; r < rows; ++r)
-      load_row(heads[static_cast<std::size_t>(r / of_head)].q, queries.begin + r % of_head, 0, head_size,
-               q + r * head_stride_);
+    for (std::int64_t h = 0; h < std::ssize(heads); ++h)
+      products_.take_queries(heads[static_cast<std::size_t>(h)].q, queries.begin, of_head,
+                             q + h * of_head * products_.stride());
 
     // All heads share one mask, or each has its own.
     thread_local std::vector<TileMask> masks;
@@ -212,7 +198,7 @@ class FewQueries {
     };
 
     const Problem& any = heads.front();
-    bool has_pairs[kMostRows], has_weight[kMostRows];
+    bool has_pairs[kMostFewRows], has_weight[kMostFewRows];
     for (Positions step{keys.begin, 0}; step.begin < keys.end; step.begin = step.end) {
       step.end = std::min(step.begin + step_, keys.end);
       bool is_empty = true;
@@ -224,15 +210,15 @@ class FewQueries {
         is_empty = is_empty && !has;
       }
       if (is_empty) continue;
-      const kernels::StridedMatrix k = side_by_side(part_of(any.k, step.begin), step.count(), head_size,
-                                                    head_size, memory.at<Real>(k_at)),
+      const kernels::StridedMatrix k = products_.keys(part_of(any.k, step.begin), step.count(),
+                                                      memory.at<Real>(k_at)),
                                    v = part_of(any.v, step.begin);
       kernels::Ahead next{v.data, step.count(), size * size_of(v.dtype), v.row_stride};
       each_run(
           rows, [&](std::int64_t r) { return has_pairs[r]; },
           [&](std::int64_t begin, std::int64_t end) {
-            dots(q + begin * head_stride_, end - begin, k, step.count(), weights + begin * weight_stride_,
-                 next);
+            products_.run(q + begin * products_.stride(), end - begin, k, step.count(),
+                          weights + begin * weight_stride_, weight_stride_, next);
             next.rows = 0;
           });
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -249,7 +235,7 @@ class FewQueries {
       const auto has = [&](std::int64_t r) { return has_weight[r]; };
       const auto add_values = [&](const kernels::StridedMatrix& values, const void* ahead) {
         const kernels::StridedMatrix side =
-            side_by_side(values, step.count(), size, columns_, memory.at<Real>(v_at));
+            side_by_side(setup_, values, step.count(), size, columns_, memory.at<Real>(v_at));
         each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
           weigh_values(weights + begin * weight_stride_, end - begin, side, step.count(),
                        added + begin * columns_, ahead);
@@ -285,15 +271,6 @@ class FewQueries {
     return sums;
   }
 
-  void dots(const Real* q, std::int64_t rows, const kernels::StridedMatrix& k, std::int64_t keys, Real* out,
-            const kernels::Ahead& next) const {
-    const kernels::Products& products = kernels::active().products;
-    if constexpr (sizeof(Real) == 8)
-      products.dots_f64(q, head_stride_, rows, k, keys, setup_.shape.head_size, out, weight_stride_, next);
-    else
-      products.dots_f32(q, head_stride_, rows, k, keys, setup_.shape.head_size, out, weight_stride_, next);
-  }
-
   // out = weights · values; `ahead` is asked for, rows that lie as those of the values do.
   void weigh_values(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const void* ahead) const {
@@ -318,7 +295,9 @@ class FewQueries {
   const RowWriter& out_;
   Real* lse_;
   const kernels::Gemm& gemm_;  // of weights and values
-  std::int64_t step_, weight_stride_, head_stride_, columns_;
+  std::int64_t step_, weight_stride_;
+  RowProducts<Real> products_;
+  std::int64_t columns_;
   std::vector<std::int64_t> first_task_{0};  // of each entry, and at last all
   std::vector<std::int64_t> first_part_;     // of each entry, in parts_
   std::vector<Real> parts_;                  // what rows have of a run, run by run of an entry
@@ -342,14 +321,14 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 }  // namespace
 
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
-  return setup.q_length(entry) * setup.group() <= kMostRows;
+  return setup.q_length(entry) * setup.group() <= kMostFewRows;
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   constexpr std::int64_t kMostStride = 272, kMostColumns = 48;  // of weights; what values are padded to
-  const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.group());
+  const std::int64_t rows = std::min(kMostFewRows, setup.longest_queries() * setup.group());
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
-  const std::int64_t head_size = core::round_up(setup.shape.head_size, kWhole),
+  const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
                      size = core::round_up(setup.shape.value_size, kMostColumns);
   const double elements =
       static_cast<double>(rows) * static_cast<double>(head_size + 2 * size + kMostStride + 2) +

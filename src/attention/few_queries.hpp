@@ -9,6 +9,10 @@
 
 namespace ejk::attn {
 
+/// The most rows, queries of all query heads of a key/value head, that are read from memory about as fast as
+/// they are computed with.
+inline constexpr std::int64_t kMostFewRows = 32;
+
 /// The query heads of a key/value head have so few queries together that keys and values are best read where
 /// they lie, by all of them at once. Shapes alone decide it.
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry);

@@ -45,7 +45,7 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
   const double packed = elements * static_cast<double>(size_of(s.shape.arithmetic));
-  return bounded(std::max(packed, static_cast<double>(few_queries_thread_bytes(s))) *
+  return bounded((packed + static_cast<double>(few_queries_thread_bytes(s))) *
                  static_cast<double>(threads()));
 }
 

@@ -10,6 +10,19 @@ typename U::Vec all_of(typename U::Sum x) {
   return U::spread_a(reinterpret_cast<const char*>(&x));
 }
 
+// A constant of a loop. Where there are 16 registers it may come from memory each time, as a factor of an
+// instruction; all_of's would be spread anew.
+template <class U>
+typename U::Vec constant(typename U::Sum x) {
+  if constexpr (sizeof(typename U::Vec) == kLine) {
+    return all_of<U>(x);
+  } else {
+    typename U::Vec v;
+    for (int i = 0; i < U::kLanes; ++i) v[i] = x;
+    return v;
+  }
+}
+
 template <class U>
 constexpr typename U::Sum kNever = -__builtin_huge_val();
 
@@ -59,28 +72,35 @@ Power<U> power(typename U::Vec x) {
   using Real = typename U::Sum;
   using E = ExpOf<Real>;
   constexpr int kTerms = sizeof(E::kQ) / sizeof(Real);
-  const Vec shifted = x * all_of<U>(Real(1.44269504088896340736)) + all_of<U>(E::kRound);
-  const Vec n = shifted - all_of<U>(E::kRound);
-  const Vec r = (x - n * all_of<U>(E::kLn2)) - n * all_of<U>(E::kLn2Rest);
-  Vec q = all_of<U>(E::kQ[kTerms - 1]);
+  const Vec shifted = x * constant<U>(Real(1.44269504088896340736)) + constant<U>(E::kRound);
+  const Vec n = shifted - constant<U>(E::kRound);
+  const Vec r = (x - n * constant<U>(E::kLn2)) - n * constant<U>(E::kLn2Rest);
+  Vec q = constant<U>(E::kQ[kTerms - 1]);
 #pragma GCC unroll 16
-  for (int i = kTerms - 2; i >= 0; --i) q = q * r + all_of<U>(E::kQ[i]);
+  for (int i = kTerms - 2; i >= 0; --i) q = q * r + constant<U>(E::kQ[i]);
   return {bits_as<Vec>(bits_as<Bits<U>>(shifted) << E::kShift), q * r * r + r};
 }
 
-// For x ≤ 0 or NaN.
+// x, 0 in the lanes of `none`.
+template <class U>
+typename U::Vec zero_where(Bits<U> none, typename U::Vec x) {
+  // Vectors of 64 bytes have masks; of others a blend costs two to three times what an "and" does.
+  if constexpr (sizeof x == kLine)
+    return none ? U::zero() : x;
+  else
+    return bits_as<typename U::Vec>(bits_as<Bits<U>>(x) & ~none);
+}
+
+// For x ≤ 0 or NaN. What power() makes of an x below the lowest does not matter.
 template <class U>
 typename U::Vec exp_below(typename U::Vec x) {
-  const auto lowest = all_of<U>(ExpOf<typename U::Sum>::kLowest);
-  const Power<U> p = power<U>(x < lowest ? lowest : x);
-  const typename U::Vec e = p.two_n * p.fraction + p.two_n;
-  return x < lowest ? U::zero() : e;
+  const Power<U> p = power<U>(x);
+  return zero_where<U>(x < constant<U>(ExpOf<typename U::Sum>::kLowest), p.two_n * p.fraction + p.two_n);
 }
 
 template <class U>
 typename U::Vec exp_any(typename U::Vec x) {
-  const auto highest = all_of<U>(ExpOf<typename U::Sum>::kHighest);
-  return x > highest ? all_of<U>(-kNever<U>) : exp_below<U>(x > highest ? highest : x);
+  return x > constant<U>(ExpOf<typename U::Sum>::kHighest) ? constant<U>(-kNever<U>) : exp_below<U>(x);
 }
 
 // By e = exp(−2|x|): (1 − e) / (1 + e), of which 1 − e keeps the digits of a small x, and 4 e / (1 + e)².
@@ -190,8 +210,8 @@ void gradients(const typename U::Sum* s, const typename U::Sum* dp, std::int64_t
     Vec g = w * (U::load(dp + j) - U::load(delta + j)) * factor;
     if (slope != nullptr) g = g * U::load(slope + j);
     const Bits<U> none = (score == never) | (of == never);
-    U::store(weight + j, none ? U::zero() : w);
-    U::store(gradient + j, none ? U::zero() : g);
+    U::store(weight + j, zero_where<U>(none, w));
+    U::store(gradient + j, zero_where<U>(none, g));
   }
 }
 

@@ -250,6 +250,7 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
                   .kc = 512,
                   .a_stride = 1088,
                   .unit = 4,
+                  .together = 1,
                   .direct_rows = 0,
                   .direct_k = 0,
                   .enter = nullptr,
