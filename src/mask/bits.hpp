@@ -1,7 +1,7 @@
 // Rectangles of truth values as bits: the form in which masks are evaluated, composed, compared and kept.
 //
 // Row r begins at word r · row_words; column c is bit c % 64 of word c / 64 in its row; bits behind the last
-// column are 0.
+// column are 0 in its word. A row may have more words than its columns take: what is in those does not matter.
 #pragma once
 
 #include <algorithm>
@@ -95,13 +95,23 @@ class BitBuffer {
  public:
   /// Room for rows × columns; the contents are left as they were.
   BitRows rows(std::int64_t row_count, std::int64_t columns) {
-    const std::int64_t row_words = words_for(columns);
+    return rows(row_count, columns, words_for(columns));
+  }
+  /// The same with rows an odd number of cache lines apart: what lies below one another does not meet in one set
+  /// of a cache when columns are gathered.
+  BitRows rows_for_gather(std::int64_t row_count, std::int64_t columns) {
+    constexpr std::int64_t kLine = 8;  // words
+    const std::int64_t lines = (words_for(columns) + kLine - 1) / kLine;
+    return rows(row_count, columns, (lines | 1) * kLine);
+  }
+
+ private:
+  BitRows rows(std::int64_t row_count, std::int64_t columns, std::int64_t row_words) {
     if (static_cast<std::int64_t>(words_.size()) < row_count * row_words)
       words_.resize(static_cast<std::size_t>(row_count * row_words));
     return {words_.data(), row_words, row_count, columns};
   }
 
- private:
   std::vector<Word> words_;
 };
 

@@ -57,10 +57,11 @@ class NotMask final : public MaskNode {
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
     const Word tail = mask::low_bits((out.columns - 1) % 64 + 1);
+    const std::int64_t words = mask::words_for(out.columns);
     for (std::int64_t r = 0; r < out.rows; ++r) {
       Word* row = out.row(r);
-      for (std::int64_t w = 0; w < out.row_words; ++w) row[w] = ~row[w];
-      row[out.row_words - 1] &= tail;
+      for (std::int64_t w = 0; w < words; ++w) row[w] = ~row[w];
+      row[words - 1] &= tail;
     }
   }
 
@@ -135,9 +136,12 @@ class JoinMask final : public MaskNode {
     mask::BitBuffer buffer;
     const BitRows other = buffer.rows(out.rows, out.columns);
     b_.node().fill(where, other);
-    const std::int64_t words = out.rows * out.row_words;
-    for (std::int64_t w = 0; w < words; ++w)
-      out.words[w] = join == Join::both ? out.words[w] & other.words[w] : out.words[w] | other.words[w];
+    for (std::int64_t r = 0; r < out.rows; ++r) {
+      Word* const row = out.row(r);
+      const Word* const with = other.row(r);
+      for (std::int64_t w = 0; w < other.row_words; ++w)
+        row[w] = join == Join::both ? row[w] & with[w] : row[w] | with[w];
+    }
   }
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override {

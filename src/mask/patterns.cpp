@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "core/text.hpp"
@@ -79,20 +80,43 @@ Word* PatternTable::room_for_pattern() {
   return std::exchange(free_, free_ + pattern_words());
 }
 
+namespace {
+
+std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+
+}  // namespace
+
 std::optional<std::int32_t> PatternTable::find(std::uint64_t hash, const Word* pattern) const {
+  if (index_.empty()) return std::nullopt;
   const auto bytes = static_cast<std::size_t>(pattern_words()) * sizeof(Word);
-  const auto [begin, end] = index_.equal_range(hash);
-  for (auto it = begin; it != end; ++it)
-    if (std::memcmp(entries_[static_cast<std::size_t>(it->second)].bits, pattern, bytes) == 0)
-      return it->second;
+  const std::size_t mask = index_.size() - 1;
+  for (std::size_t at = hash & mask; index_[at].slot != kNoSlot; at = (at + 1) & mask) {
+    if (index_[at].tag != tag_of(hash)) continue;
+    const Entry& e = entries_[static_cast<std::size_t>(index_[at].slot)];
+    if (e.hash == hash && std::memcmp(e.bits, pattern, bytes) == 0) return index_[at].slot;
+  }
   return std::nullopt;
 }
 
+void PatternTable::place(std::uint64_t hash, std::int32_t slot) {
+  const std::size_t mask = index_.size() - 1;
+  std::size_t at = hash & mask;
+  while (index_[at].slot != kNoSlot) at = (at + 1) & mask;
+  index_[at] = {tag_of(hash), slot};
+}
+
 std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
+  constexpr std::size_t kFirstPlaces = 64;
   if (size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
   const auto slot = static_cast<std::int32_t>(size());
   entries_.push_back({kept, hash, kNoId});
-  index_.emplace(hash, slot);
+  if (2 * entries_.size() <= index_.size()) {
+    place(hash, slot);
+    return slot;
+  }
+  // At most half full, so that what is not there is seen soon.
+  index_.assign(std::max(kFirstPlaces, 2 * index_.size()), Place{});
+  for (std::int32_t s = 0; s <= slot; ++s) place(entries_[static_cast<std::size_t>(s)].hash, s);
   return slot;
 }
 
@@ -107,13 +131,19 @@ std::int32_t PatternTable::find_or_add(const Word* pattern) {
 }
 
 std::vector<std::int32_t> PatternTable::join(PatternTable part) {
-  std::vector<std::int32_t> slots;
-  slots.reserve(part.entries_.size());
-  for (const Entry& e : part.entries_) {
-    const auto slot = find(e.hash, e.bits);
-    slots.push_back(slot ? *slot : enter(e.hash, e.bits));
-  }
+  std::vector<std::int32_t> slots(part.entries_.size());
   std::move(part.chunks_.begin(), part.chunks_.end(), std::back_inserter(chunks_));
+  if (entries_.empty()) {
+    entries_ = std::move(part.entries_);
+    index_ = std::move(part.index_);
+    std::iota(slots.begin(), slots.end(), 0);
+    return slots;
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const Entry& e = part.entries_[i];
+    const auto slot = find(e.hash, e.bits);
+    slots[i] = slot ? *slot : enter(e.hash, e.bits);
+  }
   return slots;
 }
 

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -62,15 +61,20 @@ class PatternTable {
   }
 
  private:
-  static constexpr std::int32_t kNoId = -1;
+  static constexpr std::int32_t kNoId = -1, kNoSlot = -1;
   struct Entry {
     const Word* bits;
     std::uint64_t hash;
     std::int32_t id;
   };
+  struct Place {
+    std::uint32_t tag = 0;  // of the hash what its place does not say
+    std::int32_t slot = kNoSlot;
+  };
 
   std::optional<std::int32_t> find(std::uint64_t hash, const Word* pattern) const;
   std::int32_t enter(std::uint64_t hash, const Word* kept);
+  void place(std::uint64_t hash, std::int32_t slot);
   Word* room_for_pattern();
 
   BlockShape block_;
@@ -82,9 +86,9 @@ class PatternTable {
   std::vector<Array> chunks_;            // the bits lie here
   Word* free_ = nullptr;                 // where the last chunk of our own is not filled yet
   std::int64_t free_words_ = 0;
-  std::vector<Entry> entries_;                                  // by slot
-  std::unordered_multimap<std::uint64_t, std::int32_t> index_;  // hash to slot
-  std::vector<std::int32_t> slot_of_;                           // by id
+  std::vector<Entry> entries_;         // by slot
+  std::vector<Place> index_;           // by hash, and from there on the next free one
+  std::vector<std::int32_t> slot_of_;  // by id
 };
 
 /// The axes of a partial block as it is read: (q, kv), or (kv, q) for dkv, which transposes it.

@@ -142,7 +142,7 @@ void Scanner::look(Part& part, std::int64_t i) {
   const auto fill = [&](std::int64_t j, std::int64_t end) {
     const Rectangle where{queries_of_row.begin, queries_of_row.end, j * block_.kv,
                           std::min(end * block_.kv, mask_.kv_length())};
-    const BitRows panel = part.panel.rows(where.rows(), where.columns());
+    const BitRows panel = part.panel.rows_for_gather(where.rows(), where.columns());
     node_.fill(where, panel);
     return panel;
   };
@@ -225,12 +225,23 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
   return BlockState::partial;
 }
 
-// Notes which queries of a partial block have a key to see.
+// Notes which queries of a partial block have a key to see: 64 of them, a word of rows_seen, at a time.
 void Scanner::mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    Word any = 0;
-    for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
-    part.rows_seen[static_cast<std::size_t>((q + r) / 64)] |= static_cast<Word>(any != 0) << ((q + r) % 64);
+  for (std::int64_t r = 0; r < rows;) {
+    const std::int64_t first = (q + r) % 64, end = std::min(rows, r + 64 - first);
+    Word& seen = part.rows_seen[static_cast<std::size_t>((q + r) / 64)];
+    const Word all = low_bits(end - r) << first;
+    if ((seen & all) == all) {  // by the blocks before
+      r = end;
+      continue;
+    }
+    Word found = 0;
+    for (std::int64_t bit = first; r < end; ++r, ++bit) {
+      Word any = 0;
+      for (std::int64_t w = 0; w < row_words_; ++w) any |= bits[r * row_words_ + w];
+      found |= static_cast<Word>(any != 0) << bit;
+    }
+    seen |= found;
   }
 }
 
@@ -359,7 +370,8 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   // A panel of bits and as much for an operand of a composed mask, one block, a bit for each query and each
   // key, a byte for each column of blocks, the counts.
   const auto part = [&](std::int64_t panel) {
-    return 8 * (2 * panel + *one + words_for(q_length) + words_for(kv_length) + 2) +
+    return 8 * (2 * panel + 16 * std::min(block.q, q_length) + *one + words_for(q_length) +
+                words_for(kv_length) + 2) +
            core::ceil_div(kv_length, block.kv) + cells;
   };
   const auto any_order = core::checked_mul(part(std::min(*row, std::max(kPanelWords, *one))), threads());
