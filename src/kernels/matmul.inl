@@ -395,7 +395,9 @@ void pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void*
 
 // A panel of B that takes half of a first-level cache of 32 KiB stays there for some tiles of rows, which come
 // from the second level: that is less to be read than the panel itself anew for every tile, and B may be larger
-// than the second level. A wider panel does not fit beside A, and goes through one tile of rows after the other.
+// than the second level. (AVX2 on a Xeon core with 2 MiB of it: B of 1 MiB 0.5 % slower than with one tile, of
+// 8 MiB 9 % faster, of 16 MiB 23 %; 4 tiles are worse there, 12 no better.) A wider panel does not fit beside A,
+// and goes through one tile of rows after the other.
 template <class U, int NV>
 constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
 
