@@ -14,12 +14,14 @@
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
 
+// NOLINTBEGIN(readability-identifier-naming): libFuzzer's names
 extern "C" {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed);
 /// libFuzzer's own mutator, or that of the replaying program.
 std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace ejk::fuzz {
 

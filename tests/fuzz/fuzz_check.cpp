@@ -43,6 +43,9 @@ class Input {
     }
     return std::shared_ptr<const ArraySource>(make_source(std::move(array)));
   }
+  IntegerArray take_some(std::int64_t n, std::int64_t columns = 0) {
+    return take(static_cast<std::size_t>(n), columns);
+  }
   IntegerArray take_rest(std::int64_t columns = 0) { return take(elements_left(), columns); }
 
   // A block table, a row of it, ...: a table of small numbers.
@@ -90,13 +93,13 @@ Findings check(Input in) {
       return check_cu_seqlens(in.take_rest(), {in.claim(3), in.claim(4), in.head(5)}, options);
     case 1: {
       SegmentIdsClaims claims;
-      if (in.head(3) % 4 == 1) claims.cu_seqlens = in.take(columns);
+      if (in.head(3) % 4 == 1) claims.cu_seqlens = in.take_some(columns);
       if (in.head(3) % 8 >= 4) claims.convention = Convention::ejkernel;
       return check_segment_ids(in.take_rest(in.head(3) % 4 == 2 ? columns : 0), claims, options);
     }
     case 2: {
       PositionIdsClaims claims;
-      if (in.head(3) % 4 == 1) claims.cu_seqlens = in.take(columns);
+      if (in.head(3) % 4 == 1) claims.cu_seqlens = in.take_some(columns);
       claims.padding = in.claim(4);
       return check_position_ids(in.take_rest(in.head(3) % 4 == 2 ? columns : 0), claims, options);
     }
@@ -107,7 +110,7 @@ Findings check(Input in) {
     case 5:
       return check_indices(in.take_rest(columns), {in.claim(3), in.head(4) % 2 != 0, in.claim(5)}, options);
     case 6: {
-      const IntegerArray lengths = in.take(1 + in.head(5) % 4);
+      const IntegerArray lengths = in.take_some(1 + in.head(5) % 4);
       return check_block_table(in.take_rest(columns), lengths, {in.head(3), in.claim(4), in.claim(5)},
                                options);
     }
@@ -115,11 +118,11 @@ Findings check(Input in) {
       GroupMetadataClaims claims;
       claims.tm = in.claim(3);
       claims.m = in.claim(4);
-      if (in.head(5) % 2 != 0) claims.group_sizes = in.take(columns);
-      if (in.head(5) % 16 == 2) claims.topk_ids = in.take(columns, 2), claims.experts = columns;
+      if (in.head(5) % 2 != 0) claims.group_sizes = in.take_some(columns);
+      if (in.head(5) % 16 == 2) claims.topk_ids = in.take_some(columns, 2), claims.experts = columns;
       GroupMetadataArrays arrays;
-      arrays.group_offsets = in.take(columns + 1);
-      arrays.num_tiles = in.take(1);
+      arrays.group_offsets = in.take_some(columns + 1);
+      arrays.num_tiles = in.take_some(1);
       const std::size_t tiles = in.elements_left() / 2;
       arrays.group_ids = in.take(tiles);
       arrays.m_tile_ids = in.take(tiles);
