@@ -378,8 +378,8 @@ void check_nothing_else_is_read() {
 // contraction, with and without an existing result that is added.
 void check_threads() {
   std::mt19937_64 engine(5);
-  const Sizes sizes{160, 3, 0, 500, 27};
-  constexpr std::int64_t kRows = 700, kLength = 1030, kColumns = 300;
+  const Sizes sizes{160, 3, 0, 300, 27};
+  constexpr std::int64_t kRows = 500, kLength = 530, kColumns = 300;
   for (const DType dtype : plain::kFloats) {
     const Array lhs = plain::random(dtype, {kRows, kLength}, engine),
                 rhs = plain::random(dtype, {5, kLength, kColumns}, engine),
