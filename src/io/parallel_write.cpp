@@ -1,7 +1,7 @@
 // Every thread makes pieces of its own and writes them to their places. A piece is what a second-level cache
-// holds, and begins at a multiple of its size in the file, whatever stands before the elements: the system then keeps
-// it in one run of pages, which it gets and fills in half the time of pieces that lie across one another's pages.
-// Cost: each element is made and written once.
+// holds, and begins at a multiple of its size in the file, whatever stands before the elements: the system then
+// keeps it in one run of pages, which it gets and fills in half the time of pieces that lie across one
+// another's pages. Cost: each element is made and written once.
 // tests: tests/io/test_parallel_write.cpp
 #include "io/parallel_write.hpp"
 

@@ -1,6 +1,6 @@
-// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking. Each is made in the
-// type that it is to have, and in forward without its empty blocks: memory that is touched for the first time costs
-// more than all else here. Cost: two passes over the blocks, in parallel.
+// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking. Each is made in
+// the type that it is to have, and in forward without its empty blocks: memory that is touched for the first
+// time costs more than all else here. Cost: two passes over the blocks, in parallel.
 //
 // tests: tests/mask/test_mask_info.cpp
 #include "mask/layout.hpp"

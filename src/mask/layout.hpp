@@ -37,13 +37,13 @@ struct IndexArrays {
   Array block_mask;
 };
 
-/// Step 6: `left_out`, the empty blocks of each row (forward) or column (dkv) of blocks have no place; the states of
-/// all rows are then the same.
+/// Step 6: `left_out`, the empty blocks of each row (forward) or column (dkv) of blocks have no place; the
+/// states of all rows are then the same.
 enum class Empty { kept, left_out };
 
-/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in each slab,
-/// each in the type that `dtype_of` gives for its largest value (int8, int16 or int32). The pattern ids in `rows` are
-/// all those below `patterns`.
+/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in
+/// each slab, each in the type that `dtype_of` gives for its largest value (int8, int16 or int32). The pattern
+/// ids in `rows` are all those below `patterns`.
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 

@@ -1,7 +1,7 @@
 // A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
 // stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
-// opened, where it is short, and else when a chunk is missing. One thread alone knows the library, finds chunks
-// and reads them; what it has read others decode, while it goes on.
+// opened, where it is short, and else when a chunk is missing. One thread alone knows the library, finds
+// chunks and reads them; what it has read others decode, while it goes on.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 
@@ -265,8 +265,8 @@ struct Hdf5Chunks::Part {
   std::int64_t from = 0, to = 0;
 };
 
-// The chunks of a box that are on their way: read, and being decoded. An error is that of the first chunk, whoever
-// decodes which one.
+// The chunks of a box that are on their way: read, and being decoded. An error is that of the first chunk,
+// whoever decodes which one.
 class Hdf5Chunks::Decoding {
  public:
   Decoding(Hdf5Chunks& chunks, const Shape& count, std::byte* out)

@@ -1,6 +1,6 @@
 // A dataset's chunks: the index of chunks and what is stored are checked against each other, the filters
-// undone here, by several threads, the last row of chunks kept. Reading costs one look-up and one read for each
-// chunk.
+// undone here, by several threads, the last row of chunks kept. Reading costs one look-up and one read for
+// each chunk.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
