@@ -16,8 +16,9 @@
 
 #include "core/checked.hpp"
 #include "core/named.hpp"
-#include "core/parallel.hpp"
 #include "core/text.hpp"
+#include "ejk/threads.hpp"
+#include "io/parallel_write.hpp"
 
 namespace ejk::io {
 
@@ -292,49 +293,6 @@ void write_npy(const ArraySource& source, const Sink& sink) {
   stream_elements(source, sink, npy_header(source.dtype(), source.shape()));
 }
 
-namespace {
-
-// Every thread makes pieces of its own and writes them to their places. A piece is what a second-level cache
-// holds, and begins at a multiple of its size in the file, whatever the header's: the system then keeps it in
-// one run of pages, which it gets and fills in half the time of pieces that lie across one another's pages.
-void write_in_parallel(const ArraySource& source, AtomicFile& file) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
-  const std::string header = npy_header(source.dtype(), source.shape());
-  const auto before = static_cast<std::int64_t>(header.size());
-  const std::int64_t size = size_of(source.dtype()), total = byte_count(source.shape(), source.dtype());
-  const std::int64_t pieces = core::ceil_div(before + total, kPiece);
-  const auto work = static_cast<double>(before + total);
-  // The bytes of elements in piece i.
-  const auto begin_of = [&](std::int64_t i) {
-    return std::clamp<std::int64_t>(i * kPiece - before, 0, total);
-  };
-  const auto& view = source.mapped();
-  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
-    write_all(file.fd(), header.data(), before, file.name());
-    core::parallel_for(pieces, work, [&](std::int64_t i) {
-      const std::int64_t begin = begin_of(i), n = begin_of(i + 1) - begin;
-      write_all_at(file.fd(), view->data + begin, n, before + begin, file.name());
-      source.release(view->data + begin, n);
-    });
-    return;
-  }
-  const auto buffer_of_thread = [] { return Array(DType::uint8, {kPiece}); };
-  const auto write_piece = [&](Array& buffer, std::int64_t i) {
-    std::byte* to = buffer.data();
-    if (i == 0) to = std::copy_n(reinterpret_cast<const std::byte*>(header.data()), before, to);
-    core::for_each_box(source.shape(), begin_of(i) / size, begin_of(i + 1) / size,
-                       [&](const Shape& start, const Shape& count) {
-                         source.read(start, count, to);
-                         to += element_count(count) * size;
-                       });
-    write_all_at(file.fd(), buffer.data(), to - buffer.data(), i * kPiece, file.name());
-  };
-  core::parallel_reduce(pieces, core::threads_for(pieces, work), buffer_of_thread, write_piece,
-                        [](const Array&) {});
-}
-
-}  // namespace
-
 void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& fill) {
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   file.reserve(bytes);
@@ -345,9 +303,8 @@ void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& 
     fill({file.path(), file.name(), before, false});
     return;
   }
-  constexpr std::int64_t kWorthThreads = std::int64_t{4} << 20;
-  if (file.is_temporary() && source.random_access() && bytes >= kWorthThreads && threads() > 1) {
-    write_in_parallel(source, file);
+  if (file.is_temporary() && threads() > 1 && is_written_in_parallel(source)) {
+    write_in_parallel(source, npy_header(source.dtype(), source.shape()), file.fd(), 0, file.name());
     return;
   }
   write_npy(source, [&](const void* data, std::int64_t n) { file.write(data, n); });

@@ -1,10 +1,12 @@
-// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking, narrowing. Cost: two
-// passes over the blocks, in parallel.
+// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking. Each is made in
+// the type that it is to have, and in forward without its empty blocks: memory that is touched for the first
+// time costs more than all else here. Cost: two passes over the blocks, in parallel.
 //
 // tests: tests/mask/test_mask_info.cpp
 #include "mask/layout.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/parallel.hpp"
 
@@ -33,6 +35,19 @@ std::vector<std::int32_t> carries(const std::vector<std::int32_t>& first_of_line
   return result;
 }
 
+// f(T{}) with the type that an array of indices has.
+template <class F>
+void with_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::int8:
+      return f(std::int8_t{});
+    case DType::int16:
+      return f(std::int16_t{});
+    default:
+      return f(std::int32_t{});
+  }
+}
+
 struct Slab {
   const Layout& layout;
   const std::vector<RowGrid>& rows;
@@ -53,12 +68,68 @@ struct Slab {
     const std::int32_t* p = rows[static_cast<std::size_t>(row(l))].patterns;
     return p == nullptr ? nullptr : p + at(l);
   }
-  std::int32_t* target(Array& array, std::int64_t l) const {
-    return reinterpret_cast<std::int32_t*>(array.data()) + row(l) * layout.grid() + at(l);
+  template <class T>
+  T* target(Array& array, std::int64_t l) const {
+    return reinterpret_cast<T*>(array.data()) + row(l) * layout.grid() + at(l);
   }
 };
 
-void fill_forward(const Slab& slab) {
+// Where the non-empty blocks of a grid go. A line is a row (forward) or a column (dkv) of blocks of one query
+// shard; the most blocks that any line of a shard keeps is the shard's extent, the widest extent the new
+// axis.
+struct Shrink {
+  const Layout& layout;
+  const std::uint8_t* states;         // of the first row of the arrays; the others are alike
+  std::vector<std::int64_t> kept;     // blocks a line keeps, by shard and line
+  std::vector<std::int64_t> extents;  // by shard, at least 1
+  std::int64_t widest = 1;
+
+  Shrink(const Layout& l, const std::uint8_t* s) : layout(l), states(s) {
+    kept.resize(static_cast<std::size_t>(layout.q_shards * lines()));
+    extents.assign(static_cast<std::size_t>(layout.q_shards), 1);
+    for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
+      const std::uint8_t* line = states + i * layout.kv_blocks;
+      std::int64_t& extent = extents[static_cast<std::size_t>(i / layout.q_blocks_per_shard())];
+      if (forward()) {
+        const std::int64_t some = layout.kv_blocks - std::count(line, line + layout.kv_blocks, 0);
+        extent = std::max(extent, kept[line_of(i, 0)] = some);
+        continue;
+      }
+      for (std::int64_t j = 0; j < layout.kv_blocks; ++j)
+        if (line[j] != 0) extent = std::max(extent, ++kept[line_of(i, j)]);
+    }
+    widest = *std::max_element(extents.begin(), extents.end());
+  }
+
+  bool forward() const { return layout.direction == Direction::forward; }
+  double work() const { return 2 * static_cast<double>(layout.grid()); }
+  std::int64_t lines() const { return forward() ? layout.q_blocks_per_shard() : layout.kv_blocks; }
+  std::size_t line_of(std::int64_t i, std::int64_t j) const {
+    const std::int64_t per_shard = layout.q_blocks_per_shard();
+    return static_cast<std::size_t>(i / per_shard * lines() + (forward() ? i % per_shard : j));
+  }
+  Shape shape() const {
+    return forward() ? Shape{layout.rows, layout.q_blocks, widest}
+                     : Shape{layout.rows, layout.q_shards * widest, layout.kv_blocks};
+  }
+};
+
+// What fills a shard up to the widest: zeros, or its own last column (row).
+enum class Extend { zeros, last };
+
+// A line of an array, left-aligned without its empty blocks, in row of blocks i.
+template <class T>
+void shrink_line(const Shrink& plan, std::int64_t i, const T* line, Extend extend, T* row) {
+  const std::uint8_t* states = plan.states + i * plan.layout.kv_blocks;
+  std::int64_t n = 0;
+  for (std::int64_t j = 0; j < plan.layout.kv_blocks; ++j)
+    if (states[j] != 0) row[n++] = line[j];
+  const std::int64_t extent = plan.extents[static_cast<std::size_t>(i / plan.layout.q_blocks_per_shard())];
+  if (extend == Extend::last) std::fill(row + extent, row + plan.widest, row[extent - 1]);
+}
+
+// With a plan to shrink there is one row of the arrays for each head, all alike.
+void fill_forward(const Slab& slab, const Shrink* shrink) {
   const std::int64_t width = slab.layout.kv_blocks;
   const bool masks = slab.out.mask_next.size() > 0;
   const auto lines = static_cast<std::size_t>(slab.lines());
@@ -74,22 +145,37 @@ void fill_forward(const Slab& slab) {
   const auto data_carry = carries(first_data), mask_carry = carries(first_mask);
   core::parallel_for(slab.lines(), slab.work(), [&](std::int64_t l) {
     const std::uint8_t* states = slab.states(l);
-    std::int32_t* block = slab.target(slab.out.block_mask, l);
-    std::int32_t* data = slab.target(slab.out.data_next, l);
-    std::int32_t next = data_carry[static_cast<std::size_t>(l)];
-    for (std::int64_t j = width; j-- > 0;) {
-      block[j] = states[j];
-      next = states[j] != 0 ? static_cast<std::int32_t>(j) : next;
-      data[j] = next;
-    }
+    // make(to) makes the line of an array.
+    const auto fill = [&](Array& array, Extend extend, auto&& make) {
+      with_type(array.dtype(), [&]<class T>(T) {
+        if (shrink == nullptr) return make(slab.template target<T>(array, l));
+        std::vector<T> line(static_cast<std::size_t>(width));
+        make(line.data());
+        const std::int64_t i = slab.first_block + slab.local(l);
+        shrink_line(
+            *shrink, i, line.data(), extend,
+            reinterpret_cast<T*>(array.data()) + (slab.row(l) * slab.layout.q_blocks + i) * shrink->widest);
+      });
+    };
+    fill(slab.out.block_mask, Extend::zeros, [&]<class T>(T* to) {
+      for (std::int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(states[j]);
+    });
+    fill(slab.out.data_next, Extend::last, [&]<class T>(T* to) {
+      std::int32_t next = data_carry[static_cast<std::size_t>(l)];
+      for (std::int64_t j = width; j-- > 0;) {
+        next = states[j] != 0 ? static_cast<std::int32_t>(j) : next;
+        to[j] = static_cast<T>(next);
+      }
+    });
     if (!masks) return;
-    const std::int32_t* patterns = slab.patterns(l);
-    std::int32_t* mask = slab.target(slab.out.mask_next, l);
-    next = mask_carry[static_cast<std::size_t>(l)];
-    for (std::int64_t j = width; j-- > 0;) {
-      next = states[j] == kPartial ? patterns[j] : next;
-      mask[j] = next;
-    }
+    fill(slab.out.mask_next, Extend::last, [&]<class T>(T* to) {
+      const std::int32_t* patterns = slab.patterns(l);
+      std::int32_t next = mask_carry[static_cast<std::size_t>(l)];
+      for (std::int64_t j = width; j-- > 0;) {
+        next = states[j] == kPartial ? patterns[j] : next;
+        to[j] = static_cast<T>(next);
+      }
+    });
   });
 }
 
@@ -117,85 +203,40 @@ void fill_dkv(const Slab& slab) {
     const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
     for (std::int64_t l = lines; l-- > 0;) {
       const std::uint8_t* states = slab.states(l);
-      std::int32_t* block = slab.target(slab.out.block_mask, l);
-      std::int32_t* data = slab.target(slab.out.data_next, l);
       const auto here = static_cast<std::int32_t>(slab.local(l));
-      for (std::int64_t j = begin; j < end; ++j) {
-        std::int32_t& next = data_next[static_cast<std::size_t>(j)];
-        block[j] = states[j];
-        next = states[j] != 0 ? here : next;
-        data[j] = next;
-      }
+      const auto fill = [&](Array& array, auto&& make) {
+        with_type(array.dtype(), [&]<class T>(T) { make(slab.template target<T>(array, l)); });
+      };
+      fill(slab.out.block_mask, [&]<class T>(T* to) {
+        for (std::int64_t j = begin; j < end; ++j) to[j] = static_cast<T>(states[j]);
+      });
+      fill(slab.out.data_next, [&]<class T>(T* to) {
+        for (std::int64_t j = begin; j < end; ++j) {
+          std::int32_t& next = data_next[static_cast<std::size_t>(j)];
+          next = states[j] != 0 ? here : next;
+          to[j] = static_cast<T>(next);
+        }
+      });
       if (!masks) continue;
       const std::int32_t* patterns = slab.patterns(l);
-      std::int32_t* mask = slab.target(slab.out.mask_next, l);
-      for (std::int64_t j = begin; j < end; ++j) {
-        std::int32_t& next = mask_next[static_cast<std::size_t>(j)];
-        next = states[j] == kPartial ? patterns[j] : next;
-        mask[j] = next;
-      }
+      fill(slab.out.mask_next, [&]<class T>(T* to) {
+        for (std::int64_t j = begin; j < end; ++j) {
+          std::int32_t& next = mask_next[static_cast<std::size_t>(j)];
+          next = states[j] == kPartial ? patterns[j] : next;
+          to[j] = static_cast<T>(next);
+        }
+      });
     }
   });
 }
 
-std::int32_t* ints(Array& a) { return reinterpret_cast<std::int32_t*>(a.data()); }
-
-// Where the non-empty blocks of a grid go. A line is a row (forward) or a column (dkv) of blocks of one query
-// shard; the most blocks that any line of a shard keeps is the shard's extent, the widest extent the new
-// axis.
-struct Shrink {
-  const Layout& layout;
-  const std::int32_t* states;         // of the first row of the arrays; the others are alike
-  std::vector<std::int64_t> kept;     // blocks a line keeps, by shard and line
-  std::vector<std::int64_t> extents;  // by shard, at least 1
-  std::int64_t widest = 1;
-
-  Shrink(const Layout& l, const std::int32_t* s) : layout(l), states(s) {
-    kept.resize(static_cast<std::size_t>(layout.q_shards * lines()));
-    extents.assign(static_cast<std::size_t>(layout.q_shards), 1);
-    for (std::int64_t i = 0; i < layout.q_blocks; ++i)
-      for (std::int64_t j = 0; j < layout.kv_blocks; ++j)
-        if (states[i * layout.kv_blocks + j] != 0) {
-          std::int64_t& extent = extents[static_cast<std::size_t>(i / layout.q_blocks_per_shard())];
-          extent = std::max(extent, ++kept[line_of(i, j)]);
-        }
-    widest = *std::max_element(extents.begin(), extents.end());
-  }
-
-  bool forward() const { return layout.direction == Direction::forward; }
-  double work() const { return 2 * static_cast<double>(layout.grid()); }
-  std::int64_t lines() const { return forward() ? layout.q_blocks_per_shard() : layout.kv_blocks; }
-  std::size_t line_of(std::int64_t i, std::int64_t j) const {
-    const std::int64_t per_shard = layout.q_blocks_per_shard();
-    return static_cast<std::size_t>(i / per_shard * lines() + (forward() ? i % per_shard : j));
-  }
-  Shape shape() const {
-    return forward() ? Shape{layout.rows, layout.q_blocks, widest}
-                     : Shape{layout.rows, layout.q_shards * widest, layout.kv_blocks};
-  }
-};
-
-// What fills a shard up to the widest: zeros, or its own last column (row).
-enum class Extend { zeros, last };
-
-// Left-aligned in each row of blocks.
-void shrink_forward(const Shrink& plan, const std::int32_t* from, Extend extend, std::int32_t* to) {
-  const std::int64_t width = plan.layout.kv_blocks;
-  core::parallel_for(plan.layout.q_blocks, plan.work(), [&](std::int64_t i) {
-    const std::int64_t extent = plan.extents[static_cast<std::size_t>(i / plan.layout.q_blocks_per_shard())];
-    std::int32_t* row = to + i * plan.widest;
-    for (std::int64_t j = 0, n = 0; j < width; ++j)
-      if (plan.states[i * width + j] != 0) row[n++] = from[i * width + j];
-    if (extend == Extend::last) std::fill(row + extent, row + plan.widest, row[extent - 1]);
-  });
-}
-
 // Bottom-aligned in each column of blocks, within the extent of the shard.
-void shrink_dkv(const Shrink& plan, const std::int32_t* from, Extend extend, std::int32_t* to) {
+template <class T>
+void shrink_dkv(const Shrink& plan, const T* from, Extend extend, T* to) {
   const std::int64_t width = plan.layout.kv_blocks, per_shard = plan.layout.q_blocks_per_shard();
   core::parallel_for(plan.layout.q_shards, plan.work(), [&](std::int64_t shard) {
     const std::int64_t extent = plan.extents[static_cast<std::size_t>(shard)];
-    std::int32_t* top = to + shard * plan.widest * width;
+    T* top = to + shard * plan.widest * width;
     std::vector<std::int64_t> place(static_cast<std::size_t>(width));
     for (std::int64_t j = 0; j < width; ++j)
       place[static_cast<std::size_t>(j)] = extent - plan.kept[plan.line_of(shard * per_shard, j)];
@@ -209,44 +250,70 @@ void shrink_dkv(const Shrink& plan, const std::int32_t* from, Extend extend, std
   });
 }
 
+// The other rows are like the first one.
+void shrink_dkv(const Shrink& plan, Extend extend, Array& array) {
+  if (array.size() == 0) return;
+  Array fresh(array.dtype(), plan.shape());
+  with_type(array.dtype(), [&]<class T>(T) {
+    for (std::int64_t r = 0; r < plan.layout.rows; ++r)
+      shrink_dkv(plan, reinterpret_cast<const T*>(array.data()) + r * plan.layout.grid(), extend,
+                 reinterpret_cast<T*>(fresh.data()) + r * (fresh.size() / plan.layout.rows));
+  });
+  array = std::move(fresh);
+}
+
+// What data_next holds at the most: the last coordinate of a block that is not empty. Else it holds zeros.
+std::int64_t largest_coordinate(const Layout& layout, const std::vector<RowGrid>& rows) {
+  const std::int64_t width = layout.kv_blocks;
+  std::int64_t largest = 0;
+  for (const RowGrid& row : rows)
+    for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
+      const std::uint8_t* states = row.states + i * width;
+      const std::int64_t here = i % layout.q_blocks_per_shard();
+      if (layout.direction == Direction::dkv) {
+        if (here > largest && std::any_of(states, states + width, [](auto s) { return s != 0; }))
+          largest = here;
+        continue;
+      }
+      for (std::int64_t j = width; j-- > largest + 1;)
+        if (states[j] != 0) largest = j;
+    }
+  return largest;
+}
+
+std::uint8_t largest_state(const Layout& layout, const std::vector<RowGrid>& rows) {
+  std::uint8_t largest = 0;
+  for (const RowGrid& row : rows)
+    largest = std::max(largest, *std::max_element(row.states, row.states + layout.grid()));
+  return largest;
+}
+
 }  // namespace
 
-IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows) {
-  const Shape shape{layout.rows, layout.q_blocks, layout.kv_blocks};
+IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
+                         Empty empty, const std::function<DType(std::int64_t)>& dtype_of) {
+  std::optional<Shrink> shrink;
+  if (empty == Empty::left_out) shrink.emplace(layout, rows.front().states);
+  const bool in_place = shrink && shrink->forward();
+  const Shape shape = in_place ? shrink->shape() : Shape{layout.rows, layout.q_blocks, layout.kv_blocks};
   IndexArrays arrays;
-  arrays.data_next = Array(DType::int32, shape);
-  arrays.block_mask = Array(DType::int32, shape);
-  if (rows.front().patterns != nullptr) arrays.mask_next = Array(DType::int32, shape);
+  arrays.data_next = Array(dtype_of(largest_coordinate(layout, rows)), shape);
+  arrays.block_mask = Array(dtype_of(largest_state(layout, rows)), shape);
+  if (patterns > 0) arrays.mask_next = Array(dtype_of(patterns - 1), shape);
   for (std::int64_t s = 0; s < layout.head_shards; ++s)
     for (std::int64_t t = 0; t < layout.q_shards; ++t) {
       const Slab slab{layout, rows, arrays, s * layout.rows_per_shard(), t * layout.q_blocks_per_shard()};
-      layout.direction == Direction::forward ? fill_forward(slab) : fill_dkv(slab);
+      if (layout.direction == Direction::forward)
+        fill_forward(slab, in_place ? &*shrink : nullptr);
+      else
+        fill_dkv(slab);
     }
+  if (shrink && !in_place) {
+    shrink_dkv(*shrink, Extend::last, arrays.data_next);
+    shrink_dkv(*shrink, Extend::last, arrays.mask_next);
+    shrink_dkv(*shrink, Extend::zeros, arrays.block_mask);
+  }
   return arrays;
-}
-
-IndexArrays shrunk(const Layout& layout, IndexArrays arrays) {
-  const Shrink plan(layout, ints(arrays.block_mask));
-  const auto apply = [&](Array& array, Extend extend) {
-    if (array.size() == 0) return;
-    Array fresh(DType::int32, plan.shape());
-    for (std::int64_t r = 0; r < layout.rows; ++r) {
-      const std::int32_t* from = ints(array) + r * layout.grid();
-      std::int32_t* to = ints(fresh) + r * (fresh.size() / layout.rows);
-      plan.forward() ? shrink_forward(plan, from, extend, to) : shrink_dkv(plan, from, extend, to);
-    }
-    array = std::move(fresh);
-  };
-  apply(arrays.data_next, Extend::last);
-  apply(arrays.mask_next, Extend::last);
-  apply(arrays.block_mask, Extend::zeros);  // last: the plan looks at it
-  return arrays;
-}
-
-std::int64_t largest_value(const Array& array) {
-  std::int32_t largest = 0;
-  for (const std::int32_t v : array.elements<std::int32_t>()) largest = std::max(largest, v);
-  return largest;
 }
 
 DType narrowest(std::int64_t largest) {
@@ -256,7 +323,7 @@ DType narrowest(std::int64_t largest) {
 Array narrowed(Array array, DType dtype) {
   const auto as = [&]<class T>(std::type_identity<T>) {
     Array narrow(dtype, array.shape());
-    const std::int32_t* from = ints(array);
+    const auto* from = reinterpret_cast<const std::int32_t*>(array.data());
     T* to = reinterpret_cast<T*>(narrow.data());
     for (std::int64_t i = 0; i < array.size(); ++i) to[i] = static_cast<T>(from[i]);
     return narrow;

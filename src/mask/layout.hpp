@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "ejk/mask_info.hpp"
@@ -29,28 +30,27 @@ struct RowGrid {
   const std::int32_t* patterns;  // null when there are no partial blocks
 };
 
-/// The three arrays, (rows, height, width) int32, mask_next empty when there are no partial blocks.
+/// The three arrays, (rows, height, width), mask_next empty when there are no partial blocks.
 struct IndexArrays {
   Array data_next;
   Array mask_next;
   Array block_mask;
 };
 
-/// Steps 5 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in each
-/// slab.
-IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows);
+/// Step 6: `left_out`, the empty blocks of each row (forward) or column (dkv) of blocks have no place; the
+/// states of all rows are then the same.
+enum class Empty { kept, left_out };
 
-/// Step 6: leaves out the empty blocks of each row (forward) or column (dkv) of blocks; the same for all
-/// rows.
-IndexArrays shrunk(const Layout& layout, IndexArrays arrays);
+/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in
+/// each slab, each in the type that `dtype_of` gives for its largest value (int8, int16 or int32). The pattern
+/// ids in `rows` are all those below `patterns`.
+IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
+                         Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
 /// The narrowest of int8, int16 and int32 that holds values up to `largest`.
 DType narrowest(std::int64_t largest);
 
 /// An int32 array as int8, int16 or int32.
 Array narrowed(Array array, DType dtype);
-
-/// The largest value of an int32 array, at least 0.
-std::int64_t largest_value(const Array& array);
 
 }  // namespace ejk::mask

@@ -342,6 +342,10 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
   MaskInfo info = begun(plan);
   const std::int64_t patterns = partial_blocks->shape()[0];
 
+  // 7. A computable mask keeps no partial blocks.
+  const bool is_left_to_kernel = plan.is_left_to_kernel(distinct);
+  const std::int64_t kept = is_left_to_kernel ? 0 : patterns;
+
   // 3. Leading rows.
   Layout layout = plan.layout;
   layout.rows = plan.rows(distinct);
@@ -350,17 +354,19 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
     const auto head = static_cast<std::size_t>(r * (plan.head_count() / layout.rows));
     const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
     rows.push_back({reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
-                    patterns > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
+                    kept > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
   }
 
-  // 5. and 6. Look-ahead and shrinking.
-  IndexArrays arrays = index_arrays(layout, rows);
-  info.unshrunk_grid = arrays.block_mask.shape();
-  if (plan.settings.shrink_grid && distinct.masks.size() == 1) arrays = shrunk(layout, std::move(arrays));
+  // 5., 6. and 8. Look-ahead, shrinking and narrowing.
+  const mask::Empty empty =
+      plan.settings.shrink_grid && distinct.masks.size() == 1 ? mask::Empty::left_out : mask::Empty::kept;
+  IndexArrays arrays = index_arrays(layout, rows, kept, empty,
+                                    [&](std::int64_t largest) { return plan.index_dtype(largest); });
+  info.unshrunk_grid = {layout.rows, layout.q_blocks, layout.kv_blocks};
 
   // 7. Computable masks.
   info.distinct_partial_blocks = patterns;
-  if (plan.is_left_to_kernel(distinct)) {
+  if (is_left_to_kernel) {
     info.mask_function = distinct.masks[0];
     info.q_sequence = Array(DType::int32, {plan.q_length()});
     const auto sequence = info.q_sequence->elements<std::int32_t>();
@@ -369,14 +375,9 @@ MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::v
     info.partial_mask_blocks = std::move(partial_blocks);
   }
 
-  // 8. Narrowing.
-  const auto narrow = [&](Array array) {
-    const DType dtype = plan.index_dtype(mask::largest_value(array));
-    return mask::narrowed(std::move(array), dtype);
-  };
-  info.data_next = narrow(std::move(arrays.data_next));
-  info.block_mask = narrow(std::move(arrays.block_mask));
-  if (info.partial_mask_blocks) info.mask_next = narrow(std::move(arrays.mask_next));
+  info.data_next = std::move(arrays.data_next);
+  info.block_mask = std::move(arrays.block_mask);
+  if (info.partial_mask_blocks) info.mask_next = std::move(arrays.mask_next);
   for (Scan& scan : scans) info.summaries.push_back(std::move(scan.summary));
   info.masks = std::move(distinct.masks);
   info.head_mask = std::move(distinct.of_head);

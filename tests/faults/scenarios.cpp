@@ -51,6 +51,11 @@ const std::vector<Scenario>& scenarios() {
     add("h5-group", kOldH5, info + "-o out/y.h5:/a/b --sync");
     add("h5-replaced", kOldH5 + kInfo + "out/y.h5", info + "-o out/y.h5 --overwrite -q");
     add("h5-compressed", kQkv + kOldH5, "convert in/qkv.npz --compression 4 -o out/y.h5 --json");
+    // Elements written past the process that has the library, and chunks decoded by threads of it.
+    const std::string large = "ejk generate lens --count 1300000 --distribution zipf -q -o in/x.npy; ";
+    add("h5-threads", large + kOldH5, "convert in/x.npy --threads 2 -o out/y.h5:/x -q");
+    add("h5-chunks", large + "ejk convert in/x.npy -q -o in/x.h5:/lens --compression 1; echo old >out/x.npy",
+        "convert in/x.h5:/lens --threads 3 -o out/x.npy -q");
     add("stdout-npy", "cp $DATA/cu_seqlens.npy in/", "lens - -o -").input = "in/cu_seqlens.npy";
     add("stdout-text", "cp $DATA/masks.npz in/", "mask in/masks.npz:window[:8,:8] -q");
     add("stdout-json", R"(echo '{"num_warps": 4}' >in/fwd.json)", "params to-dict in/fwd.json");

@@ -17,6 +17,7 @@
 #include "io/file.hpp"
 #include "io/run.hpp"
 #include "io/support.hpp"
+#include "support/threads.hpp"
 
 using namespace ejk;
 using namespace ejk::test;
@@ -362,6 +363,133 @@ TEST_CASE("a chunk that yields other bytes than it should is refused, by file, d
   CHECK(contains(message(summed, {{{0, 0}, "sum"}}), "has only 3 bytes, less than its checksum"));
   CHECK(contains(message(plain, {{{0, 0}, whole}, {{4, 4}, whole.substr(20)}}),
                  "the chunk at (4, 4) has 44 bytes, not its 64"));
+}
+
+namespace {
+
+// A file with a dataset /x of that type, which the library writes: some of its chunks never, one without its filters,
+// and the last ones reach over the edges. Returns what the library reads of it.
+template <class SetFilters>
+Array make_filtered(const std::string& path, hid_t type, const Array& elements, SetFilters&& set_filters) {
+  const std::vector<hsize_t> lengths(elements.shape().begin(), elements.shape().end()), sides{16, 24},
+      corner{0, 0}, written{lengths[0] - 40, lengths[1]};
+  const hid_t plist = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(2, lengths.data(), nullptr),
+              part = H5Screate_simple(2, written.data(), nullptr);
+  H5Pset_chunk(plist, 2, sides.data());
+  H5Pset_fill_value(plist, type, elements.data() + elements.bytes() / 2);
+  set_filters(plist);
+  fs::remove(path);
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t set = H5Dcreate2(file, "x", type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+  H5Sselect_hyperslab(space, H5S_SELECT_SET, corner.data(), nullptr, written.data(), nullptr);
+  REQUIRE(H5Dwrite(set, type, part, space, H5P_DEFAULT, elements.data()) >= 0);
+  const std::string raw(static_cast<std::size_t>(16 * 24 * size_of(elements.dtype())), '\1');
+  const hsize_t second[] = {0, 24};
+  REQUIRE(H5Dwrite_chunk(set, H5P_DEFAULT, ~0u, second, raw.size(), raw.data()) >= 0);
+  H5Dclose(set), H5Sclose(part), H5Sclose(space), H5Pclose(plist), H5Fclose(file);
+  // Opened anew: what the library remembers of a chunk that was written so is wrong.
+  const hid_t again = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
+              same = H5Dopen2(again, "x", H5P_DEFAULT);
+  Array read(elements.dtype(), elements.shape());
+  REQUIRE(H5Dread(same, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, read.data()) >= 0);
+  H5Dclose(same), H5Fclose(again);
+  return read;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "chunks become the elements that the library reads, whoever decodes them and whatever their filters") {
+  Folder folder;
+  const std::string types = folder / "types.h5", path = folder / "a.h5";
+  std::vector<NamedArray> arrays;
+  write_all_types(types, arrays);
+  using SetFilters = void (*)(hid_t);
+  const SetFilters filters[] = {
+      [](hid_t p) { H5Pset_deflate(p, 1); },
+      [](hid_t p) { H5Pset_shuffle(p), H5Pset_deflate(p, 6); },
+      [](hid_t p) { H5Pset_shuffle(p), H5Pset_deflate(p, 6), H5Pset_fletcher32(p); },
+      [](hid_t p) { H5Pset_fletcher32(p), H5Pset_deflate(p, 6); },
+      [](hid_t p) { H5Pset_shuffle(p); },
+      [](hid_t p) { H5Pset_fletcher32(p); }};
+  for (const DType dtype : kAllTypes) {
+    const hid_t file = H5Fopen(types.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+    const hid_t set = H5Dopen2(file, std::string(name_of(dtype)).c_str(), H5P_DEFAULT),
+                type = H5Dget_type(set);
+    for (const SetFilters set_filters : filters) {
+      const Array expected = make_filtered(path, type, example(dtype, {150, 170}), set_filters);
+      const std::int64_t size = size_of(dtype);
+      for (const int threads : {1, 2, 5}) {
+        const Threads use(threads);
+        const auto source = open_array(path);
+        CHECK_MESSAGE(same(read_all(*source), expected), name_of(dtype));
+        // A box that begins and ends within chunks, and then one that was read before.
+        for (int again = 0; again < 2; ++again) {
+          Array box(dtype, {71, 60});
+          source->read(Shape{50, 30}, box.shape(), box.data());
+          for (std::int64_t i = 0; i < 71; ++i)
+            CHECK(std::equal(box.data() + 60 * size * i, box.data() + 60 * size * (i + 1),
+                             expected.data() + ((50 + i) * 170 + 30) * size));
+        }
+      }
+    }
+    H5Tclose(type), H5Dclose(set), H5Fclose(file);
+  }
+}
+
+TEST_CASE("many chunks, and large ones, are decoded by several threads as by one") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const auto gzip = [](hid_t plist) { H5Pset_deflate(plist, 1); };
+  struct Case {
+    std::int64_t length, chunk;
+  };
+  // More than are decoded at once; several tasks; chunks of which few are decoded at once, or one.
+  for (const Case& c : {Case{70000, 16}, Case{5'000'001, 50'000}, Case{90 << 20, 30 << 20}}) {
+    std::vector<Stored> chunks;
+    std::string all;
+    for (std::int64_t at = 0; at < c.length; at += c.chunk) {
+      const std::string bytes(static_cast<std::size_t>(c.chunk), static_cast<char>('a' + at / c.chunk % 26));
+      chunks.push_back({{at}, zlib(bytes)});
+      all += bytes;
+    }
+    make_chunks(path, H5T_NATIVE_UINT8, {c.length}, {c.chunk}, gzip, chunks);
+    for (const int threads : {1, 3}) {
+      const Threads use(threads);
+      const Array read = read_all(*open_array(path));
+      CHECK(std::memcmp(read.data(), all.data(), static_cast<std::size_t>(c.length)) == 0);
+    }
+  }
+}
+
+TEST_CASE("of several damaged chunks the first one is named, whoever decodes them") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  const auto gzip = [](hid_t plist) { H5Pset_deflate(plist, 1); };
+  constexpr std::int64_t kChunk = 300'000;
+  const auto message = [&](const std::vector<std::int64_t>& damaged, std::int64_t overlong) {
+    std::vector<Stored> chunks;
+    for (std::int64_t i = 0; i < 40; ++i) {
+      std::string bytes = zlib(std::string(kChunk, static_cast<char>(i)));
+      if (std::count(damaged.begin(), damaged.end(), i) > 0) bytes.back() ^= 1;
+      if (i == overlong) bytes.resize(2 * kChunk + (1 << 16) + 1);
+      chunks.push_back({{i * kChunk}, std::move(bytes)});
+    }
+    make_chunks(path, H5T_NATIVE_UINT8, {40 * kChunk}, {kChunk}, gzip, chunks);
+    std::string text;
+    for (const int threads : {1, 2, 5}) {
+      const Threads use(threads);
+      const std::string found = error_of(Error::Kind::input, [&] { read_all(*open_array(path)); });
+      CHECK((text.empty() || found == text));
+      text = found;
+    }
+    return text;
+  };
+  CHECK(contains(message({3, 4, 20, 39}, -1), "the chunk at (900000,) is damaged: no whole zlib stream"));
+  CHECK(contains(message({39}, -1), "the chunk at (11700000,) is damaged: no whole zlib stream"));
+  // One that is refused before it is decoded does not overtake those before it.
+  CHECK(contains(message({5}, 6), "the chunk at (1500000,) is damaged: no whole zlib stream"));
+  CHECK(contains(message({7}, 6), "the chunk at (1800000,) takes 665537 stored bytes for its 300000"));
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
 // stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
-// opened, where it is short, and else when a chunk is missing.
+// opened, where it is short, and else when a chunk is missing. One thread alone knows the library, finds
+// chunks and reads them; what it has read others decode, while it goes on.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/parallel.hpp"
 #include "core/text.hpp"
 #include "io/pieces.hpp"
 
@@ -27,6 +29,11 @@ constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
 // An index of so many chunks is looked through when its dataset is opened: finding the n-th takes n steps.
 // Of a longer one, over at most so many places, the places that it fills are counted when one is empty.
 constexpr std::int64_t kMaxListed = 200, kMaxCounted = std::int64_t{1} << 18;
+
+// Chunks are decoded so many bytes at once, or one, of so many chunks; what a thread is woken for is a few of
+// them: this takes half a millisecond.
+constexpr std::int64_t kMaxDecoding = std::int64_t{64} << 20, kMaxDecodingChunks = 4096,
+                       kTaskBytes = std::int64_t{1} << 18;
 
 // A box of that extent from one array to another, whose strides are given in bytes.
 void copy_box(const std::byte* from, std::span<const std::int64_t> from_strides, std::byte* to,
@@ -106,8 +113,19 @@ std::string Hdf5Chunks::written() const {
   return entries_ < places_ ? fmt::format(", {} of {} written", entries_, places_) : "";
 }
 
-void Hdf5Chunks::use(hid_t id, hid_t type, std::string fill) {
+// Without helpers one after the other.
+std::int64_t Hdf5Chunks::decoded_at_once(int helpers) const {
+  return helpers == 0 ? 1 : std::clamp<std::int64_t>(kMaxDecoding / chunk_bytes_, 1, kMaxDecodingChunks);
+}
+
+std::int64_t Hdf5Chunks::working_bytes(int helpers) const {
+  const std::int64_t chunks = decoded_here_ ? decoded_at_once(helpers) : 1;
+  return (3 + chunks + std::min<std::int64_t>(helpers, chunks)) * chunk_bytes_;
+}
+
+void Hdf5Chunks::use(hid_t id, hid_t type, std::string fill, HelperThreads& helpers) {
   fill_ = std::move(fill);
+  helpers_ = &helpers;
   id_ = id;
   type_ = type;
   cache_ = ChunkCache(cache_bytes() / chunk_bytes_);
@@ -240,65 +258,164 @@ void Hdf5Chunks::prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry
       H5Pget_chunk_opts(plist, &options) >= 0 && (options & H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS) != 0;
 }
 
+// A chunk's part of a box: where the chunk begins, and which bytes of it go where.
+struct Hdf5Chunks::Part {
+  std::int64_t chunk = 0;
+  Shape at, extent;
+  std::int64_t from = 0, to = 0;
+};
+
+// The chunks of a box that are on their way: read, and being decoded. An error is that of the first chunk,
+// whoever decodes which one.
+class Hdf5Chunks::Decoding {
+ public:
+  Decoding(Hdf5Chunks& chunks, const Shape& count, std::byte* out)
+      : chunks_(chunks),
+        from_strides_(c_strides(chunks.chunk_, chunks.dtype_)),
+        to_strides_(c_strides(count, chunks.dtype_)),
+        out_(out),
+        most_(static_cast<std::size_t>(chunks.decoded_at_once(chunks.helpers_->count()))) {}
+  ~Decoding() { chunks_.helpers_->wait(); }
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
+  void copy(const Bytes& bytes, const Part& part) const {
+    copy_box(bytes.data() + part.from, from_strides_, out_ + part.to, to_strides_, part.extent);
+  }
+  void fill(std::string_view element, const Part& part) const {
+    fill_box(element, out_ + part.to, to_strides_, part.extent);
+  }
+  // Reads the chunk, which has so many stored bytes, and lets it be decoded and copied.
+  void add(const Part& part, std::uint64_t stored) {
+    if (held_.size() == most_) finish();
+    Bytes room = chunks_.cache_.room(held_.size());
+    Held& held = held_.emplace_back(Held{part, static_cast<std::int64_t>(held_.size()), 0, std::move(room)});
+    held.left_out = chunks_.read_stored(part.at, stored, held.bytes);
+    task_.push_back(&held);
+    if (std::ssize(task_) * chunks_.chunk_bytes_ >= kTaskBytes) begin_task();
+  }
+  // Waits until all that were added are decoded, and keeps them. Throws what is wrong with one.
+  void finish() {
+    wait();
+    for (Held& held : held_) chunks_.cache_.put(held.part.chunk, std::move(held.bytes));
+    held_.clear();
+  }
+  // The same where it is known that something is wrong: perhaps with an earlier chunk.
+  void wait() {
+    begin_task();
+    chunks_.helpers_->wait();
+    error_.rethrow();
+  }
+
+ private:
+  struct Held {
+    Part part;
+    std::int64_t order = 0;
+    std::uint32_t left_out = 0;
+    Bytes bytes;
+  };
+
+  void begin_task() {
+    if (task_.empty()) return;
+    chunks_.helpers_->add([this, task = std::exchange(task_, {})] {
+      for (Held* held : task)
+        error_.run(held->order, [&] {
+          chunks_.decode(held->part.at, held->left_out, held->bytes);
+          copy(held->bytes, held->part);
+        });
+    });
+  }
+
+  Hdf5Chunks& chunks_;
+  const Shape from_strides_, to_strides_;
+  std::byte* out_;
+  std::size_t most_;
+  std::deque<Held> held_;
+  std::vector<Held*> task_;  // read, and nobody decodes them yet
+  core::FirstError error_;
+};
+
 void Hdf5Chunks::read(const Shape& start, const Shape& count, std::byte* out) {
+  Decoding decoding(*this, count, out);
+  try {
+    for_each_part(start, count, [&](const Part& part) {
+      if (const Bytes* bytes = cache_.find(part.chunk)) return decoding.copy(*bytes, part);
+      hsize_t stored = 0;
+      const bool found = is_in_index(part.at, &stored);
+      if (!found) check_absence(part.at);
+      if (!found && !fill_.empty()) return decoding.fill(fill_, part);
+      if (found && !filters_.empty()) return decoding.add(part, stored);
+      Bytes bytes = cache_.room(0);
+      copy_chunk(part.at, bytes);
+      decoding.copy(cache_.put(part.chunk, std::move(bytes)), part);
+    });
+  } catch (...) {
+    decoding.wait();
+    throw;
+  }
+  decoding.finish();
+}
+
+// f(part) for each chunk that a box touches, in C order.
+template <class F>
+void Hdf5Chunks::for_each_part(const Shape& start, const Shape& count, F&& f) const {
   const Shape from_strides = c_strides(chunk_, dtype_), to_strides = c_strides(count, dtype_);
   const std::size_t rank = chunk_.size();
-  Shape first(rank), chunks(rank), at(rank), extent(rank);  // first and how many, in chunks
+  Shape first(rank), chunks(rank);  // first and how many, in chunks
   for (std::size_t d = 0; d < rank; ++d) {
     first[d] = start[d] / chunk_[d];
     chunks[d] = count[d] == 0 ? 0 : (start[d] + count[d] - 1) / chunk_[d] - first[d] + 1;
   }
+  Part part;
+  part.at = part.extent = Shape(rank);
   for (Pieces pieces(chunks, 1); pieces.next();) {
-    std::int64_t from = 0, to = 0;
+    part.from = part.to = part.chunk = 0;
     for (std::size_t d = 0; d < rank; ++d) {
-      at[d] = (first[d] + pieces.start()[d]) * chunk_[d];
-      const std::int64_t low = std::max(at[d], start[d]);
-      extent[d] = std::min(chunk_[d] - (low - at[d]), start[d] + count[d] - low);
-      from += (low - at[d]) * from_strides[d];
-      to += (low - start[d]) * to_strides[d];
+      part.at[d] = (first[d] + pieces.start()[d]) * chunk_[d];
+      const std::int64_t low = std::max(part.at[d], start[d]);
+      part.extent[d] = std::min(chunk_[d] - (low - part.at[d]), start[d] + count[d] - low);
+      part.from += (low - part.at[d]) * from_strides[d];
+      part.to += (low - start[d]) * to_strides[d];
+      part.chunk = part.chunk * core::ceil_div(shape_[d], chunk_[d]) + part.at[d] / chunk_[d];
     }
-    std::int64_t chunk = 0;
-    for (std::size_t d = 0; d < rank; ++d)
-      chunk = chunk * core::ceil_div(shape_[d], chunk_[d]) + at[d] / chunk_[d];
-    const Bytes* bytes = cache_.find(chunk);
-    if (bytes == nullptr) {
-      hsize_t stored = 0;
-      const bool found = is_in_index(at, &stored);
-      if (!found) check_absence(at);
-      if (!found && !fill_.empty()) {
-        fill_box(fill_, out + to, to_strides, extent);
-        continue;
-      }
-      bytes = &cache_.get(chunk, [&](Bytes& loaded) { load_chunk(at, found, stored, loaded); });
-    }
-    copy_box(bytes->data() + from, from_strides, out + to, to_strides, extent);
+    f(part);
   }
 }
 
-void Hdf5Chunks::load_chunk(const Shape& at, bool found, std::uint64_t stored, Bytes& bytes) {
+// The stored bytes of a chunk that the index has; returns which filters were left out.
+std::uint32_t Hdf5Chunks::read_stored(const Shape& at, std::uint64_t stored, Bytes& bytes) {
   const std::vector<hsize_t> offset(at.begin(), at.end());
-  const auto fail = [&](std::string_view how) { return damaged_chunk(at, how); };
-  if (!found || filters_.empty()) {
-    copy_chunk(at, bytes);
-    return;
-  }
-  if (stored == 0) throw fail("has no bytes");
+  if (stored == 0) throw damaged_chunk(at, "has no bytes");
   // Deflate makes hardly more of what it cannot shorten; this is twice as much.
   constexpr hsize_t kSlack = 1 << 16;
   if (stored > 2 * static_cast<hsize_t>(chunk_bytes_) + kSlack)
-    throw fail(fmt::format("takes {} stored bytes for its {}", stored, chunk_bytes_));
+    throw damaged_chunk(at, fmt::format("takes {} stored bytes for its {}", stored, chunk_bytes_));
   bytes.resize(stored);
   std::uint32_t left_out = 0;
   if (H5Dread_chunk(id_, H5P_DEFAULT, offset.data(), &left_out, bytes.data()) < 0)
-    throw fail("cannot be read: " + hdf5_reason());
+    throw damaged_chunk(at, "cannot be read: " + hdf5_reason());
   bool whole = true;
   for (std::size_t d = 0; d < at.size(); ++d) whole = whole && at[d] <= shape_[d] - chunk_[d];
-  if (edges_unfiltered_ && !whole) left_out = UINT32_MAX;
-  try {
-    undo_filters(filters_, left_out, chunk_bytes_, bytes, spare_);
-  } catch (const Error& e) {
-    throw fail(e.message());
+  return edges_unfiltered_ && !whole ? UINT32_MAX : left_out;
+}
+
+// What is stored becomes the chunk's elements. On any thread.
+void Hdf5Chunks::decode(const Shape& at, std::uint32_t left_out, Bytes& bytes) {
+  Bytes spare;
+  {
+    const std::scoped_lock lock(spares_->mutex);
+    if (!spares_->unused.empty()) {
+      spare = std::move(spares_->unused.back());
+      spares_->unused.pop_back();
+    }
   }
+  try {
+    undo_filters(filters_, left_out, chunk_bytes_, bytes, spare);
+  } catch (const Error& e) {
+    throw damaged_chunk(at, e.message());
+  }
+  const std::scoped_lock lock(spares_->mutex);
+  spares_->unused.push_back(std::move(spare));
 }
 
 // A chunk without filters, or one that was never written and holds fill values.

@@ -1,9 +1,12 @@
 // A dataset's chunks: the index of chunks and what is stored are checked against each other, the filters
-// undone here, the last row of chunks kept. Reading costs one look-up and one read for each chunk.
+// undone here, by several threads, the last row of chunks kept. Reading costs one look-up and one read for
+// each chunk.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -12,6 +15,7 @@
 #include "ejk/array.hpp"
 #include "io/hdf5/filters.hpp"
 #include "io/hdf5/library.hpp"
+#include "io/helpers.hpp"
 
 namespace ejk::io {
 
@@ -26,18 +30,19 @@ class ChunkCache {
     const auto at = held_.find(chunk);
     return at == held_.end() ? nullptr : &at->second;
   }
-  /// The chunk; where it is not here, what load(bytes) makes of the memory of another.
-  template <class Load>
-  const Bytes& get(std::int64_t chunk, Load&& load) {
-    if (const auto at = held_.find(chunk); at != held_.end()) return at->second;
+  /// Memory for a chunk that will be put in while `others` are on their way: that of the oldest one, which
+  /// leaves, where with those there would be too many.
+  Bytes room(std::size_t others) {
     Bytes bytes;
-    if (held_.size() >= most_) {
-      const auto oldest = held_.find(order_.front());
-      bytes = std::move(oldest->second);
-      held_.erase(oldest);
-      order_.pop_front();
-    }
-    load(bytes);
+    if (held_.empty() || held_.size() + others < most_) return bytes;
+    const auto oldest = held_.find(order_.front());
+    bytes = std::move(oldest->second);
+    held_.erase(oldest);
+    order_.pop_front();
+    return bytes;
+  }
+  /// A chunk that is not here; `room` was made for it.
+  const Bytes& put(std::int64_t chunk, Bytes&& bytes) {
     order_.push_back(chunk);
     return held_.emplace(chunk, std::move(bytes)).first->second;
   }
@@ -66,18 +71,24 @@ class Hdf5Chunks {
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
   /// Room for one row of chunks, which reading in C order comes back to.
   std::int64_t cache_bytes() const;
+  /// What reading takes of memory beside that, with so many threads beside this one.
+  std::int64_t working_bytes(int helpers) const;
   /// None of them was ever written.
   bool is_unwritten() const { return entries_ == 0 && place_.stored == 0; }
   /// ", 5 of 6 written" where some never were.
   std::string written() const;
 
   /// The dataset has been opened anew (without a cache where chunks are decoded here), with that type.
-  /// `fill` is the element that unwritten places have; empty where only the library knows.
-  void use(hid_t id, hid_t type, std::string fill);
+  /// `fill` is the element that unwritten places have; empty where only the library knows. `helpers`, which
+  /// outlive it, decode chunks as well.
+  void use(hid_t id, hid_t type, std::string fill, HelperThreads& helpers);
   /// A box of the dataset, as the elements are in the file.
   void read(const Shape& start, const Shape& count, std::byte* out);
 
  private:
+  struct Part;
+  class Decoding;
+
   Error damaged_index(std::string_view how) const;
   Error damaged_chunk(const Shape& at, std::string_view how) const;
   bool tells_places(hid_t space) const;
@@ -85,7 +96,11 @@ class Hdf5Chunks {
   bool is_in_index(const Shape& at, hsize_t* stored = nullptr) const;
   void check_absence(const Shape& at);
   void prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries);
-  void load_chunk(const Shape& at, bool found, std::uint64_t stored, Bytes& bytes);
+  template <class F>
+  void for_each_part(const Shape& start, const Shape& count, F&& f) const;
+  std::int64_t decoded_at_once(int helpers) const;
+  std::uint32_t read_stored(const Shape& at, std::uint64_t stored, Bytes& bytes);
+  void decode(const Shape& at, std::uint32_t left_out, Bytes& bytes);
   void copy_chunk(const Shape& at, Bytes& bytes);
 
   Place place_;
@@ -100,8 +115,14 @@ class Hdf5Chunks {
   std::int64_t entries_ = 0, places_ = 0;
   bool index_checked_ = false;
   ChunkCache cache_;
-  Bytes spare_;
   std::string fill_;
+  HelperThreads* helpers_ = nullptr;
+  // Workspaces of those that decode.
+  struct Spares {
+    std::mutex mutex;
+    std::vector<Bytes> unused;
+  };
+  std::unique_ptr<Spares> spares_ = std::make_unique<Spares>();
 };
 
 }  // namespace ejk::io

@@ -20,11 +20,13 @@
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/parallel.hpp"
 #include "core/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
 #include "io/hdf5/server.hpp"
 #include "io/mapped_source.hpp"
+#include "io/parallel_write.hpp"
 #include "io/pieces.hpp"
 
 namespace ejk::io {
@@ -44,8 +46,13 @@ std::int64_t stored_bytes(int fd) {
   return fstat(fd, &status) != 0 ? 0 : std::min<std::int64_t>(status.st_size, status.st_blocks * kBlock);
 }
 
-std::unique_ptr<Worker> start_process(const std::string& path, int fd, bool allow_others) {
-  return start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored_bytes(fd));
+enum class Use { read, write };
+
+// To inflate what is stored takes some ten nanoseconds a byte.
+std::unique_ptr<Worker> start_process(const std::string& path, int fd, bool allow_others, Use use) {
+  const std::int64_t stored = stored_bytes(fd);
+  const int threads = use == Use::read ? core::threads_for(stored, 10 * static_cast<double>(stored)) : 1;
+  return start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored, threads);
 }
 
 // What f returns. An Error from the other process says which object it is about; here it gets the names of
@@ -180,7 +187,7 @@ Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
 
 Message Hdf5File::call(const Message& message) const {
   if (!process_) {
-    process_ = start_process(path_, file_.fd(), allow_external_);
+    process_ = start_process(path_, file_.fd(), allow_external_, Use::read);
     ++processes_;
   }
   try {
@@ -379,7 +386,7 @@ bool try_to_write(const WriteJob& job) {
   else
     as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
   const std::string name = core::printable(job.path);
-  const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false); });
+  const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false, Use::write); });
   const auto call = [&](const Message& message) {
     Message reply;
     as_output_error([&] { named_in(name, [&] { reply = process->call(message); }); });
@@ -401,6 +408,13 @@ bool try_to_write(const WriteJob& job) {
     const auto fill = job.options.compression == 0 ? job.fill_of(n) : nullptr;
     if (fill && element_count(source.shape()) > 0) {
       fill({file.path(), name, call(request(Hdf5Call::place)).integer(), false});
+      continue;
+    }
+    // Past the process, which would copy each element once more.
+    if (job.options.compression == 0 && is_written_in_parallel(source)) {
+      const std::int64_t place = call(request(Hdf5Call::place)).integer();
+      write_in_parallel(source, "", file.fd(), place,
+                        fmt::format("{}:{}", name, core::printable(array.name)));
       continue;
     }
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
@@ -442,7 +456,7 @@ void check_hdf5(const WriteJob& job) {
     Message check = request(Hdf5Call::check);
     check.put(job.options.overwrite).put(static_cast<std::int64_t>(job.arrays.size()));
     for (const NamedArray& array : job.arrays) check.put(array.name);
-    named_in(name, [&] { start_process(job.path, file.fd(), false)->call(check); });
+    named_in(name, [&] { start_process(job.path, file.fd(), false, Use::write)->call(check); });
   });
 }
 

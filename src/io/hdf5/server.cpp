@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "io/hdf5/chunks.hpp"
 #include "io/hdf5/driver.hpp"
 #include "io/hdf5/library.hpp"
+#include "io/helpers.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pieces.hpp"
 
@@ -59,12 +61,15 @@ struct Dataset {
 
 class Server {
  public:
-  Server(Hdf5Disk disk, std::int64_t stored_bytes)
-      : disk_(std::move(disk)), memory_(kMemory + stored_bytes / 8) {
+  Server(Hdf5Disk disk, std::int64_t stored_bytes, int threads)
+      : threads_(threads), disk_(std::move(disk)), memory_(kMemory + stored_bytes / 8) {
     errors_.name = core::printable(disk_.name);
   }
 
-  void start_library() {
+  // In the process: threads first, since their stacks are not the file's doing.
+  void start() {
+    if (threads_ > 1) mallopt(M_ARENA_MAX, 1);  // each would reserve address space of its own
+    helpers_.emplace(threads_ - 1);
     allow_memory(memory_);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -469,7 +474,7 @@ class Server {
     }
     if (set.chunks) {
       const std::int64_t cache = set.chunks->cache_bytes();
-      allow_memory(memory_ + cache + 4 * set.chunks->chunk_bytes());
+      allow_memory(memory_ + cache + set.chunks->working_bytes(helpers_->count()));
       // The library's own cache is for what only it can decode. Without one it copies unfiltered chunks
       // straight from the file; through it, it would take as many bytes as a chunk's entry claims, and read
       // on past them.
@@ -480,7 +485,7 @@ class Server {
                          H5D_CHUNK_CACHE_W0_DEFAULT);
       id = Handle();
       id = open(access.id());
-      set.chunks->use(id.id(), set.type.id(), fill_value(plist.id(), set));
+      set.chunks->use(id.id(), set.type.id(), fill_value(plist.id(), set), *helpers_);
     }
     set.layout.storage = storage_words(plist.id());
     if (set.chunks) set.layout.storage += set.chunks->written();
@@ -978,7 +983,9 @@ class Server {
       throw fail();
   }
 
+  const int threads_;
   // The order matters: what is closed last stands first.
+  std::optional<HelperThreads> helpers_;
   Hdf5Disk disk_;
   Handle links_, file_;
   std::unordered_map<std::int64_t, Dataset> datasets_;  // for reading
@@ -992,18 +999,18 @@ class Server {
 
 }  // namespace
 
-std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes) {
+std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes, int threads) {
   // Processor time for a request that goes through the whole file: several times what that takes, at most a
   // day.
   constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20, kDay = 86400;
   const int file = disk.fd;
   disk.fd = Worker::kFile;
-  const auto server = std::make_shared<Server>(std::move(disk), stored_bytes);
+  const auto server = std::make_shared<Server>(std::move(disk), stored_bytes, threads);
   return std::make_unique<Worker>(
       [server](Message& request, std::span<std::byte> buffer) { return server->serve(request, buffer); },
       Worker::Setup{
           .library = "the HDF5 library",
-          .start = [server] { server->start_library(); },
+          .start = [server] { server->start(); },
           .file = file,
           .request_seconds = static_cast<int>(60 + std::min(stored_bytes / kBytesPerSecond, kDay))});
 }
