@@ -730,7 +730,8 @@ class Transposed final : public Hypothesis {
   /// forth: the actual array holds, in C order, the elements of expected.transpose(axes). back: its elements are those
   /// of the expected array's buffer, taken for an array of the transposed shape and transposed back.
   enum class Way { forth, back };
-  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, const Agreement& agree, std::string text)
+  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, const Agreement& agree,
+             std::string text)
       : Hypothesis("transposed", axes.size()),
         expected_(expected),
         axes_(std::move(axes)),

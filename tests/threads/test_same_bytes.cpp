@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"
@@ -61,27 +62,22 @@ bool same_but_nan(const Array& a, const Array& b) {
 
 /// What f(layout) gives is the same bytes on each number of threads, and for every layout but for the bits of NaN.
 void check_same_bytes(int layouts, const std::function<Arrays(int layout)>& f) {
-  Arrays usual, first;
+  std::map<int, Arrays> on_one;  // thread, by layouts
   for (const Turn turn : kTurns) {
     if (turn.layout >= layouts) return;
     CAPTURE(turn.threads);
     CAPTURE(turn.layout);
     const Threads set(turn.threads);
-    Arrays arrays = f(turn.layout);
     const bool is_first = turn.threads == 1;
-    if (turn.layout == 0 && is_first) {
-      first = std::move(arrays);
-      continue;
-    }
-    if (turn.layout == 1 && is_first) usual = std::move(first);
-    const Arrays& expected = is_first ? usual : first;
+    Arrays arrays = f(turn.layout);
+    const Arrays& expected = is_first && turn.layout == 0 ? arrays : on_one.at(is_first ? 0 : turn.layout);
     REQUIRE(arrays.size() == expected.size());
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       const bool same =
           is_first ? same_but_nan(expected[i], arrays[i]) : plain::same_bytes(expected[i], arrays[i]);
       CHECK_MESSAGE(same, "result ", i);
     }
-    if (is_first) first = std::move(arrays);
+    if (is_first) on_one.emplace(turn.layout, std::move(arrays));
   }
 }
 
