@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/workspace.hpp"
 
 namespace ejk {
 
@@ -315,6 +316,7 @@ std::shared_ptr<const ArraySource> generated_source(ArrayType type, std::string 
 
 Array read_all(const ArraySource& source) {
   Array all(source.dtype(), source.shape());
+  core::poison(all.data(), all.bytes());
   if (all.size() > 0) source.read(Shape(source.shape().size(), 0), source.shape(), all.data());
   return all;
 }

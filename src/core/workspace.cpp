@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <atomic>
+#include <cstring>
+
 #include "core/checked.hpp"
 #include "ejk/error.hpp"
 
@@ -16,7 +19,16 @@ namespace {
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kWorthHugePage = kHugePage / 16;
 
+std::atomic<bool> poisoning{false};
+
 }  // namespace
+
+void poison_memory(bool on) { poisoning.store(on, std::memory_order_relaxed); }
+
+void poison(std::byte* memory, std::int64_t bytes) {
+  if (bytes > 0 && poisoning.load(std::memory_order_relaxed))
+    std::memset(memory, 0xFF, static_cast<std::size_t>(bytes));
+}
 
 Workspace& Workspace::of_this_thread() {
   thread_local Workspace workspace;
@@ -28,7 +40,10 @@ std::int64_t Workspace::rounded(std::int64_t bytes) {
 }
 
 std::byte* Workspace::at_least(std::int64_t bytes) {
-  if (bytes <= bytes_) return memory_.get();
+  if (bytes <= bytes_) {
+    poison(memory_.get(), bytes);
+    return memory_.get();
+  }
   const bool huge = bytes >= kWorthHugePage;
   bytes = rounded(bytes);
   memory_.reset();
@@ -39,6 +54,7 @@ std::byte* Workspace::at_least(std::int64_t bytes) {
     throw Error(Error::Kind::budget, fmt::format("no memory to compute in ({} bytes)", bytes));
   if (huge) madvise(memory_.get(), static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
   bytes_ = bytes;
+  poison(memory_.get(), bytes);
   return memory_.get();
 }
 

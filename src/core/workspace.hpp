@@ -9,6 +9,13 @@
 
 namespace ejk::core {
 
+/// From now on, memory whose contents nobody may rely on is filled with 0xFF, NaN of every float type, before it is
+/// handed out or read into: what is never written shows in tests. Off at first.
+void poison_memory(bool on);
+
+/// Fills it, where that is on.
+void poison(std::byte* memory, std::int64_t bytes);
+
 /// Memory of one thread, kept from one use to the next: fresh pages would cost more than filling them.
 /// Larger ones lie on huge pages, where the caches' sets are filled evenly.
 class Workspace {

@@ -165,7 +165,7 @@ std::vector<NamedFactor> named_factors(const Shape& shape) {
 class ConstantHypothesis final : public Hypothesis {
  public:
   ConstantHypothesis(std::string kind, std::size_t rank, const Constant& constant, double value,
-                     Agreement agree, std::string text)
+                     const Agreement& agree, std::string text)
       : Hypothesis(std::move(kind), rank),
         constant_(constant),
         value_(value),
@@ -290,7 +290,7 @@ std::optional<double> factor_of_line(const double* a, const double* e, std::int6
 
 class LineFactors final : public Hypothesis {
  public:
-  LineFactors(std::size_t rank, Agreement agree, std::string text)
+  LineFactors(std::size_t rank, const Agreement& agree, std::string text)
       : Hypothesis("factor", rank), agree_(agree), text_(std::move(text)) {}
 
   static constexpr std::int64_t kShortest = 16;
@@ -730,7 +730,8 @@ class Transposed final : public Hypothesis {
   /// forth: the actual array holds, in C order, the elements of expected.transpose(axes). back: its elements are those
   /// of the expected array's buffer, taken for an array of the transposed shape and transposed back.
   enum class Way { forth, back };
-  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, Agreement agree, std::string text)
+  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, const Agreement& agree,
+             std::string text)
       : Hypothesis("transposed", axes.size()),
         expected_(expected),
         axes_(std::move(axes)),

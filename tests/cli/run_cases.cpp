@@ -391,6 +391,7 @@ int main(int argc, char** argv) try {
                                     {"TMPDIR", temporary},
                                     {"LC_ALL", "C.UTF-8"},
                                     {"TERM", "xterm"},
+                                    {"MALLOC_PERTURB_", "1"},  // memory that nobody wrote is no zeros
                                     {"GOLDEN", EJK_TEST_DIR "/golden"},
                                     {"DATA", EJK_TEST_DIR "/../data"}})
     setenv(name.c_str(), value.c_str(), 1);
