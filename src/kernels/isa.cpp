@@ -17,17 +17,17 @@ namespace {
 constexpr int kTileBit = 24, kBf16TileBit = 22;  // of leaf 7's EDX
 constexpr std::uint64_t kTileState = 0x60000;    // of XCR0: tile configuration and data
 
+#if defined(__x86_64__) && defined(__linux__)
 constexpr long kTileData = 18;  // XFEATURE_XTILEDATA
 
 bool tiles_offered() {
-#if defined(__x86_64__) && defined(__linux__)
   constexpr long kSupported = 0x1021;  // ARCH_GET_XCOMP_SUPP
   std::uint64_t offered = 0;
   return syscall(SYS_arch_prctl, kSupported, &offered) == 0 && (offered >> kTileData & 1u) != 0;
-#else
-  return false;
-#endif
 }
+#elif defined(__x86_64__)
+bool tiles_offered() { return false; }
+#endif
 
 }  // namespace
 

@@ -22,6 +22,9 @@ extern const Products products_portable;
 extern const Kernels avx2, avx512;
 extern const Products products_avx2, products_avx512;
 extern const Gemm gemm_bf16_avx512bf16, gemm_bf16_amx;
+#elif defined(__aarch64__)
+extern const Kernels neon;
+extern const Products products_neon;
 #endif
 
 namespace {
@@ -47,6 +50,8 @@ Products with_bf16(const Gemm& bf16, int rate) {
 struct Rows {
 #if defined(__x86_64__)
   static constexpr int kCount = 5;
+#elif defined(__aarch64__)
+  static constexpr int kCount = 2;
 #else
   static constexpr int kCount = 1;
 #endif
@@ -56,6 +61,8 @@ struct Rows {
       row(avx512, "avx512bf16", kAvx512bf16, with_bf16(gemm_bf16_avx512bf16, 2)),
       row(avx512, "avx512", 0, products_avx512),
       row(avx2, "avx2", kFma | kF16c, products_avx2),
+#elif defined(__aarch64__)
+      row(neon, "neon", 0, products_neon),
 #endif
       row(portable, "portable", 0, products_portable),
   };

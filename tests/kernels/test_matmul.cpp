@@ -4,6 +4,8 @@
 #include "kernels/matmul.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -356,4 +358,106 @@ TEST_CASE("sums are rounded once, to nearest, ties to even") {
       }
     }
   }
+}
+
+TEST_CASE("conversions write as many elements as there are, wherever they begin") {
+  std::vector<double> doubles(80);
+  for (std::size_t i = 0; i < doubles.size(); ++i) doubles[i] = 1.0 + static_cast<double>(i) / 128;
+  const std::vector<float> floats(doubles.begin(), doubles.end());
+  for (const Kernels* row : test::instruction_sets()) {
+    CAPTURE(row->name);
+    for (const DType dtype : {DType::float16, DType::bfloat16})
+      for (std::int64_t n = 0; n <= 70; ++n)
+        for (std::int64_t j = 0; j < 8; ++j) {
+          const bool wide = j % 2 != 0, stream = j / 2 % 2 != 0;
+          const std::int64_t begin = j / 4 + 1 + n % 5;
+          Array out(DType::uint16, {96});
+          const auto bits = out.elements<std::uint16_t>();
+          std::fill(bits.begin(), bits.end(), std::uint16_t{0xABCD});
+          std::uint16_t* to = bits.data() + begin;
+          if (wide)
+            row->products.convert_f64(doubles.data(), n, dtype, stream, to);
+          else
+            row->products.convert_f32(floats.data(), n, dtype, stream, to);
+          row->stream_fence();
+          bool right = true;
+          for (std::int64_t i = 0; i < 96; ++i) {
+            std::uint16_t expected = 0xABCD;
+            if (i >= begin && i < begin + n) {
+              const float value = floats[static_cast<std::size_t>(i - begin)];
+              expected = dtype == DType::float16 ? float16(value).bits : bfloat16(value).bits;
+            }
+            right = right && bits[static_cast<std::size_t>(i)] == expected;
+          }
+          CHECK_MESSAGE(right, name_of(dtype), ", ", n, " elements from ", begin, ", wide ", wide);
+        }
+  }
+}
+
+TEST_CASE("every 16-bit float is packed as the number that it is") {
+  const auto check_all = [](const Gemm& gemm, DType dtype, auto sum) {
+    using Sum = decltype(sum);
+    constexpr std::int64_t kTogether = 64;
+    Array packed(DType::uint8, {gemm.a_stride});
+    std::int64_t wrong = 0;
+    for (std::int64_t first = 0; first < 65536; first += kTogether) {
+      Array in(dtype, {kTogether});
+      for (std::int64_t i = 0; i < kTogether; ++i) {
+        const auto bits = static_cast<std::uint16_t>(first + i);
+        std::memcpy(in.data() + 2 * i, &bits, 2);
+      }
+      gemm.pack_a({in.data(), dtype, 2 * kTogether, 2}, 1, kTogether, packed.data());
+      for (std::int64_t i = 0; i < kTogether; ++i) {
+        Sum got = 0;
+        std::memcpy(&got, packed.data() + i * gemm.unit, sizeof got);
+        const double expected = value(in, i);
+        const bool right = std::isnan(expected) ? std::isnan(got)
+                                                : static_cast<double>(got) == expected &&
+                                                      std::signbit(got) == std::signbit(expected);
+        wrong += right ? 0 : 1;
+      }
+    }
+    CHECK_MESSAGE(wrong == 0, name_of(dtype));
+  };
+  for (const Named& n : runnable()) {
+    if (n.gemm->kr > 1) continue;  // these take pairs as they are
+    CAPTURE(n.isa);
+    CAPTURE(n.gemm->name);
+    for (const DType dtype : {DType::float16, DType::bfloat16}) {
+      if (n.gemm->unit == 8)
+        check_all(*n.gemm, dtype, 0.0);
+      else
+        check_all(*n.gemm, dtype, 0.0F);
+    }
+  }
+}
+
+TEST_CASE("packing reads nothing behind the last element") {
+  // The last bytes before a page that nobody may read.
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  auto* end = static_cast<char*>(pages) + page;
+  REQUIRE(mprotect(end, page, PROT_NONE) == 0);
+  constexpr std::int64_t kMost = 21;
+  std::int64_t packed_units = 0;
+  for (const Named& n : runnable())
+    for (const DType dtype : inputs_of(*n.gemm)) {
+      const std::int64_t size = size_of(dtype), panel = (kMost + 16) * n.gemm->nr * n.gemm->unit;
+      Array packed(DType::uint8, {std::max(2 * n.gemm->a_stride, (kMost / n.gemm->nr + 1) * panel) + 64});
+      std::byte* to = packed.data();
+      to += (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+      for (std::int64_t rows = 1; rows <= 2; ++rows)
+        for (std::int64_t columns = 1; columns <= kMost; ++columns) {
+          const char* first = end - rows * columns * size;
+          const StridedMatrix wide{first, dtype, columns * size, size},
+              tall{first, dtype, size, columns * size};
+          if (rows <= n.gemm->mr) n.gemm->pack_a(wide, rows, columns, to);
+          n.gemm->pack_b(wide, rows, columns, to, panel);
+          n.gemm->pack_b(tall, columns, rows, to, panel);
+          ++packed_units;
+        }
+    }
+  CHECK(packed_units > 0);
+  munmap(pages, 2 * page);
 }

@@ -5,13 +5,15 @@
 #   subdirectory  a project that has ejk's sources inside is configured, and compiles its own
 #   deb           a Debian package is made and unpacked; the program runs, and pkg-config knows the library
 #
-#   cmake -D TEST=... -D BUILD=... -D WORK=... -D CPACK=... -P run.cmake
+#   cmake -D TEST=... -D BUILD=... -D WORK=... -D CPACK=... [-D EMULATOR=...] -P run.cmake
+#
+# EMULATOR runs what BUILD's compiler compiles for another processor.
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(root ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 set(prefix ${WORK}/prefix)
 
 # Generator, compiler and flags of BUILD, as options of cmake.
-set(cached "GENERATOR|MAKE_PROGRAM|BUILD_TYPE|CXX_COMPILER|CXX_COMPILER_LAUNCHER|CXX_FLAGS|CXX_FLAGS_[A-Z]+")
+set(cached "TOOLCHAIN_FILE|GENERATOR|MAKE_PROGRAM|BUILD_TYPE|CXX_COMPILER|CXX_COMPILER_LAUNCHER|CXX_FLAGS|CXX_FLAGS_[A-Z]+")
 file(STRINGS ${BUILD}/CMakeCache.txt options REGEX "^(CMAKE_(${cached})|EJK_WERROR):")
 list(TRANSFORM options PREPEND -D)
 file(STRINGS ${BUILD}/CMakeCache.txt sanitize REGEX "^EJK_SANITIZE:")
@@ -28,7 +30,7 @@ function(configure source build)  # more options
 endfunction()
 
 function(require_program folder)
-  run(${folder}/bin/ejk mask --mask causal --shape 3x3)
+  run(${EMULATOR} ${folder}/bin/ejk mask --mask causal --shape 3x3)
   foreach(file bash-completion/completions/ejk zsh/site-functions/_ejk fish/vendor_completions.d/ejk.fish
                man/man1/ejk.1 man/man1/ejk-mask-info.1)
     if(NOT EXISTS ${folder}/share/${file})
@@ -40,8 +42,8 @@ endfunction()
 function(require_library)  # more options
   configure(${CMAKE_CURRENT_LIST_DIR} ${WORK}/consumer -DCMAKE_PREFIX_PATH=${prefix} ${ARGN})
   run(${CMAKE_COMMAND} --build ${WORK}/consumer)
-  run(${WORK}/consumer/consumer)
-  run(${WORK}/consumer/host ${WORK}/consumer/extension.so)
+  run(${EMULATOR} ${WORK}/consumer/consumer)
+  run(${EMULATOR} ${WORK}/consumer/host ${WORK}/consumer/extension.so)
 endfunction()
 
 function(test_static)
@@ -75,6 +77,10 @@ function(test_deb)
   find_program(dpkg_deb dpkg-deb NO_CACHE)
   if(NOT dpkg_deb)
     message(STATUS "skipped: dpkg-deb is not installed")
+    return()
+  endif()
+  if(EMULATOR)
+    message(STATUS "skipped: dpkg-shlibdeps knows the packages of this machine's libraries, not those of another's")
     return()
   endif()
   run(${CPACK} --config ${BUILD}/CPackConfig.cmake -G DEB -B ${WORK}/made)
