@@ -289,7 +289,8 @@ class Hdf5Chunks::Decoding {
   void add(const Part& part, std::uint64_t stored) {
     if (held_.size() == most_) finish();
     Bytes room = chunks_.cache_.room(held_.size());
-    Held& held = held_.emplace_back(Held{part, static_cast<std::int64_t>(held_.size()), 0, std::move(room)});
+    held_.push_back({part, static_cast<std::int64_t>(held_.size()), 0, std::move(room)});
+    Held& held = held_.back();
     held.left_out = chunks_.read_stored(part.at, stored, held.bytes);
     task_.push_back(&held);
     if (std::ssize(task_) * chunks_.chunk_bytes_ >= kTaskBytes) begin_task();
