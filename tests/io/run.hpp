@@ -13,8 +13,11 @@ inline Printed run(const std::string& command) {
 
 /// Whether faults can be injected here; says so where not. With sanitizers they would hit the calls of these.
 inline bool can_inject_faults() {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__)
   MESSAGE("skipped: sanitizers make system calls of their own");
+  return false;
+#elif defined(EJK_COVERAGE)
+  MESSAGE("skipped: faults would meet the counts of coverage, which the program writes at its end");
   return false;
 #endif
   const bool can = run("strace -f -o /dev/null -e inject=pwrite64:error=EIO:when=99 true").status == 0;
