@@ -124,6 +124,7 @@ class Backward {
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         few_(setup),
+        few_rows_(most_few_rows(setup, queries)),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
         key_block_(block_of_passes<Real>(setup).kv),
         query_block_(block_of_passes<Real>(setup).q),
@@ -241,9 +242,10 @@ class Backward {
                          delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
                          dk_at = memory.add(keys * dk_stride * kSize),
                          dv_at = memory.add(keys * dv_stride * kSize);
-      const std::int64_t few_at = memory.add(kMostFewRows * b.few_.stride() * kSize),
-                         room_at = memory.add(b.group_ * b.setup_.shape.head_size * kSize),
-                         products_at = memory.add(kMostFewRows * b.products_stride() * kSize);
+      const std::int64_t keys_together = b.few_rows_ == 0 ? 0 : std::min(b.group_, keys);
+      const std::int64_t few_at = memory.add(b.few_rows_ * b.few_.stride() * kSize),
+                         room_at = memory.add(keys_together * b.setup_.shape.head_size * kSize),
+                         products_at = memory.add(b.few_rows_ * b.products_stride() * kSize);
       const std::int64_t dq_at =
           memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);
       memory.take();
@@ -379,6 +381,13 @@ class Backward {
     }
   }
 
+  static std::int64_t most_few_rows(const CheckedArguments& setup, const Region& queries) {
+    std::int64_t most = 0;
+    for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
+      if (has_few_queries(setup, e)) most = std::max(most, setup.q_length(e));
+    return most;
+  }
+
   std::int64_t products_stride() const { return core::round_up(group_, kernels::kDotsKeys); }
 
   // Products of some keys with few queries, as the forward pass has them, to t.weights.
@@ -460,6 +469,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   RowProducts<Real> few_;
+  std::int64_t few_rows_;  // the most queries of an entry that has few
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;

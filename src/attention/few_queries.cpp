@@ -41,10 +41,6 @@ std::int64_t part_stride(const CheckedArguments& setup) {
   return core::round_up(setup.shape.value_size + 2, kWholeRow);
 }
 
-std::int64_t bounded(double bytes) {
-  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(core::kMostBytes)));
-}
-
 template <class Real>
 class FewQueries {
  public:
@@ -325,16 +321,17 @@ bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
-  constexpr std::int64_t kMostStride = 272, kMostColumns = 48;  // of weights; what values are padded to
+  constexpr std::int64_t kMostStride = 272,
+                         kMostColumns = 48;  // of weights; of a tile, to which values are padded
   const std::int64_t rows = std::min(kMostFewRows, setup.longest_queries() * setup.group());
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
-                     size = core::round_up(setup.shape.value_size, kMostColumns);
+                     size = setup.shape.value_size + kMostColumns - 1;
   const double elements =
       static_cast<double>(rows) * static_cast<double>(head_size + 2 * size + kMostStride + 2) +
       static_cast<double>(keys) * static_cast<double>(head_size + size) +
       static_cast<double>(kStep + 4 * kSpare);
-  return bounded(elements * static_cast<double>(size_of(setup.shape.arithmetic)));
+  return core::bytes_of_estimate(elements * static_cast<double>(size_of(setup.shape.arithmetic)));
 }
 
 std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& queries) {
@@ -345,8 +342,8 @@ std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& quer
       parts +=
           static_cast<double>(runs) * static_cast<double>(queries.positions_of(setup.q_length(e)).count());
   }
-  return bounded(parts * static_cast<double>(queries.heads.end - queries.heads.begin) *
-                 static_cast<double>(part_stride(setup) * size_of(setup.shape.arithmetic)));
+  return core::bytes_of_estimate(parts * static_cast<double>(queries.heads.end - queries.heads.begin) *
+                                 static_cast<double>(part_stride(setup) * size_of(setup.shape.arithmetic)));
 }
 
 void forward_of_few_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,

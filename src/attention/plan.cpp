@@ -23,14 +23,6 @@ namespace ejk {
 
 namespace attn {
 
-namespace {
-
-std::int64_t bounded(double bytes) {
-  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(core::kMostBytes)));
-}
-
-}  // namespace
-
 // Some queries and keys in the forms of both passes' products, and a tile between
 // them.
 std::int64_t thread_bytes(const CheckedArguments& s) {
@@ -45,8 +37,8 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
   const double packed = elements * static_cast<double>(size_of(s.shape.arithmetic));
-  return bounded((packed + static_cast<double>(few_queries_thread_bytes(s))) *
-                 static_cast<double>(threads()));
+  return core::bytes_of_estimate((packed + static_cast<double>(few_queries_thread_bytes(s))) *
+                                 static_cast<double>(threads()));
 }
 
 // Masks, a byte a block of every mask that is kept apart, and what reading them takes.
@@ -60,7 +52,8 @@ std::int64_t Plan::mask_bytes() const {
               static_cast<double>(sizeof(MaskTiles));
   const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block, mask::Patterns::dropped,
                                      mask::Reading::in_order);
-  return core::sum_of_bytes({masks.bytes(), bounded(states * static_cast<double>(masks.distinct_heads())),
+  return core::sum_of_bytes({masks.bytes(),
+                             core::bytes_of_estimate(states * static_cast<double>(masks.distinct_heads())),
                              scan.value_or(core::kMostBytes)});
 }
 

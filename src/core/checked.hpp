@@ -23,6 +23,11 @@ inline std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b) {
 /// More bytes than any memory holds, and few enough that estimates of them can be added and doubled.
 inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
+/// An estimate that was reckoned as a double, at most kMostBytes.
+inline std::int64_t bytes_of_estimate(double bytes) {
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMostBytes)));
+}
+
 /// The sum of sizes in bytes, at most kMostBytes: estimates say "too much", and need not say by how much.
 inline std::int64_t sum_of_bytes(std::initializer_list<std::int64_t> sizes) {
   std::int64_t all = 0;

@@ -6,6 +6,7 @@
 #include "mask/layout.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "core/parallel.hpp"
@@ -263,12 +264,12 @@ void shrink_dkv(const Shrink& plan, Extend extend, Array& array) {
 }
 
 // What data_next holds at the most: the last coordinate of a block that is not empty. Else it holds zeros.
-std::int64_t largest_coordinate(const Layout& layout, const std::vector<RowGrid>& rows) {
+std::int64_t largest_coordinate(const Layout& layout, const std::vector<const std::uint8_t*>& grids) {
   const std::int64_t width = layout.kv_blocks;
   std::int64_t largest = 0;
-  for (const RowGrid& row : rows)
+  for (const std::uint8_t* grid : grids)
     for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
-      const std::uint8_t* states = row.states + i * width;
+      const std::uint8_t* states = grid + i * width;
       const std::int64_t here = i % layout.q_blocks_per_shard();
       if (layout.direction == Direction::dkv) {
         if (here > largest && std::any_of(states, states + width, [](auto s) { return s != 0; }))
@@ -281,11 +282,20 @@ std::int64_t largest_coordinate(const Layout& layout, const std::vector<RowGrid>
   return largest;
 }
 
-std::uint8_t largest_state(const Layout& layout, const std::vector<RowGrid>& rows) {
+std::uint8_t largest_state(const Layout& layout, const std::vector<const std::uint8_t*>& grids) {
   std::uint8_t largest = 0;
-  for (const RowGrid& row : rows)
-    largest = std::max(largest, *std::max_element(row.states, row.states + layout.grid()));
+  for (const std::uint8_t* grid : grids)
+    largest = std::max(largest, *std::max_element(grid, grid + layout.grid()));
   return largest;
+}
+
+// The states that there are: many rows may have the same.
+std::vector<const std::uint8_t*> distinct_grids(const std::vector<RowGrid>& rows) {
+  std::vector<const std::uint8_t*> grids;
+  for (const RowGrid& row : rows) grids.push_back(row.states);
+  std::sort(grids.begin(), grids.end(), std::less<>());
+  grids.erase(std::unique(grids.begin(), grids.end()), grids.end());
+  return grids;
 }
 
 }  // namespace
@@ -296,9 +306,10 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows,
   if (empty == Empty::left_out) shrink.emplace(layout, rows.front().states);
   const bool in_place = shrink && shrink->forward();
   const Shape shape = in_place ? shrink->shape() : Shape{layout.rows, layout.q_blocks, layout.kv_blocks};
+  const std::vector<const std::uint8_t*> grids = distinct_grids(rows);
   IndexArrays arrays;
-  arrays.data_next = Array(dtype_of(largest_coordinate(layout, rows)), shape);
-  arrays.block_mask = Array(dtype_of(largest_state(layout, rows)), shape);
+  arrays.data_next = Array(dtype_of(largest_coordinate(layout, grids)), shape);
+  arrays.block_mask = Array(dtype_of(largest_state(layout, grids)), shape);
   if (patterns > 0) arrays.mask_next = Array(dtype_of(patterns - 1), shape);
   for (std::int64_t s = 0; s < layout.head_shards; ++s)
     for (std::int64_t t = 0; t < layout.q_shards; ++t) {

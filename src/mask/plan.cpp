@@ -196,9 +196,6 @@ std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
   const auto elements_of_row = static_cast<double>(block.q) * static_cast<double>(kv_length());
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
   const auto block_bytes = static_cast<double>(block.q) * static_cast<double>(block.kv);
-  const auto whole = [](double value) {
-    return static_cast<std::int64_t>(std::min(value, static_cast<double>(core::kMostBytes)));
-  };
   std::int64_t index_bytes = 0;
   for (const PlannedArray& array : arrays())
     if (array.name != "partial_mask_blocks") index_bytes += array.type.bytes();
@@ -218,8 +215,8 @@ std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
         written += is_dynamic() ? static_cast<double>(layout.kv_blocks) * block_bytes : costs[u].open[at];
       }
     }
-    share.read_bytes = whole(read);
-    share.written_bytes = is_left_to_kernel(known) ? 0 : whole(written);
+    share.read_bytes = core::bytes_of_estimate(read);
+    share.written_bytes = is_left_to_kernel(known) ? 0 : core::bytes_of_estimate(written);
     const std::int64_t found = kBytesPerBlock * blocks;
     if (member == 0) {
       share.cost += kBytesOfIndices * static_cast<double>(layout.rows) * static_cast<double>(layout.grid());

@@ -409,7 +409,7 @@ std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
             {found, kBytesPerBlock * (of_size.end - of_size.begin) * size.layout.kv_blocks});
       }
     }
-    share.read_bytes = static_cast<std::int64_t>(std::min(read, static_cast<double>(core::kMostBytes)));
+    share.read_bytes = core::bytes_of_estimate(read);
     // Of the keys that runs see a member has its part.
     const double part = static_cast<double>(queries) / static_cast<double>(first.q_length());
     const auto keys = static_cast<std::int64_t>(

@@ -3,8 +3,8 @@
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed and A goes through
 // them, Gemm::together tiles of rows at a time. With one tile its rows stay in the first-level cache and all of
 // B in the second; with more of them a panel of B stays in the first, the tiles in the second, and B may be
-// larger than that. Products of few rows read B where it lies instead. Sums of one length come on top of those before, in the result itself
-// where it is of their type.
+// larger than that. Products of few rows read B where it lies instead. Sums of one length come on top of those
+// before, in the result itself where it is of their type.
 #pragma once
 
 #include <cstddef>

@@ -50,6 +50,13 @@ MemoryFile::~MemoryFile() { close(fd_); }
 
 std::string MemoryFile::path() const { return fmt::format("/proc/self/fd/{}", fd_); }
 
+ArrayReference MemoryFile::reference(ArrayReference::Container container) const {
+  ArrayReference reference;
+  reference.container = container;
+  reference.text = reference.path = path();
+  return reference;
+}
+
 void read_consistently(const ArraySource& source) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
   if (byte_count(source.shape(), source.dtype()) > kMost) return;

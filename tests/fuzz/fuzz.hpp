@@ -47,6 +47,8 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
   std::string path() const;
+  /// As a word of the command line names it.
+  ArrayReference reference(ArrayReference::Container container) const;
 
  private:
   int fd_;

@@ -81,11 +81,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::MemoryFile file(data, size);
-  ArrayReference reference;
-  reference.container = ArrayReference::Container::hdf5;
-  reference.path = file.path();
-  reference.text = reference.path;
-  fuzz::read_container(reference);
+  fuzz::read_container(file.reference(ArrayReference::Container::hdf5));
 #ifdef EJK_FUZZ
   if (death->is_ours) fuzz::fail(std::string("a fault in the process that reads:\n") + death->report);
 #endif

@@ -12,9 +12,7 @@ using namespace ejk;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::MemoryFile file(data, size);
-  ArrayReference reference;
-  reference.path = file.path();
-  reference.text = reference.path;
+  ArrayReference reference = file.reference(ArrayReference::Container::npy);
   std::shared_ptr<const ArraySource> mapped, streamed;
   fuzz::survives([&] { mapped = open_array(reference); });
   if (mapped) fuzz::survives([&] { fuzz::read_consistently(*mapped); });

@@ -11,11 +11,7 @@ using namespace ejk;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::MemoryFile file(data, size);
-  ArrayReference reference;
-  reference.container = ArrayReference::Container::npz;
-  reference.path = file.path();
-  reference.text = reference.path;
-  fuzz::read_container(reference);
+  fuzz::read_container(file.reference(ArrayReference::Container::npz));
   return 0;
 }
 

@@ -116,7 +116,8 @@ TEST_CASE("a slice of a mapped file in the other byte order can be converted") {
   std::string header = "{'descr': '>i4', 'fortran_order': False, 'shape': (4, 3), }";
   header.resize(117, ' ');
   header += '\n';
-  bytes += std::string(1, '\0') + static_cast<char>(header.size()) + std::string(1, '\0') + header;
+  bytes += {'\0', static_cast<char>(header.size()), '\0'};
+  bytes += header;
   for (char i = 0; i < 12; ++i) bytes += std::string(3, '\0') + i;
   put(path, bytes);
   const auto part = open_array(path + "[1:3,::2]");

@@ -34,7 +34,7 @@ class ChunkCache {
   /// leaves, where with those there would be too many.
   Bytes room(std::size_t others) {
     Bytes bytes;
-    if (held_.empty() || held_.size() + others < most_) return bytes;
+    if (order_.empty() || held_.size() + others < most_) return bytes;
     const auto oldest = held_.find(order_.front());
     bytes = std::move(oldest->second);
     held_.erase(oldest);
@@ -43,8 +43,10 @@ class ChunkCache {
   }
   /// A chunk that is not here; `room` was made for it.
   const Bytes& put(std::int64_t chunk, Bytes&& bytes) {
+    // Each in `order_` is in `held_`, even where memory ends between the two.
+    const Bytes& kept = held_.emplace(chunk, std::move(bytes)).first->second;
     order_.push_back(chunk);
-    return held_.emplace(chunk, std::move(bytes)).first->second;
+    return kept;
   }
 
  private:
