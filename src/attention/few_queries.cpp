@@ -9,8 +9,8 @@
 // adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
 // weight leaves it as it is.
 //
-// Values may be NaN or infinite where no weight is; a step's sums then are, too. This is seen in the sums,
-// which are few, and the step done again with those values kept apart.
+// Values may be NaN or infinite where no weight is; a run's sums then are, too, to its end. This is seen there,
+// and the run done again with those values kept apart.
 // tests: tests/attention/test_few_queries.cpp
 #include "attention/few_queries.hpp"
 
@@ -84,7 +84,9 @@ class FewQueries {
         heads.push_back(setup_.problem(entry, head));
     }
     if (heads.empty()) return 0;
-    const RowSums<Real> sums = add_up(heads, some, keys);
+    RowSums<Real> sums = add_up(heads, some, keys, Values::as_they_are);
+    if (!is_finite(sums.value, std::ssize(heads) * some.count() * sums.stride))
+      sums = add_up(heads, some, keys, Values::looked_at);
     for (std::int64_t r = 0; r < std::ssize(heads) * some.count(); ++r) {
       const Problem& p = heads[static_cast<std::size_t>(r / some.count())];
       const std::int64_t query = some.begin + r % some.count();
@@ -152,8 +154,12 @@ class FewQueries {
     }
   }
 
+  // Whether values without a weight may be NaN or infinite.
+  enum class Values { as_they_are, looked_at };
+
   // What rows, query by query of head by head, add up over keys; in this thread's memory.
-  RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys) const {
+  RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys,
+                       Values how) const {
     const std::int64_t of_head = queries.count(), rows = std::ssize(heads) * of_head;
     const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(step_, keys.count());
@@ -162,10 +168,9 @@ class FewQueries {
                        k_at = memory.add(most_keys * head_size * kSize),
                        v_at = memory.add(most_keys * columns_ * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
-                       bias_at = memory.add((step_ + kSpare) * kSize),
-                       added_at = memory.add(rows * columns_ * kSize);
+                       bias_at = memory.add((step_ + kSpare) * kSize);
     RowSums<Real> sums{};
-    sums.stride = core::round_up(size, kWholeRow);
+    sums.stride = columns_;
     const std::int64_t sums_at = memory.add(rows * sums.stride * kSize), most_at = memory.add(rows * kSize),
                        total_at = memory.add(rows * kSize);
     memory.take();
@@ -176,7 +181,6 @@ class FewQueries {
     auto* const q = memory.at<Real>(q_at);
     auto* const weights = memory.at<Real>(weights_at);
     auto* const bias = memory.at<Real>(bias_at);
-    auto* const added = memory.at<Real>(added_at);
     for (std::int64_t h = 0; h < std::ssize(heads); ++h)
       products_.take_queries(heads[static_cast<std::size_t>(h)].q, queries.begin, of_head,
                              q + h * of_head * products_.stride());
@@ -233,56 +237,57 @@ class FewQueries {
         const kernels::StridedMatrix side =
             side_by_side(setup_, values, step.count(), size, columns_, memory.at<Real>(v_at));
         each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
-          weigh_values(weights + begin * weight_stride_, end - begin, side, step.count(),
-                       added + begin * columns_, ahead);
+          add_weighted(weights + begin * weight_stride_, end - begin, side, step.count(), sums.row(begin),
+                       ahead);
           ahead = nullptr;
         });
       };
       // Keys lie as values do, as a rule.
       const bool alike = after.count() > 0 && any.k.dtype == v.dtype && any.k.row_stride == v.row_stride &&
                          head_size == size && size == columns_ && v.column_stride == size_of(v.dtype);
-      add_values(v, alike ? part_of(any.k, after.begin).data : nullptr);
-      bool finite = true;
-      each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
-        finite = finite && is_finite(added + begin * columns_, (end - begin) * columns_);
-      });
-      if (!finite) {
-        thread_local NonFiniteRows<Real> values;
-        add_values(values.of(any.v, step, size), nullptr);
-        for (const std::int64_t j : values.rows())
-          for (std::int64_t r = 0; r < rows; ++r) {
-            const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
-            const std::int64_t query = r % of_head;
-            if (has_weight[r] && mask_of(r).allowed(query, j) &&
-                !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
-              values.add(j, weights[r * weight_stride_ + j], added + r * columns_);
-          }
+      const void* const ahead = alike ? part_of(any.k, after.begin).data : nullptr;
+      if (how == Values::as_they_are) {
+        add_values(v, ahead);
+        continue;
       }
-      each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t r = begin; r < end; ++r)
-          std::transform(added + r * columns_, added + r * columns_ + size, sums.row(r), sums.row(r),
-                         [](Real a, Real b) { return a + b; });
-      });
+      thread_local NonFiniteRows<Real> values;
+      add_values(values.of(any.v, step, size), nullptr);
+      for (const std::int64_t j : values.rows())
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
+          const std::int64_t query = r % of_head;
+          if (has_weight[r] && mask_of(r).allowed(query, j) &&
+              !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
+            values.add(j, weights[r * weight_stride_ + j], sums.row(r));
+        }
     }
     return sums;
   }
 
-  // out = weights · values; `ahead` is asked for, rows that lie as those of the values do.
-  void weigh_values(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
+  // out += weights · values; `ahead` is asked for, rows that lie as those of the values do. Rows are shared out
+  // evenly: a last tile of two would load the values for them alone.
+  void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const void* ahead) const {
-    for (std::int64_t r = 0; r < rows; r += gemm_.direct_rows, ahead = nullptr)
-      for (std::int64_t j = 0; j < keys; j += gemm_.direct_k)
-        gemm_.direct(
-            weights + r * weight_stride_ + j, part_of(values, j), std::min(gemm_.direct_k, keys - j),
-            std::min(gemm_.direct_rows, rows - r), columns_, j > 0, out + r * columns_, columns_,
-            ahead == nullptr ? nullptr : static_cast<const std::byte*>(ahead) + j * values.row_stride);
+    const std::int64_t tiles = core::ceil_div(rows, gemm_.direct_rows);
+    for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
+      const void* next =
+          ahead == nullptr ? nullptr : static_cast<const std::byte*>(ahead) + j * values.row_stride;
+      for (std::int64_t t = 0; t < tiles; ++t, next = nullptr) {
+        const std::int64_t r = t * rows / tiles, count = (t + 1) * rows / tiles - r;
+        gemm_.direct(weights + r * weight_stride_ + j, part_of(values, j), std::min(gemm_.direct_k, keys - j),
+                     count, columns_, true, out + r * columns_, columns_, next);
+      }
+    }
   }
 
+  // x · 0 is NaN where x is not finite; several sums at once, as one would wait for itself.
   static bool is_finite(const Real* values, std::int64_t count) {
-    bool all = true;
-    for (std::int64_t i = 0; i < count; ++i)
-      all = all & (std::abs(values[i]) <= std::numeric_limits<Real>::max());
-    return all;
+    constexpr std::int64_t kSums = 16;
+    Real sums[kSums] = {};
+    for (std::int64_t i = 0; i + kSums <= count; i += kSums)
+      for (std::int64_t s = 0; s < kSums; ++s) sums[s] += values[i + s] * Real{0};
+    for (std::int64_t i = count / kSums * kSums; i < count; ++i) sums[0] += values[i] * Real{0};
+    return std::all_of(sums, sums + kSums, [](Real sum) { return sum == Real{0}; });
   }
 
   const CheckedArguments& setup_;
@@ -328,7 +333,7 @@ std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
                      size = setup.shape.value_size + kMostColumns - 1;
   const double elements =
-      static_cast<double>(rows) * static_cast<double>(head_size + 2 * size + kMostStride + 2) +
+      static_cast<double>(rows) * static_cast<double>(head_size + size + kMostStride + 2) +
       static_cast<double>(keys) * static_cast<double>(head_size + size) +
       static_cast<double>(kStep + 4 * kSpare);
   return core::bytes_of_estimate(elements * static_cast<double>(size_of(setup.shape.arithmetic)));

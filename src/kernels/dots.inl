@@ -21,7 +21,7 @@ struct Lines {
 
 // Sums of lanes, of L vectors from `sum` on: lane i of the result is that of vector i.
 template <class U, int S = 1>
-typename U::Vec lane_sums(typename U::Vec* sum) {
+[[gnu::always_inline]] inline typename U::Vec lane_sums(typename U::Vec* sum) {
   if constexpr (S < U::kLanes) {
     constexpr std::make_index_sequence<U::kLanes> kAll;
 #pragma GCC unroll 16
@@ -36,16 +36,21 @@ typename U::Vec lane_sums(typename U::Vec* sum) {
 template <class U>
 constexpr int kDots = U::kLanes < 8 ? 8 : U::kLanes;
 
-// R rows by kDots / R keys.
+// Rows that one pass over the keys is for. With as many, arithmetic takes the time, and lines are asked for
+// before a pass; with fewer it is memory, and they are step by step.
+constexpr int kDotsRows = 4;
+
+// R rows by kDots / R keys; `ahead` lines are asked for at every step of the contraction, or before the first.
 template <class U, DType D, int R>
 void dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* const* key, std::int64_t k,
-             typename U::Sum* out, std::int64_t out_stride, Lines& lines, std::int64_t lines_a_step) {
+             typename U::Sum* out, std::int64_t out_stride, Lines& lines, std::int64_t ahead) {
   constexpr int kKeys = kDots<U> / R, kLanes = U::kLanes;
   typename U::Vec sum[kDots<U>];
 #pragma GCC unroll 16
   for (int i = 0; i < kDots<U>; ++i) sum[i] = U::zero();
+  if constexpr (R == kDotsRows) lines.prefetch(ahead);
   const auto add = [&](std::int64_t d, auto&& elements) {
-    lines.prefetch(lines_a_step);
+    if constexpr (R < kDotsRows) lines.prefetch(ahead);
     typename U::Vec row[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) row[r] = U::load(a + r * a_stride + d);
@@ -70,13 +75,14 @@ void dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* const*
 template <class U, DType D, int R>
 void dots_of_rows(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const char* const* key,
                   std::int64_t k, typename U::Sum* out, std::int64_t out_stride, Lines& lines,
-                  std::int64_t lines_a_step) {
+                  std::int64_t ahead) {
   static_assert(kDotsKeys % kDots<U> == 0);
-  for (; rows >= R; rows -= R, a += R * a_stride, out += R * out_stride, lines_a_step = 0)
+  const std::int64_t rest = rows >= kDotsRows ? 0 : ahead;  // lines for the rows behind whole passes
+  for (; rows >= R; rows -= R, a += R * a_stride, out += R * out_stride)
     for (int j = 0; j < kDotsKeys; j += kDots<U> / R)
-      dots_of<U, D, R>(a, a_stride, key + j, k, out + j, out_stride, lines, lines_a_step);
+      dots_of<U, D, R>(a, a_stride, key + j, k, out + j, out_stride, lines, ahead);
   if constexpr (R > 1)
-    if (rows > 0) dots_of_rows<U, D, R / 2>(a, a_stride, rows, key, k, out, out_stride, lines, lines_a_step);
+    if (rows > 0) dots_of_rows<U, D, R / 2>(a, a_stride, rows, key, k, out, out_stride, lines, rest);
 }
 
 template <class U>
@@ -85,18 +91,18 @@ void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, co
           const Ahead& next) {
   Lines lines{static_cast<const char*>(next.data), 0, next.rows, next};
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
-    constexpr int kRows = 4;
-    // Steps of the first rows, over which the lines are spread.
-    const std::int64_t of_step = kDots<U> / (rows >= kRows ? kRows : rows >= 2 ? 2 : 1);
-    const std::int64_t steps = padded(keys, kDotsKeys) / of_step * (padded(k, U::kLanes) / U::kLanes);
+    // How often lines are asked for, over which they are spread.
+    const std::int64_t blocks = padded(keys, kDotsKeys) / kDots<U>;  // of one row
+    const std::int64_t times = rows >= kDotsRows ? rows / kDotsRows * kDotsRows * blocks
+                                                 : rows * blocks * (padded(k, U::kLanes) / U::kLanes);
     const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
-    const std::int64_t lines_a_step = steps == 0 ? 0 : padded(all, steps) / steps;
+    const std::int64_t ahead = times == 0 ? 0 : padded(all, times) / times;
     const auto* const first = static_cast<const char*>(b.data);
     for (std::int64_t j = 0; j < keys; j += kDotsKeys) {
       const char* key[kDotsKeys];
       for (std::int64_t i = 0; i < kDotsKeys; ++i)
         key[i] = first + (j + i < keys ? j + i : keys - 1) * b.row_stride;
-      dots_of_rows<U, D, kRows>(a, a_stride, rows, key, k, out + j, out_stride, lines, lines_a_step);
+      dots_of_rows<U, D, kDotsRows>(a, a_stride, rows, key, k, out + j, out_stride, lines, ahead);
     }
   });
 }
