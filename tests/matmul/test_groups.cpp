@@ -63,14 +63,10 @@ struct Plain {
     }
     group_ids.resize(length, groups - 1);
     m_tile_ids.resize(tiles == 0 ? 0 : length, tiles - 1);
-    for (auto n = std::count_if(group_ids.begin(), group_ids.end(),
-                                [&](std::int64_t g) { return g < how.start_group; });
-         n > 0; --n)
-      for (Sizes* ids : {&group_ids, &m_tile_ids})
-        if (!ids->empty()) {
-          ids->push_back(ids->front());
-          ids->erase(ids->begin());
-        }
+    const auto before = std::count_if(group_ids.begin(), group_ids.end(),
+                                      [&](std::int64_t g) { return g < how.start_group; });
+    for (Sizes* ids : {&group_ids, &m_tile_ids})
+      if (!ids->empty()) std::rotate(ids->begin(), ids->begin() + before % std::ssize(*ids), ids->end());
   }
 };
 
