@@ -5,6 +5,7 @@
 #include "division.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -96,7 +97,9 @@ Report describe_division(Team& team, const Division& division, CostUnit unit) {
       {}};
   for (std::int64_t members = 1; members <= 1024; members *= 2) {
     const double time = seconds_of(division(members), rates);
-    model.rows.push_back({members, time, time > 0 ? alone_s / time / static_cast<double>(members) : 1.0});
+    // More digits than a model has would look like a difference from 100 %.
+    const double efficiency = time > 0 ? alone_s / time / static_cast<double>(members) : 1;
+    model.rows.push_back({members, time, std::round(1000 * efficiency) / 1000});
   }
   report.add(std::move(model))
       .add(Remark{
