@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <new>
 #include <optional>
@@ -323,19 +321,6 @@ Outcome guarded(const Voice& voice, F&& f) {
   }
 }
 
-// A full disk shows when the last bytes leave.
-Outcome close_stdout(const Voice& voice, int status) {
-  return guarded(voice, [&] {
-    errno = 0;
-    const bool failed = std::fflush(stdout) != 0 || (std::ferror(stdout) != 0 && status == kExitDone);
-    // (The descriptor is closed and all has been written where a signal has come between.)
-    if ((std::fclose(stdout) != 0 && errno != EINTR) || failed)
-      throw Error(Error::Kind::output, fmt::format("cannot write to stdout{}",
-                                                   errno ? fmt::format(": {}", std::strerror(errno)) : ""));
-    return kExitDone;
-  });
-}
-
 }  // namespace
 
 int run(const std::vector<std::string>& words) {
@@ -352,7 +337,10 @@ int run(const std::vector<std::string>& words, Team& team, const Conclude& concl
   });
   const int status = conclude(outcome);
   if (!team.is_first()) return status;
-  const Outcome closing = close_stdout(voice, status);
+  const Outcome closing = guarded(voice, [&] {
+    close_stdout(status != kExitDone);
+    return kExitDone;
+  });
   say(closing.said);
   return status != kExitDone && status != kExitNo ? status
          : closing.status != kExitDone            ? closing.status

@@ -149,7 +149,10 @@ void Reporter::add_statistics(Report& report, const RunStatistics& statistics, T
 void Reporter::print(const Report& report, bool on_stderr) {
   if (bar_) bar_->clear();
   std::FILE* stream = on_stderr ? stderr : stdout;
-  if (on_stderr) end_if_unread(stdout);
+  if (on_stderr) {  // what is said there is true
+    end_if_unread(stdout);
+    close_stdout();
+  }
   if (!shared_.json)
     for (const std::string& warning : report.warnings)
       say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));

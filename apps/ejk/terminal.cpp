@@ -2,15 +2,19 @@
 #include "terminal.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
+#include "ejk/error.hpp"
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 
@@ -70,6 +74,19 @@ void end_if_unread(std::FILE* stream) {
     pollfd pipe{fd, 0, 0};
     if (poll(&pipe, 1, 1) == 1 && (pipe.revents & POLLERR) != 0) raise(SIGPIPE);
   }
+}
+
+void close_stdout(bool told) {
+  static bool is_closed = false;
+  if (is_closed) return;
+  is_closed = true;
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && (told || std::ferror(stdout) == 0);
+  // (The descriptor is closed and all has been written where a signal has come between.)
+  if ((std::fclose(stdout) != 0 && errno != EINTR) || !written)
+    throw Error(Error::Kind::output, errno == 0
+                                         ? "cannot write to stdout"
+                                         : fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
 void say(std::string_view text) noexcept {

@@ -23,6 +23,11 @@ TextStyle text_style(std::FILE* stream, When color);
 /// that has no reader any more.
 void end_if_unread(std::FILE* stream);
 
+/// Closes stdout, to which nothing more is written: all of it has arrived, or this throws, since a full disk may
+/// show only now. Where what could not be written has been told already, that is no error. Does nothing when
+/// called again.
+void close_stdout(bool told = false);
+
 /// Writes to stderr. Nobody is left to be told when that fails, so it is no error.
 void say(std::string_view text) noexcept;
 

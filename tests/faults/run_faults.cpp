@@ -433,7 +433,8 @@ std::uint64_t hash_of(const std::string& text) {
   return hash ^ hash >> 29;
 }
 
-// One of each call of each scenario, and of the others those with the smallest hashes.
+// One of each call of each scenario, what is said only when stdout is closed, and of the others those with the smallest
+// hashes.
 std::vector<Point> selected(const std::vector<Point>& all, std::size_t most) {
   std::vector<std::pair<std::uint64_t, std::size_t>> order;
   for (std::size_t i = 0; i < all.size(); ++i) order.emplace_back(hash_of(all[i].name()), i);
@@ -444,7 +445,10 @@ std::vector<Point> selected(const std::vector<Point>& all, std::size_t most) {
   for (const auto& [hash, i] : order) {
     const Fault& fault = all[i].fault;
     if (fault.how == How::kill || fault.how == How::terminate) continue;
-    if (!is_full() && seen.emplace(all[i].scenario, fault.call).second) chosen.insert(i);
+    const bool is_end_of_stdout =
+        fault.how == How::error_late && fs::path(all[i].path).filename() == "stdout";
+    if (is_end_of_stdout || (!is_full() && seen.emplace(all[i].scenario, fault.call).second))
+      chosen.insert(i);
   }
   for (const auto& [hash, i] : order) {
     if (is_full()) break;
