@@ -264,8 +264,8 @@ class FewQueries {
     return sums;
   }
 
-  // out += weights · values; `ahead` is asked for, rows that lie as those of the values do. Rows are shared out
-  // evenly: a last tile of two would load the values for them alone.
+  // out += weights · values; `ahead` is asked for, rows that lie as those of the values do. Rows are shared
+  // out evenly: a last tile of two would load the values for them alone.
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const void* ahead) const {
     const std::int64_t tiles = core::ceil_div(rows, gemm_.direct_rows);

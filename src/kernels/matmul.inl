@@ -43,9 +43,9 @@ void with_dtype(DType dtype, F&& f) {
 template <class U, int NV>
 constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
 
-// R rows of a tile that may have MR. Where several tiles go through a panel they come from the second-level cache:
-// the one packed behind this one is asked for meanwhile, over the steps of the longest contraction. (AVX2 on a Xeon
-// core: 3.5 % faster.)
+// R rows of a tile that may have MR. Where several tiles go through a panel they come from the second-level
+// cache: the one packed behind this one is asked for meanwhile, over the steps of the longest contraction.
+// (AVX2 on a Xeon core: 3.5 % faster.)
 template <class U, int R, int MR, int NV>
 void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how,
              typename U::Sum* out, std::int64_t out_stride) {

@@ -433,8 +433,8 @@ std::uint64_t hash_of(const std::string& text) {
   return hash ^ hash >> 29;
 }
 
-// One of each call of each scenario, what is said only when stdout is closed, and of the others those with the smallest
-// hashes.
+// One of each call of each scenario, what is said only when stdout is closed, and of the others those with the
+// smallest hashes.
 std::vector<Point> selected(const std::vector<Point>& all, std::size_t most) {
   std::vector<std::pair<std::uint64_t, std::size_t>> order;
   for (std::size_t i = 0; i < all.size(); ++i) order.emplace_back(hash_of(all[i].name()), i);

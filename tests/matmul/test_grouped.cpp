@@ -376,6 +376,36 @@ void check_nothing_else_is_read() {
 
 // Rows, contraction and columns that several threads cut otherwise than one, over two blocks of the
 // contraction, with and without an existing result that is added.
+void check_threads() {
+  std::mt19937_64 engine(5);
+  const Sizes sizes{160, 3, 0, 300, 27};
+  constexpr std::int64_t kRows = 500, kLength = 530, kColumns = 300;
+  for (const DType dtype : plain::kFloats) {
+    const Array lhs = plain::random(dtype, {kRows, kLength}, engine),
+                rhs = plain::random(dtype, {5, kLength, kColumns}, engine),
+                out = plain::random(DType::float32, {kRows, kColumns}, engine);
+    const Array a = plain::random(dtype, {130, kRows}, engine), b = plain::random(dtype, {kRows, 70}, engine),
+                gradient = plain::random(DType::float32, {5, 130, 70}, engine);
+    GroupedMatmulOptions forward;
+    forward.existing_out = out.view();
+    forward.existing = Existing::add;
+    TransposedGroupedMatmulOptions transposed;
+    transposed.existing_out = gradient.view();
+    std::vector<std::vector<Array>> results;
+    for (const int threads : {1, 2, 7}) {
+      const Threads set(threads);
+      results.emplace_back();
+      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
+      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes), forward));
+      results.back().push_back(
+          multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
+      results.back().push_back(multiply(a.view(), b.view(), *plain::source(sizes), transposed));
+    }
+    for (std::size_t i = 1; i < results.size(); ++i)
+      for (std::size_t j = 0; j < results[i].size(); ++j)
+        CHECK_MESSAGE(plain::same_bytes(results[0][j], results[i][j]), name_of(dtype), ", result ", j);
+  }
+}
 
 }  // namespace
 
@@ -399,6 +429,10 @@ TEST_CASE("every length of the contraction is right") { on_every_instruction_set
 
 TEST_CASE("what belongs to no group that is computed is never read, and NaN stays in its group") {
   on_every_instruction_set(check_nothing_else_is_read);
+}
+
+TEST_CASE("any number of threads gives the same bytes of a grouped product") {
+  on_every_instruction_set(check_threads);
 }
 
 TEST_CASE("shards fill one result, in any order, within its own memory") {

@@ -48,7 +48,7 @@ struct Turn {
 // All numbers of threads for one layout of the inputs, two for each of the others; few under the address sanitizer,
 // which is slow and looks at memory alone.
 #ifdef __SANITIZE_ADDRESS__
-constexpr std::array<Turn, 5> kTurns{{{1, 0}, {3, 0}, {16, 0}, {1, 1}, {7, 1}}};
+constexpr std::array<Turn, 7> kTurns{{{1, 0}, {3, 0}, {16, 0}, {1, 1}, {7, 1}, {1, 2}, {1, 3}}};
 #else
 constexpr std::array<Turn, 11> kTurns{
     {{1, 0}, {2, 0}, {3, 0}, {7, 0}, {16, 0}, {1, 1}, {3, 1}, {1, 2}, {7, 2}, {1, 3}, {16, 3}}};
