@@ -44,8 +44,8 @@ std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArr
   for (const PlannedArray& result : results)
     if (result.type.shape == source.shape()) alike.push_back(result);
   if (alike.size() > 1)
-    throw Error(Error::Kind::usage, fmt::format("--against: {} may be any of {}, which have the same shape",
-                                                source.name(), names_of(alike)))
+    throw usage(fmt::format("--against: {} may be any of {}, which have the same shape", source.name(),
+                            names_of(alike)))
         .hint(fmt::format("a file or an array of the name says which it is: {}.npy, FILE.npz:{}",
                           alike[0].name, alike[0].name));
   const auto found = std::find_if(results.begin(), results.end(), [&](const PlannedArray& result) {
@@ -74,7 +74,7 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   std::vector<HeldInput> given;
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (options.explain == Explain::yes && !options.given())
-    throw Error(Error::Kind::usage, "--explain says why the result of --against differs, and none is given");
+    throw usage("--explain says why the result of --against differs, and none is given");
   if (!options.given()) return given;
   job.provenance.input("against", options.mine);
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.mine);

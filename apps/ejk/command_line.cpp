@@ -30,8 +30,6 @@ namespace {
 
 constexpr std::size_t kLongestMessage = 600;
 
-Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
-
 // Who speaks, and how.
 struct Voice {
   std::string program = "ejk";

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ejk/text.hpp"
+#include "options.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -54,7 +55,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
     provenance_.input(role, reference);
     count_read(type_of(*opened.source).bytes());
   } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
-    throw Error(Error::Kind::usage, "-: standard input can be read only once");
+    throw usage("-: standard input can be read only once");
   }
   return opened.source;
 }
@@ -63,8 +64,7 @@ ArrayGroup Inputs::open_group(const std::string& role, const std::string& refere
                               const std::vector<std::string>& names) {
   const ArrayReference named = parse_input(reference);
   if (!named.slice.empty())
-    throw Error(Error::Kind::usage,
-                printable(reference) + ": a slice picks a part of one array, not of several");
+    throw usage(printable(reference) + ": a slice picks a part of one array, not of several");
   ArrayGroup group = file(named).group(names, named.member);
   provenance_.input(role, reference);
   return group;

@@ -32,8 +32,7 @@ void require_one_instruction_set(Team& team) {
   for (Bytes& bytes : team.all_gather(TeamMessage().put_text(mine).bytes())) {
     const std::string other = TeamMessage(std::move(bytes)).take_text();
     if (other != mine)
-      throw Error(Error::Kind::usage,
-                  fmt::format("the machines differ: the instruction set is {} on rank {}, {} on "
+      throw usage(fmt::format("the machines differ: the instruction set is {} on rank {}, {} on "
                               "rank {}",
                               mine, team.rank(), other, rank))
           .hint("EJK_ISA chooses one that all have, as in mpirun -x EJK_ISA=avx2");

@@ -17,8 +17,6 @@ namespace ejk::app {
 
 namespace {
 
-Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
-
 Polarity read_polarity(const std::string& word) {
   constexpr Polarity values[] = {Polarity::keep, Polarity::drop, Polarity::additive};
   return values[read_choice(word, {"keep", "drop", "additive"})];

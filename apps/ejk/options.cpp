@@ -16,8 +16,6 @@ namespace ejk::app {
 
 namespace {
 
-Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
-
 // Whoever leaves the word empty ("$name" in a script that never set it) means something else than its
 // absence.
 std::string read_name(const std::string& word) {

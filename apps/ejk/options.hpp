@@ -31,6 +31,9 @@ class Option;
 
 namespace ejk::app {
 
+/// What was typed does not fit.
+inline Error usage(std::string message) { return {Error::Kind::usage, std::move(message)}; }
+
 /// What was typed; nothing is opened or measured yet.
 struct SharedOptions {
   std::string output;

@@ -38,12 +38,10 @@ void Outputs::declare(std::vector<std::string> names) {
 
   target_ = parse_output(shared_.output);
   if (!target_->slice.empty())
-    throw Error(Error::Kind::usage,
-                fmt::format("{}: an output cannot have a slice", printable(shared_.output)));
+    throw usage(fmt::format("{}: an output cannot have a slice", printable(shared_.output)));
   const bool is_stdout = target_->container == Container::stream;
   if (several_ && (target_->container == Container::npy || is_stdout))
-    throw Error(Error::Kind::usage,
-                fmt::format("{} holds one array, and {} makes {}",
+    throw usage(fmt::format("{} holds one array, and {} makes {}",
                             is_stdout ? "stdout" : printable(shared_.output), command_, chosen_.size()))
         .hint(shared_.has_field
                   ? fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",

@@ -102,8 +102,8 @@ void Reporter::check_files() const {
   for (const auto& file : files)
     for (const auto& other : files)
       if (!file.second->empty() && file.first != other.first && is_same(*file.second, *other.second))
-        throw Error(Error::Kind::usage, fmt::format("{}: {} and {} name the same file",
-                                                    printable(*file.second), file.first, other.first));
+        throw usage(fmt::format("{}: {} and {} name the same file", printable(*file.second), file.first,
+                                other.first));
   for (const std::string* path : {&shared_.html, &shared_.picture})
     if (!path->empty()) check_file(*path);
 }

@@ -11,6 +11,9 @@
 
 namespace ejk::arrays {
 
+/// Bytes of a source that a thread looks at in one go.
+inline constexpr std::int64_t kBoxBytes = std::int64_t{4} << 20;
+
 /// The boxes that a shape is cut into, in C order, and the number of elements before each.
 struct Boxes {
   std::vector<Shape> starts, counts;

@@ -19,30 +19,29 @@ namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Sum {
+struct ScaledSum {
   double m = -kInfinity;
   double s = 0;  // NaN once there was one
 };
 
-Sum joined(const Sum& a, const Sum& b) {
+ScaledSum joined(const ScaledSum& a, const ScaledSum& b) {
   if (a.m == b.m) return {a.m, a.s + b.s};
-  const Sum &large = a.m > b.m ? a : b, &small = a.m > b.m ? b : a;
+  const ScaledSum &large = a.m > b.m ? a : b, &small = a.m > b.m ? b : a;
   return {large.m, large.s + small.s * std::exp(small.m - large.m)};
 }
 
-double value_of(const Sum& sum) {
+double value_of(const ScaledSum& sum) {
   if (std::isnan(sum.s)) return sum.s;
   return std::isinf(sum.m) ? sum.m : sum.m + std::log(sum.s);
 }
 
 // n elements `stride` apart.
 template <class T>
-Sum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride) {
+ScaledSum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride) {
   const auto at = [&](std::int64_t i) { return static_cast<double>(arrays::widen<T>(x[i * stride])); };
-  Sum sum;
+  ScaledSum sum;
   bool has_nan = false;
   for (std::int64_t i = 0; i < n; ++i) {
     const double v = at(i);
@@ -83,7 +82,7 @@ struct Extents {
 // Partial sums of one box that lies within one outer index: those of the inner indices first, first + 1, …
 struct Partial {
   std::int64_t outer = 0, first = 0;
-  std::vector<Sum> sums;
+  std::vector<ScaledSum> sums;
 };
 
 template <class T>
@@ -109,11 +108,11 @@ std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t>
   const Extents e(x, axis);
   const std::int64_t bytes = byte_count(x.shape(), x.dtype()), size = size_of(x.dtype());
   const std::int64_t most = x.random_access() ? threads() : 1;
-  const bool whole = e.n * e.inner * size <= kPieceBytes;
-  const auto sum_bytes = static_cast<std::int64_t>(sizeof(Sum));
-  return e.outer * e.inner * size_of(result_type(x.dtype())) + std::min(bytes, most * kPieceBytes) +
-         (bytes / kPieceBytes + 1) * arrays::bytes_of_a_box(x.shape().size()) +
-         (whole ? 0 : (e.inner + most * std::min(e.inner, kPieceBytes / size)) * sum_bytes);
+  const bool whole = e.n * e.inner * size <= arrays::kBoxBytes;
+  const auto sum_bytes = static_cast<std::int64_t>(sizeof(ScaledSum));
+  return e.outer * e.inner * size_of(result_type(x.dtype())) + std::min(bytes, most * arrays::kBoxBytes) +
+         (bytes / arrays::kBoxBytes + 1) * arrays::bytes_of_a_box(x.shape().size()) +
+         (whole ? 0 : (e.inner + most * std::min(e.inner, arrays::kBoxBytes / size)) * sum_bytes);
 }
 
 Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdims keepdims) {
@@ -132,7 +131,7 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
     for (std::int64_t i = 0; i < out.size(); ++i) store(out, i, -kInfinity);
     return out;
   }
-  const arrays::Boxes boxes(x.shape(), kPieceBytes / size_of(x.dtype()));
+  const arrays::Boxes boxes(x.shape(), arrays::kBoxBytes / size_of(x.dtype()));
   const arrays::BoxReader reader(x);
   const int team = reader.threads(boxes, 4);
   std::vector<std::vector<std::byte>> spare;  // buffers, from one wave of boxes to the next
@@ -166,7 +165,7 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
       });
       return;
     }
-    std::vector<Sum> open(static_cast<std::size_t>(e.inner));
+    std::vector<ScaledSum> open(static_cast<std::size_t>(e.inner));
     const std::int64_t wave = team;
     std::vector<Partial> partials;
     for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
@@ -179,13 +178,13 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
         const Partial& partial = partials[static_cast<std::size_t>(box - begin)];
         const auto joins = static_cast<std::int64_t>(partial.sums.size());
         for (std::int64_t i = 0; i < joins; ++i) {
-          Sum& sum = open[static_cast<std::size_t>(partial.first + i)];
+          ScaledSum& sum = open[static_cast<std::size_t>(partial.first + i)];
           sum = joined(sum, partial.sums[static_cast<std::size_t>(i)]);
         }
         if (boxes.before[static_cast<std::size_t>(box) + 1] % slab != 0) continue;
         for (std::int64_t i = 0; i < e.inner; ++i) {
           store(out, partial.outer * e.inner + i, value_of(open[static_cast<std::size_t>(i)]));
-          open[static_cast<std::size_t>(i)] = Sum{};
+          open[static_cast<std::size_t>(i)] = ScaledSum{};
         }
       }
     }

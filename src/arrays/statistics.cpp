@@ -19,7 +19,6 @@ namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kLanes = 16;
 
 // What an element is looked at as.
@@ -162,7 +161,7 @@ Statistics statistics_as(const ArraySource& source,
     if (progress) progress(all.elements, all.elements);
     return all;
   }
-  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
   std::vector<Part<Seen<T>>> parts(boxes.starts.size());
   std::int64_t done = 0;
@@ -243,7 +242,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     return histogram;
   }
   const double scale = values <= 0 ? 0 : 1 / width, last = static_cast<double>(bins - 1);
-  const arrays::Boxes boxes(source.shape(), kPieceBytes / size_of(source.dtype()));
+  const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
   struct Part {
     std::vector<std::byte> buffer;
@@ -281,9 +280,9 @@ std::int64_t statistics_bytes(const ArraySource& source) {
   if (!source.access().uniform.empty()) return 0;
   const std::int64_t bytes = byte_count(source.shape(), source.dtype());
   const std::int64_t most = source.random_access() ? threads() : 1;
-  const std::int64_t pieces = bytes / kPieceBytes + 1;
+  const std::int64_t pieces = bytes / arrays::kBoxBytes + 1;
   const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;
-  return std::min(bytes, most * kPieceBytes) + pieces * per_piece;
+  return std::min(bytes, most * arrays::kBoxBytes) + pieces * per_piece;
 }
 
 }  // namespace ejk

@@ -10,13 +10,14 @@
 #include <utility>
 
 #include "attention/plan.hpp"
+#include "core/errors.hpp"
 #include "core/offsets.hpp"
 
 namespace ejk {
 
 namespace {
 
-Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
+using core::invalid;
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace ejk {
 
 namespace {
 
-struct Part {
+struct IndicesPart {
   Findings found;
   check::SeenSet seen;
   std::int64_t used = 0;
@@ -26,14 +26,14 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
   check::require_claim("keys", claims.keys.value_or(0), 0);
   const std::int64_t n = source.shape().back(), queries = source.shape()[source.shape().size() - 2];
   const std::int64_t rows = element_count(std::span(source.shape()).first(source.shape().size() - 1));
-  Part all{Findings(rules_of("indices"), options.most_findings), check::SeenSet(n)};
+  IndicesPart all{Findings(rules_of("indices"), options.most_findings), check::SeenSet(n)};
 
   check::scan_rows(
       source, n, options, 6,
       [&] {
-        return Part{Findings(all.found.rules(), options.most_findings), all.seen};
+        return IndicesPart{Findings(all.found.rules(), options.most_findings), all.seen};
       },
-      [&](Part& part, std::int64_t row, std::span<const std::int64_t> keys) {
+      [&](IndicesPart& part, std::int64_t row, std::span<const std::int64_t> keys) {
         const auto add = [&](std::string_view rule, std::size_t column, auto&& message) {
           const std::int64_t at = row * n + static_cast<std::int64_t>(column);
           part.found.add(rule, at, [&] {
@@ -68,7 +68,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
         part.used += used;
         if (used == 0) add("empty", 0, [&] { return fmt::format("query {} has no key", query); });
       },
-      [&](Part& part) {
+      [&](IndicesPart& part) {
         all.found.merge(std::move(part.found));
         all.used += part.used;
       });

@@ -12,7 +12,7 @@ namespace ejk {
 
 namespace {
 
-struct Walk {
+struct PositionWalk {
   template <class Message>
   void add(std::string_view rule, std::int64_t at, std::int64_t id, Message&& message) {
     found.add(rule, at, [&] { return Finding{"ids", core::index_of(source.shape(), at), id, message()}; });
@@ -25,7 +25,7 @@ struct Walk {
 
 bool follows(std::int64_t position, std::int64_t before) { return position > 0 && position - 1 == before; }
 
-void walk_rows(Walk& walk, std::optional<std::int64_t> padding, const CheckOptions& options) {
+void walk_rows(PositionWalk& walk, std::optional<std::int64_t> padding, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
   std::int64_t before = -1, gap = -1, gap_id = 0, column = 0;
   bool has_tokens = false;
@@ -54,7 +54,7 @@ void walk_rows(Walk& walk, std::optional<std::int64_t> padding, const CheckOptio
   });
 }
 
-void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
+void walk_sequences(PositionWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
   const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     if (s + 1 == cu.size()) {
       ++walk.padding;
@@ -73,7 +73,7 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims,
                             const CheckOptions& options) {
   check::require_integers(*ids, "position ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
-  Walk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
+  PositionWalk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");
     walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);

@@ -51,8 +51,8 @@ class IdSet {
   std::map<std::int64_t, std::int64_t> ranges_;  // first and last number
 };
 
-struct Walk {
-  Walk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
+struct SegmentWalk {
+  SegmentWalk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
       : source(ids),
         padding_below(claims.convention == Convention::document ? 1 : 0),
         found(rules_of("segment-ids"), options.most_findings),
@@ -73,7 +73,7 @@ struct Walk {
 };
 
 // Each row by itself.
-void walk_rows(Walk& walk, const CheckOptions& options) {
+void walk_rows(SegmentWalk& walk, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
   std::int64_t run = 0, gap = -1;  // the id of this run; where padding behind tokens began
   std::int64_t gap_id = 0, column = 0;
@@ -107,7 +107,7 @@ void walk_rows(Walk& walk, const CheckOptions& options) {
 }
 
 // One row, and its sequences.
-void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
+void walk_sequences(SegmentWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
   const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     const bool is_padding = walk.is_padding(id);
     walk.padding += is_padding;
@@ -133,7 +133,7 @@ void walk_sequences(Walk& walk, const std::vector<std::int64_t>& cu, const Check
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims,
                            const CheckOptions& options) {
   check::require_integers(*ids, "segment ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
-  Walk walk(*ids, claims, options);
+  SegmentWalk walk(*ids, claims, options);
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "segment ids");
     walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);

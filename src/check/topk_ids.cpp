@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostListed = 65'536;
 
 // What one thread has seen.
-struct Part {
+struct ChoicesPart {
   Findings found;
   check::SeenSet seen;
   std::vector<std::int64_t> load;
@@ -34,10 +34,10 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
   const std::int64_t k = has_axis ? source.shape().back() : 1;
   const std::int64_t tokens =
       element_count(std::span(source.shape()).first(source.shape().size() - (has_axis ? 1 : 0)));
-  Part all{Findings(rules_of("topk-ids"), options.most_findings), check::SeenSet(k),
-           std::vector<std::int64_t>(static_cast<std::size_t>(experts.value_or(0)))};
+  ChoicesPart all{Findings(rules_of("topk-ids"), options.most_findings), check::SeenSet(k),
+                  std::vector<std::int64_t>(static_cast<std::size_t>(experts.value_or(0)))};
 
-  const auto look = [&](Part& part, std::int64_t token, std::span<const std::int64_t> ids) {
+  const auto look = [&](ChoicesPart& part, std::int64_t token, std::span<const std::int64_t> ids) {
     const auto add = [&](std::string_view rule, std::size_t column, auto&& message) {
       const std::int64_t at = token * k + static_cast<std::int64_t>(column);
       part.found.add(rule, at, [&] {
@@ -69,10 +69,10 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
   check::scan_rows(
       source, k, options, 4,
       [&] {
-        return Part{Findings(all.found.rules(), options.most_findings), all.seen, all.load};
+        return ChoicesPart{Findings(all.found.rules(), options.most_findings), all.seen, all.load};
       },
       look,
-      [&](Part& part) {
+      [&](ChoicesPart& part) {
         all.found.merge(std::move(part.found));
         all.choices += part.choices;
         all.unrouted += part.unrouted;

@@ -21,7 +21,7 @@ namespace ejk::mask {
 
 namespace {
 
-__extension__ using Wide = __int128;
+__extension__ using Exact = __int128;
 
 // Where chunk `c` of `chunks` begins.
 std::int64_t chunk_begin(std::int64_t length, std::int64_t chunks, std::int64_t c) {
@@ -101,7 +101,7 @@ std::vector<Word> keys_seen(const QueryRuns& runs, const std::vector<std::int64_
 RankLoad load_of(const QueryRuns& runs, const std::vector<std::int64_t>& computed, std::int64_t kv_length,
                  const std::vector<std::int64_t>& of, std::vector<Word> seen) {
   const auto key_at = [&](std::int64_t query) {
-    return static_cast<std::int64_t>(Wide{query} * kv_length / runs.bounds.back());
+    return static_cast<std::int64_t>(Exact{query} * kv_length / runs.bounds.back());
   };
   RankLoad load;
   std::vector<Word> held(seen.size());

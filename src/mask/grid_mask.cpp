@@ -39,7 +39,7 @@ void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
 
 // Of two parts of a block. `partial` has a True and a False, whatever else there is; of `undecided` nothing
 // is known.
-BlockState joined(BlockState a, BlockState b) {
+BlockState state_of_both(BlockState a, BlockState b) {
   if (a == BlockState::partial || b == BlockState::partial) return BlockState::partial;
   if (a == BlockState::undecided || b == BlockState::undecided) return BlockState::undecided;
   return a == b ? a : BlockState::partial;
@@ -130,13 +130,14 @@ class GridClassifier final : public BlockClassifier {
       row.assign(static_cast<std::size_t>(grid.kv_blocks), BlockState::empty);
       for (const BlockGrid::Entry& entry : grid.row(i))
         row[static_cast<std::size_t>(entry.column)] = state_of(entry);
-      if (i > first) std::transform(columns.begin(), columns.end(), more.begin(), columns.begin(), joined);
+      if (i > first)
+        std::transform(columns.begin(), columns.end(), more.begin(), columns.begin(), state_of_both);
     }
     for (std::int64_t j = 0; j < n; ++j) {
       const std::int64_t begin = j * kv_block_ / bk, end = (std::min((j + 1) * kv_block_, keys) - 1) / bk;
       out[j] = columns[static_cast<std::size_t>(begin)];
       for (std::int64_t c = begin + 1; c <= end && out[j] != BlockState::partial; ++c)
-        out[j] = joined(out[j], columns[static_cast<std::size_t>(c)]);
+        out[j] = state_of_both(out[j], columns[static_cast<std::size_t>(c)]);
     }
   }
 

@@ -10,12 +10,11 @@
 #include <optional>
 
 #include "core/parallel.hpp"
+#include "mask/node.hpp"
 
 namespace ejk::mask {
 
 namespace {
-
-constexpr std::uint8_t kPartial = 1;
 
 // The look-ahead of a position is the value of the first block that counts at or after it. It is worked out
 // backwards, from what follows the end: first all but the wrap-around, by one value a line (a line is a row

@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/errors.hpp"
 
 namespace ejk {
 
 namespace {
 
-Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
+using core::invalid;
 
 std::string counted(std::int64_t heads) { return fmt::format("{} head{}", heads, heads == 1 ? "" : "s"); }
 

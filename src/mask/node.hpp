@@ -24,6 +24,9 @@ enum class BlockState : std::uint8_t {
   undecided = 3,  // only its elements can tell
 };
 
+/// A partial block, where states are bytes.
+inline constexpr std::uint8_t kPartial = static_cast<std::uint8_t>(BlockState::partial);
+
 /// Queries [q_begin, q_end) × keys [k_begin, k_end), within the mask.
 struct Rectangle {
   std::int64_t q_begin = 0;

@@ -15,6 +15,7 @@
 
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
+#include "mask/node.hpp"
 
 namespace ejk::mask {
 
@@ -148,7 +149,6 @@ std::vector<std::int32_t> PatternTable::join(PatternTable part) {
 }
 
 void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks) {
-  constexpr std::uint8_t kPartial = 1;
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     if (states[b] != kPartial) continue;
     std::int32_t& id = entries_[static_cast<std::size_t>(blocks[b])].id;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/errors.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 #include "mask/scan.hpp"
@@ -23,7 +24,7 @@ namespace mask {
 
 namespace {
 
-Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
+using core::invalid;
 
 // The documented checks in the documented order; gives the numbers of blocks.
 Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const MaskInfoSettings& settings,

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/errors.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/labels.hpp"
@@ -22,17 +23,16 @@ namespace ejk {
 
 namespace {
 
+using core::invalid;
 using mask::BitRows;
 using mask::PatternTable;
 using mask::Word;
-
-Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
 
 // --- ids to mask ---
 
 // Ids of (batch, length) as the 32-bit labels that the bit kernels compare: equal where the ids are, 0 for
 // padding.
-struct Labels {
+struct LabelRows {
   std::int64_t batch = 0;
   std::int64_t length = 0;
   std::vector<std::int32_t> values;
@@ -40,12 +40,12 @@ struct Labels {
   const std::int32_t* row(std::int64_t b) const { return values.data() + b * length; }
 };
 
-struct Ids {
+struct IdRows {
   std::int64_t batch, length;
   std::vector<std::int64_t> values;
 };
 
-Ids read_ids(const ArraySource& source, Convention convention) {
+IdRows read_ids(const ArraySource& source, Convention convention) {
   if (source.shape().size() != 2)
     throw invalid(fmt::format("{}: segment ids are (batch, length), not of shape {}", source.name(),
                               to_string(source.shape())));
@@ -53,7 +53,7 @@ Ids read_ids(const ArraySource& source, Convention convention) {
     throw invalid(
         fmt::format("{}: segment ids must be integers, not {}", source.name(), name_of(source.dtype())));
   const Array raw = read_all(source);
-  Ids ids{source.shape()[0], source.shape()[1], {}};
+  IdRows ids{source.shape()[0], source.shape()[1], {}};
   ids.values.reserve(static_cast<std::size_t>(raw.size()));
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
@@ -90,7 +90,7 @@ void expand(const Word* bits, std::int64_t n, DType dtype, std::byte* out) {
 
 class SegmentMaskSource final : public ArraySource {
  public:
-  SegmentMaskSource(Labels q, Labels kv, DType dtype, Convention convention)
+  SegmentMaskSource(LabelRows q, LabelRows kv, DType dtype, Convention convention)
       : ArraySource({dtype, convention == Convention::ejkernel ? Shape{q.batch, 1, q.length, kv.length}
                                                                : Shape{q.batch, q.length, kv.length}},
                     "attention_mask", ArrayAccess(ArrayAccess::Order::any)),
@@ -122,10 +122,10 @@ class SegmentMaskSource final : public ArraySource {
   }
 
  private:
-  Labels q_, kv_;
+  LabelRows q_, kv_;
 };
 
-Array padding_mask(const Labels& labels, DType dtype) {
+Array padding_mask(const LabelRows& labels, DType dtype) {
   Array result(dtype, {labels.batch, labels.length});
   std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(labels.length)));
   for (std::int64_t b = 0; b < labels.batch; ++b) {
@@ -435,11 +435,11 @@ void share_ids(Team& team, const Slices& slices, const std::vector<std::int64_t>
 
 SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_ids,
                                 const SegmentMaskOptions& options) {
-  const Ids q = read_ids(q_ids, options.convention);
-  const Ids kv = &q_ids == &kv_ids ? q : read_ids(kv_ids, options.convention);
+  const IdRows q = read_ids(q_ids, options.convention);
+  const IdRows kv = &q_ids == &kv_ids ? q : read_ids(kv_ids, options.convention);
   if (q.batch != kv.batch)
     throw invalid(fmt::format("query ids have {} batch entries, key ids {}", q.batch, kv.batch));
-  Labels q_labels{q.batch, q.length, {}}, kv_labels{kv.batch, kv.length, {}};
+  LabelRows q_labels{q.batch, q.length, {}}, kv_labels{kv.batch, kv.length, {}};
   mask::to_labels(q.values, kv.values, q_labels.values, kv_labels.values);
   SegmentMask result;
   if (options.separate) {

@@ -24,7 +24,7 @@ using mask::NearbyMask;
 using mask::Rectangle;
 using mask::Word;
 
-using Ids = std::vector<std::int32_t>;  // labels: 0 is padding
+using Labels = std::vector<std::int32_t>;  // labels: 0 is padding
 
 // The positive ids of a run, and whether it holds padding. No positive id: low > high.
 struct IdRange {
@@ -46,14 +46,14 @@ struct IdRange {
 
 class SegmentsMask final : public MaskNode {
  public:
-  SegmentsMask(std::shared_ptr<const Ids> q_ids, std::shared_ptr<const Ids> kv_ids, std::string text)
+  SegmentsMask(std::shared_ptr<const Labels> q_ids, std::shared_ptr<const Labels> kv_ids, std::string text)
       : MaskNode(static_cast<std::int64_t>(q_ids->size()), static_cast<std::int64_t>(kv_ids->size())),
         q_ids_(std::move(q_ids)),
         kv_ids_(std::move(kv_ids)),
         text_(std::move(text)) {}
 
-  const Ids& q_ids() const { return *q_ids_; }
-  const Ids& kv_ids() const { return *kv_ids_; }
+  const Labels& q_ids() const { return *q_ids_; }
+  const Labels& kv_ids() const { return *kv_ids_; }
 
   std::string text() const override { return text_; }
   bool same_as(const MaskNode& other, IndexRange) const override {
@@ -80,14 +80,14 @@ class SegmentsMask final : public MaskNode {
   }
 
  private:
-  std::shared_ptr<const Ids> q_ids_, kv_ids_;
+  std::shared_ptr<const Labels> q_ids_, kv_ids_;
   std::string text_;
 };
 
 std::vector<NearbyMask> SegmentsMask::nearby() const {
   const auto mask_of = [&](auto&& q, auto&& kv) {
-    const auto mapped = [](const Ids& ids, auto&& f) {
-      auto out = std::make_shared<Ids>(ids);
+    const auto mapped = [](const Labels& ids, auto&& f) {
+      auto out = std::make_shared<Labels>(ids);
       for (std::int32_t& id : *out) id = f(id);
       return out;
     };
@@ -139,7 +139,7 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
 }  // namespace
 
 Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids) {
-  auto q = std::make_shared<Ids>(), kv = std::make_shared<Ids>();
+  auto q = std::make_shared<Labels>(), kv = std::make_shared<Labels>();
   mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q,
                   *kv);
   if (*q == *kv) kv = q;

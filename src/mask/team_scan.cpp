@@ -28,9 +28,7 @@ namespace ejk::mask {
 
 namespace {
 
-__extension__ using Wide = unsigned __int128;
-
-constexpr std::uint8_t kPartial = static_cast<std::uint8_t>(BlockState::partial);
+__extension__ using DoubleWord = unsigned __int128;
 
 using Digest = std::array<std::uint64_t, 4>;
 using Seed = std::array<std::uint32_t, 8>;
@@ -50,10 +48,10 @@ class Digester {
     Digest digest;
     for (std::size_t n = 0; n < keys_.size(); ++n) {
       const Word* k = keys_[n].data();
-      Wide sum = 0;
+      DoubleWord sum = 0;
       std::int64_t i = 0;
-      for (; i + 2 <= words_; i += 2) sum += Wide{w[i] + k[i]} * Wide{w[i + 1] + k[i + 1]};
-      if (i < words_) sum += Wide{w[i] + k[i]} * Wide{k[i + 1]};
+      for (; i + 2 <= words_; i += 2) sum += DoubleWord{w[i] + k[i]} * DoubleWord{w[i + 1] + k[i + 1]};
+      if (i < words_) sum += DoubleWord{w[i] + k[i]} * DoubleWord{k[i + 1]};
       digest[2 * n] = static_cast<std::uint64_t>(sum);
       digest[2 * n + 1] = static_cast<std::uint64_t>(sum >> 64);
     }

@@ -30,7 +30,7 @@ namespace ejk::matmul {
 namespace {
 
 // Of a task: its sums (64 KiB) stay in a second-level cache, and its rows share the conversion of rhs.
-constexpr std::int64_t kRows = 32, kColumns = 256;
+constexpr std::int64_t kRowsOfPart = 32, kColumnsOfPart = 256;
 
 // A result, the products that it should be made of, and by what it is judged.
 struct Judged {
@@ -65,8 +65,8 @@ struct Task {
 };
 
 void add_rows(std::vector<Task>& tasks, const GroupProduct& product, const std::vector<std::int64_t>& rows) {
-  for (std::size_t begin = 0; begin < rows.size(); begin += kRows) {
-    const std::size_t end = std::min(rows.size(), begin + kRows);
+  for (std::size_t begin = 0; begin < rows.size(); begin += kRowsOfPart) {
+    const std::size_t end = std::min(rows.size(), begin + kRowsOfPart);
     tasks.push_back({&product,
                      {rows.begin() + static_cast<std::ptrdiff_t>(begin),
                       rows.begin() + static_cast<std::ptrdiff_t>(end)}});
@@ -78,8 +78,8 @@ std::vector<Task> other_rows(const Judged& problem) {
   std::vector<Task> tasks;
   std::int64_t next = 0;
   const auto up_to = [&](std::int64_t end) {
-    for (; next < end; next += std::min(kRows, end - next))
-      tasks.push_back({nullptr, {}, next, std::min(kRows, end - next)});
+    for (; next < end; next += std::min(kRowsOfPart, end - next))
+      tasks.push_back({nullptr, {}, next, std::min(kRowsOfPart, end - next)});
   };
   for (const GroupProduct& product : problem.products) {
     up_to(product.row);
@@ -92,7 +92,9 @@ std::vector<Task> other_rows(const Judged& problem) {
 class Comparison {
  public:
   explicit Comparison(const Judged& problem)
-      : problem_(problem), stats_(problem.out.dtype), tiles_(core::ceil_div(problem.columns(), kColumns)) {}
+      : problem_(problem),
+        stats_(problem.out.dtype),
+        tiles_(core::ceil_div(problem.columns(), kColumnsOfPart)) {}
 
   void run(const std::vector<Task>& tasks) {
     const std::int64_t all = std::ssize(tasks) * tiles_;
@@ -109,8 +111,8 @@ class Comparison {
         all, core::threads_for(all, work), [&] { return Stats(problem_.out.dtype); },
         [&](Stats& stats, std::int64_t i) {
           const Task& task = tasks[static_cast<std::size_t>(i / tiles_)];
-          const std::int64_t first = i % tiles_ * kColumns;
-          const std::int64_t columns = std::min(kColumns, problem_.columns() - first);
+          const std::int64_t first = i % tiles_ * kColumnsOfPart;
+          const std::int64_t columns = std::min(kColumnsOfPart, problem_.columns() - first);
           if (task.product)
             compare_products(task, first, columns, stats);
           else
@@ -195,9 +197,10 @@ class VectorTest {
       row_elements += static_cast<double>(rows) * static_cast<double>(depth + problem_.columns());
       y[i].resize(static_cast<std::size_t>(depth));
       verdicts[i].resize(static_cast<std::size_t>(rows));
-      for (std::int64_t p = 0; p < depth; p += kRows)
-        depth_parts.push_back({i, p, std::min(kRows, depth - p)});
-      for (std::int64_t r = 0; r < rows; r += kRows) row_parts.push_back({i, r, std::min(kRows, rows - r)});
+      for (std::int64_t p = 0; p < depth; p += kRowsOfPart)
+        depth_parts.push_back({i, p, std::min(kRowsOfPart, depth - p)});
+      for (std::int64_t r = 0; r < rows; r += kRowsOfPart)
+        row_parts.push_back({i, r, std::min(kRowsOfPart, rows - r)});
     }
     core::parallel_for(std::ssize(depth_parts), depth_elements, [&](std::int64_t i) {
       const Part& part = depth_parts[static_cast<std::size_t>(i)];
@@ -217,9 +220,9 @@ class VectorTest {
   // Rows of b; tiles of columns in the outer loop, so that any strides use whole cache lines.
   void sum_rows(const ArrayView& b, std::int64_t first, std::int64_t count, double flushed,
                 RowSum* sums) const {
-    double values[kColumns];
-    for (std::int64_t j = 0; j < b.shape[1]; j += kColumns) {
-      const std::int64_t columns = std::min(kColumns, b.shape[1] - j);
+    double values[kColumnsOfPart];
+    for (std::int64_t j = 0; j < b.shape[1]; j += kColumnsOfPart) {
+      const std::int64_t columns = std::min(kColumnsOfPart, b.shape[1] - j);
       for (std::int64_t p = 0; p < count; ++p) {
         load(b.dtype, b.data + (first + p) * b.strides[0] + j * b.strides[1], b.strides[1], columns, values);
         add(values, j, columns, flushed, sums[p]);
@@ -241,9 +244,9 @@ class VectorTest {
 
   RowSum sum_row(const ArrayView& array, std::int64_t row) const {
     RowSum sum;
-    double values[kColumns];
-    for (std::int64_t j = 0; j < problem_.columns(); j += kColumns) {
-      const std::int64_t columns = std::min(kColumns, problem_.columns() - j);
+    double values[kColumnsOfPart];
+    for (std::int64_t j = 0; j < problem_.columns(); j += kColumnsOfPart) {
+      const std::int64_t columns = std::min(kColumnsOfPart, problem_.columns() - j);
       Matrix{array}.load_row(row, j, columns, values);
       add(values, j, columns, 1, sum);
     }
@@ -256,9 +259,9 @@ class VectorTest {
     const RowSum out = sum_row(problem_.out, product.row + row);
     long double expected = 0;
     double size = 0;  // ≥ the length of the row of X
-    double a[kColumns];
-    for (std::int64_t p = 0; p < depth; p += kColumns) {
-      const std::int64_t count = std::min(kColumns, depth - p);
+    double a[kColumnsOfPart];
+    for (std::int64_t p = 0; p < depth; p += kColumnsOfPart) {
+      const std::int64_t count = std::min(kColumnsOfPart, depth - p);
       load(product.a.dtype, product.a.data + row * product.a.strides[0] + p * product.a.strides[1],
            product.a.strides[1], count, a);
       for (std::int64_t q = 0; q < count; ++q) {

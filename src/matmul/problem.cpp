@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/errors.hpp"
 #include "ejk/error.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/tiling.hpp"
@@ -13,7 +14,7 @@ namespace ejk::matmul {
 
 namespace {
 
-Error invalid(std::string message) { return Error(Error::Kind::input, std::move(message)); }
+using core::invalid;
 
 void check_factor(const ArrayType& type, const char* name, std::int64_t rank, const char* form) {
   if (!is_float(type.dtype))

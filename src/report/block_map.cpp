@@ -22,7 +22,6 @@ namespace {
 // page.js has the same numbers.
 constexpr std::uint8_t kStates = 5;
 constexpr std::size_t kMostCauses = 26;  // letters
-constexpr std::size_t kLongestName = 60;
 constexpr std::uint32_t kMostShare = (1 << 18) - 1;
 
 // What is known of a cell: its state, or kStates + the cause that emptied it.

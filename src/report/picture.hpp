@@ -12,6 +12,9 @@ namespace ejk::report {
 /// What a cell's blocks have in common.
 enum class CellState : std::uint8_t { empty, partial, full, mixed, marked };
 
+/// Characters of a name that a picture shows.
+inline constexpr std::size_t kLongestName = 60;
+
 /// "empty", or what the picture calls it.
 std::string state_name(const BlockPicture& picture, CellState state);
 /// E, P, F, M, X.

@@ -25,7 +25,6 @@ namespace {
 constexpr std::int64_t kMostShapes = 1'000'000;
 constexpr double kShortestSide = 24;  // of a plot, in pixels: a row of a thousand blocks is still seen
 constexpr double kHatchedCell = 6;    // from this side on partial cells are hatched as well
-constexpr std::size_t kLongestName = 60;
 constexpr double kLegendLine = 18;
 constexpr double kLeft = 76, kTop = 30, kRight = 16, kBelow = 84, kProfile = 44;
 

@@ -13,6 +13,7 @@
 
 #include "core/checked.hpp"
 #include "core/elements.hpp"
+#include "core/errors.hpp"
 #include "core/offsets.hpp"
 #include "sequence/mask_rows.hpp"
 
@@ -20,7 +21,7 @@ namespace ejk {
 
 namespace {
 
-Error invalid(std::string why) { return Error(Error::Kind::input, std::move(why)); }
+using core::invalid;
 
 // `length` tokens that stand together in the flattened batch and in the packed array.
 struct Run {

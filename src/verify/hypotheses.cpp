@@ -27,7 +27,7 @@ namespace {
 using Samples = std::vector<const Sample*>;
 
 constexpr double kMostlyHolds = 0.95;
-constexpr std::size_t kFewest = 8;              // samples that say something
+constexpr std::size_t kFewestSamples = 8;       // samples that say something
 constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
 constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements that are read to see how far a value goes
 
@@ -112,7 +112,7 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
   std::vector<double> values;
   for (const Sample* s : samples)
     if (const auto value = constant.of(*s, agree)) values.push_back(*value);
-  if (values.size() < kFewest || 2 * values.size() < samples.size()) return std::nullopt;
+  if (values.size() < kFewestSamples || 2 * values.size() < samples.size()) return std::nullopt;
   const double c = median(std::move(values));
   if (!std::isfinite(c) || !constant.matters(c, samples, agree)) return std::nullopt;
   const auto holds = [&](const Sample* s) { return agree(s->actual, constant.apply(s->expected, c)); };
@@ -253,7 +253,7 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
       if (now.samples.size() > best.samples.size()) best = std::move(now);
     }
   }
-  if (best.samples.size() < std::max(kFewest, samples.size() / 50)) return nullptr;
+  if (best.samples.size() < std::max(kFewestSamples, samples.size() / 50)) return nullptr;
   HypothesisPtr hypothesis = make(e, best.constant, best.samples);
   std::sort(best.indices.begin(), best.indices.end());
   hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
@@ -277,7 +277,8 @@ std::optional<double> factor_of_line(const double* a, const double* e, std::int6
     ratios.push_back(a[i] / e[i]);
   }
   const auto counted = std::ssize(ratios);
-  if (differing < static_cast<std::int64_t>(kFewest) || 2 * differing < counted || 4 * others < counted)
+  if (differing < static_cast<std::int64_t>(kFewestSamples) || 2 * differing < counted ||
+      4 * others < counted)
     return std::nullopt;
   const double c = median(std::move(ratios));
   if (c == 0 || std::abs(c - 1) <= 4 * agree.rtol) return std::nullopt;
@@ -691,7 +692,7 @@ double share_moved(const Evidence& e, std::size_t axis, const std::function<std:
     ++asked;
     good += e.agree(s->actual, e.expected.element(at));
   }
-  return asked < std::max(kFewest, samples.size() / 2)
+  return asked < std::max(kFewestSamples, samples.size() / 2)
              ? 0
              : static_cast<double>(good) / static_cast<double>(asked);
 }
@@ -700,7 +701,7 @@ double share_moved(const Evidence& e, std::size_t axis, const std::function<std:
 HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   const Samples samples = some_of(e, 512);
-  if (length < 4 || samples.size() < 2 * kFewest) return nullptr;
+  if (length < 4 || samples.size() < 2 * kFewestSamples) return nullptr;
   const auto inside = [length](std::int64_t j) { return j >= 0 && j < length ? j : std::int64_t{-1}; };
   // Values of which any other would do prove nothing.
   const auto far = [&](std::int64_t i) { return (i + length / 2 + 1) % length; };
@@ -811,7 +812,7 @@ class Transposed final : public Hypothesis {
 HypothesisPtr find_transposed(const Evidence& e) {
   const std::size_t rank = e.naming.shape.size();
   const Samples samples = some_of(e, 512);
-  if (samples.size() < 2 * kFewest) return nullptr;
+  if (samples.size() < 2 * kFewestSamples) return nullptr;
   std::vector<std::vector<std::size_t>> orders;
   std::vector<std::size_t> plain(rank);
   std::iota(plain.begin(), plain.end(), 0);
@@ -1046,7 +1047,7 @@ std::optional<Box> differing_part(const Evidence& e, const Box& box, double valu
       at[d] = box.begin[d];
     }
   }
-  if (differing < static_cast<std::int64_t>(kFewest)) return std::nullopt;
+  if (differing < static_cast<std::int64_t>(kFewestSamples)) return std::nullopt;
   // Results may be 0 here and there; that they are another number by themselves is rarer.
   const double least = value == 0 || value != value ? 0.3 : 0.9;
   if (static_cast<double>(differing) < least * static_cast<double>(part.volume())) return std::nullopt;
@@ -1067,7 +1068,7 @@ HypothesisPtr find_unwritten(const Evidence& e) {
   for (const Sample& s : e.samples) ++counts[bits_of(s.actual)];
   std::vector<std::pair<std::size_t, std::uint64_t>> values;
   for (const auto& [bits, count] : counts)
-    if (count >= std::max(kFewest, e.samples.size() / 100)) values.emplace_back(count, bits);
+    if (count >= std::max(kFewestSamples, e.samples.size() / 100)) values.emplace_back(count, bits);
   std::sort(values.rbegin(), values.rend());
   for (std::size_t v = 0; v < std::min<std::size_t>(values.size(), 2); ++v) {
     const auto value = std::bit_cast<double>(values[v].second);
@@ -1145,7 +1146,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
   const DType dtype = e.actual.source().dtype();
   if (dtype != DType::float32 && dtype != DType::float64) return nullptr;
   const Samples samples = all_of(e);
-  if (samples.size() < kFewest) return nullptr;
+  if (samples.size() < kFewestSamples) return nullptr;
   std::vector<DType> narrower{DType::float16, DType::bfloat16};
   if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
   for (const DType narrow : narrower)

@@ -29,8 +29,8 @@ constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 1e10;  // of one thread: to try all mistakes in all parts, to find partners
-constexpr int kFewest = 4;             // elements that a mistake in some parts has to make agree
-constexpr int kFewestOfSubtle = 32;    // and a subtle one anywhere
+constexpr int kFewestElements = 4;     // elements that a mistake in some parts has to make agree
+constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
@@ -372,7 +372,7 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
       weight += share.all;
       elements += share.elements;
     }
-    if (weight <= explained || elements < kFewest) continue;
+    if (weight <= explained || elements < kFewestElements) continue;
     explained = weight;
     best.emplace();
     best->parts.resize(result_.axes.size() + 1);
@@ -401,7 +401,7 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
     int elements = 0;
     for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))
       elements += share.elements;
-    if (elements < kFewestOfSubtle) return std::nullopt;
+    if (elements < kFewestElementsOfSubtle) return std::nullopt;
   }
 
   const bool is_first = left_ > 0.999;

@@ -4,21 +4,18 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ejk/check.hpp"
+#include "support/random_mask.hpp"
 
 namespace artefacts {
 
 using Numbers = std::vector<std::int64_t>;
-using Random = std::mt19937_64;
-
-inline std::int64_t between(Random& random, std::int64_t low, std::int64_t high) {
-  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
-}
+using plain::between;
+using plain::Random;
 
 /// The numbers as an array of any integer dtype that holds them.
 inline ejk::IntegerArray integers(const Numbers& values, ejk::Shape shape,
@@ -32,6 +29,15 @@ inline ejk::IntegerArray integers(const Numbers& values, ejk::Shape shape,
   return ejk::make_source(std::move(array), "x.npy");
 }
 inline ejk::IntegerArray integers(const Numbers& values) { return integers(values, {std::ssize(values)}); }
+
+/// The findings that were kept, a line each.
+inline std::string text_of(const ejk::Findings& findings) {
+  std::string text;
+  for (const auto& [rule, finding] : findings.kept())
+    text += std::string(rule.name) + ": " + finding.array + ejk::to_string(finding.index) + ": " +
+            finding.message + "\n";
+  return text;
+}
 
 /// One of a few dtypes.
 inline ejk::DType any_dtype(Random& random) {

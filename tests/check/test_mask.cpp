@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "check/artefacts.hpp"
 #include "check/mask_pair.hpp"
 #include "ejk/check.hpp"
 #include "support/random_mask.hpp"
@@ -11,15 +12,9 @@ using namespace ejk;
 
 namespace {
 
+using artefacts::text_of;
 using plain::between;
 using plain::Random;
-
-std::string text_of(const Findings& findings) {
-  std::string text;
-  for (const auto& [rule, finding] : findings.kept())
-    text += std::string(rule.name) + to_string(finding.index) + ": " + finding.message + "\n";
-  return text;
-}
 
 Findings of_array(Array array, Polarity polarity) {
   MaskClaims claims;
@@ -87,9 +82,9 @@ TEST_CASE("heads are compared each with its own, and those that share a mask at 
   const Findings found = check_mask({causal, full, full}, {.within = {causal, causal, full}});
   CHECK(found.count("outside") == 256 * 255 / 2);
   CHECK(text_of(found) ==
-        "outside(1, 0, 1): the first of 8,128 in block (0, 0)\n"
-        "outside(1, 0, 128): the first of 16,384 in block (0, 1)\n"
-        "outside(1, 128, 129): the first of 8,128 in block (1, 1)\n");
+        "outside: mask(1, 0, 1): the first of 8,128 in block (0, 0)\n"
+        "outside: mask(1, 0, 128): the first of 16,384 in block (0, 1)\n"
+        "outside: mask(1, 128, 129): the first of 8,128 in block (1, 1)\n");
   CHECK_THROWS_AS(check_mask({causal, full, full}, {.within = {causal, causal}}), Error);
   CHECK_THROWS_AS(check_mask({causal}, {.covers = {causal_mask(8, 8)}}), Error);
   CHECK_THROWS_AS(check_mask({}), Error);
@@ -112,7 +107,7 @@ TEST_CASE("elements that are neither 0 nor 1 are counted, and additive ones told
   const std::vector<std::int64_t> values{1, 0, 2, -1, 1, 0};
   const Findings found = of_array(Array::from<std::int64_t>({2, 3}, values), Polarity::keep);
   CHECK(found.count("values") == 2);
-  CHECK(text_of(found).find("values(0, 2): taken as 1, being no 0") != std::string::npos);
+  CHECK(text_of(found).find("values: mask(0, 2): taken as 1, being no 0") != std::string::npos);
   CHECK(found.errors() == 0);
   Array bytes(DType::boolean, {1, 2});
   bytes.data()[0] = std::byte{7};

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "check/artefacts.hpp"
 #include "ejk/check.hpp"
 #include "support/random_mask_info.hpp"
 
@@ -14,6 +15,7 @@ using namespace ejk;
 
 namespace {
 
+using artefacts::text_of;
 using plain::between;
 using plain::Random;
 
@@ -143,14 +145,6 @@ plain::Example random_computable(Random& random) {
   while (!one.mask.is_computable()) one = plain::random_mask(random, e.q, e.kv, 0);
   for (plain::Pair& head : e.heads) head = one;
   return e;
-}
-
-std::string text_of(const Findings& findings) {
-  std::string text;
-  for (const auto& [rule, finding] : findings.kept())
-    text += std::string(rule.name) + ": " + finding.array + to_string(finding.index) + ": " +
-            finding.message + "\n";
-  return text;
 }
 
 }  // namespace

@@ -40,11 +40,11 @@ std::function<Findings()> sizes(const Numbers& values, std::optional<std::int64_
 }
 
 // Three groups of 5, 0 and 11 rows in tiles of 4: group 0 in tiles 0 and 1, group 2 in 1 to 3.
-struct Metadata {
+struct MetadataNumbers {
   Numbers offsets{0, 5, 5, 16}, groups{0, 0, 2, 2, 2, 2}, tiles{0, 1, 1, 2, 3, 3}, num_tiles{5};
 };
 
-std::function<Findings()> metadata(const Metadata& m = {}, std::int64_t align = 1,
+std::function<Findings()> metadata(const MetadataNumbers& m = {}, std::int64_t align = 1,
                                    const Numbers& group_sizes = {}, std::optional<std::int64_t> tm = 4,
                                    std::optional<std::int64_t> rows = {}) {
   return [=] {
@@ -56,8 +56,8 @@ std::function<Findings()> metadata(const Metadata& m = {}, std::int64_t align = 
 }
 
 template <class Change>
-Metadata changed(Change change) {
-  Metadata m;
+MetadataNumbers changed(Change change) {
+  MetadataNumbers m;
   change(m);
   return m;
 }
@@ -180,17 +180,18 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"sum", {sizes({1, 2}, 4), sizes({1, 3}, 4)}},
       {"int32", {sizes({kInt32, 1}), sizes({kInt32 - 1, 1})}}}},
     {"group-metadata",
-     {{"shape", {metadata(changed([](Metadata& m) { m.tiles.pop_back(); })), metadata()}},
-      {"begin", {metadata(changed([](Metadata& m) { m.offsets[0] = 1; })), metadata()}},
-      {"decreasing", {metadata(changed([](Metadata& m) { m.offsets[2] = 4; })), metadata()}},
+     {{"shape", {metadata(changed([](MetadataNumbers& m) { m.tiles.pop_back(); })), metadata()}},
+      {"begin", {metadata(changed([](MetadataNumbers& m) { m.offsets[0] = 1; })), metadata()}},
+      {"decreasing", {metadata(changed([](MetadataNumbers& m) { m.offsets[2] = 4; })), metadata()}},
       {"sizes", {metadata({}, 1, {5, 1, 10}), metadata({}, 1, {5, 0, 11})}},
       {"rows", {metadata({}, 1, {}, 4, 15), metadata({}, 1, {}, 4, 16)}},
       {"misaligned", {metadata({}, 2), metadata({}, 5)}},
-      {"num-tiles", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 7; })), metadata()}},
-      {"range", {metadata(changed([](Metadata& m) { m.groups[4] = 3; })), metadata()}},
-      {"order", {metadata(changed([](Metadata& m) { std::swap(m.groups[1], m.groups[2]); })), metadata()}},
-      {"dropped", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 4; })), metadata()}},
-      {"twice", {metadata(changed([](Metadata& m) { m.num_tiles[0] = 6; })), metadata()}},
+      {"num-tiles", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 7; })), metadata()}},
+      {"range", {metadata(changed([](MetadataNumbers& m) { m.groups[4] = 3; })), metadata()}},
+      {"order",
+       {metadata(changed([](MetadataNumbers& m) { std::swap(m.groups[1], m.groups[2]); })), metadata()}},
+      {"dropped", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 4; })), metadata()}},
+      {"twice", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 6; })), metadata()}},
       {"empty-groups",
        {metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {3}}),
         metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {4}})}},

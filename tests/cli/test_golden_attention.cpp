@@ -8,15 +8,11 @@
 
 #include "ejk/io.hpp"
 #include "support/golden_attention.hpp"
+#include "support/shell.hpp"
 
 using namespace ejk;
 
 namespace {
-
-int run(const std::string& arguments) {
-  const int status = std::system(fmt::format("'{}' {} >/dev/null 2>&1", EJK_PROGRAM, arguments).c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 // A case's inputs in a file whose bfloat16 is bfloat16, and the words that name them.
 std::string write_inputs(const golden::Case& c, const std::string& file, bool gradient) {
@@ -58,7 +54,7 @@ void check_family(const std::string& family, bool gradient, std::size_t first, C
     const std::string words = write_inputs(c, folder / fmt::format("in{}.{}", i, kind), gradient);
     CAPTURE(words);
     const std::string out = folder / fmt::format("out{}.h5", i);
-    const int status = run(fmt::format("{} --check -o '{}'", words, out));
+    const int status = test::status_of_program(fmt::format("{} --check -o '{}'", words, out));
     if (c.is_error) {
       CHECK(status == 3);
       CHECK_FALSE(std::filesystem::exists(out));
@@ -70,7 +66,7 @@ void check_family(const std::string& family, bool gradient, std::size_t first, C
   std::filesystem::remove_all(folder);
 }
 
-Array read(const std::string& file, const char* name) {
+Array read_array(const std::string& file, const char* name) {
   return read_all(*open_array(fmt::format("{}:/{}", file, name)));
 }
 
@@ -79,13 +75,14 @@ Array read(const std::string& file, const char* name) {
 TEST_CASE("the program gives the golden results of attention") {
   for (const std::size_t first : {std::size_t{0}, std::size_t{1}})
     check_family("attention", false, first, [](const golden::Case& c, const std::string& out) {
-      CHECK(golden::forward_difference(c, read(out, "out"), read(out, "lse")) == "");
+      CHECK(golden::forward_difference(c, read_array(out, "out"), read_array(out, "lse")) == "");
     });
 }
 
 TEST_CASE("the program gives the golden gradients of attention") {
   for (const std::size_t first : {std::size_t{1}, std::size_t{2}})
     check_family("attention_grad", true, first, [](const golden::Case& c, const std::string& out) {
-      CHECK(golden::gradient_difference(c, read(out, "dq"), read(out, "dk"), read(out, "dv")) == "");
+      CHECK(golden::gradient_difference(c, read_array(out, "dq"), read_array(out, "dk"),
+                                        read_array(out, "dv")) == "");
     });
 }

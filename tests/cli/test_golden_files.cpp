@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "support/golden.hpp"
+#include "support/shell.hpp"
 
 using namespace ejk;
 
@@ -28,11 +29,6 @@ std::string expression_of(const nlohmann::json& spec, const std::string& arrays)
   if (kind == "array") return fmt::format("file(\"{}/{}\")", arrays, spec.at("name").get<std::string>());
   return fmt::format("({} {} {})", expression_of(spec.at("left"), arrays), kind == "and" ? "&" : "|",
                      expression_of(spec.at("right"), arrays));
-}
-
-int run(const std::string& arguments) {
-  const int status = std::system(fmt::format("'{}' {} >/dev/null 2>&1", EJK_PROGRAM, arguments).c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 void check_family(const std::string& family, const std::string& flags, std::size_t stride) {
@@ -60,7 +56,7 @@ void check_family(const std::string& family, const std::string& flags, std::size
     }
     const auto out = folder / fmt::format("{}.h5", n);
     CAPTURE(words);
-    const int status = run(fmt::format("{} -o '{}'", words, out.string()));
+    const int status = test::status_of_program(fmt::format("{} -o '{}'", words, out.string()));
     if (c.is_error) {
       // An integer or 2-D mask is an error to the function; the program takes both.
       if (c.name == "error_int_mask" || c.name == "error_2d" || c.name == "error_array_not_bool" ||
@@ -106,7 +102,7 @@ void check_array_family(const std::string& family, const std::vector<std::string
         words += fmt::format(" '{}:/{}/in/{}'", golden::path_of(family), c.name, input);
     CAPTURE(words);
     const auto out = folder / fmt::format("{}.h5", n++);
-    const int status = run(fmt::format("{} -o '{}'", words, out.string()));
+    const int status = test::status_of_program(fmt::format("{} -o '{}'", words, out.string()));
     if (c.is_error) {
       CHECK((status == 2 || status == 3));
       CHECK_FALSE(std::filesystem::exists(out));

@@ -8,7 +8,7 @@
 
 namespace {
 
-ejk::test::Printed run(const std::string& arguments) {
+ejk::test::Printed answer_to(const std::string& arguments) {
   return ejk::test::shell(fmt::format("'{}' {} 2>/dev/null", EJK_PROGRAM, arguments));
 }
 
@@ -49,16 +49,16 @@ TEST_CASE("golden cases of parameters through the program") {
       words = fmt::format("params backward {} --scale {}", a, p.at("scale").dump());
     else
       words += " --kind " + p.at("kind").get<std::string>();
-    const ejk::test::Printed printed = run(words);
+    const ejk::test::Printed printed = answer_to(words);
     CHECK(printed.status == (c.is_error ? 3 : 0));
     CHECK(printed.text == (c.is_error ? "" : c.texts.at("json") + "\n"));
   }
   for (const golden::Case& c : golden::load("select_num_warps")) {
     CAPTURE(c.name);
     const ejk::test::Printed printed =
-        run(fmt::format("params warps --q-block {} --kv-block {} --head-dim {} --dtype {}",
-                        c.params.at("q_block").dump(), c.params.at("kv_block").dump(),
-                        c.params.at("head_dim").dump(), c.params.at("dtype").get<std::string>()));
+        answer_to(fmt::format("params warps --q-block {} --kv-block {} --head-dim {} --dtype {}",
+                              c.params.at("q_block").dump(), c.params.at("kv_block").dump(),
+                              c.params.at("head_dim").dump(), c.params.at("dtype").get<std::string>()));
     CHECK(printed.status == (c.is_error ? 2 : 0));
     if (!c.is_error)
       CHECK(printed.text == fmt::format("{}\n", c.out.at("num_warps").elements<std::int64_t>()[0]));
@@ -66,8 +66,8 @@ TEST_CASE("golden cases of parameters through the program") {
   for (const golden::Case& c : golden::load("select_num_stages")) {
     CAPTURE(c.name);
     const ejk::test::Printed printed =
-        run(fmt::format("params stages --smem-bytes {} --smem-limit {}", c.params.at("smem_bytes").dump(),
-                        c.params.at("smem_limit").dump()));
+        answer_to(fmt::format("params stages --smem-bytes {} --smem-limit {}",
+                              c.params.at("smem_bytes").dump(), c.params.at("smem_limit").dump()));
     CHECK(printed.text == fmt::format("{}\n", c.out.at("num_stages").elements<std::int64_t>()[0]));
   }
 }
@@ -81,7 +81,7 @@ TEST_CASE("golden cases of hashes through the program") {
     REQUIRE(c.name == hashes[n].name);
     if (!c.in.empty()) continue;  // no file says "this member is an array"
     const std::string file = written(folder, "value.json", c.params.at("json_text"));
-    const ejk::test::Printed text = run("hash --canonical " + file), hash = run("hash " + file);
+    const ejk::test::Printed text = answer_to("hash --canonical " + file), hash = answer_to("hash " + file);
     CHECK(text.status == (c.is_error ? 3 : 0));
     CHECK(text.text == (c.is_error ? "" : c.texts.at("stable_json") + "\n"));
     CHECK(hash.text.substr(0, 16) == (c.is_error ? "" : hashes[n].texts.at("short_hash")));
@@ -95,8 +95,8 @@ TEST_CASE("golden cases of corrected shardings through the program") {
     for (const auto& length : c.params.at("shape")) shape += (shape.empty() ? "" : ",") + length.dump();
     for (const auto& [name, size] : c.params.at("mesh").items())
       mesh += (mesh.empty() ? "" : ",") + name + "=" + size.dump();
-    const ejk::test::Printed printed = run(fmt::format("sharding --json --shape '{}' --spec '{}' --mesh '{}'",
-                                                       shape, words_of(c.params.at("spec")), mesh));
+    const ejk::test::Printed printed = answer_to(fmt::format(
+        "sharding --json --shape '{}' --spec '{}' --mesh '{}'", shape, words_of(c.params.at("spec")), mesh));
     CHECK(printed.status == (c.is_error ? 2 : 0));
     if (!c.is_error)
       CHECK(nlohmann::json::parse(printed.text).at("result").at("spec") ==

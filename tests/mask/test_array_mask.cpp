@@ -13,6 +13,8 @@ using namespace ejk;
 
 namespace {
 
+using plain::elements_of;
+
 // A source that can only be read, and notes when it is asked for rows it has already given.
 class StreamSource final : public ForwardingSource {
  public:
@@ -31,12 +33,6 @@ class StreamSource final : public ForwardingSource {
   explicit StreamSource(const std::shared_ptr<const ArraySource>& source)
       : ForwardingSource(source, type_of(*source), ArrayAccess(ArrayAccess::Order::sequential)) {}
 };
-
-std::vector<std::uint8_t> elements_of(const Mask& m) {
-  std::vector<std::uint8_t> out(static_cast<std::size_t>(m.q_length() * m.kv_length()));
-  m.read(0, m.q_length(), 0, m.kv_length(), reinterpret_cast<bool*>(out.data()));
-  return out;
-}
 
 }  // namespace
 

@@ -12,6 +12,8 @@ using namespace ejk;
 
 namespace {
 
+using plain::same_ranges;
+
 // What the elements of each block say, the missing part of a cut block being False.
 struct PlainBlocks {
   std::int64_t q_blocks, kv_blocks;
@@ -56,12 +58,6 @@ std::vector<IndexRange> runs_of_zero(const std::vector<std::int64_t>& counts) {
       runs.push_back({i, i + 1});
   }
   return runs;
-}
-
-bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const IndexRange& x, const IndexRange& y) {
-    return x.begin == y.begin && x.end == y.end;
-  });
 }
 
 }  // namespace

@@ -11,12 +11,12 @@ using namespace ejk::mask;
 namespace {
 
 // All patterns collide.
-std::uint64_t one_hash(const Word*, std::int64_t) { return 42; }
+std::uint64_t hash_of_42(const Word*, std::int64_t) { return 42; }
 
 }  // namespace
 
 TEST_CASE("forced collisions keep patterns apart") {
-  for (const auto hash : {hash_words, one_hash}) {
+  for (const auto hash : {hash_words, hash_of_42}) {
     PatternTable table({4, 100}, 0, hash);
     std::mt19937_64 random(3);
     std::vector<std::vector<Word>> patterns(50, std::vector<Word>(8));

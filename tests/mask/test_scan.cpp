@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "support/arrays.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"
 
@@ -12,10 +13,7 @@ using namespace ejk;
 
 namespace {
 
-bool same_bytes(const Array& a, const Array& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-         std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0;
-}
+using plain::same_bytes;
 
 bool same_info(const MaskInfo& a, const MaskInfo& b) {
   return same_bytes(a.data_next, b.data_next) && same_bytes(a.block_mask, b.block_mask) &&

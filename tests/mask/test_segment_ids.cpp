@@ -61,7 +61,7 @@ void check_ids(const std::string& family, Convention convention) {
   }
 }
 
-std::uint64_t one_hash(const mask::Word*, std::int64_t) { return 7; }
+std::uint64_t hash_of_7(const mask::Word*, std::int64_t) { return 7; }
 
 bool same(const SegmentIds& a, const SegmentIds& b) {
   const auto same_ids = [](const Array& x, const Array& y) {
@@ -128,7 +128,7 @@ TEST_CASE(
     };
     CAPTURE(pair.mask.text());
     const auto source = make_source(plain::array_of(q, kv, pair.elements));
-    const SegmentIds ids = mask::segment_ids_of(source, {}, n % 2 == 0 ? mask::hash_words : one_hash);
+    const SegmentIds ids = mask::segment_ids_of(source, {}, n % 2 == 0 ? mask::hash_words : hash_of_7);
     const auto q_ids = ids.q_segment_ids.elements<std::int32_t>(),
                kv_ids = ids.kv_segment_ids.elements<std::int32_t>();
     const auto expected_q = plain_ids(q, kv, at);
@@ -228,7 +228,7 @@ TEST_CASE("any number of members gives the same ids and counts, collisions or no
     options.per_head = n % 8 == 3;
     options.convention = n % 8 == 7 ? Convention::ejkernel : Convention::document;
     const auto source = make_source(std::move(array).reshaped(shape));
-    CHECK(differing_members(source, options, n % 2 == 0 ? mask::hash_words : one_hash) == 0);
+    CHECK(differing_members(source, options, n % 2 == 0 ? mask::hash_words : hash_of_7) == 0);
   }
   for (const Shape& shape : {Shape{0, 5}, Shape{5, 0}, Shape{0, 3, 4}, Shape{3, 0, 4}, Shape{1, 1}})
     CHECK(differing_members(make_source(Array(DType::boolean, shape)), {}) == 0);

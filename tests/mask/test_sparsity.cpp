@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "mask/scan.hpp"
+#include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"
 
@@ -201,26 +202,6 @@ void check_ranks(const Heads& heads, BlockShape block, std::int64_t ranks, const
   }
 }
 
-// Bytes of a source that can be read in order alone, counted.
-class Counted final : public ArraySource {
- public:
-  explicit Counted(const Array& array, ArrayAccess::Order order)
-      : ArraySource({DType::boolean, array.shape()}, "counted", ArrayAccess(order)),
-        source_(make_source(array.view())) {}
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    elements += element_count(count);
-    in_order = in_order && start[0] >= next_row;
-    next_row = start[0] + count[0];
-    source_->read(start, count, out);
-  }
-  mutable std::int64_t elements = 0, next_row = 0;
-  mutable bool in_order = true;
-
- private:
-  std::shared_ptr<const ArraySource> source_;
-};
-
 Array random_array(plain::Random& random, std::int64_t q, std::int64_t kv) {
   Array array(DType::boolean, {q, kv});
   for (bool& element : array.elements<bool>()) element = between(random, 0, 1) == 1;
@@ -320,7 +301,7 @@ TEST_CASE("a stored mask is read once, whatever the number of sizes") {
   const Array array = random_array(random, 700, 500);
   const Threads one(1);
   for (const auto order : {ArrayAccess::Order::sequential, ArrayAccess::Order::any}) {
-    const auto source = std::make_shared<Counted>(array, order);
+    const auto source = std::make_shared<plain::CountedSource>(array, order);
     const Sparsity sparsity =
         measure_sparsity({array_mask(source)}, {{64, 64}, {48, 100}, {128, 128}, {700, 7}});
     CHECK(source->elements == array.size());
@@ -328,7 +309,7 @@ TEST_CASE("a stored mask is read once, whatever the number of sizes") {
     CHECK(sparsity.sizes[0].partial_blocks == 11 * 8);
   }
   // What the rest of an expression decides is not read, but for whole words of 64 keys.
-  const auto source = std::make_shared<Counted>(array, ArrayAccess::Order::any);
+  const auto source = std::make_shared<plain::CountedSource>(array, ArrayAccess::Order::any);
   measure_sparsity({array_mask(source) & prefix_mask(700, 500, 64)}, {{64, 64}, {64, 128}});
   CHECK(source->elements == 700 * 128);
 }

@@ -9,6 +9,7 @@
 
 #include "ejk/io.hpp"
 #include "io/support.hpp"
+#include "support/random_mask.hpp"
 #include "support/random_mask_info.hpp"
 
 using namespace ejk;
@@ -16,16 +17,11 @@ using namespace ejk;
 namespace {
 
 using plain::between;
+using plain::elements_of;
 using plain::Example;
 using plain::info_of;
 using plain::Random;
 using plain::random_example;
-
-std::vector<std::uint8_t> elements_of(const Mask& mask) {
-  std::vector<std::uint8_t> out(static_cast<std::size_t>(mask.q_length() * mask.kv_length()));
-  mask.read(0, mask.q_length(), 0, mask.kv_length(), reinterpret_cast<bool*>(out.data()));
-  return out;
-}
 
 // Every pair in a block of `block` that holds a True.
 std::vector<std::uint8_t> in_blocks(const std::vector<std::uint8_t>& elements, std::int64_t q,

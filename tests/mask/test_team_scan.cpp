@@ -16,11 +16,15 @@
 
 #include "ejk/sparsity.hpp"
 #include "mask/plan.hpp"
+#include "support/arrays.hpp"
+#include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
 #include "support/thread_team.hpp"
 
 using namespace ejk;
 using plain::between;
+using plain::same_bytes;
+using plain::same_ranges;
 
 namespace {
 
@@ -28,17 +32,6 @@ constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
 
 // With the pictures, and what they say of blocks.
 std::string text_of(const Report& report) { return to_json(report, {}) + to_html(report, {}); }
-
-bool same_bytes(const Array& a, const Array& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-         (a.bytes() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0);
-}
-
-bool same_ranges(const std::vector<IndexRange>& a, const std::vector<IndexRange>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const IndexRange& x, const IndexRange& y) {
-    return x.begin == y.begin && x.end == y.end;
-  });
-}
 
 void check_same(const MaskSummary& a, const MaskSummary& b) {
   CHECK(a.q_length == b.q_length);
@@ -147,22 +140,6 @@ Mask striped(plain::Random& random, std::int64_t q, std::int64_t kv, std::int64_
   }
   return array_mask(make_source(plain::array_of(q, kv, elements)));
 }
-
-// A source that counts the elements that are read, and whether rows came in order.
-class Counted final : public ForwardingSource {
- public:
-  Counted(const Array& array, ArrayAccess::Order order)
-      : ForwardingSource(make_source(array.view()), {array.dtype(), array.shape()}, ArrayAccess(order)) {}
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    elements += element_count(count);
-    in_order = in_order && start[0] >= last;
-    last = start[0] + count[0];
-    inner().read(start, count, out);
-  }
-  mutable std::int64_t elements = 0, last = 0;
-  mutable bool in_order = true;
-};
 
 }  // namespace
 
@@ -284,7 +261,7 @@ TEST_CASE("a stored mask is read once by a team, and in order by each member") {
       std::vector<std::int64_t> read(static_cast<std::size_t>(members));
       std::atomic<bool> in_order{true};
       test::run_team(members, [&](Team& team) {
-        const auto source = std::make_shared<Counted>(array, order);
+        const auto source = std::make_shared<plain::CountedSource>(array, order);
         const MaskInfoPlan plan({array_mask(source)}, {16, 50}, Direction::forward, MaskInfoKind::fixed);
         plan.run_with(team);
         read[static_cast<std::size_t>(team.rank())] = source->elements;

@@ -10,11 +10,11 @@
 #include "support/threads.hpp"
 
 using namespace ejk;
+using plain::kNan;
 using plain::Sizes;
 
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr matmul::CheckEffort kSamples{0, 5000};  // never every element
 

@@ -14,16 +14,18 @@
 #include "ejk/io.hpp"
 #include "ejk/matmul_check.hpp"
 #include "kernels/kernels.hpp"
+#include "support/failure.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/matmul.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
+using plain::failure;
+using plain::kNan;
+using plain::Lengths;
 using plain::Sizes;
 
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Calls check() with the kernels of each instruction set that this machine has.
 template <class F>
@@ -58,15 +60,6 @@ std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes
   const MatmulCheck check =
       plain::plan_of(lhs, rhs, *source, options).check(lhs, rhs, options.existing_out, out.view());
   return check.passed() && check.compared == check.elements ? "" : to_text(describe(check));
-}
-
-std::string failure(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
 }
 
 // --- golden cases
@@ -188,10 +181,6 @@ void check_through_program(const std::string& family, const std::string& command
 }
 
 // --- random products
-
-struct Lengths {
-  std::int64_t m, k, n;
-};
 
 // All types, mixed; shards, both uses of existing_out, transposed matrices, strides, tilings.
 void check_random_grouped(std::uint64_t seed, const std::vector<Lengths>& all) {
@@ -523,13 +512,14 @@ TEST_CASE("the order of sums is the tiling's, the sums are not") {
 TEST_CASE("what cannot be multiplied is refused with the numbers at fault") {
   const Array lhs(DType::float32, {8, 5}), rhs(DType::float32, {2, 5, 3});
   const auto refused = [&](const Array& a, const Array& b, const Sizes& sizes, GroupedMatmulOptions options,
-                           const std::vector<std::string>& words) {
+                           const std::vector<std::string>& words, Error::Kind kind = Error::Kind::input) {
     const std::string message =
-        failure([&] { grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); });
+        failure([&] { grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); }, kind);
     CAPTURE(message);
     CHECK(message != "no error");
     for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
-    CHECK(failure([&] { plain::plan_of(a.view(), b.view(), *plain::source(sizes), options); }) == message);
+    CHECK(failure([&] { plain::plan_of(a.view(), b.view(), *plain::source(sizes), options); }, kind) ==
+          message);
   };
   const auto with = [](auto&& change) {
     GroupedMatmulOptions options;
@@ -546,9 +536,9 @@ TEST_CASE("what cannot be multiplied is refused with the numbers at fault") {
   refused(lhs, rhs, {4, -1}, plain_options, {"[1]", "-1"});
   refused(lhs, rhs, {INT64_MAX, INT64_MAX}, plain_options, {"group_sizes"});
   refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = 1; }), {"2", "1"});
-  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = 3; }), {"3", "2"});
-  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = -1; }), {"-1"});
-  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = INT64_MAX; }), {"2"});
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = 3; }), {"3", "2"}, Error::Kind::usage);
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = -1; }), {"-1"}, Error::Kind::usage);
+  refused(lhs, rhs, {4, 4}, with([](auto& o) { o.group_offset = INT64_MAX; }), {"2"}, Error::Kind::usage);
   refused(lhs, rhs, {4, 4}, with([](auto& o) { o.dtype = DType::int32; }), {"int32"});
   refused(lhs, rhs, {4, 4}, with([](auto& o) { o.tiling = Tiling{0, 1, 1}; }), {"1"});
   refused(lhs, rhs, {4, 3}, with([](auto& o) { o.strict = true; }), {"7", "8"});
@@ -565,11 +555,11 @@ TEST_CASE("a transposed product that cannot be is refused with the numbers at fa
   const Array lhs(DType::float32, {5, 8}), rhs(DType::float32, {8, 3});
   const auto refused = [&](const Array& a, const Array& b, const Sizes& sizes,
                            const std::function<void(TransposedGroupedMatmulOptions&)>& change,
-                           const std::vector<std::string>& words) {
+                           const std::vector<std::string>& words, Error::Kind kind = Error::Kind::input) {
     TransposedGroupedMatmulOptions options;
     change(options);
     const std::string message =
-        failure([&] { transposed_grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); });
+        failure([&] { transposed_grouped_matmul(a.view(), b.view(), *plain::source(sizes), options); }, kind);
     CAPTURE(message);
     CHECK(message != "no error");
     for (const std::string& word : words) CHECK(message.find(word) != std::string::npos);
@@ -579,10 +569,15 @@ TEST_CASE("a transposed product that cannot be is refused with the numbers at fa
   refused(lhs, Array(DType::float32, {1, 8, 3}), {4, 4}, nothing, {"rhs"});
   refused(Array(DType::int8, {5, 8}), rhs, {4, 4}, nothing, {"lhs", "int8"});
   refused(lhs, rhs, {4, 5}, nothing, {"9", "8"});
-  refused(lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 3; }, {"3", "2"});
-  refused(lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 1, o.num_actual_groups = 2; }, {"2", "1"});
-  refused(lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = -1; }, {"-1"});
-  refused(lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = INT64_MAX; }, {"2"});
+  refused(
+      lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 3; }, {"3", "2"}, Error::Kind::usage);
+  refused(
+      lhs, rhs, {4, 4}, [](auto& o) { o.group_offset = 1, o.num_actual_groups = 2; }, {"2", "1"},
+      Error::Kind::usage);
+  refused(
+      lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = -1; }, {"-1"}, Error::Kind::usage);
+  refused(
+      lhs, rhs, {4, 4}, [](auto& o) { o.num_actual_groups = INT64_MAX; }, {"2"}, Error::Kind::usage);
   const Array old(DType::float32, {3, 5, 3});
   refused(lhs, rhs, {4, 4}, [&](auto& o) { o.existing_out = old.view(); }, {"(3, 5, 3)", "(2, 5, 3)"});
   refused(lhs, rhs, {4, 4}, [](auto& o) { o.strict = true, o.tiling = Tiling{3, 1, 1}; }, {"3", "8"});

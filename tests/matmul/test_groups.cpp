@@ -10,11 +10,14 @@
 #include <random>
 
 #include "support/equal.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace ejk;
 
 namespace {
+
+using plain::failure;
 
 using Sizes = std::vector<std::int64_t>;
 
@@ -82,16 +85,6 @@ void check_plain(const Sizes& sizes, std::int64_t m, std::int64_t tm, const Grou
   CHECK(made.num_tiles.shape().empty());
   CHECK(values_of(made.num_tiles) == Sizes{plain.num_tiles});
   CHECK(group_metadata_length(*source_of(sizes), m, tm, how) == made.group_ids.size());
-}
-
-std::string failure(const std::function<void()>& f, Error::Kind kind = Error::Kind::input) {
-  try {
-    f();
-  } catch (const Error& e) {
-    CHECK(e.kind() == kind);
-    return e.message();
-  }
-  return "no error";
 }
 
 }  // namespace

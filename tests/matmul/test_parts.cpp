@@ -11,6 +11,7 @@
 #include "support/matmul.hpp"
 
 using namespace ejk;
+using plain::Lengths;
 using plain::Sizes;
 
 namespace {
@@ -83,10 +84,6 @@ void check_all(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes, c
   }
 }
 
-struct Lengths {
-  std::int64_t m, k, n;
-};
-
 Tiling random_tiling(std::mt19937_64& engine) {
   const auto length = [&] { return static_cast<std::int64_t>(engine() % 70 + 1); };
   return {length(), length(), length()};
@@ -107,7 +104,7 @@ Sizes sizes_of_some_kind(std::int64_t groups, std::int64_t m, std::mt19937_64& e
   return plain::random_sizes(groups, m, kind == 2, engine);
 }
 
-void check_random_grouped(std::uint64_t seed, const std::vector<Lengths>& all) {
+void check_random_parts(std::uint64_t seed, const std::vector<Lengths>& all) {
   std::mt19937_64 engine(seed);
   for (const Lengths& lengths : all)
     for (const DType left : plain::kFloats) {
@@ -147,7 +144,7 @@ void check_random_grouped(std::uint64_t seed, const std::vector<Lengths>& all) {
     }
 }
 
-void check_random_transposed(std::uint64_t seed, const std::vector<Lengths>& all) {
+void check_random_transposed_parts(std::uint64_t seed, const std::vector<Lengths>& all) {
   std::mt19937_64 engine(seed);
   for (const Lengths& lengths : all)
     for (const DType left : plain::kFloats) {
@@ -249,7 +246,7 @@ TEST_CASE("a grouped product in parts has the bits of the whole, for any number 
   for (const kernels::Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     kernels::force(row);
-    check_random_grouped(11, kLengths);
+    check_random_parts(11, kLengths);
   }
   kernels::force(nullptr);
 }
@@ -258,7 +255,7 @@ TEST_CASE("a transposed grouped product in parts has the bits of the whole, for 
   for (const kernels::Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     kernels::force(row);
-    check_random_transposed(12, kLengths);
+    check_random_transposed_parts(12, kLengths);
   }
   kernels::force(nullptr);
 }

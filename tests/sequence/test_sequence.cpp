@@ -9,11 +9,14 @@
 #include <random>
 
 #include "support/equal.hpp"
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace ejk;
 
 namespace {
+
+using plain::failure;
 
 using Source = std::shared_ptr<const ArraySource>;
 
@@ -41,15 +44,6 @@ std::vector<std::int64_t> values_of(const Array& a) {
       for (const T v : a.elements<T>()) values.push_back(static_cast<std::int64_t>(v));
   });
   return values;
-}
-
-std::string failure(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void check_family(const std::string& family, Convention convention,
 
 std::string again(const std::string& text) { return stable_json(parse_json(text)); }
 
-std::string failure(const std::string& text) {
+std::string failure_of_json(const std::string& text) {
   try {
     parse_json(text);
   } catch (const Error& error) {
@@ -140,37 +140,38 @@ TEST_CASE("halves of surrogate pairs stay halves unless they meet") {
 
 TEST_CASE("lists and objects may lie a thousand deep, and no deeper") {
   CHECK(again(nested(1000)) == nested(1000));
-  CHECK(failure(nested(1001)) ==
+  CHECK(failure_of_json(nested(1001)) ==
         "not JSON: line 1, column 1001: more than 1000 lists and objects inside one "
         "another");
-  CHECK(failure(std::string(1'000'000, '[')).find("more than 1000") != std::string::npos);
+  CHECK(failure_of_json(std::string(1'000'000, '[')).find("more than 1000") != std::string::npos);
 }
 
 TEST_CASE("what is no JSON is refused with its line and column") {
-  CHECK(failure("") == "not JSON: line 1, column 1: a value is missing before the end of the text");
-  CHECK(failure("{\"a\": }") == "not JSON: line 1, column 7: a value is missing before '}'");
-  CHECK(failure("[1,\n 2,,]") == "not JSON: line 2, column 4: a value is missing before ','");
-  CHECK(failure("[\"\xC3\xA4\", x]") == "not JSON: line 1, column 7: a value is missing before 'x'");
-  CHECK(failure("1 2") == "not JSON: line 1, column 3: more text after the end of the value");
-  CHECK(failure("01") == "not JSON: line 1, column 2: more text after the end of the value");
-  CHECK(failure("{'a': 1}") == "not JSON: line 1, column 2: a name in double quotes is missing before '''");
-  CHECK(failure("{\"a\" 1}") == "not JSON: line 1, column 6: ':' is missing before '1'");
-  CHECK(failure("[1 2]") == "not JSON: line 1, column 4: ',' or ']' is missing before '2'");
-  CHECK(failure("{\"a\":1") ==
+  CHECK(failure_of_json("") == "not JSON: line 1, column 1: a value is missing before the end of the text");
+  CHECK(failure_of_json("{\"a\": }") == "not JSON: line 1, column 7: a value is missing before '}'");
+  CHECK(failure_of_json("[1,\n 2,,]") == "not JSON: line 2, column 4: a value is missing before ','");
+  CHECK(failure_of_json("[\"\xC3\xA4\", x]") == "not JSON: line 1, column 7: a value is missing before 'x'");
+  CHECK(failure_of_json("1 2") == "not JSON: line 1, column 3: more text after the end of the value");
+  CHECK(failure_of_json("01") == "not JSON: line 1, column 2: more text after the end of the value");
+  CHECK(failure_of_json("{'a': 1}") ==
+        "not JSON: line 1, column 2: a name in double quotes is missing before '''");
+  CHECK(failure_of_json("{\"a\" 1}") == "not JSON: line 1, column 6: ':' is missing before '1'");
+  CHECK(failure_of_json("[1 2]") == "not JSON: line 1, column 4: ',' or ']' is missing before '2'");
+  CHECK(failure_of_json("{\"a\":1") ==
         "not JSON: line 1, column 7: ',' or '}' is missing before the end of the text");
-  CHECK(failure("\"abc") == "not JSON: line 1, column 1: a string without an end");
-  CHECK(failure("\"abc\\") == "not JSON: line 1, column 1: a string without an end");
-  CHECK(failure("\"a\nb\"").find("control character") != std::string::npos);
-  CHECK(failure("\"\\x\"").find("no such escape") != std::string::npos);
-  CHECK(failure("\"\\u12g4\"").find("four hex digits") != std::string::npos);
-  CHECK(failure("\"\\u+123\"").find("four hex digits") != std::string::npos);
-  CHECK(failure("\"\xFF\"").find("not UTF-8") != std::string::npos);
-  CHECK(failure("\"\xED\xA0\xBD\"").find("not UTF-8") != std::string::npos);
-  CHECK(failure("\"\xC0\x80\"").find("not UTF-8") != std::string::npos);
-  CHECK(failure("\xEF\xBB\xBF{}").find("byte order mark") != std::string::npos);
+  CHECK(failure_of_json("\"abc") == "not JSON: line 1, column 1: a string without an end");
+  CHECK(failure_of_json("\"abc\\") == "not JSON: line 1, column 1: a string without an end");
+  CHECK(failure_of_json("\"a\nb\"").find("control character") != std::string::npos);
+  CHECK(failure_of_json("\"\\x\"").find("no such escape") != std::string::npos);
+  CHECK(failure_of_json("\"\\u12g4\"").find("four hex digits") != std::string::npos);
+  CHECK(failure_of_json("\"\\u+123\"").find("four hex digits") != std::string::npos);
+  CHECK(failure_of_json("\"\xFF\"").find("not UTF-8") != std::string::npos);
+  CHECK(failure_of_json("\"\xED\xA0\xBD\"").find("not UTF-8") != std::string::npos);
+  CHECK(failure_of_json("\"\xC0\x80\"").find("not UTF-8") != std::string::npos);
+  CHECK(failure_of_json("\xEF\xBB\xBF{}").find("byte order mark") != std::string::npos);
   for (const char* text : {"-", "1.", "1e", "1e+", ".5", "+1", "-NaN", "tru", "nul", "infinity", "0x10",
                            "[1,]", "{\"a\":1,}", "[", "{", "]", "--1", "1_0"})
-    CHECK_MESSAGE(failure(text) != "no error", text);
+    CHECK_MESSAGE(failure_of_json(text) != "no error", text);
 }
 
 TEST_CASE("settings that differ have hashes that differ") {

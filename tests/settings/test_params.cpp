@@ -32,7 +32,7 @@ ParamsDict result_of(const nlohmann::json& p) {
                  : to_dict(merge(bwd(p.at("a")), bwd(p.at("b"))));
 }
 
-std::string failure(const std::string& text) {
+std::string failure_of_params(const std::string& text) {
   try {
     fwd_params_from(parse_json(text));
   } catch (const Error& error) {
@@ -149,13 +149,13 @@ TEST_CASE("backward blocks are cut towards zero, and must be numbers") {
 }
 
 TEST_CASE("JSON that holds no parameters is refused by the field's name") {
-  CHECK(failure("[]") == "forward parameters are a JSON object");
-  CHECK(failure(R"({"q_block":1})") == "forward parameters have no field 'q_block'");
-  CHECK(failure(R"({"num_warps":4.0})") == "num_warps is not a whole number");
-  CHECK(failure(R"({"num_warps":true})") == "num_warps is not a whole number");
-  CHECK(failure(R"({"num_warps":"4"})") == "num_warps is not a whole number");
-  CHECK(failure(R"({"num_warps":9223372036854775808})") ==
+  CHECK(failure_of_params("[]") == "forward parameters are a JSON object");
+  CHECK(failure_of_params(R"({"q_block":1})") == "forward parameters have no field 'q_block'");
+  CHECK(failure_of_params(R"({"num_warps":4.0})") == "num_warps is not a whole number");
+  CHECK(failure_of_params(R"({"num_warps":true})") == "num_warps is not a whole number");
+  CHECK(failure_of_params(R"({"num_warps":"4"})") == "num_warps is not a whole number");
+  CHECK(failure_of_params(R"({"num_warps":9223372036854775808})") ==
         "num_warps is 9223372036854775808, which 64 bits do not hold");
-  CHECK(failure(R"({"num_warps":9223372036854775807})") == "no error");
+  CHECK(failure_of_params(R"({"num_warps":9223372036854775807})") == "no error");
   CHECK(fwd_params_from(parse_json(R"({"num_warps":4,"num_warps":null})")) == FwdParams());
 }

@@ -2,6 +2,7 @@
 // options of golden cases.
 #pragma once
 
+#include <limits>
 #include <random>
 
 #include "ejk/grouped_matmul.hpp"
@@ -10,6 +11,13 @@
 #include "support/golden.hpp"
 
 namespace plain {
+
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// Rows, contraction and columns of a product.
+struct Lengths {
+  std::int64_t m, k, n;
+};
 
 /// `groups` sizes that sum to at most m, some of them 0; to m itself when `all`.
 inline Sizes random_sizes(std::int64_t groups, std::int64_t m, bool all, std::mt19937_64& engine) {

@@ -33,6 +33,18 @@ std::vector<std::uint8_t> table(std::int64_t q, std::int64_t kv, F&& f) {
   return elements;
 }
 
+/// The elements of a mask as it reads them.
+inline std::vector<std::uint8_t> elements_of(const ejk::Mask& mask) {
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(mask.q_length() * mask.kv_length()));
+  mask.read(0, mask.q_length(), 0, mask.kv_length(), reinterpret_cast<bool*>(out.data()));
+  return out;
+}
+
+inline bool same_ranges(const std::vector<ejk::IndexRange>& a, const std::vector<ejk::IndexRange>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.begin == y.begin && x.end == y.end; });
+}
+
 inline ejk::Array array_of(std::int64_t q, std::int64_t kv, const std::vector<std::uint8_t>& elements) {
   ejk::Array a(ejk::DType::boolean, {q, kv});
   std::copy(elements.begin(), elements.end(), reinterpret_cast<std::uint8_t*>(a.data()));

@@ -25,4 +25,9 @@ inline Printed shell(const std::string& command) {
   return printed;
 }
 
+/// The exit status of the program with these words, whose output nobody reads.
+inline int status_of_program(const std::string& words) {
+  return shell("'" EJK_PROGRAM "' " + words + " >/dev/null 2>&1").status;
+}
+
 }  // namespace ejk::test

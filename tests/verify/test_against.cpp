@@ -13,7 +13,7 @@ using namespace ejk;
 namespace {
 
 // 6 heads of 50 rows of 4 columns, in which everything is 1 and may differ by a half.
-verify::ResultRows rows_of(const std::function<double(std::int64_t row, std::int64_t column)>& given) {
+verify::ResultRows rows_of_ones(const std::function<double(std::int64_t row, std::int64_t column)>& given) {
   verify::ResultRows r;
   r.name = "out";
   r.rows = 300;
@@ -44,7 +44,7 @@ TEST_CASE("elements beyond their bound are counted by row, part and position, fo
   for (const int threads : {1, 2, 5}) {
     const Threads set(threads);
     Against a;
-    const verify::RowCounts counts = verify::compare_rows(rows_of(given), a, 1e9);
+    const verify::RowCounts counts = verify::compare_rows(rows_of_ones(given), a, 1e9);
     CHECK(a.elements == 1200);
     CHECK(a.beyond == 6);
     CHECK(a.nonzero == 1200);
@@ -75,7 +75,8 @@ TEST_CASE("elements beyond their bound are counted by row, part and position, fo
 
 TEST_CASE("what agrees says by how much of its bound") {
   Against a;
-  verify::compare_rows(rows_of([](std::int64_t row, std::int64_t) { return row == 3 ? 1.25 : 1.0; }), a, 0);
+  verify::compare_rows(rows_of_ones([](std::int64_t row, std::int64_t) { return row == 3 ? 1.25 : 1.0; }), a,
+                       0);
   CHECK(a.agrees());
   CHECK(a.largest == doctest::Approx(0.5));
   CHECK(a.worst.empty());
@@ -100,7 +101,7 @@ TEST_CASE("a report that explanations were looked for in says where there are no
 }
 
 TEST_CASE("a bound that is wider than what it is for proves little, and says so") {
-  verify::ResultRows rows = rows_of([](std::int64_t, std::int64_t) { return -7.0; });
+  verify::ResultRows rows = rows_of_ones([](std::int64_t, std::int64_t) { return -7.0; });
   rows.expected = [](std::int64_t row, double* values, double* allowed) {
     std::fill_n(values, 4, 1.0);
     std::fill_n(allowed, 4, row < 200 ? 100.0 : 0.5);

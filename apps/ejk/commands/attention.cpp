@@ -45,7 +45,7 @@ struct AttentionWords {
   AgainstOptions against;
 };
 
-struct Operands {
+struct HeldAttentionInputs {
   HeldInput q, k, v, bias, dout, out, lse;
 
   std::vector<HeldInput*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
@@ -69,7 +69,7 @@ Source open_or_null(const char* role, const std::string& reference, Job& job) {
 
 // Everything that is opened, and what the words say of it.
 struct Request {
-  Operands inputs;
+  HeldAttentionInputs inputs;
   AttentionSettings settings;
   AttentionMasks masks;
 };
@@ -81,14 +81,13 @@ Request open_request(const AttentionWords& words, Job& job) {
   const bool packed = !words.cu_seqlens.q.empty();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)
-    throw Error(Error::Kind::usage,
-                fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout)))
+    throw usage(fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout)))
         .hint("the layout thd takes (tokens, heads, size)");
   if (!packed && s.layout == AttentionLayout::thd)
-    throw Error(Error::Kind::usage, "--layout thd is for packed tokens and needs --cu-seqlens")
+    throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
   job.provenance.record("layout", std::string(name_of(s.layout)));
-  Operands& in = r.inputs;
+  HeldAttentionInputs& in = r.inputs;
   in.q = open_input("q", words.q, job);
   in.k = open_input("k", words.k, job);
   in.v = open_input("v", words.v, job);
@@ -126,7 +125,7 @@ void add_times(Report& report, const AttentionWork& work, double flop) {
 using Parts = std::vector<std::vector<OutputPart>>;  // of each result
 
 // The inputs' boxes that a part takes. What was held before is let go first.
-AttentionArrays read_boxes(Operands& in, const AttentionOperands<ArrayBox>& boxes) {
+AttentionArrays read_boxes(HeldAttentionInputs& in, const AttentionOperands<ArrayBox>& boxes) {
   for (HeldInput* input : in.all()) input->held = Array();
   const auto maybe = [](HeldInput& input, const std::optional<ArrayBox>& box) {
     return box ? std::optional(input.view(*box)) : std::nullopt;
@@ -137,7 +136,7 @@ AttentionArrays read_boxes(Operands& in, const AttentionOperands<ArrayBox>& boxe
 }
 
 // What reading the boxes of a member's parts holds at most, as far as inputs are not mapped.
-std::int64_t bytes_to_hold(Operands& in, const AttentionDivision& division, std::int64_t member) {
+std::int64_t bytes_to_hold(HeldAttentionInputs& in, const AttentionDivision& division, std::int64_t member) {
   std::map<const HeldInput*, std::int64_t> most;
   const auto see = [&](const HeldInput& input, const std::optional<ArrayBox>& box) {
     if (!box || input.bytes_to_hold() == 0) return;
@@ -161,7 +160,7 @@ std::int64_t bytes_to_hold(Operands& in, const AttentionDivision& division, std:
 }
 
 // Computes this member's parts; all members call it.
-AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, Operands& in,
+AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, HeldAttentionInputs& in,
                         Parts& made, Job& job) {
   AttentionTeamwork teamwork(division, job.team);
   made.resize(plan.results().size());
@@ -201,7 +200,7 @@ std::vector<Output> outputs_of(const AttentionPlan& plan, Parts made, const Team
 
 // --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
 // give it their parts. True where nothing was found.
-bool judge(const AttentionWords& words, const AttentionPlan& plan, Operands& in,
+bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttentionInputs& in,
            std::vector<HeldInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
   if (!words.check && !words.against.given()) return true;
   std::vector<Array> gathered;
@@ -244,10 +243,9 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, Operands& in,
 
 Answer run(const AttentionWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
-    throw Error(Error::Kind::usage,
-                "--out and --lse must be given together: both come from one forward pass");
+    throw usage("--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  Operands& in = r.inputs;
+  HeldAttentionInputs& in = r.inputs;
   const auto type = [](const HeldInput& input) { return type_of(*input.source); };
   const AttentionPlan plan =
       naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
@@ -311,24 +309,21 @@ Answer run(const AttentionWords& words, Job& job) {
 // "a.npy" or "a.npy,b.npy".
 TwoReferences read_two(const std::string& word) {
   const std::vector<std::string> words = split_references(word);
-  if (words.size() > 2)
-    throw Error(Error::Kind::usage, fmt::format("'{}' is more than two references", printable(word)));
+  if (words.size() > 2) throw usage(fmt::format("'{}' is more than two references", printable(word)));
   if (std::find(words.begin(), words.end(), "") != words.end())
-    throw Error(Error::Kind::usage,
-                fmt::format("'{}' is not of the form Q_REF or Q_REF,K_REF", printable(word)));
+    throw usage(fmt::format("'{}' is not of the form Q_REF or Q_REF,K_REF", printable(word)));
   return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
 double read_number(const std::string& word) {
   const double value = read_real(word);
-  if (!std::isfinite(value))
-    throw Error(Error::Kind::usage, fmt::format("'{}' is not a number", printable(word)));
+  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a number", printable(word)));
   return value;
 }
 
 double read_cap(const std::string& word) {
   const double value = read_number(word);
-  if (value <= 0) throw Error(Error::Kind::usage, fmt::format("{} is not above 0", word));
+  if (value <= 0) throw usage(fmt::format("{} is not above 0", word));
   return value;
 }
 

@@ -123,7 +123,7 @@ Run check_position_ids(OptionSet& set) {
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     if (words->claims.padding && !words->second.empty())
-      throw Error(Error::Kind::usage, "--padding goes without --cu-seqlens")
+      throw usage("--padding goes without --cu-seqlens")
           .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
@@ -173,10 +173,9 @@ Run check_group_metadata(OptionSet& set) {
                 "Only the first num_tiles entries of the labels are looked at: the others mean\nnothing.");
   return [words](Job& job) {
     if (!words->second.empty() && !words->third.empty())
-      throw Error(Error::Kind::usage, "--group-sizes and --topk-ids: one of them says the sizes");
+      throw usage("--group-sizes and --topk-ids: one of them says the sizes");
     if (words->third.empty() != (words->claims.experts == 0))
-      throw Error(Error::Kind::usage,
-                  words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
+      throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
     const ArrayGroup group = job.phase(Phase::read, [&] {
       return job.inputs.open_group("group_metadata", words->array,
@@ -224,7 +223,7 @@ Run check_indices(OptionSet& set) {
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
     if (words->claims.offset && !words->claims.causal)
-      throw Error(Error::Kind::usage, "--offset goes with --causal")
+      throw usage("--offset goes with --causal")
           .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);

@@ -80,7 +80,7 @@ Pair single_pair(Side& actual, Side& expected) {
   return {actual.arrays[0].name, actual.arrays.data(), expected.arrays.data()};
 }
 
-Table table() {
+Table pairs_table() {
   return {"arrays",
           "",
           {{"array", "array"},
@@ -179,7 +179,7 @@ class Summary {
   }
 
  private:
-  Table rows_ = table();
+  Table rows_ = pairs_table();
   std::int64_t arrays_ = 0, differing_ = 0, only_in_actual_ = 0, only_in_expected_ = 0;
   std::int64_t elements_ = 0, both_zero_ = 0;
   std::optional<Difference> worst_;
@@ -260,9 +260,9 @@ Answer run(const CompareOptions& options, Job& job) {
       }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     if (by_name && options.describes_one_array())
-      throw Error(Error::Kind::usage,
-                  "--axes, --group-sizes, --cu-seqlens and --block describe one array, and these "
-                  "are several")
+      throw usage(
+          "--axes, --group-sizes, --cu-seqlens and --block describe one array, and these "
+          "are several")
           .hint("name one on each side, as in a.h5:/out");
     const auto header = [](const ArraySource& source) {
       return fmt::format("{} {}", name_of(source.dtype()), to_string(source.shape()));
@@ -367,15 +367,15 @@ Answer run(const CompareOptions& options, Job& job) {
 
 double read_tolerance(const std::string& word) {
   const double value = read_real(word);
-  if (!(value >= 0)) throw Error(Error::Kind::usage, fmt::format("{} is not at least 0", value));
-  if (value > std::numeric_limits<double>::max()) throw Error(Error::Kind::usage, "it is to be finite");
+  if (!(value >= 0)) throw usage(fmt::format("{} is not at least 0", value));
+  if (value > std::numeric_limits<double>::max()) throw usage("it is to be finite");
   return value;
 }
 
 std::vector<std::string> read_names(const std::string& word) {
   std::vector<std::string> names = split_references(word);
   for (const std::string& name : names)
-    if (name.empty()) throw Error(Error::Kind::usage, "a name is empty").hint("for example b,q,h,d");
+    if (name.empty()) throw usage("a name is empty").hint("for example b,q,h,d");
   return names;
 }
 

@@ -62,7 +62,7 @@ Answer run(const ConvertOptions& options, Job& job) {
     throw Error(Error::Kind::input, "there is no array to convert")
         .hint(report.warnings.empty() ? "" : printable(report.warnings.back()));
   if (names.size() > 1 && !job.outputs.has_target())
-    throw Error(Error::Kind::usage, fmt::format("-o is required for {} arrays", names.size()))
+    throw usage(fmt::format("-o is required for {} arrays", names.size()))
         .hint("out.h5, out.npz or out/ takes all");
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
@@ -101,7 +101,7 @@ Run convert(OptionSet& set) {
       set, "--compression", set.shared().compression,
       [](const std::string& w) {
         const std::int64_t level = read_integer(w, 0);
-        if (level > 9) throw Error(Error::Kind::usage, fmt::format("{} is more than 9", level));
+        if (level > 9) throw usage(fmt::format("{} is more than 9", level));
         return static_cast<int>(level);
       },
       "LEVEL",

@@ -19,8 +19,6 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
-
 // --- what several kinds take
 
 std::int64_t read_seed(const std::string& word) {
@@ -132,12 +130,12 @@ Source make_lengths(const LengthsOptions& how, Report& report) {
   return lengths;
 }
 
-struct LensOptions {
+struct GeneratedLensOptions {
   LengthsOptions how;
   std::optional<std::int64_t> longest;
 };
 
-struct MasksOptions : LensOptions {
+struct MasksOptions : GeneratedLensOptions {
   std::int64_t seq = 2048;
   std::optional<std::int64_t> given_seq;
   PaddingSide side = PaddingSide::right;
@@ -198,7 +196,7 @@ Run generate_masks(OptionSet& set) {
 }
 
 Run generate_lens(OptionSet& set) {
-  const auto options = std::make_shared<LensOptions>();
+  const auto options = std::make_shared<GeneratedLensOptions>();
   add_lengths(set, options->how, options->longest, "4096");
   add_word(set, "--count", options->how.count, at_least(0), "N", "how many, 64 by default");
   return [options](Job& job) {

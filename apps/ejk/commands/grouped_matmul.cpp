@@ -47,7 +47,7 @@ struct Views {
   }
 };
 
-struct Operands {
+struct HeldProductInputs {
   HeldInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source group_sizes;
 
@@ -69,8 +69,8 @@ struct Operands {
 };
 
 template <class Settings>
-Operands open_inputs(const ProductOptions<Settings>& options, Job& job) {
-  Operands inputs;
+HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job) {
+  HeldProductInputs inputs;
   inputs.lhs.source = job.open("lhs", options.lhs);
   inputs.rhs.source = job.open("rhs", options.rhs);
   inputs.group_sizes = job.open("group_sizes", options.group_sizes);
@@ -92,8 +92,8 @@ TilingTable read_tiling_table(const std::string& path) {
 
 // What a member of a team does that makes these boxes of the result. It reads their arguments one box after the
 // other, or holds all of them.
-WorkShare share_of(const GroupedMatmulPlan& plan, const Operands& inputs, const std::vector<ArrayBox>& boxes,
-                   bool holds_all) {
+WorkShare share_of(const GroupedMatmulPlan& plan, const HeldProductInputs& inputs,
+                   const std::vector<ArrayBox>& boxes, bool holds_all) {
   struct Size {
     std::int64_t read = 0, held = 0;
     void add(const HeldInput& input, const Shape& shape) {
@@ -163,12 +163,12 @@ template <class Settings>
 Answer run(const ProductOptions<Settings>& options, Job& job) {
   Settings how = options.how;
   if (how.tiling && !options.tiling_table.empty())
-    throw Error(Error::Kind::usage, "--tiling and --tiling-table are two answers to one question");
+    throw usage("--tiling and --tiling-table are two answers to one question");
   std::optional<TilingTable> table;
   if (!options.tiling_table.empty())
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
 
-  Operands inputs = open_inputs(options, job);
+  HeldProductInputs inputs = open_inputs(options, job);
   std::optional<ArrayType> existing_type;
   if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
   const GroupedMatmulPlan plan = naming(inputs.all(), [&] {
@@ -279,9 +279,8 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
   add_word(
       set, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
-        if (word.empty()) throw Error(Error::Kind::usage, "the value is empty");
-        if (word == "-")
-          throw Error(Error::Kind::usage, "a table is read from a file, not from standard input");
+        if (word.empty()) throw usage("the value is empty");
+        if (word == "-") throw usage("a table is read from a file, not from standard input");
         return word;
       },
       "FILE",
@@ -323,7 +322,7 @@ Run grouped_matmul(OptionSet& set) {
   add_common(set, *options);
   return [options](Job& job) {
     if (options->how.existing == Existing::add && options->existing_out.empty())
-      throw Error(Error::Kind::usage, "--accumulate adds to --existing-out, which is not given");
+      throw usage("--accumulate adds to --existing-out, which is not given");
     return run(*options, job);
   };
 }

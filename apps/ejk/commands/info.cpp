@@ -25,7 +25,7 @@ ReportValue value_of(const Extreme& extreme) {
   return std::visit([](auto value) { return ReportValue(value); }, extreme);
 }
 
-Table table() {
+Table arrays_table() {
   return {"arrays",
           "",
           {{"name", "array"},
@@ -122,7 +122,7 @@ Answer run(const InfoOptions& options, Job& job) {
   std::vector<NamedInput> found;
   Unreadable unreadable;
   Report report;
-  Table planned = table(), links = links_table();
+  Table planned = arrays_table(), links = links_table();
   std::int64_t peak = 0, bytes = 0;
   job.phase(Phase::read, [&] {
     for (const std::string& file : options.files) {
@@ -161,7 +161,7 @@ Answer run(const InfoOptions& options, Job& job) {
   }
 
   job.inputs.count_read(bytes);
-  Table done = table();
+  Table done = arrays_table();
   const auto progress = job.progress();
   Table histogram = histogram_table();
   const std::int64_t passes = options.histogram ? 2 : 1;

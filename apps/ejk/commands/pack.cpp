@@ -74,7 +74,7 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
   const auto where = job.open("where", options.where);
   const bool by_mask = where->shape().size() == 2;
   if (!by_mask && options.shape.empty())
-    throw Error(Error::Kind::usage, "--shape is required: indices do not say how long rows are")
+    throw usage("--shape is required: indices do not say how long rows are")
         .hint("for example --shape 32x128 for 32 rows of 128");
   std::optional<std::int64_t> batch, seq;
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];

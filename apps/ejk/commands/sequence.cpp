@@ -100,7 +100,7 @@ void warn_of_padding(Report& report, const ArraySource& ids) {
 }
 
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
-  if (options.dtype == DType::boolean) throw Error(Error::Kind::usage, "--dtype: cu_seqlens cannot be bool");
+  if (options.dtype == DType::boolean) throw usage("--dtype: cu_seqlens cannot be bool");
   const Source input = job.open("input", options.input);
   const From from = options.from == From::automatic ? by_rank(*input, From::lens) : options.from;
   const char* words = from == From::mask ? "mask" : from == From::lens ? "lens" : "segment-ids";

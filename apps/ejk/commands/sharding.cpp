@@ -62,8 +62,7 @@ Answer run(const ShardingOptions& options, Job& job) {
   if (options.strict && !sharding.corrections.empty()) {
     const SpecCorrection& first = sharding.corrections.front();
     const std::size_t others = sharding.corrections.size() - 1;
-    throw Error(Error::Kind::usage,
-                fmt::format("dimension {} cannot be cut by {}: {}{}", first.dimension,
+    throw usage(fmt::format("dimension {} cannot be cut by {}: {}{}", first.dimension,
                             printable(to_string({first.asked})), to_string(first, sharding),
                             others == 0 ? "" : fmt::format(" (and {} more)", others)))
         .hint(fmt::format("without --strict the spec becomes {}", printable(to_string(sharding.spec))));
