@@ -14,6 +14,7 @@
 #include "attention/forward.hpp"
 #include "attention/tasks.hpp"
 #include "core/checked.hpp"
+#include "core/errors.hpp"
 
 namespace ejk::attn {
 
@@ -184,16 +185,16 @@ class Run {
 
  private:
   void check_results() const {
-    const auto invalid = [](std::string why) { return Error(Error::Kind::input, std::move(why)); };
     if (results_.size() != made_.size())
-      throw invalid(fmt::format("{} results are given; {} were planned", results_.size(), made_.size()));
+      throw core::invalid(
+          fmt::format("{} results are given; {} were planned", results_.size(), made_.size()));
     for (std::size_t r = 0; r < made_.size(); ++r) {
       const PlannedArray& planned = plan_.results[r];
       if (!made_[r] || (results_[r].dtype == planned.type.dtype && results_[r].shape == made_[r]->count))
         continue;
-      throw invalid(fmt::format("{} is {} {}; it was planned as {}", planned.name, name_of(results_[r].dtype),
-                                to_string(results_[r].shape),
-                                to_string(ArrayType(planned.type.dtype, made_[r]->count))))
+      throw core::invalid(fmt::format("{} is {} {}; it was planned as {}", planned.name,
+                                      name_of(results_[r].dtype), to_string(results_[r].shape),
+                                      to_string(ArrayType(planned.type.dtype, made_[r]->count))))
           .about(planned.name);
     }
   }

@@ -10,6 +10,7 @@
 #include "app/words.hpp"
 #include "ejk/io.hpp"
 #include "io/support.hpp"
+#include "support/failure.hpp"
 
 using namespace ejk;
 using namespace ejk::app;
@@ -27,15 +28,6 @@ struct MaskWords {
     words.parse(line);
   }
 };
-
-std::string message_of(auto&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
-}
 
 std::string ones(const std::string& path, Shape shape) {
   Array mask(DType::boolean, std::move(shape));
@@ -91,12 +83,13 @@ TEST_CASE("masks that disagree name both") {
   const std::string array = ones(folder / "m.npy", {4, 4});
   MaskWords lengths({array, "--shape", "2x8x8"});
   Job job(lengths.command, lengths.words.set);
-  const std::string message = message_of([&] { resolve_masks(lengths.options, job); });
+  const std::string message = plain::failure([&] { resolve_masks(lengths.options, job); });
   CHECK(message.find("m.npy") != std::string::npos);
   CHECK(message.find("--shape") != std::string::npos);
   MaskWords none({"--mask", "causal"});
   Job other(none.command, none.words.set);
-  CHECK(message_of([&] { resolve_masks(none.options, other); }).starts_with("--shape is required"));
+  CHECK(plain::failure([&] { resolve_masks(none.options, other); }, Error::Kind::usage)
+            .starts_with("--shape is required"));
 }
 
 TEST_CASE("queries and keys that differ in number are warned of once where nothing aligns them") {

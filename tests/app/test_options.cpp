@@ -13,6 +13,7 @@
 #include "ejk/report.hpp"
 #include "parser.hpp"
 #include "provenance.hpp"
+#include "support/failure.hpp"
 
 using namespace ejk;
 using namespace ejk::app;
@@ -40,15 +41,6 @@ std::vector<std::string> shown(const OptionSet& set) {
                           : "?"));
   }
   return all;
-}
-
-std::string message_and_hint(auto&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.message() + (error.hint().empty() ? "" : " | " + error.hint());
-  }
-  return "no error";
 }
 
 }  // namespace
@@ -142,7 +134,7 @@ TEST_CASE("the name of an option stands in front of what is wrong with its word"
   Words words;
   std::int64_t by = 0;
   add_word(words.set, "-b,--by", by, at_least(1), "N", "");
-  CHECK(message_and_hint([&] { words.parse({"--by", "0"}); }) == "--by: 0 is less than 1");
+  CHECK(plain::failure_and_hint([&] { words.parse({"--by", "0"}); }) == "--by: 0 is less than 1");
 }
 
 TEST_CASE("outputs are the command's, unless options or inputs decide") {
@@ -158,17 +150,18 @@ TEST_CASE("outputs are the command's, unless options or inputs decide") {
 
 TEST_CASE("words become values, or are refused with what they may be") {
   CHECK(read_lengths("128x64", 2, 2, "QxK") == Shape{128, 64});
-  CHECK(message_and_hint([] { read_lengths("128", 2, 2, "QxK"); }) ==
+  CHECK(plain::failure_and_hint([] { read_lengths("128", 2, 2, "QxK"); }) ==
         "'128' is not of the form QxK with lengths of at least 1 | for example 128x128");
-  CHECK(
-      message_and_hint([] { read_lengths("0x1", 2, 2, "QxK"); }).starts_with("'0x1' is not of the form QxK"));
+  CHECK(plain::failure_and_hint([] {
+          read_lengths("0x1", 2, 2, "QxK");
+        }).starts_with("'0x1' is not of the form QxK"));
   CHECK(read_size("64k") == 64000);
   CHECK(read_size("4GiB") == std::int64_t{4} << 30);
   CHECK(read_integer("9223372036854775807", 0) == INT64_MAX);
-  CHECK(message_and_hint([] { read_integer("9223372036854775808", 0); }).find("too large") !=
+  CHECK(plain::failure_and_hint([] { read_integer("9223372036854775808", 0); }).find("too large") !=
         std::string::npos);
   CHECK(read_choice("mask", {"lens", "mask"}) == 1);
-  CHECK(message_and_hint([] {
+  CHECK(plain::failure_and_hint([] {
           read_choice("msk", {"lens", "mask"});
         }) == "'msk' is not one of lens, mask | did you mean mask?");
   CHECK(std::get<std::int64_t>(read_number("-3")) == -3);

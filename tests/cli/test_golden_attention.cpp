@@ -1,6 +1,5 @@
 // Golden cases of attention through the program, from file to file.
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -5,6 +5,7 @@
 
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
+#include "support/failure.hpp"
 #include "support/random_mask.hpp"
 
 using namespace ejk;
@@ -36,12 +37,7 @@ std::vector<std::uint8_t> elements(const std::string& text, std::int64_t head = 
 }
 
 std::string failure(const std::string& text) {
-  try {
-    elements(text);
-  } catch (const Error& e) {
-    return e.message() + (e.hint().empty() ? "" : " | " + e.hint());
-  }
-  return "no error";
+  return plain::failure_and_hint([&] { elements(text); });
 }
 
 }  // namespace
@@ -152,15 +148,10 @@ TEST_CASE("a MaskInfo is read back by from and visited") {
   CHECK(opened == 2);
   const MaskShape shape = MaskExpression::parse("from(a.h5)").shape(open);
   CHECK((shape.heads == 1 && shape.q_length == 8 && shape.kv_length == 8 && !shape.at_most));
-  const auto refused = [&](const char* text, const Shape& of = {1, 8, 8}) {
-    try {
-      read(text, of);
-    } catch (const Error& e) {
-      return e.message();
-    }
-    return std::string("no error");
+  const auto refused = [&](const char* text, Error::Kind kind = Error::Kind::usage) {
+    return plain::failure([&] { read(text, {1, 8, 8}); }, kind);
   };
-  CHECK(refused("from(b.h5)") == "b.h5: no such file");
+  CHECK(refused("from(b.h5)", Error::Kind::input) == "b.h5: no such file");
   CHECK(refused("from(a.h5, 2x2)") == "the MaskInfo: its block is 4x2, and 2x2 is given");
   CHECK(refused("from(a.h5, walk=dkv)") == "the MaskInfo: its direction is forward, and dkv is given");
   CHECK(refused("from(a.h5, shape=1x8x9)").ends_with("its shape is (1, 8, 8), and (1, 8, 9) is given"));

@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
-
 #include "support/arrays.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "support/arrays.hpp"
 #include "support/golden.hpp"
 #include "support/random_mask.hpp"
 #include "support/thread_team.hpp"
@@ -64,12 +65,9 @@ void check_ids(const std::string& family, Convention convention) {
 std::uint64_t hash_of_7(const mask::Word*, std::int64_t) { return 7; }
 
 bool same(const SegmentIds& a, const SegmentIds& b) {
-  const auto same_ids = [](const Array& x, const Array& y) {
-    return x.shape() == y.shape() &&
-           std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.bytes())) == 0;
-  };
-  return same_ids(a.q_segment_ids, b.q_segment_ids) && same_ids(a.kv_segment_ids, b.kv_segment_ids) &&
-         a.segments == b.segments && a.elements == b.elements && a.differing_elements == b.differing_elements;
+  return plain::same_bytes(a.q_segment_ids, b.q_segment_ids) &&
+         plain::same_bytes(a.kv_segment_ids, b.kv_segment_ids) && a.segments == b.segments &&
+         a.elements == b.elements && a.differing_elements == b.differing_elements;
 }
 
 // How many of the members of teams of several sizes have other ids than one alone.

@@ -9,6 +9,7 @@
 
 #include "ejk/io.hpp"
 #include "io/support.hpp"
+#include "support/failure.hpp"
 #include "support/random_mask.hpp"
 #include "support/random_mask_info.hpp"
 
@@ -44,13 +45,8 @@ void check_read_back(const Example& e, const StoredMaskInfo& stored) {
 }
 
 std::string failure(const ArrayGroup& arrays, const StoredSettings& settings = {},
-                    const Shape& shape = {1, 8, 8}) {
-  try {
-    elements_of(StoredMaskInfo(arrays, settings).mask(shape, 0));
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
+                    const Shape& shape = {1, 8, 8}, Error::Kind kind = Error::Kind::input) {
+  return plain::failure([&] { elements_of(StoredMaskInfo(arrays, settings).mask(shape, 0)); }, kind);
 }
 
 // A source that can be read in order only.
@@ -168,7 +164,8 @@ TEST_CASE("arrays that are no MaskInfo are refused by what is wrong") {
   CHECK(failure(group) ==
         "block_mask[0, 0, 0] is 1: partial, and there is no partial_mask_blocks with its elements");
   group.attributes.clear();
-  CHECK(failure(group) == "the MaskInfo: nothing says how large its blocks are");
+  CHECK(failure(group, {}, {1, 8, 8}, Error::Kind::usage) ==
+        "the MaskInfo: nothing says how large its blocks are");
   const auto instead = [&](const char* name, Array array) {
     ArrayGroup changed = good;
     changed.arrays[name] = make_source(std::move(array), name);

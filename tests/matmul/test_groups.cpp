@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "support/failure.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/matmul.hpp"
 
@@ -231,15 +232,6 @@ GroupedMatmulPlan transposed_plan(const Sizes& sizes, std::int64_t m, std::int64
           TransposedGroupedMatmulSettings{}};
 }
 
-std::string refusal(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("a grouped product in parts has the bits of the whole, for any number of members") {
@@ -354,8 +346,8 @@ TEST_CASE("what is no part of a result is refused, and so are arrays that are no
   for (const ArrayBox& box :
        {ArrayBox{{0}, {8}}, ArrayBox{{0, 0}, {9, 200}}, ArrayBox{{-1, 0}, {2, 200}},
         ArrayBox{{0, 1}, {8, 199}}, ArrayBox{{0, 0}, {8, 7}}, ArrayBox{{8, 0}, {INT64_MAX, 200}}}) {
-    CHECK(refusal([&] { plan.needs(box); }).ends_with("are no part of the result (8, 200)"));
-    CHECK(refusal([&] { plan.flop(box); }) == refusal([&] { plan.needs(box); }));
+    CHECK(plain::failure([&] { plan.needs(box); }).ends_with("are no part of the result (8, 200)"));
+    CHECK(plain::failure([&] { plan.flop(box); }) == plain::failure([&] { plan.needs(box); }));
   }
   const ArrayBox box{{2, 0}, {3, 200}};
   const GroupedMatmulNeeds needs = plan.needs(box);
@@ -363,7 +355,7 @@ TEST_CASE("what is no part of a result is refused, and so are arrays that are no
   CHECK(needs.rhs == ArrayBox{{0, 0, 0}, {2, 5, 200}});
   const Array lhs(DType::float32, {3, 5}), rhs(DType::float32, {2, 5, 200}), whole(DType::float32, {8, 5});
   Array out(DType::float32, {3, 200});
-  CHECK(refusal([&] { plan.run(box, lhs.view(), rhs.view(), {}, out.mutable_view()); }) == "no error");
-  CHECK(refusal([&] { plan.run(box, whole.view(), rhs.view(), {}, out.mutable_view()); }) ==
+  CHECK(plain::failure([&] { plan.run(box, lhs.view(), rhs.view(), {}, out.mutable_view()); }) == "no error");
+  CHECK(plain::failure([&] { plan.run(box, whole.view(), rhs.view(), {}, out.mutable_view()); }) ==
         "lhs is float32 (8, 5); it was planned as float32 (3, 5)");
 }

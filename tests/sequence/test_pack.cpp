@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
 
 #include "ejk/pack.hpp"
+#include "support/failure.hpp"
 
 using namespace ejk;
 
@@ -34,15 +34,6 @@ Array random_mask(std::int64_t batch, std::int64_t seq, std::mt19937_64& random)
           kind == 3 ? below(3) : static_cast<std::int64_t>(s >= begin && s < end);
   }
   return mask;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.message();
-  }
-  return "";
 }
 
 }  // namespace
@@ -157,22 +148,24 @@ TEST_CASE("what does not fit is refused by its index") {
   };
   const auto tokens = make_source(Array(DType::int32, {3}), "p.npy");
   const auto with = [&](std::vector<std::int64_t> values) {
-    return error_of([&] { unpack(tokens, *source(std::move(values)), 2, 4); });
+    return plain::failure([&] { unpack(tokens, *source(std::move(values)), 2, 4); });
   };
   CHECK(with({0, 8, 1}) == "i.npy: indices[1] is 8, outside of the 2 x 4 places");
   CHECK(with({0, 1, -1}) == "i.npy: indices[2] is -1, outside of the 2 x 4 places");
   CHECK(with({5, 2, 5}) == "i.npy: indices[0] and indices[2] are both 5");
   CHECK(with({4, 5, 4}) == "i.npy: indices[0] and indices[2] are both 4");
   CHECK(with({4, 5}) == "p.npy has 3 tokens, i.npy places 2");
-  CHECK(with({0, 3, 4}).empty());
-  CHECK(error_of([&] {
-          unpack(tokens, *source({0, 1, 2}), 2, 4, 1.5);
-        }) == "int32 cannot hold the padding value 1.5");
-  CHECK(error_of([&] {
+  CHECK(with({0, 3, 4}) == "no error");
+  CHECK(plain::failure(
+            [&] {
+              unpack(tokens, *source({0, 1, 2}), 2, 4, 1.5);
+            },
+            Error::Kind::usage) == "int32 cannot hold the padding value 1.5");
+  CHECK(plain::failure([&] {
           pack(tokens, *make_source(Array(DType::boolean, {1, 3}), "m"));
         }) == "p.npy: a padded array is (batch, seq, ...), not of shape (3,)");
   CHECK(
-      error_of([&] {
+      plain::failure([&] {
         pack(make_source(Array(DType::int32, {2, 3}), "x"), *make_source(Array(DType::boolean, {3, 2}), "m"));
       }) == "m: a mask of shape (3, 2) does not fit x of shape (2, 3)");
 }

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace ejk;
@@ -54,13 +55,7 @@ void check_family(const std::string& family, Convention convention,
 std::string again(const std::string& text) { return stable_json(parse_json(text)); }
 
 std::string failure_of_json(const std::string& text) {
-  try {
-    parse_json(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == Error::Kind::input);
-    return error.message();
-  }
-  return "no error";
+  return plain::failure([&] { parse_json(text); });
 }
 
 std::string nested(int depth) {

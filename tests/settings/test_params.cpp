@@ -8,6 +8,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace ejk;
@@ -33,12 +34,7 @@ ParamsDict result_of(const nlohmann::json& p) {
 }
 
 std::string failure_of_params(const std::string& text) {
-  try {
-    fwd_params_from(parse_json(text));
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "no error";
+  return plain::failure([&] { fwd_params_from(parse_json(text)); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "support/failure.hpp"
 #include "support/golden.hpp"
 
 using namespace ejk;
@@ -36,13 +37,7 @@ Sharding corrected(const Shape& shape, const std::string& spec, const std::strin
 }
 
 std::string failure(const Shape& shape, const std::string& spec, const std::string& mesh) {
-  try {
-    corrected(shape, spec, mesh);
-  } catch (const Error& error) {
-    CHECK(error.kind() == Error::Kind::usage);
-    return error.message();
-  }
-  return "no error";
+  return plain::failure([&] { corrected(shape, spec, mesh); }, Error::Kind::usage);
 }
 
 }  // namespace

@@ -22,4 +22,14 @@ inline std::string failure(const std::function<void()>& call,
   return "no error";
 }
 
+/// The same of an error of any kind, and behind " | " its hint.
+inline std::string failure_and_hint(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ejk::Error& error) {
+    return error.message() + (error.hint().empty() ? "" : " | " + error.hint());
+  }
+  return "no error";
+}
+
 }  // namespace plain
