@@ -257,7 +257,7 @@ V exchanged(V a, V b, std::index_sequence<I...>) {
 }
 
 template <int S, int L, class V>
-void transpose(V* rows) {
+[[gnu::always_inline]] inline void transpose(V* rows) {
   if constexpr (S < L) {
 #pragma GCC unroll 16
     for (int i = 0; i < L; ++i) {

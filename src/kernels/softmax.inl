@@ -67,7 +67,7 @@ struct Power {
 };
 
 template <class U>
-Power<U> power(typename U::Vec x) {
+[[gnu::always_inline]] inline Power<U> power(typename U::Vec x) {
   using Vec = typename U::Vec;
   using Real = typename U::Sum;
   using E = ExpOf<Real>;
@@ -75,10 +75,14 @@ Power<U> power(typename U::Vec x) {
   const Vec shifted = x * constant<U>(Real(1.44269504088896340736)) + constant<U>(E::kRound);
   const Vec n = shifted - constant<U>(E::kRound);
   const Vec r = (x - n * constant<U>(E::kLn2)) - n * constant<U>(E::kLn2Rest);
-  Vec q = constant<U>(E::kQ[kTerms - 1]);
+  // By pairs of terms: half as long a chain as one term after the other, of as many operations. What bounds a loop over
+  // this is how many of its operations a processor looks at for one that is ready.
+  const auto pair = [&](int i) { return constant<U>(E::kQ[i + 1]) * r + constant<U>(E::kQ[i]); };
+  const Vec square = r * r;
+  Vec q = kTerms % 2 == 1 ? constant<U>(E::kQ[kTerms - 1]) : pair(kTerms - 2);
 #pragma GCC unroll 16
-  for (int i = kTerms - 2; i >= 0; --i) q = q * r + constant<U>(E::kQ[i]);
-  return {bits_as<Vec>(bits_as<Bits<U>>(shifted) << E::kShift), q * r * r + r};
+  for (int i = (kTerms - 3) / 2 * 2; i >= 0; i -= 2) q = q * square + pair(i);
+  return {bits_as<Vec>(bits_as<Bits<U>>(shifted) << E::kShift), q * square + r};
 }
 
 // x, 0 in the lanes of `none`.
@@ -93,7 +97,7 @@ typename U::Vec zero_where(Bits<U> none, typename U::Vec x) {
 
 // For x ≤ 0 or NaN. What power() makes of an x below the lowest does not matter.
 template <class U>
-typename U::Vec exp_below(typename U::Vec x) {
+[[gnu::always_inline]] inline typename U::Vec exp_below(typename U::Vec x) {
   const Power<U> p = power<U>(x);
   return zero_where<U>(x < constant<U>(ExpOf<typename U::Sum>::kLowest), p.two_n * p.fraction + p.two_n);
 }
@@ -110,7 +114,7 @@ struct Tanh {
 };
 
 template <class U>
-Tanh<U> tanh_of(typename U::Vec x) {
+[[gnu::always_inline]] inline Tanh<U> tanh_of(typename U::Vec x) {
   using Vec = typename U::Vec;
   const Vec y = (x < U::zero() ? x : -x) * all_of<U>(2), least = all_of<U>(ExpOf<typename U::Sum>::kLowest);
   const Power<U> p = power<U>(y < least ? least : y);
