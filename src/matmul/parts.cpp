@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <numeric>
 #include <span>
 
+#include "core/checked.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 
@@ -20,7 +20,7 @@ namespace ejk::matmul {
 namespace {
 
 // Rows are cut in such steps from a group's first on, since fewer would leave tiles half empty. Columns in
-// steps that whole tiles of all instruction sets fit into.
+// steps of whole tiles, of 64 where a tile's width is a power of two.
 constexpr std::int64_t kRowStep = 32, kColumnStep = 64;
 
 // Multiply-adds in the time that a byte takes on its way from a file or to it, for the balance between members
@@ -39,7 +39,9 @@ IndexRange both(const IndexRange& a, const IndexRange& b) {
 
 bool by_rows(const Problem& p) { return p.cut == Problem::Cut::rows; }
 
-std::int64_t column_step(const Problem& p) { return std::lcm(kColumnStep, arithmetic_of(p).gemm->nr); }
+std::int64_t column_step(const Problem& p) {
+  return core::round_up(kColumnStep, arithmetic_of(p).gemm->nr);
+}
 
 // Of a plain product, the group that has a row which some computed group has.
 std::int64_t group_of_row(const Problem& p, std::int64_t row) {

@@ -90,6 +90,10 @@ class Parser {
 
   bool at_end() const { return at_ == text_.size(); }
   char now() const { return at_end() ? '\0' : text_[at_]; }
+  bool is_ascii_text() const {
+    const auto c = static_cast<unsigned char>(now());  // char has a sign on some processors alone
+    return c >= ' ' && c < 0x80;
+  }
   bool is_digit() const { return now() >= '0' && now() <= '9'; }
 
   void skip_space() {
@@ -241,7 +245,7 @@ class Parser {
     for (;;) {
       if (at_end()) fail_at(begin, "a string without an end");
       const std::size_t plain = at_;
-      while (!at_end() && now() >= ' ' && now() != '"' && now() != '\\') ++at_;  // ASCII; bytes above are < 0
+      while (!at_end() && is_ascii_text() && now() != '"' && now() != '\\') ++at_;
       out.append(text_, plain, at_ - plain);
       if (at_end()) continue;
       if (take('"')) return out;

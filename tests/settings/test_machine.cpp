@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,8 +111,7 @@ TEST_CASE("under a mistyped EJK_ISA nothing is computed" * doctest::skip()) {
 }
 
 TEST_CASE("whoever computes under an instruction set that is not there is told so") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const auto run = ejk::test::shell("EJK_ISA=avx3 '" + self +
+  const auto run = ejk::test::shell("EJK_ISA=avx3 '" EJK_TEST_PROGRAM
                                     "' -ns -tc='under a mistyped EJK_ISA nothing is computed' 2>&1");
   INFO(run.text);
   CHECK(run.status == 0);
