@@ -39,9 +39,7 @@ IndexRange both(const IndexRange& a, const IndexRange& b) {
 
 bool by_rows(const Problem& p) { return p.cut == Problem::Cut::rows; }
 
-std::int64_t column_step(const Problem& p) {
-  return core::round_up(kColumnStep, arithmetic_of(p).gemm->nr);
-}
+std::int64_t column_step(const Problem& p) { return core::round_up(kColumnStep, arithmetic_of(p).gemm->nr); }
 
 // Of a plain product, the group that has a row which some computed group has.
 std::int64_t group_of_row(const Problem& p, std::int64_t row) {
