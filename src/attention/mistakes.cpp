@@ -417,13 +417,13 @@ class Mistakes {
       return sum;
     };
     constexpr int kSteps = 48, kMiddle = kSteps / 2;  // of a quarter of an octave
-    constexpr double kStep = kLn2 / 4;
+    constexpr double kQuarter = kLn2 / 4;
     std::vector<double> errors(kSteps + 1);
     core::parallel_for(kSteps + 1, kSteps * kRows * row_nanoseconds(array.which), [&](std::int64_t n) {
-      errors[static_cast<std::size_t>(n)] = error(static_cast<double>(n - kMiddle) * kStep);
+      errors[static_cast<std::size_t>(n)] = error(static_cast<double>(n - kMiddle) * kQuarter);
     });
     const auto least = std::min_element(errors.begin(), errors.end()) - errors.begin();
-    double low = static_cast<double>(least - 1 - kMiddle) * kStep, high = low + 2 * kStep;
+    double low = static_cast<double>(least - 1 - kMiddle) * kQuarter, high = low + 2 * kQuarter;
     constexpr double kGolden = 0.6180339887498949;
     double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x),
            at_y = error(y);
