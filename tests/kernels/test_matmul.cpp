@@ -15,7 +15,9 @@
 #include "ejk/array.hpp"
 #include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
+
 #include "support/amx_emulation.hpp"
+#include "support/arrays.hpp"
 #include "support/instruction_sets.hpp"
 
 using namespace ejk;
@@ -242,6 +244,37 @@ void plain_pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns,
 }
 
 }  // namespace
+
+TEST_CASE("what is asked for meanwhile does not matter to a product with B where it lies") {
+  for (const Named& n : runnable()) {
+    CAPTURE(n.isa);
+    CAPTURE(n.gemm->name);
+    std::mt19937_64 random(29);
+    for (const DType dtype : inputs_of(*n.gemm))
+      for (const std::int64_t rows : {1, 2})
+        for (const std::int64_t columns :
+             {n.gemm->nr, 3 * n.gemm->nr, 9 * n.gemm->nr, 1024 / n.gemm->nr * n.gemm->nr})
+          for (const std::int64_t k : {std::int64_t{1}, std::int64_t{7}, n.gemm->direct_k}) {
+            const Array a = plain::random(dtype, {rows, k}, random),
+                        b = plain::random(dtype, {k, columns}, random);
+            const auto size = static_cast<std::int64_t>(size_of(dtype));
+            const Array packed(DType::uint8, {n.gemm->a_stride * n.gemm->mr});
+            n.gemm->pack_a({a.data(), dtype, k * size, size}, rows, k, const_cast<std::byte*>(packed.data()));
+            const StridedMatrix right{b.data(), dtype, columns * size, size};
+            Array results[2];
+            for (Array& out : results) {
+              out = Array(n.gemm->unit == 8 ? DType::float64 : DType::float32, {rows, columns});
+              std::memset(out.data(), 0, static_cast<std::size_t>(out.bytes()));
+              for (int twice = 0; twice < 2; ++twice)
+                n.gemm->direct(packed.data(), right, k, rows, columns, twice == 1, out.data(), columns,
+                               &out == results ? nullptr : b.data());
+            }
+            CHECK_MESSAGE(std::memcmp(results[0].data(), results[1].data(),
+                                      static_cast<std::size_t>(results[0].bytes())) == 0,
+                          "rows ", rows, ", columns ", columns, ", k ", k, ", ", name_of(dtype));
+          }
+  }
+}
 
 TEST_CASE("the tile for AMX gives the sums of a plain loop where its instructions are plain loops") {
   const Gemm gemm{.name = "bf16",
