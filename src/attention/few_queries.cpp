@@ -73,7 +73,9 @@ class FewQueries {
     const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
     const std::int64_t entry = queries_.entries.begin + (after - first_task_.begin() - 1);
     const std::int64_t length = setup_.kv_length(entry), runs = runs_of(length);
-    const std::int64_t kv_head = (task - after[-1]) / runs, run = (task - after[-1]) % runs;
+    // All heads of a run come before the next run: in most layouts their keys lie beside each other.
+    const std::int64_t kv_head = (task - after[-1]) % setup_.shape.kv_heads,
+                       run = (task - after[-1]) / setup_.shape.kv_heads;
     const Positions keys = block_of(run, kRun, length), some = queries_.positions_of(setup_.q_length(entry));
     thread_local std::vector<Problem> heads;
     heads.clear();
