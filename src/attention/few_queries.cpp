@@ -68,27 +68,27 @@ class FewQueries {
 
   std::int64_t tasks() const { return first_task_.back(); }
 
-  // Returns the number of pairs, computed or not.
-  std::int64_t run(std::int64_t task) {
-    const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
-    const std::int64_t entry = queries_.entries.begin + (after - first_task_.begin() - 1);
+  // `next`: the task that this thread probably has then. Returns the number of pairs, computed or not.
+  std::int64_t run(std::int64_t task, std::int64_t next) {
+    const auto [entry, kv_head, run] = at(task);
     const std::int64_t length = setup_.kv_length(entry), runs = runs_of(length);
-    // All heads of a run come before the next run: in most layouts their keys lie beside each other.
-    const std::int64_t kv_head = (task - after[-1]) % setup_.shape.kv_heads,
-                       run = (task - after[-1]) / setup_.shape.kv_heads;
     const Positions keys = block_of(run, kRun, length), some = queries_.positions_of(setup_.q_length(entry));
     thread_local std::vector<Problem> heads;
     heads.clear();
     for (std::int64_t n = 0; n < setup_.group(); ++n) {
-      const std::int64_t head =
-          setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
+      const std::int64_t head = head_of(kv_head, n);
       if (queries_.heads.begin <= head && head < queries_.heads.end)
         heads.push_back(setup_.problem(entry, head));
     }
     if (heads.empty()) return 0;
-    RowSums<Real> sums = add_up(heads, some, keys, Values::as_they_are);
+    const void* next_keys = nullptr;
+    if (next < tasks()) {
+      const Task then = at(next);
+      next_keys = part_of(setup_.problem(then.entry, head_of(then.kv_head, 0)).k, then.run * kRun).data;
+    }
+    RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
     if (!is_finite(sums.value, std::ssize(heads) * some.count() * sums.stride))
-      sums = add_up(heads, some, keys, Values::looked_at);
+      sums = add_up(heads, some, keys, next_keys, Values::looked_at);
     for (std::int64_t r = 0; r < std::ssize(heads) * some.count(); ++r) {
       const Problem& p = heads[static_cast<std::size_t>(r / some.count())];
       const std::int64_t query = some.begin + r % some.count();
@@ -134,6 +134,21 @@ class FewQueries {
  private:
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
 
+  struct Task {
+    std::int64_t entry, kv_head, run;
+  };
+  // All heads of a run come before the next run: in most layouts their keys lie beside each other.
+  Task at(std::int64_t task) const {
+    const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
+    const std::int64_t in_entry = task - after[-1], kv_heads = setup_.shape.kv_heads;
+    return {queries_.entries.begin + (after - first_task_.begin() - 1), in_entry % kv_heads,
+            in_entry / kv_heads};
+  }
+  // Query head n of those that share a key/value head.
+  std::int64_t head_of(std::int64_t kv_head, std::int64_t n) const {
+    return setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
+  }
+
   bool few(std::int64_t entry) const { return has_few_queries(setup_, entry); }
   std::int64_t rows_of(std::int64_t entry) const {
     return (queries_.heads.end - queries_.heads.begin) *
@@ -159,9 +174,10 @@ class FewQueries {
   // Whether values without a weight may be NaN or infinite.
   enum class Values { as_they_are, looked_at };
 
-  // What rows, query by query of head by head, add up over keys; in this thread's memory.
+  // What rows, query by query of head by head, add up over keys; in this thread's memory. `next_keys`, which are
+  // then wanted, are asked for at the end.
   RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys,
-                       Values how) const {
+                       const void* next_keys, Values how) const {
     const std::int64_t of_head = queries.count(), rows = std::ssize(heads) * of_head;
     const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(step_, keys.count());
@@ -245,9 +261,11 @@ class FewQueries {
         });
       };
       // Keys lie as values do, as a rule.
-      const bool alike = after.count() > 0 && any.k.dtype == v.dtype && any.k.row_stride == v.row_stride &&
-                         head_size == size && size == columns_ && v.column_stride == size_of(v.dtype);
-      const void* const ahead = alike ? part_of(any.k, after.begin).data : nullptr;
+      const bool alike = any.k.dtype == v.dtype && any.k.row_stride == v.row_stride && head_size == size &&
+                         size == columns_ && v.column_stride == size_of(v.dtype);
+      const void* const ahead = !alike              ? nullptr
+                                : after.count() > 0 ? part_of(any.k, after.begin).data
+                                                    : next_keys;
       if (how == Values::as_they_are) {
         add_values(v, ahead);
         continue;
@@ -311,7 +329,8 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
          const RowWriter& out, void* lse, Progress& progress) {
   FewQueries<Real> few(setup, plan, queries, out, lse);
   if (few.tasks() == 0) return;
-  core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n)); });
+  const int threads = core::threads_for(few.tasks(), work);
+  core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n, n + threads)); });
   const std::int64_t heads = queries.heads.end - queries.heads.begin;
   const double merged =
       static_cast<double>(few_queries_bytes(setup, queries)) / static_cast<double>(sizeof(Real));
