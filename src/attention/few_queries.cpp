@@ -76,7 +76,8 @@ class FewQueries {
     thread_local std::vector<Problem> heads;
     heads.clear();
     for (std::int64_t n = 0; n < setup_.group(); ++n) {
-      const std::int64_t head = head_of(kv_head, n);
+      const std::int64_t head =
+          setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
       if (queries_.heads.begin <= head && head < queries_.heads.end)
         heads.push_back(setup_.problem(entry, head));
     }
@@ -84,7 +85,8 @@ class FewQueries {
     const void* next_keys = nullptr;
     if (next < tasks()) {
       const Task then = at(next);
-      next_keys = part_of(setup_.problem(then.entry, head_of(then.kv_head, 0)).k, then.run * kRun).data;
+      const kernels::StridedMatrix k = setup_.rows_of(setup_.k, then.entry, then.kv_head, setup_.kv_offsets);
+      next_keys = part_of(k, then.run * kRun).data;
     }
     RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
     if (!is_finite(sums.value, std::ssize(heads) * some.count() * sums.stride))
@@ -143,10 +145,6 @@ class FewQueries {
     const std::int64_t in_entry = task - after[-1], kv_heads = setup_.shape.kv_heads;
     return {queries_.entries.begin + (after - first_task_.begin() - 1), in_entry % kv_heads,
             in_entry / kv_heads};
-  }
-  // Query head n of those that share a key/value head.
-  std::int64_t head_of(std::int64_t kv_head, std::int64_t n) const {
-    return setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
   }
 
   bool few(std::int64_t entry) const { return has_few_queries(setup_, entry); }

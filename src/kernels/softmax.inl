@@ -75,8 +75,8 @@ template <class U>
   const Vec shifted = x * constant<U>(Real(1.44269504088896340736)) + constant<U>(E::kRound);
   const Vec n = shifted - constant<U>(E::kRound);
   const Vec r = (x - n * constant<U>(E::kLn2)) - n * constant<U>(E::kLn2Rest);
-  // By pairs of terms: half as long a chain as one term after the other, of as many operations. What bounds a loop over
-  // this is how many of its operations a processor looks at for one that is ready.
+  // By pairs of terms: half as long a chain as one term after the other, of as many operations. A loop over this is
+  // bound by how far ahead a processor looks for operations that are ready.
   const auto pair = [&](int i) { return constant<U>(E::kQ[i + 1]) * r + constant<U>(E::kQ[i]); };
   const Vec square = r * r;
   Vec q = kTerms % 2 == 1 ? constant<U>(E::kQ[kTerms - 1]) : pair(kTerms - 2);

@@ -245,7 +245,7 @@ class Parser {
     for (;;) {
       if (at_end()) fail_at(begin, "a string without an end");
       const std::size_t plain = at_;
-      while (!at_end() && is_ascii_text() && now() != '"' && now() != '\\') ++at_;
+      while (is_ascii_text() && now() != '"' && now() != '\\') ++at_;
       out.append(text_, plain, at_ - plain);
       if (at_end()) continue;
       if (take('"')) return out;

@@ -258,8 +258,8 @@ TEST_CASE("what is asked for meanwhile does not matter to a product with B where
             const Array a = plain::random(dtype, {rows, k}, random),
                         b = plain::random(dtype, {k, columns}, random);
             const auto size = static_cast<std::int64_t>(size_of(dtype));
-            const Array packed(DType::uint8, {n.gemm->a_stride * n.gemm->mr});
-            n.gemm->pack_a({a.data(), dtype, k * size, size}, rows, k, const_cast<std::byte*>(packed.data()));
+            Array packed(DType::uint8, {n.gemm->a_stride * n.gemm->mr});
+            n.gemm->pack_a({a.data(), dtype, k * size, size}, rows, k, packed.data());
             const StridedMatrix right{b.data(), dtype, columns * size, size};
             Array results[2];
             for (Array& out : results) {

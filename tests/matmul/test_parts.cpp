@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/checked.hpp"
+#include "kernels/kernels.hpp"
 #include "support/failure.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/matmul.hpp"
@@ -310,9 +312,10 @@ TEST_CASE("members have even shares, and each reads what it needs") {
   const GroupedMatmulPlan uneven = plain_plan({0, 3000, 0, 1, 17, 0, 640, 90, 0}, 6000, 512, 1024);
   for (const std::int64_t members : {2, 3, 5, 16}) CHECK(worst(shares_of(uneven, members)) < 1.25);
 
-  // One group of few rows and many columns has no rows to cut between. For each member a multiple of both 64 and 72
-  // columns, the steps of tiles that are 2^n or 12 wide.
-  const GroupedMatmulPlan wide = plain_plan({4}, 4, 4096, 256 * 576);
+  // One group of few rows and many columns has no rows to cut between. The most members have one step of columns each:
+  // 64, or what comes next in whole tiles.
+  const std::int64_t step = core::round_up(64, kernels::active().products.f32->nr);
+  const GroupedMatmulPlan wide = plain_plan({4}, 4, 4096, 256 * step);
   for (const std::int64_t members : {2, 16, 256}) {
     CHECK(worst(shares_of(wide, members)) < 1.1);
     CHECK(most_bytes(shares_of(wide, members)) < 2 * most_bytes(shares_of(wide, 1)) / members);
