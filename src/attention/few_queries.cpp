@@ -1,13 +1,15 @@
 // Few queries: tasks are runs of keys, and what they add up is merged.
 //
 // A task has a run of keys of one key/value head, and the rows of all query heads that share it, so that keys
-// and values are read once, where they lie, and nothing is packed. Within a run an online softmax goes from
-// step to step of keys; a step's values are asked for while its scores are computed, and the next step's keys
-// while the values are added. What the runs of an entry have is merged in their order.
+// and values are read once, where they lie, and nothing is packed. Where a token's key/value heads lie side by
+// side a task has several of them, piece by piece of a step's keys: one head after the other would read memory
+// in scattered small parts, for which processors do not read ahead. Within a run an online softmax goes from
+// step to step of keys. Each piece asks for what is read next: the following keys, the values of the step, the
+// next step's keys. What the runs of an entry have is merged in their order.
 //
 // Runs and steps have fixed lengths, so neither threads nor masks decide the order of a row's sums, and a row
 // adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
-// weight leaves it as it is.
+// weight leaves it as it is. How many heads a task has, which threads do decide, is no part of that.
 //
 // Values may be NaN or infinite where no weight is; a run's sums then are, too, to its end. This is seen there,
 // and the run done again with those values kept apart.
@@ -32,7 +34,10 @@ namespace {
 // Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step,
 // of which keys and values, and the next keys, stay in a second-level cache.
 constexpr std::int64_t kRun = 1024, kStep = 128;
-constexpr std::int64_t kSpare = 64;  // that whole vectors may read
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15;  // asked for at once, about
+constexpr std::int64_t kTogetherBytes = 4096;                // that a task's heads take of a token at most
+constexpr std::int64_t kTasksOfThread = 4;                   // so that all end at about the same time
+constexpr std::int64_t kSpare = 64;                          // that whole vectors may read
 
 std::int64_t runs_of(std::int64_t keys) { return std::max<std::int64_t>(1, core::ceil_div(keys, kRun)); }
 
@@ -45,7 +50,7 @@ template <class Real>
 class FewQueries {
  public:
   FewQueries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, const RowWriter& out,
-             void* lse)
+             void* lse, double work)
       : setup_(setup),
         plan_(plan),
         queries_(queries),
@@ -55,55 +60,60 @@ class FewQueries {
         step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
         weight_stride_(gemm_.a_stride / kSize),
         products_(setup),
-        columns_(core::round_up(setup.shape.value_size, gemm_.nr)) {
+        columns_(core::round_up(setup.shape.value_size, gemm_.nr)),
+        head_bytes_(std::max({std::int64_t{1}, setup.shape.head_size * size_of(setup.k.dtype),
+                              setup.shape.value_size * size_of(setup.v.dtype)})) {
     std::int64_t parts = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
-      const std::int64_t rows = few(e) ? rows_of(e) : 0, runs = runs_of(setup.kv_length(e));
-      first_task_.push_back(first_task_.back() + (rows > 0 ? setup.shape.kv_heads * runs : 0));
       first_part_.push_back(parts);
-      if (runs > 1) parts += rows * runs;
+      if (const std::int64_t runs = runs_of(setup.kv_length(e)); few(e) && runs > 1)
+        parts += rows_of(e) * runs;
     }
     parts_.resize(static_cast<std::size_t>(parts * part_stride(setup)));
+    together_ = most_together();
+    count_tasks();
+    const std::int64_t wanted = kTasksOfThread * core::threads_for(tasks() * together_, work);
+    while (together_ > 1 && tasks() < wanted) {
+      together_ /= 2;
+      count_tasks();
+    }
   }
 
   std::int64_t tasks() const { return first_task_.back(); }
 
   // `next`: the task that this thread probably has then. Returns the number of pairs, computed or not.
   std::int64_t run(std::int64_t task, std::int64_t next) {
-    const auto [entry, kv_head, run] = at(task);
-    const std::int64_t length = setup_.kv_length(entry), runs = runs_of(length);
-    const Positions keys = block_of(run, kRun, length), some = queries_.positions_of(setup_.q_length(entry));
-    thread_local std::vector<Problem> heads;
-    heads.clear();
-    for (std::int64_t n = 0; n < setup_.group(); ++n) {
-      const std::int64_t head =
-          setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
-      if (queries_.heads.begin <= head && head < queries_.heads.end)
-        heads.push_back(setup_.problem(entry, head));
-    }
-    if (heads.empty()) return 0;
-    const void* next_keys = nullptr;
+    const Task now = at(task);
+    const std::int64_t length = setup_.kv_length(now.entry), runs = runs_of(length);
+    const Positions keys = block_of(now.run, kRun, length),
+                    some = queries_.positions_of(setup_.q_length(now.entry));
+    thread_local Heads heads;
+    take(now, some.count(), heads);
+    if (heads.queries.empty()) return 0;
+    kernels::Ahead next_keys;
     if (next < tasks()) {
       const Task then = at(next);
-      const kernels::StridedMatrix k = setup_.rows_of(setup_.k, then.entry, then.kv_head, setup_.kv_offsets);
-      next_keys = part_of(k, then.run * kRun).data;
+      const std::int64_t first = then.run * kRun, last = setup_.kv_length(then.entry);
+      next_keys = ahead(setup_.rows_of(setup_.k, then.entry, then.kv_heads.begin, setup_.kv_offsets),
+                        {first, std::min(first + piece(then.kv_heads), last)}, setup_.shape.head_size,
+                        then.kv_heads.count());
     }
     RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
-    if (!is_finite(sums.value, std::ssize(heads) * some.count() * sums.stride))
+    if (!is_finite(sums.value, heads.rows() * sums.stride))
       sums = add_up(heads, some, keys, next_keys, Values::looked_at);
-    for (std::int64_t r = 0; r < std::ssize(heads) * some.count(); ++r) {
-      const Problem& p = heads[static_cast<std::size_t>(r / some.count())];
+    for (std::int64_t r = 0; r < heads.rows(); ++r) {
+      const Problem& p = heads.of_row(r);
       const std::int64_t query = some.begin + r % some.count();
       if (runs == 1) {
         sums.finish(setup_, r, p, query, out_, lse_);
         continue;
       }
-      Real* const to = part(entry, run, p.head, query);
+      Real* const to = part(now.entry, now.run, p.head, query);
       std::copy_n(sums.row(r), setup_.shape.value_size, to);
       to[setup_.shape.value_size] = sums.most[r];
       to[setup_.shape.value_size + 1] = sums.total[r];
     }
-    return std::ssize(heads) * some.count() * keys.count();
+    return heads.rows() * keys.count();
   }
 
   // Rows of an entry and head whose keys were several runs.
@@ -137,14 +147,87 @@ class FewQueries {
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
 
   struct Task {
-    std::int64_t entry, kv_head, run;
+    std::int64_t entry;
+    Positions kv_heads;
+    std::int64_t run;
   };
   // All heads of a run come before the next run: in most layouts their keys lie beside each other.
   Task at(std::int64_t task) const {
     const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
-    const std::int64_t in_entry = task - after[-1], kv_heads = setup_.shape.kv_heads;
-    return {queries_.entries.begin + (after - first_task_.begin() - 1), in_entry % kv_heads,
-            in_entry / kv_heads};
+    const std::int64_t in_entry = task - after[-1], parts = core::ceil_div(setup_.shape.kv_heads, together_);
+    return {queries_.entries.begin + (after - first_task_.begin() - 1),
+            block_of(in_entry % parts, together_, setup_.shape.kv_heads), in_entry / parts};
+  }
+
+  void count_tasks() {
+    first_task_.assign(1, 0);
+    for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
+      first_task_.push_back(first_task_.back() + (few(e) && rows_of(e) > 0
+                                                      ? core::ceil_div(setup_.shape.kv_heads, together_) *
+                                                            runs_of(setup_.kv_length(e))
+                                                      : 0));
+  }
+
+  // The key/value heads that a task may have.
+  std::int64_t most_together() const {
+    const auto side_by_side = [](const ArrayView& a) {
+      const std::int64_t bytes = a.shape[3] * size_of(a.dtype);
+      return a.strides[3] == size_of(a.dtype) && a.strides[1] == bytes && a.strides[2] >= a.shape[1] * bytes;
+    };
+    if (!side_by_side(setup_.k) || !side_by_side(setup_.v)) return 1;
+    std::int64_t rows = 1;
+    for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
+      if (few(e)) rows = std::max(rows, setup_.q_length(e) * setup_.group());
+    return std::clamp<std::int64_t>(std::min(kMostFewRows / rows, kTogetherBytes / head_bytes_), 1,
+                                    std::max<std::int64_t>(1, setup_.shape.kv_heads));
+  }
+
+  // Keys that are gone through at once, with all heads of a task.
+  std::int64_t piece(Positions kv_heads) const {
+    const std::int64_t keys = kPieceBytes / (kv_heads.count() * head_bytes_);
+    return std::clamp(keys / gemm_.direct_k * gemm_.direct_k, gemm_.direct_k, step_);
+  }
+
+  // The query heads of a task, those of a key/value head one after the other, and where these begin and end.
+  struct Heads {
+    std::vector<Problem> queries;
+    std::vector<Positions> rows_of_kv;
+    Positions kv;
+    std::int64_t of_head;
+
+    std::int64_t rows() const { return std::ssize(queries) * of_head; }
+    const Problem& of_row(std::int64_t r) const { return queries[static_cast<std::size_t>(r / of_head)]; }
+  };
+  void take(const Task& task, std::int64_t of_head, Heads& heads) const {
+    heads.queries.clear();
+    heads.rows_of_kv.clear();
+    heads.kv = task.kv_heads;
+    heads.of_head = of_head;
+    for (std::int64_t kv_head = task.kv_heads.begin; kv_head < task.kv_heads.end; ++kv_head) {
+      const std::int64_t first = heads.rows();
+      for (std::int64_t n = 0; n < setup_.group(); ++n) {
+        const std::int64_t head =
+            setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
+        if (queries_.heads.begin <= head && head < queries_.heads.end)
+          heads.queries.push_back(setup_.problem(task.entry, head));
+      }
+      if (first < heads.rows()) heads.rows_of_kv.push_back({first, heads.rows()});
+    }
+  }
+
+  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side.
+  static kernels::Ahead ahead(const kernels::StridedMatrix& first, Positions rows, std::int64_t size,
+                              std::int64_t heads) {
+    if (first.column_stride != size_of(first.dtype)) return {};
+    return {part_of(first, rows.begin).data, rows.count(), heads * size * size_of(first.dtype),
+            first.row_stride};
+  }
+  // Part i of n.
+  static kernels::Ahead share(kernels::Ahead all, std::int64_t i, std::int64_t n) {
+    const std::int64_t first = i * all.rows / n;
+    all.data = static_cast<const std::byte*>(all.data) + first * all.row_stride;
+    all.rows = (i + 1) * all.rows / n - first;
+    return all;
   }
 
   bool few(std::int64_t entry) const { return has_few_queries(setup_, entry); }
@@ -159,13 +242,13 @@ class FewQueries {
     return parts_.data() + (first + run * rows_of(entry) + row) * part_stride(setup_);
   }
 
-  // f(begin, end) for rows [begin, end) that are in(row), as many as come one after the other.
+  // f(some) for those of `rows` that are in(row), as many as come one after the other.
   template <class In, class F>
-  static void each_run(std::int64_t rows, In&& in, F&& f) {
-    for (std::int64_t begin = 0, end = 0; begin < rows; begin = end + 1) {
-      end = begin;
-      while (end < rows && in(end)) ++end;
-      if (begin < end) f(begin, end);
+  static void each_run(Positions rows, In&& in, F&& f) {
+    for (Positions some = rows; some.begin < rows.end; some.begin = some.end + 1) {
+      some.end = some.begin;
+      while (some.end < rows.end && in(some.end)) ++some.end;
+      if (some.count() > 0) f(some);
     }
   }
 
@@ -174,9 +257,9 @@ class FewQueries {
 
   // What rows, query by query of head by head, add up over keys; in this thread's memory. `next_keys`, which are
   // then wanted, are asked for at the end.
-  RowSums<Real> add_up(const std::vector<Problem>& heads, Positions queries, Positions keys,
-                       const void* next_keys, Values how) const {
-    const std::int64_t of_head = queries.count(), rows = std::ssize(heads) * of_head;
+  RowSums<Real> add_up(const Heads& heads, Positions queries, Positions keys, const kernels::Ahead& next_keys,
+                       Values how) const {
+    const std::int64_t of_head = queries.count(), rows = heads.rows();
     const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(step_, keys.count());
     ScratchLayout memory;
@@ -197,23 +280,25 @@ class FewQueries {
     auto* const q = memory.at<Real>(q_at);
     auto* const weights = memory.at<Real>(weights_at);
     auto* const bias = memory.at<Real>(bias_at);
-    for (std::int64_t h = 0; h < std::ssize(heads); ++h)
-      products_.take_queries(heads[static_cast<std::size_t>(h)].q, queries.begin, of_head,
-                             q + h * of_head * products_.stride());
+    for (std::int64_t r = 0; r < rows; r += of_head)
+      products_.take_queries(heads.of_row(r).q, queries.begin, of_head, q + r * products_.stride());
 
     // All heads share one mask, or each has its own.
     thread_local std::vector<TileMask> masks;
     const bool shared = plan_.distinct_heads() == 1;
-    masks.resize(std::max(masks.size(), shared ? 1 : heads.size()));
-    const std::int64_t distinct = shared ? 1 : std::ssize(heads);
+    const std::int64_t distinct = shared ? 1 : std::ssize(heads.queries);
+    masks.resize(std::max(masks.size(), static_cast<std::size_t>(distinct)));
     for (std::int64_t m = 0; m < distinct; ++m)
-      masks[static_cast<std::size_t>(m)].begin(setup_, plan_.of(heads[static_cast<std::size_t>(m)]), queries,
-                                               TileMask::Rows::queries);
+      masks[static_cast<std::size_t>(m)].begin(setup_, plan_.of(heads.queries[static_cast<std::size_t>(m)]),
+                                               queries, TileMask::Rows::queries);
     const auto mask_of = [&](std::int64_t r) -> const TileMask& {
       return masks[shared ? 0 : static_cast<std::size_t>(r / of_head)];
     };
 
-    const Problem& any = heads.front();
+    const Problem& first = heads.queries.front();
+    const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
+    const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
+    const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
     bool has_pairs[kMostFewRows], has_weight[kMostFewRows];
     for (Positions step{keys.begin, 0}; step.begin < keys.end; step.begin = step.end) {
       step.end = std::min(step.begin + step_, keys.end);
@@ -221,79 +306,98 @@ class FewQueries {
       for (std::int64_t m = 0; m < distinct; ++m) {
         TileMask& mask = masks[static_cast<std::size_t>(m)];
         const bool has = mask.keys(step) && mask.columns({0, of_head}).count() > 0;
-        const std::int64_t first = m * of_head, last = shared ? rows : first + of_head;
-        std::fill(has_pairs + first, has_pairs + last, has);
+        const std::int64_t begin = m * of_head, end = shared ? rows : begin + of_head;
+        std::fill(has_pairs + begin, has_pairs + end, has);
         is_empty = is_empty && !has;
       }
       if (is_empty) continue;
-      const kernels::StridedMatrix k = products_.keys(part_of(any.k, step.begin), step.count(),
-                                                      memory.at<Real>(k_at)),
-                                   v = part_of(any.v, step.begin);
-      kernels::Ahead next{v.data, step.count(), size * size_of(v.dtype), v.row_stride};
-      each_run(
-          rows, [&](std::int64_t r) { return has_pairs[r]; },
-          [&](std::int64_t begin, std::int64_t end) {
-            products_.run(q + begin * products_.stride(), end - begin, k, step.count(),
-                          weights + begin * weight_stride_, weight_stride_, next);
-            next.rows = 0;
-          });
+      const auto piece_from = [&](std::int64_t begin, Positions of) {
+        return Positions{begin, std::min(begin + piece_keys, of.end)};
+      };
+      for (Positions some = piece_from(step.begin, step); some.count() > 0;
+           some = piece_from(some.end, step)) {
+        const kernels::Ahead all = some.end < step.end ? keys_ahead(piece_from(some.end, step))
+                                                       : values_ahead(piece_from(step.begin, step));
+        for (std::int64_t h = 0; h < kv_heads; ++h) {
+          const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
+          kernels::Ahead next = share(all, h, kv_heads);
+          const kernels::StridedMatrix k = products_.keys(part_of(heads.of_row(of_kv.begin).k, some.begin),
+                                                          some.count(), memory.at<Real>(k_at));
+          each_run(
+              of_kv, [&](std::int64_t r) { return has_pairs[r]; },
+              [&](Positions at) {
+                products_.run(q + at.begin * products_.stride(), at.count(), k, some.count(),
+                              weights + at.begin * weight_stride_ + some.begin - step.begin, weight_stride_,
+                              next);
+                next.rows = 0;
+              });
+        }
+      }
       for (std::int64_t r = 0; r < rows; ++r) {
         has_weight[r] = false;
         if (!has_pairs[r]) continue;
-        const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
+        const Problem& p = heads.of_row(r);
         const std::int64_t query = r % of_head;
         if (p.bias.data) load_row(p.bias, queries.begin + query, step.begin, step.count(), bias);
         has_weight[r] = sums.weigh(setup_, r, weights + r * weight_stride_, {0, step.count()},
                                    p.bias.data ? bias : nullptr, mask_of(r).row(query));
       }
       if (size == 0) continue;
-      const Positions after{step.end, std::min(step.end + step_, keys.end)};
-      const auto has = [&](std::int64_t r) { return has_weight[r]; };
-      const auto add_values = [&](const kernels::StridedMatrix& values, const void* ahead) {
+      const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
+                                  kernels::Ahead next) {
         const kernels::StridedMatrix side =
-            side_by_side(setup_, values, step.count(), size, columns_, memory.at<Real>(v_at));
-        each_run(rows, has, [&](std::int64_t begin, std::int64_t end) {
-          add_weighted(weights + begin * weight_stride_, end - begin, side, step.count(), sums.row(begin),
-                       ahead);
-          ahead = nullptr;
-        });
+            side_by_side(setup_, values, some.count(), size, columns_, memory.at<Real>(v_at));
+        each_run(
+            of_kv, [&](std::int64_t r) { return has_weight[r]; },
+            [&](Positions at) {
+              add_weighted(weights + at.begin * weight_stride_ + some.begin - step.begin, at.count(), side,
+                           some.count(), sums.row(at.begin), next);
+              next.rows = 0;
+            });
       };
-      // Keys lie as values do, as a rule.
-      const bool alike = any.k.dtype == v.dtype && any.k.row_stride == v.row_stride && head_size == size &&
-                         size == columns_ && v.column_stride == size_of(v.dtype);
-      const void* const ahead = !alike              ? nullptr
-                                : after.count() > 0 ? part_of(any.k, after.begin).data
-                                                    : next_keys;
       if (how == Values::as_they_are) {
-        add_values(v, ahead);
+        const Positions after = piece_from(step.end, {step.end, std::min(step.end + step_, keys.end)});
+        for (Positions some = piece_from(step.begin, step); some.count() > 0;
+             some = piece_from(some.end, step)) {
+          const kernels::Ahead all = some.end < step.end ? values_ahead(piece_from(some.end, step))
+                                     : after.count() > 0 ? keys_ahead(after)
+                                                         : next_keys;
+          for (std::int64_t h = 0; h < kv_heads; ++h) {
+            const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
+            add_values(of_kv, part_of(heads.of_row(of_kv.begin).v, some.begin), some,
+                       share(all, h, kv_heads));
+          }
+        }
         continue;
       }
       thread_local NonFiniteRows<Real> values;
-      add_values(values.of(any.v, step, size), nullptr);
-      for (const std::int64_t j : values.rows())
-        for (std::int64_t r = 0; r < rows; ++r) {
-          const Problem& p = heads[static_cast<std::size_t>(r / of_head)];
-          const std::int64_t query = r % of_head;
-          if (has_weight[r] && mask_of(r).allowed(query, j) &&
-              !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
-            values.add(j, weights[r * weight_stride_ + j], sums.row(r));
-        }
+      for (const Positions of_kv : heads.rows_of_kv) {
+        add_values(of_kv, values.of(heads.of_row(of_kv.begin).v, step, size), step, {});
+        for (const std::int64_t j : values.rows())
+          for (std::int64_t r = of_kv.begin; r < of_kv.end; ++r) {
+            const Problem& p = heads.of_row(r);
+            const std::int64_t query = r % of_head;
+            if (has_weight[r] && mask_of(r).allowed(query, j) &&
+                !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
+              values.add(j, weights[r * weight_stride_ + j], sums.row(r));
+          }
+      }
     }
     return sums;
   }
 
-  // out += weights · values; `ahead` is asked for, rows that lie as those of the values do. Rows are shared
-  // out evenly: a last tile of two would load the values for them alone.
+  // out += weights · values; `next` is asked for. Rows are shared out evenly: a last tile of two would load the
+  // values for them alone.
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
-                    std::int64_t keys, Real* out, const void* ahead) const {
+                    std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     const std::int64_t tiles = core::ceil_div(rows, gemm_.direct_rows);
-    for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
-      const void* next =
-          ahead == nullptr ? nullptr : static_cast<const std::byte*>(ahead) + j * values.row_stride;
-      for (std::int64_t t = 0; t < tiles; ++t, next = nullptr) {
+    const std::int64_t parts = core::ceil_div(keys, gemm_.direct_k);
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t j = i * gemm_.direct_k, length = std::min(gemm_.direct_k, keys - j);
+      for (std::int64_t t = 0; t < tiles; ++t) {
         const std::int64_t r = t * rows / tiles, count = (t + 1) * rows / tiles - r;
-        gemm_.direct(weights + r * weight_stride_ + j, part_of(values, j), std::min(gemm_.direct_k, keys - j),
-                     count, columns_, true, out + r * columns_, columns_, next);
+        gemm_.direct(weights + r * weight_stride_ + j, part_of(values, j), length, count, columns_, true,
+                     out + r * columns_, columns_, t == 0 ? share(next, i, parts) : kernels::Ahead{});
       }
     }
   }
@@ -317,15 +421,17 @@ class FewQueries {
   std::int64_t step_, weight_stride_;
   RowProducts<Real> products_;
   std::int64_t columns_;
-  std::vector<std::int64_t> first_task_{0};  // of each entry, and at last all
-  std::vector<std::int64_t> first_part_;     // of each entry, in parts_
-  std::vector<Real> parts_;                  // what rows have of a run, run by run of an entry
+  std::int64_t head_bytes_;               // of a key or a value
+  std::int64_t together_;                 // key/value heads of a task
+  std::vector<std::int64_t> first_task_;  // of each entry, and at last all
+  std::vector<std::int64_t> first_part_;  // of each entry, in parts_
+  std::vector<Real> parts_;               // what rows have of a run, run by run of an entry
 };
 
 template <class Real>
 void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
          const RowWriter& out, void* lse, Progress& progress) {
-  FewQueries<Real> few(setup, plan, queries, out, lse);
+  FewQueries<Real> few(setup, plan, queries, out, lse, work);
   if (few.tasks() == 0) return;
   const int threads = core::threads_for(few.tasks(), work);
   core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n, n + threads)); });
@@ -347,7 +453,7 @@ bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   constexpr std::int64_t kMostStride = 272,
                          kMostColumns = 48;  // of weights; of a tile, to which values are padded
-  const std::int64_t rows = std::min(kMostFewRows, setup.longest_queries() * setup.group());
+  const std::int64_t rows = std::min(kMostFewRows, setup.longest_queries() * setup.shape.heads);
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
                      size = setup.shape.value_size + kMostColumns - 1;

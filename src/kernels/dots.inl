@@ -3,21 +3,25 @@
 //
 // A product is summed lane by lane and then over the lanes in one order, whatever rows are computed with it.
 
-// Asks for memory, line by line, row by row.
-struct Lines {
-  const char* row;
-  std::int64_t at, rows;
-  const Ahead& of;
+// A value that stays in a register. Compilers load what they know to be in memory anew as a factor of each
+// instruction, and loads are what dots() is short of.
+template <class V>
+[[gnu::always_inline]] inline V kept(V v) {
+#if defined(__x86_64__)
+  __asm__("" : "+v"(v));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(v));
+#endif
+  return v;
+}
 
-  void prefetch(std::int64_t count) {
-    for (; count > 0 && rows > 0; --count) {
-      __builtin_prefetch(row + at, 0, 2);
-      at += kLine;
-      if (at < of.row_bytes) continue;
-      at = 0, row += of.row_stride, --rows;
-    }
-  }
-};
+// Of each four elements side by side, those of a and then of b: the first and third, or the second and fourth.
+template <int Odd, class V, std::size_t... I>
+V every_second(V a, V b, std::index_sequence<I...>) {
+  constexpr int kLanes = sizeof...(I);
+  return __builtin_shufflevector(
+      a, b, (static_cast<int>(I) / 4 * 4 + static_cast<int>(I) % 2 * 2 + Odd + ((I & 2) != 0 ? kLanes : 0))...);
+}
 
 // Sums of lanes, of L vectors from `sum` on: lane i of the result is that of vector i.
 template <class U, int S = 1>
@@ -25,8 +29,13 @@ template <class U, int S = 1>
   if constexpr (S < U::kLanes) {
     constexpr std::make_index_sequence<U::kLanes> kAll;
 #pragma GCC unroll 16
-    for (int i = 0; i < U::kLanes; i += 2 * S)
-      sum[i] = exchanged<S, 0>(sum[i], sum[i + S], kAll) + exchanged<S, 1>(sum[i], sum[i + S], kAll);
+    for (int i = 0; i < U::kLanes; i += 2 * S) {
+      const typename U::Vec a = sum[i], b = sum[i + S];
+      if constexpr (sizeof(typename U::Sum) == 4 && S <= 2)  // fewer instructions than exchanging lanes
+        sum[i] = every_second<0>(a, b, kAll) + every_second<1>(a, b, kAll);
+      else
+        sum[i] = exchanged<S, 0>(a, b, kAll) + exchanged<S, 1>(a, b, kAll);
+    }
     return lane_sums<U, 2 * S>(sum);
   }
   return sum[0];
@@ -53,7 +62,7 @@ void dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* const*
     if constexpr (R < kDotsRows) lines.prefetch(ahead);
     typename U::Vec row[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) row[r] = U::load(a + r * a_stride + d);
+    for (int r = 0; r < R; ++r) row[r] = kept(U::load(a + r * a_stride + d));
 #pragma GCC unroll 16
     for (int j = 0; j < kKeys; ++j) {
       const typename U::Vec keys = elements(key[j] + d * bytes_of(D));
@@ -89,7 +98,7 @@ template <class U>
 void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
           std::int64_t keys, std::int64_t k, typename U::Sum* out, std::int64_t out_stride,
           const Ahead& next) {
-  Lines lines{static_cast<const char*>(next.data), 0, next.rows, next};
+  Lines lines(next);
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
     // How often lines are asked for, over which they are spread.
     const std::int64_t blocks = padded(keys, kDotsKeys) / kDots<U>;  // of one row

@@ -31,6 +31,12 @@ struct StridedMatrix {
 /// caches (for results larger than those; stream_fence() before another thread reads).
 enum class Store { overwrite, accumulate, stream };
 
+/// Memory that is read next: rows of so many bytes; by default none.
+struct Ahead {
+  const void* data = nullptr;
+  std::int64_t rows = 0, row_bytes = 0, row_stride = 0;
+};
+
 struct Gemm {
   const char* name;          // "f32", "f64", "bf16": the arithmetic
   std::int64_t mr;           // rows of a tile
@@ -63,16 +69,10 @@ struct Gemm {
 
   /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
-  /// the contraction. While it works it asks for as much of what is read next, rows that lie as B's do from
-  /// `next` on; null: nothing. B's dtypes as for pack_b.
+  /// the contraction. While it works it asks for `next`, line by line as it reads B's. B's dtypes as for
+  /// pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
-                 std::int64_t columns, bool add, void* out, std::int64_t out_stride, const void* next);
-};
-
-/// Memory that is read next: rows of so many bytes.
-struct Ahead {
-  const void* data;
-  std::int64_t rows, row_bytes, row_stride;
+                 std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
 };
 
 /// Keys that dots() takes together.

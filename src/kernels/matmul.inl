@@ -159,23 +159,35 @@ constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine 
 
 // Prefetches rows of memory from the first byte to the last: in that order the processor's own prefetching
 // takes it up, which has more requests under way than a program can have.
-struct Cursor {
-  const char* at;
-  const char* row_end;
-  std::int64_t row_bytes, row_stride;
+class Lines {
+ public:
+  explicit Lines(const Ahead& of)
+      : row_(static_cast<const char*>(of.data)),
+        rows_(of.rows),
+        bytes_((of.row_bytes + kLine - 1) / kLine * kLine),
+        stride_(of.row_stride) {}
 
-  void prefetch(std::int64_t bytes) {
-    if (at == nullptr) return;
-    for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(at + line, 0, 2);
-    at += bytes;
-    if (at < row_end) return;
-    at += row_stride - row_bytes;
-    row_end += row_stride;
+  void prefetch(std::int64_t count) {
+    for (; count > 0; --count, at_ += kLine) {
+      if (at_ == row_end_ && !next_row()) return;
+      __builtin_prefetch(at_, 0, 2);
+    }
   }
+
+ private:
+  bool next_row() {
+    if (rows_ == 0) return false;
+    at_ = row_, row_end_ = row_ + bytes_;
+    row_ += stride_, --rows_;
+    return true;
+  }
+
+  const char *row_, *at_ = nullptr, *row_end_ = nullptr;
+  std::int64_t rows_, bytes_, stride_;
 };
 
 template <class U, DType D, int R, int NV>
-void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
               bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D);
   typename U::Vec sum[R][NV];
@@ -184,8 +196,11 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& fol
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
+  std::int64_t due = 0;  // bytes: as many are asked for as are read
   for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
-    for (int row = 0; row < U::kKr; ++row) following.prefetch(kBytes);
+    due += kBytes * U::kKr;
+    following.prefetch(due / kLine);
+    due %= kLine;
     typename U::Pack column[NV];
     load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
 #pragma GCC unroll 16
@@ -206,7 +221,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Cursor& fol
 
 // Full strips, then narrower ones.
 template <class U, DType D, int R, int NV>
-void strips(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+void strips(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
@@ -217,7 +232,7 @@ void strips(const char* a, const char* b, std::int64_t row_stride, Cursor& follo
 }
 
 template <class U, DType D, int R, int Registers>
-void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Cursor& following, std::int64_t k,
+void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
                     std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
                     std::int64_t out_stride) {
   if (rows == R)
@@ -230,11 +245,9 @@ void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Curso
 
 template <class U, int MR, int Registers>
 void direct(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
-            bool add, void* out, std::int64_t out_stride, const void* next) {
+            bool add, void* out, std::int64_t out_stride, const Ahead& next) {
+  Lines following(next);
   const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
-    const std::int64_t row_bytes = columns * bytes_of(D);
-    const auto* first = static_cast<const char*>(next);
-    Cursor following{first, first == nullptr ? nullptr : first + row_bytes, row_bytes, b.row_stride};
     strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), static_cast<const char*>(b.data),
                                         b.row_stride, following, k, rows, columns, add,
                                         static_cast<typename U::Sum*>(out), out_stride);

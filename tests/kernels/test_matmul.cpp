@@ -136,7 +136,7 @@ void check_direct(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t
   const std::int64_t stride = columns + 3;
   std::vector<Sum> out(static_cast<std::size_t>((rows + 1) * stride), Sum{7});
   gemm.direct(packed, b.block, k, rows, columns, add, out.data(), stride,
-              columns % 2 == 0 ? b.block.data : nullptr);
+              {b.block.data, columns % 2 == 0 ? k : 0, columns * size_of(dtype), b.block.row_stride});
   bool right = true;
   for (std::int64_t r = 0; r <= rows; ++r)
     for (std::int64_t c = 0; c < stride; ++c) {
@@ -267,7 +267,7 @@ TEST_CASE("what is asked for meanwhile does not matter to a product with B where
               std::memset(out.data(), 0, static_cast<std::size_t>(out.bytes()));
               for (int twice = 0; twice < 2; ++twice)
                 n.gemm->direct(packed.data(), right, k, rows, columns, twice == 1, out.data(), columns,
-                               &out == results ? nullptr : b.data());
+                               {b.data(), &out == results ? 0 : k, columns * size, columns * size});
             }
             CHECK_MESSAGE(std::memcmp(results[0].data(), results[1].data(),
                                       static_cast<std::size_t>(results[0].bytes())) == 0,
