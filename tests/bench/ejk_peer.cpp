@@ -64,7 +64,7 @@ Run gmm(const json& c) {
 
 std::shared_ptr<const ArraySource> documents;
 
-// Backward runs go forward first.
+// Into memory that is there already, too. Backward runs go forward first.
 Run attn(const json& c) {
   work::AttentionCase of;
   of.batch = c.at("B"), of.heads = c.at("H"), of.length = c.at("S"), of.size = c.at("D");
@@ -72,8 +72,17 @@ Run attn(const json& c) {
   of.dtype = dtype_of_case(c);
   of.documents = documents;
   const auto in = std::make_shared<work::AttentionInputs>(of);
-  if (c.at("op") == "fwd") return [=] { attention(in->q.view(), in->k.view(), in->v.view(), in->options); };
-  return [=] { attention_grad(in->q.view(), in->k.view(), in->v.view(), in->dout.view(), in->options); };
+  AttentionArrays arrays{in->q.view(), in->k.view(), in->v.view(), {}, {}, {}, {}};
+  if (c.at("op") != "fwd") arrays.dout = in->dout.view();
+  const auto results = std::make_shared<std::vector<Array>>();
+  const AttentionPlan planned(types_of(arrays), in->options);
+  for (const PlannedArray& result : planned.results())
+    results->emplace_back(result.type.dtype, result.type.shape);
+  return [=] {
+    std::vector<MutableArrayView> to;
+    for (Array& result : *results) to.push_back(result.mutable_view());
+    AttentionPlan(types_of(arrays), in->options).run(arrays, to);
+  };
 }
 
 // (length, length) bool, causal inside documents.
