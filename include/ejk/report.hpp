@@ -65,6 +65,9 @@ struct Table {
 /// A count computed as a double: a whole number while a double can tell it from its neighbours.
 ReportValue whole_number(double count);
 
+/// part / whole; null where `whole` is 0.
+ReportValue ratio(double part, double whole);
+
 /// What lies along a side of a block picture.
 struct PictureAxis {
   std::string name;         // in the plural, "queries"; empty: blocks are told by their index alone
@@ -132,6 +135,9 @@ struct Line {
   std::string key;
   std::string text;
 };
+
+/// The most block pictures of a report; pictures_left_out counts the others.
+inline constexpr std::int64_t kMostPictures = 16;
 
 struct Report {
   using Item = std::variant<Field, Table, BlockPicture, Section, Remark, JsonField, Line>;

@@ -137,7 +137,7 @@ class SparsityPlan {
 Report describe(const SparsityPlan& plan);
 
 /// A table with a row a block size; with ranks one with a row a distribution, and their ranks. On a page the
-/// blocks of each size, at most 16 pictures.
+/// blocks of each size, at most kMostPictures pictures.
 Report describe(const Sparsity& sparsity);
 
 }  // namespace ejk

@@ -35,6 +35,7 @@ namespace {
 // of which keys and values, and the next keys, stay in a second-level cache.
 constexpr std::int64_t kRun = 1024, kStep = 128;
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15;  // asked for at once, about
+constexpr std::int64_t kMostRows = 4 * kMostFewRows;         // of a task, of all of its heads
 constexpr std::int64_t kTogetherBytes = 4096;                // that a task's heads take of a token at most
 constexpr std::int64_t kTasksOfThread = 4;                   // so that all end at about the same time
 constexpr std::int64_t kSpare = 64;                          // that whole vectors may read
@@ -178,7 +179,7 @@ class FewQueries {
     std::int64_t rows = 1;
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
       if (few(e)) rows = std::max(rows, setup_.q_length(e) * setup_.group());
-    return std::clamp<std::int64_t>(std::min(kMostFewRows / rows, kTogetherBytes / head_bytes_), 1,
+    return std::clamp<std::int64_t>(std::min(kMostRows / rows, kTogetherBytes / head_bytes_), 1,
                                     std::max<std::int64_t>(1, setup_.shape.kv_heads));
   }
 
@@ -299,7 +300,7 @@ class FewQueries {
     const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
     const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
     const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
-    bool has_pairs[kMostFewRows], has_weight[kMostFewRows];
+    bool has_pairs[kMostRows], has_weight[kMostRows];
     for (Positions step{keys.begin, 0}; step.begin < keys.end; step.begin = step.end) {
       step.end = std::min(step.begin + step_, keys.end);
       bool is_empty = true;
@@ -453,7 +454,7 @@ bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   constexpr std::int64_t kMostStride = 272,
                          kMostColumns = 48;  // of weights; of a tile, to which values are padded
-  const std::int64_t rows = std::min(kMostFewRows, setup.longest_queries() * setup.shape.heads);
+  const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.shape.heads);
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
                      size = setup.shape.value_size + kMostColumns - 1;

@@ -228,15 +228,15 @@ Report describe(const MaskInfo& info) {
   add_arrays(report, info, dense);
   add_loads(report, info);
 
-  constexpr std::size_t kScreens = 4, kPictures = 16;  // of distinct masks
-  for (std::size_t u = 0; u < std::min(kPictures, info.summaries.size()); ++u) {
+  constexpr std::size_t kScreens = 4;  // of distinct masks
+  for (std::size_t u = 0; u < std::min<std::size_t>(kMostPictures, info.summaries.size()); ++u) {
     BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
     picture.key = fmt::format("picture_{}", u);
     picture.title = fmt::format("blocks of mask {} (queries down, keys across)", u);
     picture.page_only = u >= kScreens;
     report.add(std::move(picture));
   }
-  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(info.summaries) - std::int64_t{kPictures});
+  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(info.summaries) - kMostPictures);
   if (blind_rows > 0)
     report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",
                                           core::format_count(blind_rows), core::format_count(heads * q)));

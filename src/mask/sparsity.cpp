@@ -186,10 +186,6 @@ Sparsity costs_of(const mask::SizesPlan& plan, const mask::DistinctMasks& distin
   return sparsity;
 }
 
-ReportValue ratio(double part, double whole) {
-  return whole == 0 ? ReportValue() : ReportValue(part / whole);
-}
-
 // The heaviest of the ranks, by their mean.
 ReportValue imbalance(const std::vector<RankLoad>& ranks, std::int64_t RankLoad::*pairs) {
   double most = 0, all = 0;
@@ -528,11 +524,10 @@ Report describe(const Sparsity& sparsity) {
              Unit::share);
   add_sizes(report, sparsity);
   if (!sparsity.parallel.empty()) add_ranks(report, sparsity);
-  constexpr std::int64_t kPictures = 16;
   std::int64_t drawn = 0;
   for (const BlockSizeCost& size : sparsity.sizes)
     for (BlockPicture picture : size.pictures) {
-      if (drawn == kPictures) break;
+      if (drawn == kMostPictures) break;
       picture.key = fmt::format("picture_{}", drawn++);
       report.add(std::move(picture));
     }

@@ -20,8 +20,6 @@ namespace ejk {
 
 namespace {
 
-ReportValue ratio(double part, double whole) { return whole > 0 ? ReportValue(part / whole) : ReportValue(); }
-
 struct Walk {
   std::int64_t visited = 0;    // tiles, each as often as a group works in it
   std::int64_t for_empty = 0;  // of them, for groups without rows

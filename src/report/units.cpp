@@ -200,3 +200,7 @@ std::string_view key_ending(Unit unit) {
 ejk::ReportValue ejk::whole_number(double count) {
   return count < 0x1p53 ? ReportValue(static_cast<std::int64_t>(count)) : ReportValue(count);
 }
+
+ejk::ReportValue ejk::ratio(double part, double whole) {
+  return whole == 0 ? ReportValue() : ReportValue(part / whole);
+}

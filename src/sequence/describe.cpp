@@ -12,16 +12,6 @@ namespace ejk {
 
 namespace {
 
-ReportValue ratio(double part, double whole) { return whole > 0 ? ReportValue(part / whole) : ReportValue(); }
-
-// A count as a whole number where a double holds all of its digits.
-void add_count(Report& report, const char* key, const char* label, double count) {
-  if (count < 0x1p53)
-    report.add(key, label, static_cast<std::int64_t>(count), Unit::count);
-  else
-    report.add(key, label, count, Unit::count);
-}
-
 Table histogram(const std::vector<std::int64_t>& sorted) {
   Table table{"histogram",
               "sequences by length",
@@ -81,11 +71,11 @@ Report describe_sequences(const IntegerArray& cu_seqlens) {
   report.add(std::move(percentiles)).add(histogram(sorted));
 
   const auto saved = std::make_shared<Report>();
-  add_count(*saved, "padded_tokens", "tokens, padded", padded_tokens);
+  saved->add("padded_tokens", "tokens, padded", whole_number(padded_tokens), Unit::count);
   saved->add("padding_share", "padding among them",
              ratio(padded_tokens - static_cast<double>(cu.back()), padded_tokens), Unit::share);
-  add_count(*saved, "attention_pairs_packed", "pairs of tokens, packed", packed_work);
-  add_count(*saved, "attention_pairs_padded", "pairs of tokens, padded", padded_work);
+  saved->add("attention_pairs_packed", "pairs of tokens, packed", whole_number(packed_work), Unit::count);
+  saved->add("attention_pairs_padded", "pairs of tokens, padded", whole_number(padded_work), Unit::count);
   saved->add("attention_work_share", "attention work left by packing", ratio(packed_work, padded_work),
              Unit::share);
   report.add(Section{"packing", "packed, against padded to the longest", saved});

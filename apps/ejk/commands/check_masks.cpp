@@ -104,9 +104,8 @@ Answer run(const MaskInfoWords& words, Job& job) {
     peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), block);
   }
   if (job.wants_picture()) {
-    constexpr std::int64_t kPictures = 16;
-    claims.pictures = kPictures;
-    for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kPictures, (*shape)[0]); ++n)
+    claims.pictures = kMostPictures;
+    for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kMostPictures, (*shape)[0]); ++n)
       peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
   }
   const std::vector<std::string> warnings = plan.warnings;

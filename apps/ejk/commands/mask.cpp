@@ -17,8 +17,6 @@ namespace ejk::app {
 
 namespace {
 
-constexpr std::size_t kPictures = 16;  // of a report
-
 // The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
 std::shared_ptr<const ArraySource> elements_of(Masks masks) {
   Shape shape{masks.q_length, masks.kv_length};
@@ -47,10 +45,10 @@ std::vector<std::pair<std::size_t, Mask>> distinct(const std::vector<Mask>& head
 }
 
 void add_pictures(const std::vector<std::pair<std::size_t, Mask>>& masks, Report& report) {
-  for (std::size_t n = 0; n < std::min(kPictures, masks.size()); ++n)
+  for (std::size_t n = 0; n < std::min<std::size_t>(kMostPictures, masks.size()); ++n)
     report.add(picture_of(masks[n].second, fmt::format("picture_{}", n),
                           fmt::format("mask of head {} (queries down, keys across)", masks[n].first)));
-  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(masks) - std::int64_t{kPictures});
+  report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(masks) - kMostPictures);
 }
 
 Answer run(const MaskOptions& options, Job& job) {
@@ -66,7 +64,8 @@ Answer run(const MaskOptions& options, Job& job) {
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
   constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
   std::int64_t peak = std::min(a_piece, byte_count(elements->shape(), DType::boolean));
-  for (std::size_t n = 0; n < std::min(kPictures, drawn.size()); ++n) peak += picture_bytes(drawn[n].second);
+  for (std::size_t n = 0; n < std::min<std::size_t>(kMostPictures, drawn.size()); ++n)
+    peak += picture_bytes(drawn[n].second);
   if (job.plan(report, peak)) return Answer::yes;
   for (const std::string& remark : remarks) report.add(Remark{remark});
   job.phase(Phase::compute, [&] { add_pictures(drawn, report); });
