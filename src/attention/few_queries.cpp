@@ -12,7 +12,7 @@
 // weight leaves it as it is. How many heads a task has, which threads do decide, is no part of that.
 //
 // Values may be NaN or infinite where no weight is; a run's sums then are, too, to its end. This is seen there,
-// and the run done again with those values kept apart.
+// and the run of that key/value head done again with those values kept apart.
 // tests: tests/attention/test_few_queries.cpp
 #include "attention/few_queries.hpp"
 
@@ -31,14 +31,14 @@ namespace ejk::attn {
 
 namespace {
 
-// Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step,
-// of which keys and values, and the next keys, stay in a second-level cache.
+// Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
-constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15;  // asked for at once, about
-constexpr std::int64_t kMostRows = 4 * kMostFewRows;         // of a task, of all of its heads
-constexpr std::int64_t kTogetherBytes = 4096;                // that a task's heads take of a token at most
-constexpr std::int64_t kTasksOfThread = 4;                   // so that all end at about the same time
-constexpr std::int64_t kSpare = 64;                          // that whole vectors may read
+// Of a piece, which stays in a second-level cache with the one that is asked for: keys of one head, or of as many
+// as a page holds of a token, and then as few keys as direct() takes at once, 128 to 256 KiB.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
+constexpr std::int64_t kMostRows = 4 * kMostFewRows;  // of a task, of all of its heads
+constexpr std::int64_t kTasksOfThread = 4;            // so that all end at about the same time
+constexpr std::int64_t kSpare = 64;                   // that whole vectors may read
 
 std::int64_t runs_of(std::int64_t keys) { return std::max<std::int64_t>(1, core::ceil_div(keys, kRun)); }
 
@@ -62,6 +62,7 @@ class FewQueries {
         weight_stride_(gemm_.a_stride / kSize),
         products_(setup),
         columns_(core::round_up(setup.shape.value_size, gemm_.nr)),
+        kv_heads_(setup.interleaved ? Positions{0, setup.shape.kv_heads} : kv_heads_of(queries)),
         head_bytes_(std::max({std::int64_t{1}, setup.shape.head_size * size_of(setup.k.dtype),
                               setup.shape.value_size * size_of(setup.v.dtype)})) {
     std::int64_t parts = 0;
@@ -88,9 +89,9 @@ class FewQueries {
     const std::int64_t length = setup_.kv_length(now.entry), runs = runs_of(length);
     const Positions keys = block_of(now.run, kRun, length),
                     some = queries_.positions_of(setup_.q_length(now.entry));
-    thread_local Heads heads;
+    thread_local Heads heads, again;
     take(now, some.count(), heads);
-    if (heads.queries.empty()) return 0;
+    if (heads.problems.empty()) return 0;
     kernels::Ahead next_keys;
     if (next < tasks()) {
       const Task then = at(next);
@@ -99,20 +100,31 @@ class FewQueries {
                         {first, std::min(first + piece(then.kv_heads), last)}, setup_.shape.head_size,
                         then.kv_heads.count());
     }
-    RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
-    if (!is_finite(sums.value, heads.rows() * sums.stride))
-      sums = add_up(heads, some, keys, next_keys, Values::looked_at);
-    for (std::int64_t r = 0; r < heads.rows(); ++r) {
-      const Problem& p = heads.of_row(r);
-      const std::int64_t query = some.begin + r % some.count();
-      if (runs == 1) {
-        sums.finish(setup_, r, p, query, out_, lse_);
-        continue;
+    const auto keep = [&](const Heads& of, const RowSums<Real>& sums, Positions rows) {
+      for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+        const Problem& p = of.of_row(r);
+        const std::int64_t query = some.begin + r % some.count();
+        if (runs == 1) {
+          sums.finish(setup_, r, p, query, out_, lse_);
+          continue;
+        }
+        Real* const to = part(now.entry, now.run, p.head, query);
+        std::copy_n(sums.row(r), setup_.shape.value_size, to);
+        to[setup_.shape.value_size] = sums.most[r];
+        to[setup_.shape.value_size + 1] = sums.total[r];
       }
-      Real* const to = part(now.entry, now.run, p.head, query);
-      std::copy_n(sums.row(r), setup_.shape.value_size, to);
-      to[setup_.shape.value_size] = sums.most[r];
-      to[setup_.shape.value_size + 1] = sums.total[r];
+    };
+    const RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
+    thread_local std::vector<std::int64_t> not_finite;
+    not_finite.clear();
+    for (const Positions rows : heads.rows_of_kv)
+      if (is_finite(sums.row(rows.begin), rows.count() * sums.stride))
+        keep(heads, sums, rows);
+      else
+        not_finite.push_back(heads.of_row(rows.begin).kv_head);
+    for (const std::int64_t kv_head : not_finite) {
+      take({now.entry, {kv_head, kv_head + 1}, now.run}, some.count(), again);
+      keep(again, add_up(again, some, keys, {}, Values::looked_at), {0, again.rows()});
     }
     return heads.rows() * keys.count();
   }
@@ -155,18 +167,24 @@ class FewQueries {
   // All heads of a run come before the next run: in most layouts their keys lie beside each other.
   Task at(std::int64_t task) const {
     const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
-    const std::int64_t in_entry = task - after[-1], parts = core::ceil_div(setup_.shape.kv_heads, together_);
+    const std::int64_t in_entry = task - after[-1], parts = parts_of_heads();
+    const Positions some = block_of(in_entry % parts, together_, kv_heads_.count());
     return {queries_.entries.begin + (after - first_task_.begin() - 1),
-            block_of(in_entry % parts, together_, setup_.shape.kv_heads), in_entry / parts};
+            {kv_heads_.begin + some.begin, kv_heads_.begin + some.end},
+            in_entry / parts};
   }
+  std::int64_t parts_of_heads() const { return core::ceil_div(kv_heads_.count(), together_); }
 
   void count_tasks() {
     first_task_.assign(1, 0);
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
-      first_task_.push_back(first_task_.back() + (few(e) && rows_of(e) > 0
-                                                      ? core::ceil_div(setup_.shape.kv_heads, together_) *
-                                                            runs_of(setup_.kv_length(e))
-                                                      : 0));
+      first_task_.push_back(first_task_.back() +
+                            (few(e) && rows_of(e) > 0 ? parts_of_heads() * runs_of(setup_.kv_length(e)) : 0));
+  }
+
+  Positions kv_heads_of(const Region& queries) const {
+    const IndexRange heads = setup_.keys_of_queries(queries).heads;
+    return {heads.begin, heads.end};
   }
 
   // The key/value heads that a task may have.
@@ -180,7 +198,7 @@ class FewQueries {
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
       if (few(e)) rows = std::max(rows, setup_.q_length(e) * setup_.group());
     return std::clamp<std::int64_t>(std::min(kMostRows / rows, kTogetherBytes / head_bytes_), 1,
-                                    std::max<std::int64_t>(1, setup_.shape.kv_heads));
+                                    std::max<std::int64_t>(1, kv_heads_.count()));
   }
 
   // Keys that are gone through at once, with all heads of a task.
@@ -191,16 +209,16 @@ class FewQueries {
 
   // The query heads of a task, those of a key/value head one after the other, and where these begin and end.
   struct Heads {
-    std::vector<Problem> queries;
+    std::vector<Problem> problems;
     std::vector<Positions> rows_of_kv;
     Positions kv;
     std::int64_t of_head;
 
-    std::int64_t rows() const { return std::ssize(queries) * of_head; }
-    const Problem& of_row(std::int64_t r) const { return queries[static_cast<std::size_t>(r / of_head)]; }
+    std::int64_t rows() const { return std::ssize(problems) * of_head; }
+    const Problem& of_row(std::int64_t r) const { return problems[static_cast<std::size_t>(r / of_head)]; }
   };
   void take(const Task& task, std::int64_t of_head, Heads& heads) const {
-    heads.queries.clear();
+    heads.problems.clear();
     heads.rows_of_kv.clear();
     heads.kv = task.kv_heads;
     heads.of_head = of_head;
@@ -210,7 +228,7 @@ class FewQueries {
         const std::int64_t head =
             setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
         if (queries_.heads.begin <= head && head < queries_.heads.end)
-          heads.queries.push_back(setup_.problem(task.entry, head));
+          heads.problems.push_back(setup_.problem(task.entry, head));
       }
       if (first < heads.rows()) heads.rows_of_kv.push_back({first, heads.rows()});
     }
@@ -223,11 +241,11 @@ class FewQueries {
     return {part_of(first, rows.begin).data, rows.count(), heads * size * size_of(first.dtype),
             first.row_stride};
   }
-  // Part i of n.
-  static kernels::Ahead share(kernels::Ahead all, std::int64_t i, std::int64_t n) {
-    const std::int64_t first = i * all.rows / n;
+  // What falls to [begin, end) of n.
+  static kernels::Ahead share(kernels::Ahead all, std::int64_t begin, std::int64_t end, std::int64_t n) {
+    const std::int64_t first = begin * all.rows / n;
     all.data = static_cast<const std::byte*>(all.data) + first * all.row_stride;
-    all.rows = (i + 1) * all.rows / n - first;
+    all.rows = end * all.rows / n - first;
     return all;
   }
 
@@ -287,16 +305,16 @@ class FewQueries {
     // All heads share one mask, or each has its own.
     thread_local std::vector<TileMask> masks;
     const bool shared = plan_.distinct_heads() == 1;
-    const std::int64_t distinct = shared ? 1 : std::ssize(heads.queries);
+    const std::int64_t distinct = shared ? 1 : std::ssize(heads.problems);
     masks.resize(std::max(masks.size(), static_cast<std::size_t>(distinct)));
     for (std::int64_t m = 0; m < distinct; ++m)
-      masks[static_cast<std::size_t>(m)].begin(setup_, plan_.of(heads.queries[static_cast<std::size_t>(m)]),
+      masks[static_cast<std::size_t>(m)].begin(setup_, plan_.of(heads.problems[static_cast<std::size_t>(m)]),
                                                queries, TileMask::Rows::queries);
     const auto mask_of = [&](std::int64_t r) -> const TileMask& {
       return masks[shared ? 0 : static_cast<std::size_t>(r / of_head)];
     };
 
-    const Problem& first = heads.queries.front();
+    const Problem& first = heads.problems.front();
     const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
     const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
     const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
@@ -321,7 +339,9 @@ class FewQueries {
                                                        : values_ahead(piece_from(step.begin, step));
         for (std::int64_t h = 0; h < kv_heads; ++h) {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
-          kernels::Ahead next = share(all, h, kv_heads);
+          if (std::none_of(has_pairs + of_kv.begin, has_pairs + of_kv.end, [](bool has) { return has; }))
+            continue;
+          kernels::Ahead next = share(all, h, h + 1, kv_heads);
           const kernels::StridedMatrix k = products_.keys(part_of(heads.of_row(of_kv.begin).k, some.begin),
                                                           some.count(), memory.at<Real>(k_at));
           each_run(
@@ -346,6 +366,8 @@ class FewQueries {
       if (size == 0) continue;
       const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
                                   kernels::Ahead next) {
+        if (std::none_of(has_weight + of_kv.begin, has_weight + of_kv.end, [](bool has) { return has; }))
+          return;
         const kernels::StridedMatrix side =
             side_by_side(setup_, values, some.count(), size, columns_, memory.at<Real>(v_at));
         each_run(
@@ -366,7 +388,7 @@ class FewQueries {
           for (std::int64_t h = 0; h < kv_heads; ++h) {
             const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
             add_values(of_kv, part_of(heads.of_row(of_kv.begin).v, some.begin), some,
-                       share(all, h, kv_heads));
+                       share(all, h, h + 1, kv_heads));
           }
         }
         continue;
@@ -392,13 +414,13 @@ class FewQueries {
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     const std::int64_t tiles = core::ceil_div(rows, gemm_.direct_rows);
-    const std::int64_t parts = core::ceil_div(keys, gemm_.direct_k);
-    for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t j = i * gemm_.direct_k, length = std::min(gemm_.direct_k, keys - j);
+    for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
+      const std::int64_t length = std::min(gemm_.direct_k, keys - j);
       for (std::int64_t t = 0; t < tiles; ++t) {
         const std::int64_t r = t * rows / tiles, count = (t + 1) * rows / tiles - r;
         gemm_.direct(weights + r * weight_stride_ + j, part_of(values, j), length, count, columns_, true,
-                     out + r * columns_, columns_, t == 0 ? share(next, i, parts) : kernels::Ahead{});
+                     out + r * columns_, columns_,
+                     t == 0 ? share(next, j, j + length, keys) : kernels::Ahead{});
       }
     }
   }
@@ -422,7 +444,8 @@ class FewQueries {
   std::int64_t step_, weight_stride_;
   RowProducts<Real> products_;
   std::int64_t columns_;
-  std::int64_t head_bytes_;               // of a key or a value
+  Positions kv_heads_;                    // those of the queries
+  std::int64_t head_bytes_;               // of a key or a value, of the larger
   std::int64_t together_;                 // key/value heads of a task
   std::vector<std::int64_t> first_task_;  // of each entry, and at last all
   std::vector<std::int64_t> first_part_;  // of each entry, in parts_

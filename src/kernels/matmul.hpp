@@ -69,8 +69,8 @@ struct Gemm {
 
   /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
   /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
-  /// the contraction. While it works it asks for `next`, line by line as it reads B's. B's dtypes as for
-  /// pack_b.
+  /// the contraction. While it works it asks for `next`, a line for each of B's that it reads and no more.
+  /// B's dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
 };

@@ -163,7 +163,7 @@ class Lines {
  public:
   explicit Lines(const Ahead& of)
       : row_(static_cast<const char*>(of.data)),
-        rows_(of.rows),
+        rows_(of.row_bytes > 0 ? of.rows : 0),
         bytes_((of.row_bytes + kLine - 1) / kLine * kLine),
         stride_(of.row_stride) {}
 
