@@ -185,8 +185,9 @@ TEST_CASE("key heads that lie side by side in a token, which are gone through to
     CAPTURE(std::string(set->name));
     for (const std::int64_t kv_heads : {5, 8})
       for (const bool masked : {false, true}) {
-        const DType dtype =
-            plain::between(random, 0, 1) == 0 ? DType::float32 : plain::kFloats[plain::between(random, 0, 3)];
+        const DType dtype = plain::between(random, 0, 1) == 0
+                                ? DType::float32
+                                : plain::kFloats[static_cast<std::size_t>(plain::between(random, 0, 3))];
         CAPTURE(n++);
         // Tasks of all heads on one thread, on two of some, the last of five one alone, on seven of each.
         Sizes s;
