@@ -20,7 +20,8 @@ template <int Odd, class V, std::size_t... I>
 V every_second(V a, V b, std::index_sequence<I...>) {
   constexpr int kLanes = sizeof...(I);
   return __builtin_shufflevector(
-      a, b, (static_cast<int>(I) / 4 * 4 + static_cast<int>(I) % 2 * 2 + Odd + ((I & 2) != 0 ? kLanes : 0))...);
+      a, b,
+      (static_cast<int>(I) / 4 * 4 + static_cast<int>(I) % 2 * 2 + Odd + ((I & 2) != 0 ? kLanes : 0))...);
 }
 
 // Sums of lanes, of L vectors from `sum` on: lane i of the result is that of vector i.
