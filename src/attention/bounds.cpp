@@ -80,9 +80,8 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
       const std::vector<bool> of_head = keys_of(p, plan);
       for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
     }
-    const Problem p = setup.problem(entry, kv_head * setup.group());
-    k.add(p.k, keys, setup.shape.head_size);
-    v.add(p.v, keys, setup.shape.value_size);
+    k.add(setup.rows_of(setup.k, entry, kv_head, setup.kv_offsets), keys, setup.shape.head_size);
+    v.add(setup.rows_of(setup.v, entry, kv_head, setup.kv_offsets), keys, setup.shape.value_size);
     Part& part = parts_[n];
     part.unit = unit_;
     part.q = q.most;

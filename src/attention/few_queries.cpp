@@ -33,8 +33,8 @@ namespace {
 
 // Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
-// Of a piece, which stays in a second-level cache with the one that is asked for: keys of one head, or of as many
-// as a page holds of a token, and then as few keys as direct() takes at once, 128 to 256 KiB.
+// Bytes of a piece: it stays in a second-level cache with the piece that is asked for. Where a task has as many heads
+// as a page holds of a token, direct() wants more keys at once than that: 128 to 256 KiB.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
 constexpr std::int64_t kMostRows = 4 * kMostFewRows;  // of a task, of all of its heads
 constexpr std::int64_t kTasksOfThread = 4;            // so that all end at about the same time
@@ -189,9 +189,10 @@ class FewQueries {
 
   // The key/value heads that a task may have.
   std::int64_t most_together() const {
-    const auto side_by_side = [](const ArrayView& a) {
+    const auto side_by_side = [&](const ArrayView& a) {
       const std::int64_t bytes = a.shape[3] * size_of(a.dtype);
-      return a.strides[3] == size_of(a.dtype) && a.strides[1] == bytes && a.strides[2] >= a.shape[1] * bytes;
+      return a.strides[3] == size_of(a.dtype) && a.strides[1] == bytes &&
+             a.strides[2] >= kv_heads_.count() * bytes;
     };
     if (!side_by_side(setup_.k) || !side_by_side(setup_.v)) return 1;
     std::int64_t rows = 1;

@@ -147,12 +147,12 @@ class Multiplication {
       gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
     for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k) {
       const std::int64_t length = std::min(gemm_.direct_k, k - p0), after = k0 + p0 + length;
-      // B's rows after these, or of the next product, which is as long.
+      // B's rows after these, or those of the next product.
       kernels::Ahead next{nullptr, 0, unpacked_ * size_of(p_.b.dtype), p_.b.row_stride};
       if (after < p_.k)
         next.data = part(p_.b, after, 0).data, next.rows = std::min(length, p_.k - after);
       else if (p_.next != nullptr)
-        next.data = p_.next, next.rows = length;
+        next.data = p_.next, next.rows = std::min(length, p_.next_k);
       for (std::int64_t t = 0; t < tiles_; ++t)
         gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length,
                      rows_of(t), unpacked_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,

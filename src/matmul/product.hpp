@@ -53,9 +53,11 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
-  bool stream = false;         // out is larger than caches: it is written past them
-  bool few_rows = false;       // few_rows() of the whole product that this is a part of
-  const void* next = nullptr;  // B of the few rows that this thread probably multiplies next, lying as b does
+  bool stream = false;    // out is larger than caches: it is written past them
+  bool few_rows = false;  // few_rows() of the whole product that this is a part of
+  const void* next =
+      nullptr;              // B of the few rows that this thread probably multiplies next, lying as b does,
+  std::int64_t next_k = 0;  // and its length
 };
 
 /// So few rows that packing B would cost more than it gives. The two ways through B add in another order, so

@@ -8,6 +8,7 @@
 #include "attention/division.hpp"
 #include "attention/reference.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "ejk/attention_team.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
@@ -188,8 +189,9 @@ TEST_CASE("key heads that lie side by side in a token, which are gone through to
         const DType dtype = plain::between(random, 0, 1) == 0
                                 ? DType::float32
                                 : plain::kFloats[static_cast<std::size_t>(plain::between(random, 0, 3))];
-        CAPTURE(n++);
-        // Tasks of all heads on one thread, on two of some, the last of five one alone, on seven of each.
+        CAPTURE(n);
+        ++n;
+        // On one thread a task has all heads; on two it has two of five, the last one, or four of eight; on seven one.
         Sizes s;
         s.batch = 2, s.kv_heads = kv_heads, s.keys = plain::between(random, 1025, 1100);
         s.group = plain::between(random, 1, 4), s.queries = plain::between(random, 1, 3);
@@ -306,10 +308,10 @@ TEST_CASE("members that share a key head compute the rows that one computes") {
     for (const bool several : {false, true}) {
       Sizes s;
       s.kv_heads = 2, s.group = 4, s.queries = 3, s.keys = 2300, s.size = 12, s.value_size = 7;
-      if (several) s.batch = 2;  // of heads that are gone through together, where a member has both
+      if (several) s.kv_heads = 4, s.keys = 4200;  // so many tasks that a member's have several heads
       Decode d = decode(random, several ? AttentionLayout::bshd : AttentionLayout::bhsd, dtype, s);
       d.options.masks.push_back(
-          masks_of(several ? 8 : 1,
+          masks_of(several ? 16 : 1,
                    [](std::int64_t head, std::int64_t q, std::int64_t kv) { return stored(head, q, kv); }));
       // Some values that only some rows see.
       if (dtype == DType::float32)
@@ -340,6 +342,28 @@ TEST_CASE("members that share a key head compute the rows that one computes") {
           }
       }
     }
+}
+
+TEST_CASE("key heads without query heads: no result, and gradients of 0") {
+  plain::Random random(58);
+  for (const AttentionLayout layout : kLayouts) {
+    Sizes s;
+    s.kv_heads = 2, s.group = 0, s.keys = 5;
+    const Decode d = decode(random, layout, DType::float32, s);
+    const Attention none = made(d);
+    CHECK(none.out.size() == 0);
+    CHECK(check_attention(d.q.view(), d.k.view(), d.v.view(), d.options, none.out.view(), none.lse.view())
+              .passed());
+    const Array dout(d.q.dtype(), d.q.shape());
+    const AttentionGradients got = attention_grad(d.q.view(), d.k.view(), d.v.view(), dout.view(), d.options);
+    CHECK(check_attention_grad(d.q.view(), d.k.view(), d.v.view(), dout.view(), d.options, got.dq.view(),
+                               got.dk.view(), got.dv.view())
+              .passed());
+    CHECK(got.dk.shape() == d.k.shape());
+    for (const Array* of : {&got.dk, &got.dv})
+      CHECK(std::all_of(of->elements<float>().begin(), of->elements<float>().end(),
+                        [](float x) { return x == 0; }));
+  }
 }
 
 TEST_CASE("the memory of what runs of keys have is planned") {

@@ -37,12 +37,16 @@ void run(benchmark::State& state, const work::AttentionCase& c, bool backward) {
 
 // One step of generation: `queries` queries over all keys, with nothing to do but to read them once.
 void decode(benchmark::State& state, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
-            std::int64_t queries, std::int64_t keys, DType dtype) {
+            std::int64_t queries, std::int64_t keys, AttentionLayout layout, DType dtype) {
   constexpr std::int64_t kSize = 128;
-  const Array q = work::normal(dtype, {batch, heads, queries, kSize}),
-              k = work::normal(dtype, {batch, kv_heads, keys, kSize}), v = work::normal(dtype, k.shape());
+  const auto shape = [&](std::int64_t of, std::int64_t length) {
+    return layout == AttentionLayout::bhsd ? Shape{batch, of, length, kSize}
+                                           : Shape{batch, length, of, kSize};
+  };
+  const Array q = work::normal(dtype, shape(heads, queries)), k = work::normal(dtype, shape(kv_heads, keys)),
+              v = work::normal(dtype, k.shape());
   AttentionSettings settings;
-  settings.layout = AttentionLayout::bhsd;
+  settings.layout = layout;
   const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
   const AttentionPlan plan(types_of(arrays), settings);
   std::vector<Array> results;
@@ -56,10 +60,10 @@ void decode(benchmark::State& state, std::int64_t batch, std::int64_t heads, std
 }
 
 void add_decode(const char* name, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
-                std::int64_t queries, std::int64_t keys) {
+                std::int64_t queries, std::int64_t keys, AttentionLayout layout = AttentionLayout::bhsd) {
   for (const DType dtype : {DType::float32, DType::bfloat16})
     benchmark::RegisterBenchmark((std::string("decode/") + name + "/" + std::string(name_of(dtype))).c_str(),
-                                 decode, batch, heads, kv_heads, queries, keys, dtype)
+                                 decode, batch, heads, kv_heads, queries, keys, layout, dtype)
         ->Iterations(9)
         ->Unit(benchmark::kMillisecond)
         ->UseManualTime();
@@ -89,6 +93,8 @@ void add(std::int64_t length, std::int64_t size, const char* mask, bool backward
   add(4096, 64, "causal", true);
   add_decode("B8/H32of8/Q1/K8192", 8, 32, 8, 1, 8192);
   add_decode("B8/H32of8/Q4/K8192", 8, 32, 8, 4, 8192);
+  add_decode("B8/H32of8/Q1/K8192/bshd", 8, 32, 8, 1, 8192, AttentionLayout::bshd);
+  add_decode("B8/H32of8/Q4/K8192/bshd", 8, 32, 8, 4, 8192, AttentionLayout::bshd);
   add_decode("B1/H1/Q1/K1M", 1, 1, 1, 1, 1 << 20);
   add_decode("B1/H1/Q4/K1M", 1, 1, 1, 4, 1 << 20);
   return true;
