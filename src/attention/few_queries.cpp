@@ -62,9 +62,10 @@ class FewQueries {
         weight_stride_(gemm_.a_stride / kSize),
         products_(setup),
         columns_(core::round_up(setup.shape.value_size, gemm_.nr)),
-        kv_heads_(setup.interleaved ? Positions{0, setup.shape.kv_heads} : kv_heads_of(queries)),
         head_bytes_(std::max({std::int64_t{1}, setup.shape.head_size * size_of(setup.k.dtype),
                               setup.shape.value_size * size_of(setup.v.dtype)})) {
+    const IndexRange kv_heads = setup.keys_of_queries(queries).heads;
+    kv_heads_ = {kv_heads.begin, kv_heads.end};
     std::int64_t parts = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
       first_part_.push_back(parts);
@@ -182,11 +183,6 @@ class FewQueries {
                             (few(e) && rows_of(e) > 0 ? parts_of_heads() * runs_of(setup_.kv_length(e)) : 0));
   }
 
-  Positions kv_heads_of(const Region& queries) const {
-    const IndexRange heads = setup_.keys_of_queries(queries).heads;
-    return {heads.begin, heads.end};
-  }
-
   // The key/value heads that a task may have.
   std::int64_t most_together() const {
     const auto side_by_side = [&](const ArrayView& a) {
@@ -272,6 +268,10 @@ class FewQueries {
     }
   }
 
+  static bool any(const bool* of_row, Positions rows) {
+    return std::find(of_row + rows.begin, of_row + rows.end, true) != of_row + rows.end;
+  }
+
   // Whether values without a weight may be NaN or infinite.
   enum class Values { as_they_are, looked_at };
 
@@ -319,6 +319,16 @@ class FewQueries {
     const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
     const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
     const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
+    const auto piece_from = [&](std::int64_t begin, std::int64_t end) {
+      return Positions{begin, std::min(begin + piece_keys, end)};
+    };
+    // f(some, after) for the pieces of a step, and the one after each: at last none.
+    const auto each_piece = [&](Positions of, auto&& f) {
+      for (Positions some = piece_from(of.begin, of.end), after; some.count() > 0; some = after) {
+        after = piece_from(some.end, of.end);
+        f(some, after);
+      }
+    };
     bool has_pairs[kMostRows], has_weight[kMostRows];
     for (Positions step{keys.begin, 0}; step.begin < keys.end; step.begin = step.end) {
       step.end = std::min(step.begin + step_, keys.end);
@@ -331,17 +341,12 @@ class FewQueries {
         is_empty = is_empty && !has;
       }
       if (is_empty) continue;
-      const auto piece_from = [&](std::int64_t begin, Positions of) {
-        return Positions{begin, std::min(begin + piece_keys, of.end)};
-      };
-      for (Positions some = piece_from(step.begin, step); some.count() > 0;
-           some = piece_from(some.end, step)) {
-        const kernels::Ahead all = some.end < step.end ? keys_ahead(piece_from(some.end, step))
-                                                       : values_ahead(piece_from(step.begin, step));
+      each_piece(step, [&](Positions some, Positions after) {
+        const kernels::Ahead all =
+            after.count() > 0 ? keys_ahead(after) : values_ahead(piece_from(step.begin, step.end));
         for (std::int64_t h = 0; h < kv_heads; ++h) {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
-          if (std::none_of(has_pairs + of_kv.begin, has_pairs + of_kv.end, [](bool has) { return has; }))
-            continue;
+          if (!any(has_pairs, of_kv)) continue;
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
           const kernels::StridedMatrix k = products_.keys(part_of(heads.of_row(of_kv.begin).k, some.begin),
                                                           some.count(), memory.at<Real>(k_at));
@@ -354,7 +359,7 @@ class FewQueries {
                 next.rows = 0;
               });
         }
-      }
+      });
       for (std::int64_t r = 0; r < rows; ++r) {
         has_weight[r] = false;
         if (!has_pairs[r]) continue;
@@ -367,8 +372,7 @@ class FewQueries {
       if (size == 0) continue;
       const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
                                   kernels::Ahead next) {
-        if (std::none_of(has_weight + of_kv.begin, has_weight + of_kv.end, [](bool has) { return has; }))
-          return;
+        if (!any(has_weight, of_kv)) return;
         const kernels::StridedMatrix side =
             side_by_side(setup_, values, some.count(), size, columns_, memory.at<Real>(v_at));
         each_run(
@@ -380,18 +384,16 @@ class FewQueries {
             });
       };
       if (how == Values::as_they_are) {
-        const Positions after = piece_from(step.end, {step.end, std::min(step.end + step_, keys.end)});
-        for (Positions some = piece_from(step.begin, step); some.count() > 0;
-             some = piece_from(some.end, step)) {
-          const kernels::Ahead all = some.end < step.end ? values_ahead(piece_from(some.end, step))
-                                     : after.count() > 0 ? keys_ahead(after)
-                                                         : next_keys;
+        each_piece(step, [&](Positions some, Positions after) {
+          const kernels::Ahead all = after.count() > 0     ? values_ahead(after)
+                                     : step.end < keys.end ? keys_ahead(piece_from(step.end, keys.end))
+                                                           : next_keys;
           for (std::int64_t h = 0; h < kv_heads; ++h) {
             const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
             add_values(of_kv, part_of(heads.of_row(of_kv.begin).v, some.begin), some,
                        share(all, h, h + 1, kv_heads));
           }
-        }
+        });
         continue;
       }
       thread_local NonFiniteRows<Real> values;

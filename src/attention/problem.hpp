@@ -84,11 +84,13 @@ struct CheckedArguments {
   Region queries_of_keys(const Region& keys) const {
     return {keys.entries, {keys.heads.begin * group(), keys.heads.end * group()}, {0, q.shape[2]}};
   }
-  /// The key/value heads of query heads, and all of their positions; all heads where there are no query heads.
+  /// The key/value heads of query heads, and all of their positions; all heads where query heads are interleaved or
+  /// there are none.
   Region keys_of_queries(const Region& queries) const {
     const IndexRange heads =
-        group() == 0 ? IndexRange{0, shape.kv_heads}
-                     : IndexRange{queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()};
+        interleaved || group() == 0
+            ? IndexRange{0, shape.kv_heads}
+            : IndexRange{queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()};
     return {queries.entries, heads, {0, k.shape[2]}};
   }
 

@@ -148,11 +148,10 @@ class Multiplication {
     for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k) {
       const std::int64_t length = std::min(gemm_.direct_k, k - p0), after = k0 + p0 + length;
       // B's rows after these, or those of the next product.
-      kernels::Ahead next{nullptr, 0, unpacked_ * size_of(p_.b.dtype), p_.b.row_stride};
+      kernels::Ahead next = p_.next;
       if (after < p_.k)
-        next.data = part(p_.b, after, 0).data, next.rows = std::min(length, p_.k - after);
-      else if (p_.next != nullptr)
-        next.data = p_.next, next.rows = std::min(length, p_.next_k);
+        next = {part(p_.b, after, 0).data, p_.k - after, unpacked_ * p_.b.column_stride, p_.b.row_stride};
+      next.rows = std::min(length, next.rows);
       for (std::int64_t t = 0; t < tiles_; ++t)
         gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length,
                      rows_of(t), unpacked_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,

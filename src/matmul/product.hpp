@@ -55,9 +55,7 @@ struct Product {
   std::int64_t added_stride = 0;
   bool stream = false;    // out is larger than caches: it is written past them
   bool few_rows = false;  // few_rows() of the whole product that this is a part of
-  const void* next =
-      nullptr;              // B of the few rows that this thread probably multiplies next, lying as b does,
-  std::int64_t next_k = 0;  // and its length
+  kernels::Ahead next;    // B of the few rows that this thread probably multiplies next
 };
 
 /// So few rows that packing B would cost more than it gives. The two ways through B add in another order, so

@@ -161,8 +161,8 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   const auto turn = static_cast<std::size_t>(threads);
   for (std::size_t i = 0; i + turn < tasks.size(); ++i) {
     const Product& next = tasks[i + turn];
-    if (next.few_rows && next.b.row_stride == tasks[i].b.row_stride)
-      tasks[i].next = next.b.data, tasks[i].next_k = next.k;
+    if (next.few_rows && next.b.column_stride == size_of(next.b.dtype))
+      tasks[i].next = {next.b.data, next.k, next.columns * next.b.column_stride, next.b.row_stride};
   }
   std::mutex one_at_a_time;
   std::int64_t done = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "bench/work.hpp"
 #include "ejk/attention.hpp"
@@ -48,6 +49,19 @@ struct AttentionInputs {
       mask.elements<bool>()[static_cast<std::size_t>(i)] = (bits & 1) != 0;
     }
     return ejk::array_mask(ejk::make_source(std::move(mask), "mask"));
+  }
+};
+
+/// Memory for what a plan makes.
+struct AttentionResults {
+  std::vector<ejk::Array> arrays;
+  std::vector<ejk::MutableArrayView> views;
+
+  explicit AttentionResults(const ejk::AttentionPlan& plan) {
+    for (const ejk::PlannedArray& result : plan.results()) {
+      arrays.emplace_back(result.type.dtype, result.type.shape);
+      views.push_back(arrays.back().mutable_view());
+    }
   }
 };
 

@@ -24,15 +24,10 @@ void run(benchmark::State& state, const work::AttentionCase& c, bool backward) {
   AttentionArrays arrays{in.q.view(), in.k.view(), in.v.view(), {}, {}, {}, {}};
   if (backward) arrays.dout = in.dout.view();
   const AttentionPlan counted(types_of(arrays), in.options);
-  std::vector<Array> results;
-  std::vector<MutableArrayView> into;
-  for (const PlannedArray& result : counted.results()) {
-    results.emplace_back(result.type.dtype, result.type.shape);
-    into.push_back(results.back().mutable_view());
-  }
+  const work::AttentionResults results(counted);
   // A plan of its own each time: reading the masks is part of the work.
   measure::against_roofline(state, c.dtype, operations(counted.work(), c.mask), 0,
-                            [&] { AttentionPlan(types_of(arrays), in.options).run(arrays, into); });
+                            [&] { AttentionPlan(types_of(arrays), in.options).run(arrays, results.views); });
 }
 
 // One step of generation: `queries` queries over all keys, with nothing to do but to read them once.
@@ -49,14 +44,9 @@ void decode(benchmark::State& state, std::int64_t batch, std::int64_t heads, std
   settings.layout = layout;
   const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
   const AttentionPlan plan(types_of(arrays), settings);
-  std::vector<Array> results;
-  std::vector<MutableArrayView> into;
-  for (const PlannedArray& result : plan.results()) {
-    results.emplace_back(result.type.dtype, result.type.shape);
-    into.push_back(results.back().mutable_view());
-  }
+  const work::AttentionResults results(plan);
   measure::run(state, byte_count(k.shape(), dtype) * 2,
-               [&] { AttentionPlan(types_of(arrays), settings).run(arrays, into); });
+               [&] { AttentionPlan(types_of(arrays), settings).run(arrays, results.views); });
 }
 
 void add_decode(const char* name, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,

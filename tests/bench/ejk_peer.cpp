@@ -74,15 +74,8 @@ Run attn(const json& c) {
   const auto in = std::make_shared<work::AttentionInputs>(of);
   AttentionArrays arrays{in->q.view(), in->k.view(), in->v.view(), {}, {}, {}, {}};
   if (c.at("op") != "fwd") arrays.dout = in->dout.view();
-  const auto results = std::make_shared<std::vector<Array>>();
-  const AttentionPlan planned(types_of(arrays), in->options);
-  for (const PlannedArray& result : planned.results())
-    results->emplace_back(result.type.dtype, result.type.shape);
-  return [=] {
-    std::vector<MutableArrayView> to;
-    for (Array& result : *results) to.push_back(result.mutable_view());
-    AttentionPlan(types_of(arrays), in->options).run(arrays, to);
-  };
+  const auto results = std::make_shared<work::AttentionResults>(AttentionPlan(types_of(arrays), in->options));
+  return [=] { AttentionPlan(types_of(arrays), in->options).run(arrays, results->views); };
 }
 
 // (length, length) bool, causal inside documents.
