@@ -412,19 +412,13 @@ class FewQueries {
     return sums;
   }
 
-  // out += weights · values; `next` is asked for. Rows are shared out evenly: a last tile of two would load the
-  // values for them alone.
+  // out += weights · values; `next` is asked for.
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
-    const std::int64_t tiles = core::ceil_div(rows, gemm_.direct_rows);
     for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
       const std::int64_t length = std::min(gemm_.direct_k, keys - j);
-      for (std::int64_t t = 0; t < tiles; ++t) {
-        const std::int64_t r = t * rows / tiles, count = (t + 1) * rows / tiles - r;
-        gemm_.direct(weights + r * weight_stride_ + j, part_of(values, j), length, count, columns_, true,
-                     out + r * columns_, columns_,
-                     t == 0 ? share(next, j, j + length, keys) : kernels::Ahead{});
-      }
+      gemm_.direct(weights + j, part_of(values, j), length, rows, columns_, true, out, columns_,
+                   share(next, j, j + length, keys));
     }
   }
 

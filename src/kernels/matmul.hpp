@@ -47,14 +47,15 @@ struct Gemm {
   std::int64_t a_stride;     // bytes
   std::int64_t unit;         // bytes of a unit, in A and in B
   std::int64_t together;     // tiles of rows that go through a panel of B one after another
-  std::int64_t direct_rows;  // the most rows of direct()
-  std::int64_t direct_k;     // and its longest contraction: see direct()
+  std::int64_t direct_rows;  // rows of a tile of direct()
+  std::int64_t direct_k;     // and the contraction that suits one tile of them; twice that suits several
+  std::int64_t few_rows;     // up to so many direct() is faster than packing B for tile()
 
   /// Come before the first and after the last tile() of a thread; null where nothing needs be set up.
   void (*enter)();
   void (*leave)();
 
-  /// rows (≤ mr) × k (≤ kc) to A's form. float16, bfloat16, float32 to f32; those and float64 to f64;
+  /// rows × k (≤ kc) to A's form. float16, bfloat16, float32 to f32; those and float64 to f64;
   /// bfloat16 to bf16. So does pack_b.
   void (*pack_a)(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out);
 
@@ -67,10 +68,10 @@ struct Gemm {
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                Store how, void* out, std::int64_t out_stride);
 
-  /// The same with B where it lies, its columns side by side, for so few rows (≤ direct_rows) that no element
-  /// of B is used twice: `columns` is a multiple of nr, k at most direct_k, a multiple of kr unless it ends
-  /// the contraction. While it works it asks for `next`, a line for each of B's that it reads and no more.
-  /// B's dtypes as for pack_b.
+  /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
+  /// once. `columns` is a multiple of nr, k at most 2 · direct_k, a multiple of kr unless it ends the
+  /// contraction. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
+  /// dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
 };

@@ -81,20 +81,16 @@ void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
   });
 }
 
-// Up to so many tiles of rows B is read in place: packing it reads and writes it once more, which few uses do
-// not pay back.
-constexpr std::int64_t kDirectTiles = 3;
-
 template <class Sum>
 class Multiplication {
  public:
   Multiplication(const Arithmetic& arithmetic, const Product& product, std::int64_t kc)
       : gemm_(*arithmetic.gemm), convert_(*arithmetic.convert), p_(product), kc_(std::min(kc, product.k)) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
-    direct_ = p_.few_rows && p_.b.column_stride == size_of(p_.b.dtype);
-    unpacked_ = direct_ ? p_.columns / gemm_.nr * gemm_.nr : 0;
+    const bool direct = p_.direct_k > 0 && p_.b.column_stride == size_of(p_.b.dtype);
+    unpacked_ = direct ? p_.columns / gemm_.nr * gemm_.nr : 0;
     packed_ = p_.columns - unpacked_;
-    tiles_ = core::ceil_div(p_.rows, direct_ ? gemm_.direct_rows : gemm_.mr);
+    tiles_ = core::ceil_div(p_.rows, gemm_.mr);
     panels_ = core::ceil_div(packed_, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
     in_place_ = p_.dtype == arithmetic.sums;
@@ -103,7 +99,7 @@ class Multiplication {
     slice_step_ =
         std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
     together_ = std::min(gemm_.together, tiles_);
-    a_size_ = round_up(a_bytes() * (direct_ ? tiles_ : together_), kLine);
+    a_size_ = round_up(gemm_.a_stride * (unpacked_ > 0 ? p_.rows : gemm_.mr * together_), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
     bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
   }
@@ -135,27 +131,23 @@ class Multiplication {
   // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
   std::int64_t first_row(std::int64_t tile) const { return tile * p_.rows / tiles_; }
   std::int64_t rows_of(std::int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
-  std::int64_t a_bytes() const { return gemm_.a_stride * gemm_.mr; }
   std::byte* out(std::int64_t row) const { return static_cast<std::byte*>(p_.out) + row * p_.out_stride; }
   const std::byte* added(std::int64_t row) const {
     return static_cast<const std::byte*>(p_.added) + row * p_.added_stride;
   }
 
-  // B unpacked: a few rows of it at a time go through all of A.
+  // B unpacked: some rows of it at a time go through all of A.
   void multiply_unpacked(std::int64_t k0, std::int64_t k) {
-    for (std::int64_t t = 0; t < tiles_; ++t)
-      gemm_.pack_a(part(p_.a, first_row(t), k0), rows_of(t), k, a_ + t * a_bytes());
-    for (std::int64_t p0 = 0; p0 < k; p0 += gemm_.direct_k) {
-      const std::int64_t length = std::min(gemm_.direct_k, k - p0), after = k0 + p0 + length;
+    gemm_.pack_a(part(p_.a, 0, k0), p_.rows, k, a_);
+    for (std::int64_t p0 = 0; p0 < k; p0 += p_.direct_k) {
+      const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
       // B's rows after these, or those of the next product.
       kernels::Ahead next = p_.next;
       if (after < p_.k)
         next = {part(p_.b, after, 0).data, p_.k - after, unpacked_ * p_.b.column_stride, p_.b.row_stride};
       next.rows = std::min(length, next.rows);
-      for (std::int64_t t = 0; t < tiles_; ++t)
-        gemm_.direct(a_ + t * a_bytes() + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length,
-                     rows_of(t), unpacked_, adds_ || p0 > 0, sums_ + first_row(t) * stride_, stride_,
-                     t == 0 ? next : kernels::Ahead{});
+      gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length, p_.rows, unpacked_,
+                   adds_ || p0 > 0, sums_, stride_, next);
     }
   }
 
@@ -198,7 +190,7 @@ class Multiplication {
 
   // Where the tile's rows are packed when t0 is the first of those that are together.
   std::byte* packed_a(std::int64_t tile, std::int64_t t0) const {
-    return a_ + (unpacked_ > 0 ? tile : tile - t0) * a_bytes();
+    return a_ + gemm_.a_stride * (unpacked_ > 0 ? first_row(tile) : gemm_.mr * (tile - t0));
   }
 
   // Contraction elements [first, first + count) of the k that begin at k0, as far as there are any.
@@ -222,7 +214,7 @@ class Multiplication {
   kernels::Convert& convert_;
   const Product& p_;
   std::int64_t kc_;
-  bool direct_, in_place_;
+  bool in_place_;
   bool adds_ = false;
   std::int64_t unpacked_, packed_;  // columns of B that are read in place, and those packed behind them
   std::int64_t tiles_, together_, panels_, panel_, stride_;
@@ -243,8 +235,10 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
   return {products.f32, products.convert_f32, DType::float32};
 }
 
-bool few_rows(const Arithmetic& arithmetic, std::int64_t rows) {
-  return rows <= kDirectTiles * arithmetic.gemm->direct_rows;
+std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows) {
+  const kernels::Gemm& gemm = *arithmetic.gemm;
+  if (rows > gemm.few_rows) return 0;
+  return rows > gemm.direct_rows ? 2 * gemm.direct_k : gemm.direct_k;
 }
 
 namespace {

@@ -53,14 +53,14 @@ struct Product {
   std::int64_t out_stride = 0;
   const void* added = nullptr;  // null: nothing; out's own place: that is what is there
   std::int64_t added_stride = 0;
-  bool stream = false;    // out is larger than caches: it is written past them
-  bool few_rows = false;  // few_rows() of the whole product that this is a part of
-  kernels::Ahead next;    // B of the few rows that this thread probably multiplies next
+  bool stream = false;        // out is larger than caches: it is written past them
+  std::int64_t direct_k = 0;  // direct_k() of the whole product that this is a part of
+  kernels::Ahead next;        // B that this thread probably reads next, where it lies
 };
 
-/// So few rows that packing B would cost more than it gives. The two ways through B add in another order, so
-/// this is asked before a product is cut into parts, and never of a part.
-bool few_rows(const Arithmetic& arithmetic, std::int64_t rows);
+/// Contraction elements of B that are multiplied at once where it lies; 0: so many rows that B is packed. The
+/// order of sums follows from it, so it is asked before a product is cut into parts, and never of a part.
+std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc,

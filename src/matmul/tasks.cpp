@@ -74,7 +74,7 @@ void split_last(std::vector<Product>& tasks, double work) {
 
 void Tasks::add(const Product& product, std::int64_t rows_in_all) {
   products_.push_back(product);
-  products_.back().few_rows = few_rows(arithmetic_, rows_in_all);
+  products_.back().direct_k = direct_k(arithmetic_, rows_in_all);
 }
 
 Tiling Tasks::block_for(int threads) const {
@@ -161,7 +161,7 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   const auto turn = static_cast<std::size_t>(threads);
   for (std::size_t i = 0; i + turn < tasks.size(); ++i) {
     const Product& next = tasks[i + turn];
-    if (next.few_rows && next.b.column_stride == size_of(next.b.dtype))
+    if (next.direct_k > 0 && next.b.column_stride == size_of(next.b.dtype))
       tasks[i].next = {next.b.data, next.k, next.columns * next.b.column_stride, next.b.row_stride};
   }
   std::mutex one_at_a_time;

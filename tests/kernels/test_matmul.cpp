@@ -130,7 +130,7 @@ void check_direct(const Gemm& gemm, DType dtype, std::int64_t rows, std::int64_t
                   bool add, std::mt19937& random) {
   const Matrix a = matrix(dtype, rows, k, Layout::rows, random),
                b = matrix(dtype, k, columns, Layout::rows, random);
-  std::vector<std::byte> memory(static_cast<std::size_t>(gemm.a_stride * gemm.mr + 64), std::byte{0xFF});
+  std::vector<std::byte> memory(static_cast<std::size_t>(gemm.a_stride * rows + 64), std::byte{0xFF});
   auto* packed = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
   gemm.pack_a(a.block, rows, k, packed);
   const std::int64_t stride = columns + 3;
@@ -170,15 +170,23 @@ TEST_CASE(
       else
         check<float>(*n.gemm, dtype, rows, k, columns, layout, add, random);
     };
-    for (const DType dtype : inputs_of(*n.gemm))
-      for (std::int64_t rows = 1; rows <= n.gemm->direct_rows; ++rows)
+    const auto run_direct = [&](DType dtype, std::int64_t rows, std::int64_t k, std::int64_t panels) {
+      if (n.gemm->unit == 8)
+        check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+      else
+        check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+    };
+    const std::int64_t tile = n.gemm->direct_rows, piece = n.gemm->direct_k;
+    for (const DType dtype : inputs_of(*n.gemm)) {
+      for (std::int64_t rows = 1; rows <= tile; ++rows)
         for (std::int64_t panels = 1; panels <= 9; ++panels)
-          for (const std::int64_t k : {std::int64_t{1}, 2 + panels, 1 + rows, n.gemm->direct_k}) {
-            if (n.gemm->unit == 8)
-              check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
-            else
-              check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
-          }
+          for (const std::int64_t k : {std::int64_t{1}, 2 + panels, 1 + rows, piece})
+            run_direct(dtype, rows, k, panels);
+      for (const std::int64_t rows : {tile + 1, 2 * tile - 1, 2 * tile, 3 * tile + 2})
+        for (const std::int64_t panels : {1, 2, 5})
+          for (const std::int64_t k : {std::int64_t{1}, std::int64_t{6}, piece + 1, 2 * piece})
+            run_direct(dtype, rows, k, panels);
+    }
     for (const DType dtype : inputs_of(*n.gemm))
       for (const Layout layout : {Layout::rows, Layout::columns, Layout::neither}) {
         for (std::int64_t rows = 1; rows <= n.gemm->mr; ++rows)
@@ -251,14 +259,14 @@ TEST_CASE("what is asked for meanwhile does not matter to a product with B where
     CAPTURE(n.gemm->name);
     std::mt19937_64 random(29);
     for (const DType dtype : inputs_of(*n.gemm))
-      for (const std::int64_t rows : {1, 2})
+      for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{2}, 2 * n.gemm->direct_rows})
         for (const std::int64_t columns :
              {n.gemm->nr, 3 * n.gemm->nr, 9 * n.gemm->nr, 1024 / n.gemm->nr * n.gemm->nr})
           for (const std::int64_t k : {std::int64_t{1}, std::int64_t{7}, n.gemm->direct_k}) {
             const Array a = plain::random(dtype, {rows, k}, random),
                         b = plain::random(dtype, {k, columns}, random);
             const auto size = static_cast<std::int64_t>(size_of(dtype));
-            Array packed(DType::uint8, {n.gemm->a_stride * n.gemm->mr});
+            Array packed(DType::uint8, {n.gemm->a_stride * rows});
             n.gemm->pack_a({a.data(), dtype, k * size, size}, rows, k, packed.data());
             const StridedMatrix right{b.data(), dtype, columns * size, size};
             Array results[2];
@@ -288,6 +296,7 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
                   .together = 1,
                   .direct_rows = 0,
                   .direct_k = 0,
+                  .few_rows = 0,
                   .enter = nullptr,
                   .leave = nullptr,
                   .pack_a = plain_pack_a,

@@ -81,7 +81,7 @@ void check(std::int64_t rows, std::int64_t k, std::int64_t columns, Layout layou
     p.added = adds ? added.data() : nullptr;
     p.stream = stream;
     const auto arithmetic = matmul::arithmetic_of(kIn, kIn, *row);
-    p.few_rows = matmul::few_rows(arithmetic, rows);
+    p.direct_k = matmul::direct_k(arithmetic, rows);
     multiply(arithmetic, p, kc, core::Workspace::of_this_thread());
     row->stream_fence();
     bool equal = std::isnan(static_cast<float>(out.back()));
@@ -108,7 +108,7 @@ TEST_CASE("products are right for every contraction length in 1..300") {
 
 TEST_CASE("few and many rows, several blocks of the contraction and ragged columns give the same") {
   std::mt19937 random(12);
-  for (const std::int64_t rows : {1, 13, 14, 15, 28, 41, 43, 60, 100})
+  for (const std::int64_t rows : {1, 13, 14, 15, 28, 41, 43, 60, 96, 97, 130})
     for (const std::int64_t columns : {1, 31, 32, 64, 77})
       for (const Layout layout : {Layout::rows, Layout::columns})
         for (const bool adds : {false, true}) {
@@ -130,7 +130,7 @@ TEST_CASE("a block length beyond everything is the longest there is") {
 TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
   // NaN behind the last row of B, behind each row of A and behind the last one.
   for (const kernels::Kernels* row : test::instruction_sets())
-    for (const std::int64_t rows : {5, 60})
+    for (const std::int64_t rows : {5, 60, 110})
       for (const std::int64_t k : {1, 7, 33, 65}) {
         constexpr std::int64_t kColumns = 45;
         const bfloat16 nan(std::numeric_limits<float>::quiet_NaN()), one(1.0f);
@@ -146,7 +146,7 @@ TEST_CASE("memory around factors of bfloat16 is not taken for zeros") {
         p.out = out.data();
         p.out_stride = kColumns * 4;
         const auto arithmetic = matmul::arithmetic_of(DType::bfloat16, DType::bfloat16, *row);
-        p.few_rows = matmul::few_rows(arithmetic, rows);
+        p.direct_k = matmul::direct_k(arithmetic, rows);
         multiply(arithmetic, p, 0, core::Workspace::of_this_thread());
         CHECK_MESSAGE(out == std::vector<float>(out.size(), static_cast<float>(k)), row->name, ", ", rows,
                       " x ", k);
@@ -157,7 +157,7 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
   for (const kernels::Kernels* row : test::instruction_sets())
     for (const float value : bad)
-      for (const std::int64_t rows : {5, 60}) {
+      for (const std::int64_t rows : {5, 60, 110}) {
         constexpr std::int64_t kLength = 70, kColumns = 45;
         std::vector<float> a(static_cast<std::size_t>(rows * kLength), 1), b(kLength * kColumns, 1),
             out(static_cast<std::size_t>(rows * kColumns));
@@ -170,7 +170,7 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
         p.out = out.data();
         p.out_stride = kColumns * 4;
         const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, *row);
-        p.few_rows = matmul::few_rows(arithmetic, rows);
+        p.direct_k = matmul::direct_k(arithmetic, rows);
         multiply(arithmetic, p, 0, core::Workspace::of_this_thread());
         bool right = true;
         for (std::int64_t r = 0; r < rows; ++r)

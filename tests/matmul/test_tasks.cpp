@@ -121,14 +121,14 @@ TEST_CASE("the memory that tasks take is known before, and grows with the thread
 
 TEST_CASE("a workspace holds what was foretold for a product, and no more is asked for") {
   for (const DType dtype : {DType::float32, DType::bfloat16})
-    for (const std::int64_t rows : {3, 200})
+    for (const std::int64_t rows : {3, 50, 200})
       for (const std::int64_t k : {5, 1500}) {
         const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
         Ones ones(rows, k, 700);
         auto p = ones.product();
         p.dtype = dtype;
         p.added = nullptr;
-        p.few_rows = matmul::few_rows(arithmetic, rows);
+        p.direct_k = matmul::direct_k(arithmetic, rows);
         core::Workspace workspace;
         const std::int64_t foretold = matmul::workspace_bytes(arithmetic, p, 0);
         const std::byte* const memory = workspace.at_least(foretold);
