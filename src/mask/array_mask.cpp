@@ -72,8 +72,8 @@ class ArrayMask final : public MaskNode {
     const std::int64_t size = size_of(dtype_);
     if (view_ && (view_->strides[1] == size || where.columns() == 1)) {
       for (std::int64_t r = 0; r < out.rows; ++r)
-        row_bits(view_->data + (where.q_begin + r) * view_->strides[0] + where.k_begin * size, out.columns,
-                 out.row(r), where.q_begin + r, where.k_begin);
+        row_bits(view_->data + (where.q_begin + r) * view_->strides[0] + where.k_begin * view_->strides[1],
+                 out.columns, out.row(r), where.q_begin + r, where.k_begin);
       return;
     }
     constexpr std::int64_t kBytesAtOnce = std::int64_t{4} << 20;

@@ -56,7 +56,17 @@ TEST_CASE("integer masks of every width, C and Fortran order, strided and backwa
       });
       CAPTURE(name_of(dtype));
       CAPTURE(n);
-      CHECK(elements_of(array_mask(make_source(view), Polarity::keep)) == truth);
+      const Mask mask = array_mask(make_source(view), Polarity::keep);
+      CHECK(elements_of(mask) == truth);
+      for (const std::int64_t key : {std::int64_t{0}, kv / 2, kv - 1}) {  // a column by itself
+        std::vector<char> column(static_cast<std::size_t>(q));
+        mask.read(0, q, key, key + 1, reinterpret_cast<bool*>(column.data()));
+        bool right = true;
+        for (std::int64_t i = 0; i < q; ++i)
+          right =
+              right && column[static_cast<std::size_t>(i)] == truth[static_cast<std::size_t>(i * kv + key)];
+        CHECK_MESSAGE(right, "key ", key, " of ", kv);
+      }
       auto hidden = truth;
       for (auto& e : hidden) e ^= 1;
       CHECK(elements_of(array_mask(make_source(view), Polarity::drop)) == hidden);
