@@ -99,8 +99,10 @@ bool cast(From x, Stored<To>& to) {
     constexpr From low = static_cast<From>(std::numeric_limits<To>::min());
     constexpr To half = std::numeric_limits<To>::max() / 2 + 1;
     constexpr From above = From{2} * static_cast<From>(half);
-    constexpr bool has_fractions = std::numeric_limits<From>::digits > std::numeric_limits<To>::digits;
-    const bool good = has_fractions ? (x > low - 1) & (x < above) : (x >= low) & (x < above);
+    // low - 1 where From has it: else there is no fraction between the two.
+    constexpr bool has_below =
+        low == 0 || std::numeric_limits<From>::digits > std::numeric_limits<To>::digits;
+    const bool good = (has_below ? x > low - 1 : x >= low) & (x < above);
     to = static_cast<To>(good ? x : From{0});
     return good;
   } else if constexpr (is_half<To>) {

@@ -142,6 +142,31 @@ TEST_CASE("integers and floats at the ends of their ranges") {
   CHECK_FALSE(converted<bool>(std::vector<float>{-0.0f}).elements<bool>()[0]);
 }
 
+TEST_CASE("the fraction is cut off between -1 and 0 as well, for every float and every unsigned integer") {
+  const auto check = [](auto zero) {
+    using To = decltype(zero);
+    const auto all_zero = [&](const auto& values) {
+      const Array to = converted<To>(values);
+      const auto elements = to.template elements<To>();
+      return std::all_of(elements.begin(), elements.end(), [](To x) { return x == 0; });
+    };
+    CAPTURE(name_of(dtype_of<To>()));
+    CHECK(all_zero(std::vector<double>{-0.75, -0x1p-60, -0.99999}));
+    CHECK(all_zero(std::vector<float>{-0.75f, -0x1p-60f, -0.99999f}));
+    CHECK(all_zero(std::vector<float16>{float16(-0.75f)}));
+    CHECK(all_zero(std::vector<bfloat16>{bfloat16(-0.75f)}));
+    for (const double below : {-1.0, -1.5}) {
+      CHECK(test::contains(refused(dtype_of<To>(), std::vector<double>{below}), "cannot hold"));
+      CHECK(test::contains(refused(dtype_of<To>(), std::vector<float>{static_cast<float>(below)}),
+                           "cannot hold"));
+    }
+  };
+  check(std::uint8_t());
+  check(std::uint16_t());
+  check(std::uint32_t());
+  check(std::uint64_t());
+}
+
 TEST_CASE("pieces, boxes and turned arrays are converted alike, and the index is the array's") {
   Array x = test::counting({300, 1000});
   ArrayView turned = x.view();
