@@ -54,6 +54,7 @@ std::vector<Work> works() {
        std::vector<std::int64_t>(8, 512),
        {DType::float32, DType::bfloat16, DType::float64}},
       {"zipf64", 8192, 2048, 1408, parts(8192, zipf), usual},
+      {"few32", 1024, 2048, 1408, std::vector<std::int64_t>(32, 32), usual},
       {"big8", 2048, 4096, 4096, parts(2048, uneven), usual},
       {"empty128", 512, 512, 512, parts(512, half), usual},
       {"tiny3", 300, 64, 32, {100, 150, 50}, usual},

@@ -40,6 +40,7 @@ def all_cases():
     uneven = [rng.uniform(0.5, 1.5) for _ in range(8)]
     work = [("moe8", 4096, 1024, 1024, [512] * 8, "f32 bf16 f64"),  # as in bench_grouped_matmul.cpp
             ("zipf64", 8192, 2048, 1408, parts(8192, zipf), "f32 bf16"),
+            ("few32", 1024, 2048, 1408, [32] * 32, "f32 bf16"),
             ("big8", 2048, 4096, 4096, parts(2048, uneven), "f32 bf16"),
             ("empty128", 512, 512, 512, parts(512, half), "f32 bf16"),
             ("tiny3", 300, 64, 32, [100, 150, 50], "f32 bf16"),
