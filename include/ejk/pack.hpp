@@ -2,7 +2,8 @@
 // capacity.
 //
 // Which elements of a padded batch are tokens is said by a mask (batch, seq), with tokens anywhere in their
-// row, or by indices: the places batch · seq of the packed tokens in the flattened batch.
+// row, by indices: the places batch · seq of the packed tokens in the flattened batch, or by cu_seqlens (batch + 1,):
+// row i begins with the tokens of sequence i.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,10 @@ struct Packed {
 Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask);
 
 /// The padded array (batch, seq, ...) whose tokens are `packed` (tokens, ...), with `fill` everywhere else;
-/// read from `packed` when it is read. `where` is a mask (batch, seq) with as many tokens, or indices
-/// (tokens,) in any order; indices need batch and seq. Errors name the index: an index that is beyond batch ·
-/// seq or comes twice, unequal numbers of tokens, a fill that the dtype cannot hold.
+/// read from `packed` when it is read. `where` is a mask (batch, seq) with as many tokens, indices (tokens,) in
+/// any order, or cu_seqlens (batch + 1,); the latter two need batch and seq. Numbers that can be both, batch + 1
+/// tokens in batch rows without an empty one, are refused. Errors name the index: an index that is beyond batch ·
+/// seq or comes twice, a sequence longer than seq, unequal numbers of tokens, a fill that the dtype cannot hold.
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch = {},
                                           std::optional<std::int64_t> seq = {}, double fill = 0);

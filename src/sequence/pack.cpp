@@ -71,9 +71,9 @@ Layout layout_of_rows(const std::vector<std::vector<Run>>& rows, std::int64_t se
   return layout;
 }
 
-Layout layout_of_indices(const ArraySource& source, std::int64_t batch, std::int64_t seq) {
+Layout layout_of_indices(const ArraySource& source, const std::vector<std::int64_t>& indices,
+                         std::int64_t batch, std::int64_t seq) {
   const std::int64_t places = element_count(Shape{batch, seq});
-  const std::vector<std::int64_t> indices = core::read_integers(source, "indices");
   Layout layout{batch, seq, static_cast<std::int64_t>(indices.size()), {}};
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0 || indices[i] >= places)
@@ -96,6 +96,50 @@ Layout layout_of_indices(const ArraySource& source, std::int64_t batch, std::int
                               std::min(first, b.packed), std::max(first, b.packed), b.flat));
   }
   return layout;
+}
+
+// Sequence i of cu_seqlens at the begin of row i.
+Layout layout_of_sequences(const ArraySource& source, const std::vector<std::int64_t>& cu, std::int64_t seq) {
+  Layout layout{std::ssize(cu) - 1, seq, cu.back(), {}};
+  for (std::int64_t i = 0; i < layout.batch; ++i) {
+    const std::int64_t begin = cu[static_cast<std::size_t>(i)], end = cu[static_cast<std::size_t>(i) + 1];
+    if (end - begin > seq)
+      throw invalid(
+          fmt::format("{}: sequence {} has {} tokens, a row {}", source.name(), i, end - begin, seq));
+    if (begin < end) layout.runs.push_back({i * seq, begin, end - begin});
+  }
+  return layout;
+}
+
+bool are_offsets(const std::vector<std::int64_t>& values, std::int64_t tokens) {
+  return !values.empty() && values.front() == 0 && values.back() == tokens &&
+         std::is_sorted(values.begin(), values.end());
+}
+
+// Indices are as many as tokens, cu_seqlens one more than rows. Where both are as many, what they hold tells.
+Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int64_t seq,
+                         const ArraySource& packed) {
+  const std::int64_t tokens = packed.shape()[0], rows_and_one = batch + 1;
+  const std::int64_t count = where.shape().size() == 1 ? where.shape()[0] : -1;
+  if (count == rows_and_one && count != tokens)
+    return layout_of_sequences(where, core::read_offsets(where), seq);
+  const std::vector<std::int64_t> values = core::read_integers(where, "indices");
+  const bool offsets = are_offsets(values, tokens);
+  if (count != tokens) {
+    Error error =
+        invalid(fmt::format("{} has {} elements; indices of the tokens of {} are {}, cu_seqlens of {} "
+                            "rows {}",
+                            where.name(), count, packed.name(), tokens, batch, rows_and_one));
+    if (offsets) error.hint(fmt::format("it is the cu_seqlens of {} rows", count - 1));
+    throw error;
+  }
+  if (count != rows_and_one || !offsets) return layout_of_indices(where, values, batch, seq);
+  const bool increase = std::adjacent_find(values.begin(), values.end()) == values.end();
+  if (increase && values.back() < element_count(Shape{batch, seq}))
+    throw invalid(fmt::format("{}: its {} numbers can be indices of as many tokens and cu_seqlens of {} rows",
+                              where.name(), count, batch))
+        .hint("a mask (batch, seq) says without doubt where tokens are");
+  return layout_of_sequences(where, values, seq);
 }
 
 // Elements that belong to one token, of a box that takes `count` of an array's trailing axes.
@@ -269,8 +313,8 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
                                 to_string(where.shape()), batch.value_or(layout.batch),
                                 seq.value_or(layout.seq)));
   } else {
-    if (!batch || !seq) throw invalid(where.name() + ": indices alone do not say how long rows are");
-    layout = layout_of_indices(where, *batch, *seq);
+    if (!batch || !seq) throw invalid(where.name() + ": it alone does not say how long rows are");
+    layout = layout_of_numbers(where, *batch, *seq, *packed);
   }
   if (layout.tokens != packed->shape()[0])
     throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
@@ -279,7 +323,8 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }
 
-// Of a mask a run and its sums for each row; of indices their order and the places where they are.
+// Of a mask a run and its sums for each row; of indices their order and the places where they are, of cu_seqlens
+// less.
 std::int64_t pack_bytes(const ArrayType& where) {
   if (where.shape.empty()) return 0;
   return (where.rank() == 1 ? 40 : 96) * where.shape[0];

@@ -140,6 +140,50 @@ TEST_CASE("every element type is packed bit by bit and filled with what it can h
   }
 }
 
+TEST_CASE("by cu_seqlens a row begins with its sequence, as a plain loop has it") {
+  std::mt19937_64 random(12);
+  for (int n = 0; n < 60; ++n) {
+    const auto batch = static_cast<std::int64_t>(random() % 6);
+    std::vector<std::int64_t> cu{0};
+    std::int64_t longest = 0;
+    for (std::int64_t i = 0; i < batch; ++i) {
+      cu.push_back(cu.back() + static_cast<std::int64_t>(random() % 9));
+      longest = std::max(longest, cu.back() - cu[cu.size() - 2]);
+    }
+    if (cu.back() == batch + 1) continue;  // as many tokens as numbers: below
+    const std::int64_t seq = longest + static_cast<std::int64_t>(random() % 3);
+    const Array x = counting_floats({cu.back(), 2});
+    std::vector<float> expected(static_cast<std::size_t>(batch * seq * 2), -3.0f);
+    for (std::int64_t i = 0; i < batch; ++i)
+      for (std::int64_t t = cu[static_cast<std::size_t>(i)]; t < cu[static_cast<std::size_t>(i) + 1]; ++t)
+        for (std::int64_t w = 0; w < 2; ++w)
+          expected[static_cast<std::size_t>(((i * seq) + t - cu[static_cast<std::size_t>(i)]) * 2 + w)] =
+              x.elements<float>()[static_cast<std::size_t>(2 * t + w)];
+    const Array back =
+        read_all(*unpack(make_source(x.view(), "x"),
+                         *make_source(Array::from<std::int64_t>({batch + 1}, cu), "cu"), batch, seq, -3));
+    REQUIRE(back.shape() == Shape{batch, seq, 2});
+    CHECK(std::equal(expected.begin(), expected.end(), back.elements<float>().begin()));
+  }
+}
+
+TEST_CASE("as many numbers as tokens are indices or cu_seqlens by what they hold") {
+  const auto tokens = make_source(counting_floats({4, 1}), "p.npy");
+  const auto with = [&](const std::vector<std::int64_t>& values, std::int64_t seq) {
+    const Array back =
+        read_all(*unpack(tokens, *make_source(Array::from<std::int64_t>({4}, values), "w.npy"), 3, seq, -1));
+    const auto elements = back.elements<float>();
+    return std::vector<float>(elements.begin(), elements.end());
+  };
+  CHECK(with({0, 0, 2, 4}, 2) == std::vector<float>{-1, -1, 1, 2, 3, 4});  // 0 twice: no indices
+  CHECK(with({5, 0, 3, 1}, 2) == std::vector<float>{2, 4, -1, 3, -1, 1});
+  CHECK(with({0, 1, 2, 3}, 2) == std::vector<float>{1, 2, 3, 4, -1, -1});  // ends with 3 of 4 tokens
+  CHECK(plain::failure([&] {
+          with({0, 1, 3, 4}, 2);
+        }) == "w.npy: its 4 numbers can be indices of as many tokens and cu_seqlens of 3 rows");
+  CHECK(plain::failure([&] { with({0, 2, 3, 4}, 1); }) == "w.npy: sequence 0 has 2 tokens, a row 1");
+}
+
 TEST_CASE("what does not fit is refused by its index") {
   const auto source = [](std::vector<std::int64_t> values) {
     return make_source(Array::from<std::int64_t>({static_cast<std::int64_t>(values.size())},
@@ -154,7 +198,7 @@ TEST_CASE("what does not fit is refused by its index") {
   CHECK(with({0, 1, -1}) == "i.npy: indices[2] is -1, outside of the 2 x 4 places");
   CHECK(with({5, 2, 5}) == "i.npy: indices[0] and indices[2] are both 5");
   CHECK(with({4, 5, 4}) == "i.npy: indices[0] and indices[2] are both 4");
-  CHECK(with({4, 5}) == "p.npy has 3 tokens, i.npy places 2");
+  CHECK(with({4, 5}) == "i.npy has 2 elements; indices of the tokens of p.npy are 3, cu_seqlens of 2 rows 3");
   CHECK(with({0, 3, 4}) == "no error");
   CHECK(plain::failure(
             [&] {

@@ -74,7 +74,7 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
   const auto where = job.open("where", options.where);
   const bool by_mask = where->shape().size() == 2;
   if (!by_mask && options.shape.empty())
-    throw usage("--shape is required: indices do not say how long rows are")
+    throw usage("--shape is required: only a mask says how long rows are")
         .hint("for example --shape 32x128 for 32 rows of 128");
   std::optional<std::int64_t> batch, seq;
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
@@ -110,8 +110,10 @@ Run unpack(OptionSet& set) {
   const auto options = std::make_shared<UnpackOptions>();
   add_reference(set, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
   add_reference(set, "WHERE", options->where,
-                "their places: a mask (batch, seq) or indices (tokens,)\n"
-                "Indices are those that pack writes, batch * seq, in any order.")
+                "their places: a mask (batch, seq), indices (tokens,) or\n"
+                "cu_seqlens (batch + 1,)\n"
+                "Indices are those that pack writes, batch * seq, in any order. By\n"
+                "cu_seqlens row i begins with sequence i: padding is on the right.")
       .required();
   add_word(
       set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
