@@ -125,6 +125,7 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
     NamedInput one{"", named, false, nullptr};
     one.reference.member = name;
     one.reference.text = named.path + (is_folder ? name + ".npy" : ":" + name);
+    if (!is_folder && name.ends_with(']')) one.reference.text += "[...]";  // else it would be a slice
     one.name = array_name(one.reference);
     if (!group.empty() && one.name.starts_with(std::string(group) + "/")) one.name.erase(0, group.size() + 1);
     all.push_back(std::move(one));
@@ -148,9 +149,13 @@ std::string Inputs::links_left_out(const std::string& word) {
     words.push_back(fmt::format("{} ({}{}{})", printable(link.name, 60), link.kind,
                                 link.target.empty() ? "" : ", to ", printable(link.target, 60)));
   }
-  return fmt::format("{}: {} left out: {}{}", printable(word),
-                     links.size() == 1 ? "a link is" : fmt::format("{} links are", links.size()),
-                     fmt::join(words, ", "), links.size() > kMost ? ", ..." : "");
+  const bool leads_outside =
+      std::any_of(links.begin(), links.end(), [](const ArrayLink& link) { return link.kind == "external"; });
+  return fmt::format(
+      "{}: {} left out: {}{}{}", printable(word),
+      links.size() == 1 ? "a link is" : fmt::format("{} links are", links.size()), fmt::join(words, ", "),
+      links.size() > kMost ? ", ..." : "",
+      leads_outside && !allow_external_ ? "; --allow-external follows those to other files" : "");
 }
 
 JsonValue Inputs::read_json(const std::string& role, const std::string& path,

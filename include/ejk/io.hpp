@@ -85,7 +85,8 @@ std::optional<std::string> read_file(const std::string& path, std::int64_t most)
 
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
 /// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
-/// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path.
+/// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path. With
+/// allow_external, what links to other files lead to is among them.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// A name in an HDF5 file that array_names leaves out, because it leads to something that has its own name,
@@ -97,8 +98,8 @@ struct ArrayLink {
       target;  // as the link has it: "/y", "y", in another file "b.h5:/y"; of a hard link the other name
 };
 
-/// The links in an HDF5 file, or below a group in one, in order; none of them is followed. Other containers
-/// have none.
+/// The links in an HDF5 file, or below a group in one, in order; none of them is followed, but with
+/// allow_external those to other files are: array_names has what they lead to. Other containers have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
 namespace io {

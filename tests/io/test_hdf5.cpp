@@ -209,6 +209,49 @@ TEST_CASE("links are named with what they lead to, and none is followed") {
   CHECK(of(path) == Names{"/g/up hard /", "/g/x hard /g/again", "/g/y dangling ../x", "/g/z soft x"});
 }
 
+TEST_CASE("with allow_external links to other files are followed, also where files lead to each other") {
+  Folder folder;
+  const std::string a = folder / "a.h5", b = folder / "b.h5";
+  write_arrays(parse_reference(a), {{"x", make_source(counting({3}))}});
+  write_arrays(parse_reference(b), {{"g/y", make_source(counting({2}))}, {"z", make_source(counting({4}))}});
+  const auto link = [](const std::string& path, const char* name, const char* to, const char* object) {
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(H5Lcreate_external(to, object, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Fclose(file);
+  };
+  link(a, "/to_group", "b.h5", "/g");
+  link(a, "/to_z", "b.h5", "/z");
+  link(a, "/nowhere", "none.h5", "/z");
+  link(b, "/g/back", "a.h5", "/");
+  const OpenOptions allowed{.allow_external = true};
+  CHECK(array_names(a) == Names{"/x"});
+  CHECK(array_names(a, allowed) == Names{"/to_group/y", "/to_z", "/x"});
+  Names left;
+  for (const ArrayLink& one : array_links(a, allowed)) left.push_back(one.name + " " + one.kind);
+  CHECK(left == Names{"/nowhere external", "/to_group/back hard"});
+  CHECK(same(read_all(*open_array(a + ":/to_group/y", allowed)), counting({2})));
+  CHECK(array_names(a + ":/to_group", allowed).front() == "/to_group/back/to_z");
+}
+
+TEST_CASE("links of one name that lead elsewhere are a difference of two files") {
+  Folder folder;
+  const auto file_with = [&](const char* name, const char* latest) {
+    const std::string path = folder / name;
+    write_arrays(parse_reference(path),
+                 {{"step1", make_source(counting({3}))}, {"step2", make_source(counting({3}))}});
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    H5Lcreate_soft(latest, file, "/latest", H5P_DEFAULT, H5P_DEFAULT);
+    H5Fclose(file);
+    return path;
+  };
+  const std::string first = file_with("a.h5", "/step1"), same_place = file_with("b.h5", "step1"),
+                    second = file_with("c.h5", "/step2");
+  CHECK(run("$EJK compare " + first + " " + same_place).status == 0);
+  const auto other = run("$EJK compare " + first + " " + second);
+  CHECK(other.status == 1);
+  CHECK(contains(other.text, "a link to /step1 against one to /step2"));
+}
+
 TEST_CASE("a file that is no HDF5 file says so") {
   Folder folder;
   const auto message = [&](std::string_view bytes) {

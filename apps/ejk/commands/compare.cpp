@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <map>
 
@@ -46,7 +47,7 @@ struct Side {
   bool is_whole() const { return arrays.size() != 1 || !arrays[0].is_word; }
 };
 
-// Two arrays to be compared, or one that has no partner.
+// Two arrays to be compared, or one that has no partner; or neither, where links of a name differ.
 struct Pair {
   std::string name;
   NamedInput* actual = nullptr;
@@ -67,6 +68,53 @@ std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
     all.push_back(std::move(pair));
   }
   return all;
+}
+
+// Where a link leads.
+struct Lead {
+  bool outside = false;  // to another file, which is not followed
+  std::string to;        // a name in the side, or FILE:/NAME
+  std::string text;      // as the link has it
+};
+
+// By the names of the links in a side.
+std::map<std::string, Lead> leads_of(Job& job, const Side& side) {
+  namespace fs = std::filesystem;
+  const ArrayReference named = parse_reference(side.word);
+  const auto below =
+      [top = (fs::path("/") / named.member / "").lexically_normal().string()](const fs::path& path) {
+        const std::string name = path.lexically_normal();
+        return name.starts_with(top) ? name.substr(top.size()) : name;
+      };
+  const fs::path file = fs::absolute(named.path);
+  std::map<std::string, Lead> leads;
+  for (const ArrayLink& link : job.inputs.links_in(side.word)) {
+    const bool is_known = link.kind != "unknown", outside = link.kind == "external" || !is_known;
+    const std::string to = !is_known ? fmt::format("{}:{}", file.string(), link.name)
+                           : outside ? (file.parent_path() / link.target).lexically_normal().string()
+                                     : below(fs::path(link.name).parent_path() / link.target);
+    leads[below(link.name)] = {outside, to, link.target};
+  }
+  return leads;
+}
+
+// Names that are links on both sides, and do not lead to the same place. Links on one side alone are no difference:
+// what they lead to has its own name, or is not in the file.
+std::vector<Pair> links_that_differ(Job& job, const Side& actual, const Side& expected) {
+  std::vector<Pair> differ;
+  const auto in_actual = leads_of(job, actual), in_expected = leads_of(job, expected);
+  for (const auto& [name, a] : in_actual) {
+    const auto found = in_expected.find(name);
+    if (found == in_expected.end()) continue;
+    const Lead& e = found->second;
+    if (a.outside == e.outside && a.to == e.to) continue;
+    const bool by_text = a.text != e.text;
+    differ.push_back(
+        {name, nullptr, nullptr,
+         fmt::format("{}a link to {} against one to {}", a.outside || e.outside ? "not followed: " : "",
+                     printable(by_text ? a.text : a.to), printable(by_text ? e.text : e.to))});
+  }
+  return differ;
 }
 
 Pair single_pair(Side& actual, Side& expected) {
@@ -149,8 +197,8 @@ class Summary {
   void add(const Pair& pair, const Comparison& c, bool list_all) {
     ++arrays_;
     if (!c.close) ++differing_;
-    if (pair.actual == nullptr) ++only_in_expected_;
-    if (pair.expected == nullptr) ++only_in_actual_;
+    if (pair.actual == nullptr && pair.expected != nullptr) ++only_in_expected_;
+    if (pair.expected == nullptr && pair.actual != nullptr) ++only_in_actual_;
     if (!c.close || list_all) rows_.rows.push_back(row_of(pair, c));
     elements_ += c.elements;
     both_zero_ += proves_little(c) ? c.both_zero : 0;
@@ -251,13 +299,15 @@ Answer run(const CompareOptions& options, Job& job) {
     expected = {options.expected, job.inputs.arrays_in(options.expected)};
     by_name = actual.is_whole() && expected.is_whole();
     pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
-    if (by_name)
+    if (by_name) {
+      for (Pair& link : links_that_differ(job, actual, expected)) pairs.push_back(std::move(link));
       for (const Side* side : {&actual, &expected}) {
         const std::string left_out = job.inputs.links_left_out(side->word);
         if (!left_out.empty() &&
             std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
           head.warnings.push_back(left_out);
       }
+    }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     if (by_name && options.describes_one_array())
       throw usage(
@@ -402,7 +452,7 @@ Run compare(OptionSet& set) {
       set, "ACTUAL", options->actual,
       "an array, or a file, HDF5 group or folder of arrays\n"
       "Two of those are compared array by array, by their names in there; a name on one side only is "
-      "a difference.")
+      "a difference, as is a link that leads elsewhere on the other side.")
       .required();
   add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
   add_word(
@@ -430,7 +480,8 @@ Run compare(OptionSet& set) {
   add_reference(
       set, "--group-sizes", options->group_sizes,
       "name groups: rows of each, or one index each\nThey are those of the axis whose length is their sum, "
-      "or of the axis that has one index a group.")
+      "or of the axis that has one index a group; else of the first one, where rows are left behind the last "
+      "group.")
       .group(group);
   add_reference(set, "--cu-seqlens", options->cu_seqlens,
                 "name sequences: the tokens of the axis that ends with it")

@@ -14,6 +14,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -216,7 +217,8 @@ class Server {
     return path;
   }
 
-  // What is below a group: datasets by the first name that leads to them, and the other links.
+  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other files
+  // are followed where that is allowed.
   struct Listing {
     std::string group;
     std::vector<std::string> names;
@@ -230,8 +232,11 @@ class Server {
       std::string name;
       H5L_info_t link;
     };
+    using Object =
+        std::pair<unsigned long, haddr_t>;  // its file, as the library numbers them, and its address
     struct Level {
       Handle group;
+      unsigned long file;
       std::string path;  // ends in "/"
       std::vector<Entry> entries;
       std::size_t next = 0;
@@ -241,10 +246,11 @@ class Server {
       return library_error(group == "/" ? "" : group, "its contents cannot be listed");
     };
     std::vector<Level> levels;
-    std::unordered_map<haddr_t, std::string> first_names;
-    const auto enter = [&](Handle object, const std::string& path) {
+    std::map<Object, std::string> first_names;
+    const auto enter = [&](Handle object, unsigned long file, const std::string& path) {
       Level& level = levels.emplace_back();
       level.group = std::move(object);
+      level.file = file;
       level.path = path.ends_with('/') ? path : path + "/";
       const auto note = [](hid_t, const char* name, const H5L_info_t* link, void* out) -> herr_t {
         static_cast<std::vector<Entry>*>(out)->push_back({name, *link});
@@ -256,8 +262,8 @@ class Server {
     Handle top =
         checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
     H5O_info_t info{};
-    if (H5Oget_info2(top.id(), &info, H5O_INFO_BASIC) >= 0) first_names[info.addr] = group;
-    enter(std::move(top), group);
+    if (H5Oget_info2(top.id(), &info, H5O_INFO_BASIC) >= 0) first_names[{info.fileno, info.addr}] = group;
+    enter(std::move(top), info.fileno, group);
     while (!levels.empty()) {
       Level& level = levels.back();
       if (level.next == level.entries.size()) {
@@ -266,22 +272,32 @@ class Server {
       }
       const Entry& entry = level.entries[level.next++];
       std::string path = level.path + entry.name;
-      if (entry.link.type != H5L_TYPE_HARD) {
+      const char* name = entry.name.c_str();
+      H5O_info_t object{};
+      Handle outside;  // what a link to another file leads to: while it is open, its file keeps its number
+      if (entry.link.type == H5L_TYPE_EXTERNAL && disk_.allow_others) {
+        outside = Handle(H5Oopen(level.group.id(), name, links_.id()), H5Oclose);
+        if (outside.valid() && H5Oget_info2(outside.id(), &object, H5O_INFO_BASIC) < 0) throw failed();
+      }
+      if (entry.link.type != H5L_TYPE_HARD && !outside.valid()) {
         listing.links.push_back(link_of(level.group.id(), entry.name, entry.link, std::move(path)));
         continue;
       }
-      const auto [at, is_first] = first_names.try_emplace(entry.link.u.address, path);
+      const Object is =
+          outside.valid() ? Object{object.fileno, object.addr} : Object{level.file, entry.link.u.address};
+      const auto [at, is_first] = first_names.try_emplace(is, path);
       if (!is_first) {
         listing.links.push_back({std::move(path), "hard", at->second});
         continue;
       }
-      H5O_info_t object{};
-      const char* name = entry.name.c_str();
-      if (H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
+      if (!outside.valid() &&
+          H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
         throw failed();
       if (object.type == H5O_TYPE_GROUP)
-        enter(checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
-              path);
+        enter(outside.valid()
+                  ? std::move(outside)
+                  : checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
+              is.first, path);
       else if (object.type == H5O_TYPE_DATASET)
         listing.names.push_back(std::move(path));
     }
@@ -339,7 +355,8 @@ class Server {
     constexpr std::size_t kMost = 8;
     const bool cut = names.size() > kMost;
     if (cut) names.resize(kMost);
-    for (std::string& name : names) name = core::printable(name, 60);
+    for (std::string& name : names)
+      name = core::printable(name, 60) + (name.ends_with(']') ? "[...]" : "");  // as a reference names it
     return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
   }
 
