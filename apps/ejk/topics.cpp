@@ -27,6 +27,8 @@ Naming an array
   start:stop:step with a step of at least 1, and ...). Only that part is read.
   Shells need quotes around it:
     ejk info 'a.npy[0,:,128:256]' 'a.h5:/layer0/mask[..., ::2]'
+  A name in a file that itself ends in brackets takes [...] behind it:
+    ejk info 'a.h5:/x[1][...]'
 
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64.
@@ -349,7 +351,8 @@ weights = np.exp(scores - lse[..., None])  # out is weights @ v)"},
         {"mask", "(batch, seq) bool", "True for tokens, False for padding (generate masks)"},
         {"group_sizes", "(groups,) int32", "rows of each group (generate group-sizes)"},
         {"lens", "(count,) int32", "lengths of sequences (generate lens)"}},
-       R"(with h5py.File("qkv.h5") as f: q = f["query"][()])"},
+       R"(with h5py.File("qkv.h5") as f: q = f["query"][()]  # attention-inputs
+mask = np.load("mask.npy")  # masks, and so on)"},
       {"chunk",
        {{"chunk", "X's, with the axis (n,) become (ceil(n / N), N)", "the chunks, the last one filled up"}},
        R"(chunks = np.load("chunks.npy")  # chunks[:, i] is chunk i, for --axis 1)"},

@@ -15,7 +15,7 @@ inline constexpr Rule kCuSeqlens[] = {
     {"decreasing", kError, "no offset is less than the one before it"},
     {"tokens", kError, "the last offset is the number of tokens"},
     {"too-long", kError, "no sequence has more than the most tokens"},
-    {"misaligned", kError, "sequences begin at multiples of the alignment"},
+    {"misaligned", kError, "no sequence with tokens is off the alignment"},
     {"int32", kWarning, "offsets fit int32, which most kernels take"},
     {"empty", kWarning, "each sequence has a token"},
 };
@@ -48,7 +48,7 @@ inline constexpr Rule kGroupMetadata[] = {
     {"decreasing", kError, "no offset is less than the one before it"},
     {"sizes", kError, "the offsets are those of the group sizes"},
     {"rows", kError, "the last offset is not beyond the rows"},
-    {"misaligned", kError, "groups begin at multiples of the alignment"},
+    {"misaligned", kError, "no group with rows is off the alignment"},
     {"num-tiles", kError, "there are as many labels as steps"},
     {"range", kError, "steps are of groups and tiles that there are"},
     {"order", kError, "neither groups nor tiles of steps decrease"},

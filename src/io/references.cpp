@@ -119,7 +119,9 @@ ArrayReference parse_reference(std::string_view text) {
     if (!closed) malformed(text, "the slice is not closed with ']'");
     const std::string_view inside = text.substr(bracket + 1, text.size() - bracket - 2);
     word = text.substr(0, bracket);
-    if (inside.find(']') != std::string_view::npos || word.ends_with(']'))
+    // The name of a member may end in brackets: x[1][...] is all of x[1].
+    const bool all_of_member = inside == "..." && suffix.end < word.size() && word[suffix.end] == ':';
+    if (inside.find(']') != std::string_view::npos || (word.ends_with(']') && !all_of_member))
       malformed(text, "more than one slice; write a[0,1] for a[0][1]");
     reference.slice = parse_slice(text, inside);
   }

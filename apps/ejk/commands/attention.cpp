@@ -317,7 +317,7 @@ TwoReferences read_two(const std::string& word) {
 
 double read_number(const std::string& word) {
   const double value = read_real(word);
-  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a number", printable(word)));
+  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
   return value;
 }
 
