@@ -50,6 +50,8 @@ class Inputs {
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
   std::vector<NamedInput> arrays_in(const std::string& word);
+  /// Whether files may refer to other files.
+  bool allow_external() const { return allow_external_; }
   /// The links beside them, which lead to arrays but are none.
   std::vector<ArrayLink> links_in(const std::string& word);
   /// A warning that names those links; "" where there are none.

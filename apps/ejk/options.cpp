@@ -250,9 +250,11 @@ void declare_shared(OptionSet& set, const Command& command) {
                   "terminal."));
   shared(add_word(set, "--color", into.color, read_when, "WHEN",
                   "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
-  shared(add_flag(set, "--allow-external", into.allow_external,
-                  "let HDF5 files refer to other files\nExternal links, external storage, virtual datasets "
-                  "and plug-in filters are refused otherwise."));
+  shared(
+      add_flag(set, "--allow-external", into.allow_external,
+               "let HDF5 files refer to other files\nExternal storage, virtual datasets and plug-in filters "
+               "are refused otherwise, as are external links that are named; of whole files they are left "
+               "out with a warning."));
 }
 
 std::string protect(const std::string& word) { return word.starts_with("-[") ? " " + word : word; }

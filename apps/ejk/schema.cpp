@@ -458,6 +458,8 @@ constexpr ReportKey kCompare[] = {
     {"differing_arrays", kInteger, kOfFiles, "of them those that are not close"},
     {"only_in_actual", kInteger, kOfFiles, "of them those that EXPECTED does not have"},
     {"only_in_expected", kInteger, kOfFiles, "of them those that ACTUAL does not have"},
+    {"differing_links", kInteger, "of two files where there are any",
+     "links of one name in both that lead elsewhere"},
     {"max_difference", kNumberOrNull, kDone,
      "the largest absolute difference of finite elements; null where there are none to subtract"},
     {"max_array", "string or null", kOfFiles, "the array where it is"},

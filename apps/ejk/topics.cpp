@@ -27,7 +27,7 @@ Naming an array
   start:stop:step with a step of at least 1, and ...). Only that part is read.
   Shells need quotes around it:
     ejk info 'a.npy[0,:,128:256]' 'a.h5:/layer0/mask[..., ::2]'
-  A name in a file that itself ends in brackets takes [...] behind it:
+  A dataset or member whose name ends in brackets is read with [...] behind it:
     ejk info 'a.h5:/x[1][...]'
 
 Element types

@@ -98,8 +98,9 @@ struct ArrayLink {
       target;  // as the link has it: "/y", "y", in another file "b.h5:/y"; of a hard link the other name
 };
 
-/// The links in an HDF5 file, or below a group in one, in order; none of them is followed, but with
-/// allow_external those to other files are: array_names has what they lead to. Other containers have none.
+/// The links in an HDF5 file, or below a group in one, in order; none of them is followed. With allow_external those
+/// to other files are followed, and are among these only where they lead to nothing that can be opened. Other
+/// containers have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
 namespace io {

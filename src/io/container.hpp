@@ -65,6 +65,9 @@ struct Container {
 std::span<const Container> containers();
 const Container& container(ArrayReference::Container kind);
 
+/// The first few names of arrays, as references have them, for a hint.
+std::string listed(std::vector<std::string> names);
+
 /// Where a reference's array goes when it is a target: parse_output, for one that is taken apart already.
 ArrayReference as_output(ArrayReference reference);
 

@@ -98,15 +98,6 @@ std::vector<std::string> names_of(const std::vector<Member>& members) {
   return names;
 }
 
-// The first few names, for a hint.
-std::string listed(std::vector<std::string> names) {
-  constexpr std::size_t kMost = 8;
-  const bool cut = names.size() > kMost;
-  if (cut) names.resize(kMost);
-  for (std::string& name : names) name = core::printable(name, 60);
-  return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
-}
-
 const Member& find_member(const std::vector<Member>& members, const std::string& path,
                           const std::string& member_name) {
   if (members.empty()) throw input_error(path, "the archive holds no .npy member");

@@ -4,6 +4,7 @@
 //   entry     := integer | [integer] ':' [integer] [':' [integer]] | '...'
 // tests: tests/io/test_references.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -120,7 +121,8 @@ ArrayReference parse_reference(std::string_view text) {
     const std::string_view inside = text.substr(bracket + 1, text.size() - bracket - 2);
     word = text.substr(0, bracket);
     // The name of a member may end in brackets: x[1][...] is all of x[1].
-    const bool all_of_member = inside == "..." && suffix.end < word.size() && word[suffix.end] == ':';
+    const bool all_of_member =
+        trimmed(inside) == "..." && suffix.end < word.size() && word[suffix.end] == ':';
     if (inside.find(']') != std::string_view::npos || (word.ends_with(']') && !all_of_member))
       malformed(text, "more than one slice; write a[0,1] for a[0][1]");
     reference.slice = parse_slice(text, inside);
@@ -170,3 +172,11 @@ std::vector<std::string> split_references(std::string_view text) {
 }
 
 }  // namespace ejk
+
+std::string ejk::io::listed(std::vector<std::string> names) {
+  constexpr std::size_t kMost = 8;
+  const bool cut = names.size() > kMost;
+  if (cut) names.resize(kMost);
+  for (std::string& name : names) name = core::printable(name, 60) + (name.ends_with(']') ? "[...]" : "");
+  return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
+}

@@ -64,13 +64,13 @@ struct Gemm {
                  std::int64_t panel_stride);
 
   /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
-  /// out_stride in elements.
+  /// out_stride in elements. It may read mr rows of A.
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                Store how, void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
-  /// once. `columns` is a multiple of nr, k at most 2 · direct_k, a multiple of kr unless it ends the
-  /// contraction. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
+  /// once. `columns` is a multiple of nr, k at most 2 · direct_k and kc, a multiple of kr unless it
+  /// ends the contraction. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
   /// dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);

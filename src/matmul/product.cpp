@@ -99,7 +99,8 @@ class Multiplication {
     slice_step_ =
         std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
     together_ = std::min(gemm_.together, tiles_);
-    a_size_ = round_up(gemm_.a_stride * (unpacked_ > 0 ? p_.rows : gemm_.mr * together_), kLine);
+    // A tile may read mr rows wherever it begins.
+    a_size_ = round_up(gemm_.a_stride * (unpacked_ > 0 ? p_.rows + gemm_.mr : gemm_.mr * together_), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
     bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
   }

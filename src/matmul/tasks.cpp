@@ -139,11 +139,14 @@ std::int64_t Tasks::work_bytes() const {
   for (const Product& p : products_) {
     if (p.rows == 0 || p.columns == 0) continue;
     const Parts parts = parts_of(p, block);
-    Product largest = p;
-    largest.rows = core::ceil_div(p.rows, parts.rows);
-    largest.columns =
-        std::min(p.columns, core::round_up(core::ceil_div(p.columns, parts.columns), arithmetic_.gemm->nr));
-    most = std::max(most, workspace_bytes(arithmetic_, largest, block.tk));
+    Product part = p;
+    part.rows = core::ceil_div(p.rows, parts.rows);
+    const std::int64_t whole = core::round_up(core::ceil_div(p.columns, parts.columns), arithmetic_.gemm->nr);
+    // The last columns, which may be no whole tiles, are packed where others are not.
+    for (const std::int64_t columns : {std::min(whole, p.columns), p.columns % whole}) {
+      part.columns = columns;
+      most = std::max(most, workspace_bytes(arithmetic_, part, block.tk));
+    }
     tasks += parts.rows * parts.columns;
   }
   // Sorting takes the list of tasks twice.

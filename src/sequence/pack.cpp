@@ -119,7 +119,9 @@ bool are_offsets(const std::vector<std::int64_t>& values, std::int64_t tokens) {
 // Indices are as many as tokens, cu_seqlens one more than rows. Where both are as many, what they hold tells.
 Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int64_t seq,
                          const ArraySource& packed) {
-  const std::int64_t tokens = packed.shape()[0], rows_and_one = batch + 1;
+  if (batch < 0 || seq < 0) throw invalid(fmt::format("{} x {} is no shape of a batch", batch, seq));
+  const std::int64_t places = element_count(Shape{batch, seq});
+  const std::int64_t tokens = packed.shape()[0], rows_and_one = batch < INT64_MAX ? batch + 1 : batch;
   const std::int64_t count = where.shape().size() == 1 ? where.shape()[0] : -1;
   if (count == rows_and_one && count != tokens)
     return layout_of_sequences(where, core::read_offsets(where), seq);
@@ -135,10 +137,13 @@ Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int6
   }
   if (count != rows_and_one || !offsets) return layout_of_indices(where, values, batch, seq);
   const bool increase = std::adjacent_find(values.begin(), values.end()) == values.end();
-  if (increase && values.back() < element_count(Shape{batch, seq}))
+  // Libraries have indices as int64 and cu_seqlens as int32.
+  if (increase && values.back() < places && where.dtype() == DType::int64)
+    return layout_of_indices(where, values, batch, seq);
+  if (increase && values.back() < places)
     throw invalid(fmt::format("{}: its {} numbers can be indices of as many tokens and cu_seqlens of {} rows",
                               where.name(), count, batch))
-        .hint("a mask (batch, seq) says without doubt where tokens are");
+        .hint("as int64 they are indices");
   return layout_of_sequences(where, values, seq);
 }
 

@@ -230,7 +230,41 @@ TEST_CASE("with allow_external links to other files are followed, also where fil
   for (const ArrayLink& one : array_links(a, allowed)) left.push_back(one.name + " " + one.kind);
   CHECK(left == Names{"/nowhere external", "/to_group/back hard"});
   CHECK(same(read_all(*open_array(a + ":/to_group/y", allowed)), counting({2})));
-  CHECK(array_names(a + ":/to_group", allowed).front() == "/to_group/back/to_z");
+  CHECK(array_names(a + ":/to_group", allowed) ==
+        Names{"/to_group/back/to_z", "/to_group/back/x", "/to_group/y"});
+}
+
+TEST_CASE(
+    "with allow_external each array has one name, its own where the file has it, however files are linked") {
+  Folder folder;
+  const auto link = [&](const std::string& path, const char* name, const std::string& to,
+                        const char* object) {
+    const hid_t file = H5Fopen((folder / path).c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    CHECK(H5Lcreate_external(to.c_str(), object, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+    H5Fclose(file);
+  };
+  // Each file leads to the next one twice: to follow both would double the names with each file.
+  constexpr int kFiles = 20;
+  const auto file = [](int i) { return fmt::format("c{}.h5", i); };
+  for (int i = 0; i < kFiles; ++i)
+    write_arrays(parse_reference(folder / file(i) + ":/z"), {{"x", make_source(counting({3}))}});
+  for (int i = 0; i + 1 < kFiles; ++i)
+    for (const char* name : {"/a", "/b"}) link(file(i), name, file(i + 1), "/");
+  link(file(1), "/c", file(0), "/z/x");
+  const OpenOptions allowed{.allow_external = true};
+  const Names names = array_names(folder / file(0), allowed);
+  CHECK(names.size() == 17);  // the library follows 16 links on one path
+  CHECK(std::find(names.begin(), names.end(), "/z/x") != names.end());
+  CHECK(std::find(names.begin(), names.end(), "/a/a/z/x") != names.end());
+  for (const std::string& name : names)
+    CHECK(open_array(folder / file(0) + ":" + name, allowed)->shape() == Shape{3});
+  const auto links = array_links(folder / file(0), allowed);
+  const auto of = [&](const char* name) {
+    return std::find_if(links.begin(), links.end(), [&](const ArrayLink& l) { return l.name == name; });
+  };
+  REQUIRE(of("/a/c") != links.end());
+  CHECK(of("/a/c")->target == "/z/x");
+  CHECK(of("/b") != links.end());
 }
 
 TEST_CASE("links of one name that lead elsewhere are a difference of two files") {

@@ -119,6 +119,19 @@ TEST_CASE("the memory that tasks take is known before, and grows with the thread
   CHECK(bytes(64, 4, 4, 4, DType::float32) < kPage);
 }
 
+TEST_CASE("the memory that tasks take holds the last columns of a product, which are packed") {
+  const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
+  for (const std::int64_t rows : {3, 50, 200}) {
+    Ones ones(rows, 1500, 1025);
+    matmul::Tasks tasks(arithmetic, Tiling{512, 512, 1024});
+    tasks.add(ones.product());
+    auto last = ones.product();
+    last.columns = 1;
+    last.direct_k = matmul::direct_k(arithmetic, rows);
+    CHECK(tasks.work_bytes() >= matmul::workspace_bytes(arithmetic, last, 512));
+  }
+}
+
 TEST_CASE("a workspace holds what was foretold for a product, and no more is asked for") {
   for (const DType dtype : {DType::float32, DType::bfloat16})
     for (const std::int64_t rows : {3, 50, 200})

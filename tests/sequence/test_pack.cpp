@@ -169,17 +169,19 @@ TEST_CASE("by cu_seqlens a row begins with its sequence, as a plain loop has it"
 
 TEST_CASE("as many numbers as tokens are indices or cu_seqlens by what they hold") {
   const auto tokens = make_source(counting_floats({4, 1}), "p.npy");
-  const auto with = [&](const std::vector<std::int64_t>& values, std::int64_t seq) {
+  const auto with = [&]<class T = std::int64_t>(const std::vector<T>& values, std::int64_t seq) {
     const Array back =
-        read_all(*unpack(tokens, *make_source(Array::from<std::int64_t>({4}, values), "w.npy"), 3, seq, -1));
+        read_all(*unpack(tokens, *make_source(Array::from<T>({4}, values), "w.npy"), 3, seq, -1));
     const auto elements = back.elements<float>();
     return std::vector<float>(elements.begin(), elements.end());
   };
   CHECK(with({0, 0, 2, 4}, 2) == std::vector<float>{-1, -1, 1, 2, 3, 4});  // 0 twice: no indices
   CHECK(with({5, 0, 3, 1}, 2) == std::vector<float>{2, 4, -1, 3, -1, 1});
   CHECK(with({0, 1, 2, 3}, 2) == std::vector<float>{1, 2, 3, 4, -1, -1});  // ends with 3 of 4 tokens
+  // Both can be: libraries have indices as int64.
+  CHECK(with({0, 1, 3, 4}, 2) == std::vector<float>{1, 2, -1, 3, 4, -1});
   CHECK(plain::failure([&] {
-          with({0, 1, 3, 4}, 2);
+          with(std::vector<std::int32_t>{0, 1, 3, 4}, 2);
         }) == "w.npy: its 4 numbers can be indices of as many tokens and cu_seqlens of 3 rows");
   CHECK(plain::failure([&] { with({0, 2, 3, 4}, 1); }) == "w.npy: sequence 0 has 2 tokens, a row 1");
 }

@@ -54,6 +54,8 @@ struct Pair {
   NamedInput* expected = nullptr;
   std::string why = {};                            // why it is not compared, then counted as a difference
   ArrayType actual_type = {}, expected_type = {};  // where it is
+
+  bool is_link() const { return actual == nullptr && expected == nullptr; }
 };
 
 std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
@@ -72,34 +74,37 @@ std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
 
 // Where a link leads.
 struct Lead {
-  bool outside = false;  // to another file, which is not followed
-  std::string to;        // a name in the side, or FILE:/NAME
-  std::string text;      // as the link has it
+  std::string to;    // a name in the side; to another file, which is not followed: FILE:/NAME
+  std::string text;  // as the link has it
+  bool outside = false;
 };
 
 // By the names of the links in a side.
 std::map<std::string, Lead> leads_of(Job& job, const Side& side) {
   namespace fs = std::filesystem;
   const ArrayReference named = parse_reference(side.word);
-  const auto below =
-      [top = (fs::path("/") / named.member / "").lexically_normal().string()](const fs::path& path) {
-        const std::string name = path.lexically_normal();
-        return name.starts_with(top) ? name.substr(top.size()) : name;
-      };
-  const fs::path file = fs::absolute(named.path);
+  const std::string top = (fs::path("/") / named.member / "").lexically_normal();
+  const auto below = [&](const fs::path& path) {
+    const std::string name = path.lexically_normal();
+    if (name + "/" == top) return std::string();
+    return name.starts_with(top) ? name.substr(top.size()) : name;
+  };
+  const fs::path file = fs::absolute(named.path).lexically_normal();
   std::map<std::string, Lead> leads;
   for (const ArrayLink& link : job.inputs.links_in(side.word)) {
-    const bool is_known = link.kind != "unknown", outside = link.kind == "external" || !is_known;
-    const std::string to = !is_known ? fmt::format("{}:{}", file.string(), link.name)
-                           : outside ? (file.parent_path() / link.target).lexically_normal().string()
-                                     : below(fs::path(link.name).parent_path() / link.target);
-    leads[below(link.name)] = {outside, to, link.target};
+    Lead& lead = leads[below(link.name)];
+    lead.text = link.target;
+    lead.outside = link.kind == "external" || link.kind == "unknown";
+    lead.to = link.kind == "external" ? (file.parent_path() / link.target).lexically_normal().string()
+              : lead.outside          ? fmt::format("{}:{}", file.string(), link.name)
+                                      : below(fs::path(link.name).parent_path() / link.target);
   }
   return leads;
 }
 
 // Names that are links on both sides, and do not lead to the same place. Links on one side alone are no difference:
-// what they lead to has its own name, or is not in the file.
+// what they lead to has its own name, or is not in the file. Nor are links of one text that lead to no file at hand,
+// which shows where they are followed.
 std::vector<Pair> links_that_differ(Job& job, const Side& actual, const Side& expected) {
   std::vector<Pair> differ;
   const auto in_actual = leads_of(job, actual), in_expected = leads_of(job, expected);
@@ -107,12 +112,12 @@ std::vector<Pair> links_that_differ(Job& job, const Side& actual, const Side& ex
     const auto found = in_expected.find(name);
     if (found == in_expected.end()) continue;
     const Lead& e = found->second;
-    if (a.outside == e.outside && a.to == e.to) continue;
-    const bool by_text = a.text != e.text;
+    const bool same_text = a.text == e.text, outside = a.outside || e.outside;
+    if (a.to == e.to || (same_text && outside && job.inputs.allow_external())) continue;
     differ.push_back(
         {name, nullptr, nullptr,
-         fmt::format("{}a link to {} against one to {}", a.outside || e.outside ? "not followed: " : "",
-                     printable(by_text ? a.text : a.to), printable(by_text ? e.text : e.to))});
+         fmt::format("{}a link to {} against one to {}", outside ? "not followed: " : "",
+                     printable(same_text ? a.to : a.text), printable(same_text ? e.to : e.text))});
   }
   return differ;
 }
@@ -195,10 +200,15 @@ std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
 class Summary {
  public:
   void add(const Pair& pair, const Comparison& c, bool list_all) {
+    if (pair.is_link()) {
+      ++links_;
+      rows_.rows.push_back(row_of(pair, c));
+      return;
+    }
     ++arrays_;
     if (!c.close) ++differing_;
-    if (pair.actual == nullptr && pair.expected != nullptr) ++only_in_expected_;
-    if (pair.expected == nullptr && pair.actual != nullptr) ++only_in_actual_;
+    if (pair.actual == nullptr) ++only_in_expected_;
+    if (pair.expected == nullptr) ++only_in_actual_;
     if (!c.close || list_all) rows_.rows.push_back(row_of(pair, c));
     elements_ += c.elements;
     both_zero_ += proves_little(c) ? c.both_zero : 0;
@@ -210,12 +220,13 @@ class Summary {
 
   Report report() {
     Report report;
-    report.add("close", "close", differing_ == 0)
+    report.add("close", "close", differing_ == 0 && links_ == 0)
         .add("arrays_count", "arrays", arrays_, Unit::count)
         .add("differing_arrays", "that differ", differing_, Unit::count)
         .add("only_in_actual", "only in the first", only_in_actual_, Unit::count)
-        .add("only_in_expected", "only in the second", only_in_expected_, Unit::count)
-        .add("max_difference", "largest difference", worst_ ? ReportValue(worst_->amount) : ReportValue())
+        .add("only_in_expected", "only in the second", only_in_expected_, Unit::count);
+    if (links_ > 0) report.add("differing_links", "links that differ", links_, Unit::count);
+    report.add("max_difference", "largest difference", worst_ ? ReportValue(worst_->amount) : ReportValue())
         .add("max_array", "in", worst_ ? ReportValue(printable(worst_array_)) : ReportValue())
         .add("max_index", "at", worst_ ? ReportValue(worst_->index) : ReportValue())
         .add(std::move(rows_));
@@ -228,7 +239,7 @@ class Summary {
 
  private:
   Table rows_ = pairs_table();
-  std::int64_t arrays_ = 0, differing_ = 0, only_in_actual_ = 0, only_in_expected_ = 0;
+  std::int64_t arrays_ = 0, differing_ = 0, only_in_actual_ = 0, only_in_expected_ = 0, links_ = 0;
   std::int64_t elements_ = 0, both_zero_ = 0;
   std::optional<Difference> worst_;
   std::string worst_array_;

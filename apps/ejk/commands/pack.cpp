@@ -109,11 +109,12 @@ Run pack(OptionSet& set) {
 Run unpack(OptionSet& set) {
   const auto options = std::make_shared<UnpackOptions>();
   add_reference(set, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
-  add_reference(set, "WHERE", options->where,
-                "their places: a mask (batch, seq), indices (tokens,) or\n"
-                "cu_seqlens (batch + 1,)\n"
-                "Indices are those that pack writes, batch * seq, in any order. By\n"
-                "cu_seqlens row i begins with sequence i: padding is on the right.")
+  add_reference(
+      set, "WHERE", options->where,
+      "their places: a mask (batch, seq), indices (tokens,) or cu_seqlens (batch + 1,)\n"
+      "Indices are those that pack writes, batch * seq, in any order. By cu_seqlens row i begins with "
+      "sequence i: padding is on the right. Numbers that can be both, batch + 1 tokens in batch rows, are "
+      "indices if they are int64 and refused otherwise.")
       .required();
   add_word(
       set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },

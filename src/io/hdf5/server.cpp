@@ -14,6 +14,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "core/checked.hpp"
 #include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "io/container.hpp"
 #include "io/hdf5/chunks.hpp"
 #include "io/hdf5/driver.hpp"
 #include "io/hdf5/library.hpp"
@@ -225,32 +227,87 @@ class Server {
     std::vector<ArrayLink> links;
   };
 
-  // One group after another, each opened from the one above it: the library's own walk finds everything anew
-  // from the first group, which takes quadratic time in a deep file.
+  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the file is
+  // open, so that all of them are held.
+  struct FoundObjects {
+    std::map<std::pair<unsigned long, haddr_t>, std::string> first_names;
+    std::map<unsigned long, Handle> files;
+
+    auto add(const Handle& object, const H5O_info_t& info, const std::string& name) {
+      Handle& file = files[info.fileno];
+      if (!file.valid()) file = Handle(H5Iget_file_id(object.id()), H5Fclose);
+      return first_names.try_emplace({info.fileno, info.addr}, name);
+    }
+  };
+
+  // A link to another file that is still to be followed.
+  struct Outside {
+    ArrayLink link;
+    int depth;  // links to other files on its path
+  };
+
+  // The group's own objects first, so that these have their own names; then what links to other files lead to, those
+  // that take the fewest such links before others.
   Listing list(const std::string& group) {
+    constexpr int kMostOutside = 16;  // on one path: the library follows no more
+    Listing listing{group, {}, {}};
+    FoundObjects found;
+    std::deque<Outside> outside;
+    Handle top =
+        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
+    H5O_info_t info{};
+    if (H5Oget_info2(top.id(), &info, H5O_INFO_BASIC) >= 0) found.add(top, info, group);
+    walk(std::move(top), info.fileno, group, 0, found, listing, outside);
+    const bool follows = !outside.empty();
+    for (; !outside.empty(); outside.pop_front()) {
+      const auto [link, depth] = outside.front();
+      Handle object;
+      if (depth <= kMostOutside)
+        object = Handle(H5Oopen(file_.id(), link.name.c_str(), links_.id()), H5Oclose);
+      info = {};
+      if (!object.valid() || H5Oget_info2(object.id(), &info, H5O_INFO_BASIC) < 0 ||
+          (info.type != H5O_TYPE_GROUP && info.type != H5O_TYPE_DATASET)) {
+        listing.links.push_back(link);
+        continue;
+      }
+      const auto [at, is_first] = found.add(object, info, link.name);
+      if (!is_first)
+        listing.links.push_back({link.name, "hard", at->second});
+      else if (info.type == H5O_TYPE_DATASET)
+        listing.names.push_back(link.name);
+      else
+        walk(std::move(object), info.fileno, link.name, depth, found, listing, outside);
+    }
+    H5Eclear2(H5E_DEFAULT);
+    if (follows) {
+      std::sort(listing.names.begin(), listing.names.end());
+      std::sort(listing.links.begin(), listing.links.end(),
+                [](const ArrayLink& x, const ArrayLink& y) { return x.name < y.name; });
+    }
+    return listing;
+  }
+
+  // A group and what is below it in its file. One group after another, each opened from the one above it: the
+  // library's own walk finds everything anew from the first group, which takes quadratic time in a deep file.
+  void walk(Handle top, unsigned long file, const std::string& group, int depth, FoundObjects& found,
+            Listing& listing, std::deque<Outside>& outside) {
     struct Entry {
       std::string name;
       H5L_info_t link;
     };
-    using Object =
-        std::pair<unsigned long, haddr_t>;  // its file, as the library numbers them, and its address
     struct Level {
       Handle group;
-      unsigned long file;
       std::string path;  // ends in "/"
       std::vector<Entry> entries;
       std::size_t next = 0;
     };
-    Listing listing{group, {}, {}};
     const auto failed = [&] {
       return library_error(group == "/" ? "" : group, "its contents cannot be listed");
     };
     std::vector<Level> levels;
-    std::map<Object, std::string> first_names;
-    const auto enter = [&](Handle object, unsigned long file, const std::string& path) {
+    const auto enter = [&](Handle object, const std::string& path) {
       Level& level = levels.emplace_back();
       level.group = std::move(object);
-      level.file = file;
       level.path = path.ends_with('/') ? path : path + "/";
       const auto note = [](hid_t, const char* name, const H5L_info_t* link, void* out) -> herr_t {
         static_cast<std::vector<Entry>*>(out)->push_back({name, *link});
@@ -259,11 +316,7 @@ class Server {
       if (H5Literate(level.group.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &level.entries) < 0)
         throw failed();
     };
-    Handle top =
-        checked(H5Oopen(file_.id(), group.c_str(), links_.id()), H5Oclose, group, "cannot be opened");
-    H5O_info_t info{};
-    if (H5Oget_info2(top.id(), &info, H5O_INFO_BASIC) >= 0) first_names[{info.fileno, info.addr}] = group;
-    enter(std::move(top), info.fileno, group);
+    enter(std::move(top), group);
     while (!levels.empty()) {
       Level& level = levels.back();
       if (level.next == level.entries.size()) {
@@ -272,37 +325,29 @@ class Server {
       }
       const Entry& entry = level.entries[level.next++];
       std::string path = level.path + entry.name;
-      const char* name = entry.name.c_str();
-      H5O_info_t object{};
-      Handle outside;  // what a link to another file leads to: while it is open, its file keeps its number
-      if (entry.link.type == H5L_TYPE_EXTERNAL && disk_.allow_others) {
-        outside = Handle(H5Oopen(level.group.id(), name, links_.id()), H5Oclose);
-        if (outside.valid() && H5Oget_info2(outside.id(), &object, H5O_INFO_BASIC) < 0) throw failed();
-      }
-      if (entry.link.type != H5L_TYPE_HARD && !outside.valid()) {
-        listing.links.push_back(link_of(level.group.id(), entry.name, entry.link, std::move(path)));
+      if (entry.link.type != H5L_TYPE_HARD) {
+        ArrayLink link = link_of(level.group.id(), entry.name, entry.link, std::move(path));
+        if (disk_.allow_others && link.kind == "external")
+          outside.push_back({std::move(link), depth + 1});
+        else
+          listing.links.push_back(std::move(link));
         continue;
       }
-      const Object is =
-          outside.valid() ? Object{object.fileno, object.addr} : Object{level.file, entry.link.u.address};
-      const auto [at, is_first] = first_names.try_emplace(is, path);
+      const auto [at, is_first] = found.first_names.try_emplace({file, entry.link.u.address}, path);
       if (!is_first) {
         listing.links.push_back({std::move(path), "hard", at->second});
         continue;
       }
-      if (!outside.valid() &&
-          H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
+      H5O_info_t object{};
+      const char* name = entry.name.c_str();
+      if (H5Oget_info_by_name2(level.group.id(), name, &object, H5O_INFO_BASIC, links_.id()) < 0)
         throw failed();
       if (object.type == H5O_TYPE_GROUP)
-        enter(outside.valid()
-                  ? std::move(outside)
-                  : checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
-              is.first, path);
+        enter(checked(H5Oopen(level.group.id(), name, links_.id()), H5Oclose, path, "cannot be opened"),
+              path);
       else if (object.type == H5O_TYPE_DATASET)
         listing.names.push_back(std::move(path));
     }
-    H5Eclear2(H5E_DEFAULT);
-    return listing;
   }
 
   // A link that is no hard one; it is not followed, only looked whether it leads to something.
@@ -348,16 +393,6 @@ class Server {
       if (reply.bytes().size() > kMost) break;
     }
     return reply;
-  }
-
-  // The first few names, for a hint.
-  std::string listed(std::vector<std::string> names) const {
-    constexpr std::size_t kMost = 8;
-    const bool cut = names.size() > kMost;
-    if (cut) names.resize(kMost);
-    for (std::string& name : names)
-      name = core::printable(name, 60) + (name.ends_with(']') ? "[...]" : "");  // as a reference names it
-    return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
   }
 
   // How far a path leads: the last object on it, and the length of the path up to there.
