@@ -244,11 +244,11 @@ TEST_CASE(
     H5Fclose(file);
   };
   // Each file leads to the next one twice: to follow both would double the names with each file.
-  constexpr int kFiles = 20;
+  constexpr int kChained = 20;
   const auto file = [](int i) { return fmt::format("c{}.h5", i); };
-  for (int i = 0; i < kFiles; ++i)
+  for (int i = 0; i < kChained; ++i)
     write_arrays(parse_reference(folder / file(i) + ":/z"), {{"x", make_source(counting({3}))}});
-  for (int i = 0; i + 1 < kFiles; ++i)
+  for (int i = 0; i + 1 < kChained; ++i)
     for (const char* name : {"/a", "/b"}) link(file(i), name, file(i + 1), "/");
   link(file(1), "/c", file(0), "/z/x");
   const OpenOptions allowed{.allow_external = true};
@@ -270,7 +270,7 @@ TEST_CASE(
 TEST_CASE("links of one name that lead elsewhere are a difference of two files") {
   Folder folder;
   const auto file_with = [&](const char* name, const char* latest) {
-    const std::string path = folder / name;
+    std::string path = folder / name;
     write_arrays(parse_reference(path),
                  {{"step1", make_source(counting({3}))}, {"step2", make_source(counting({3}))}});
     const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
