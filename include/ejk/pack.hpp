@@ -33,8 +33,9 @@ Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask
 /// The padded array (batch, seq, ...) whose tokens are `packed` (tokens, ...), with `fill` everywhere else;
 /// read from `packed` when it is read. `where` is a mask (batch, seq) with as many tokens, indices (tokens,) in
 /// any order, or cu_seqlens (batch + 1,); the latter two need batch and seq. Numbers that can be both, batch + 1
-/// tokens in batch rows without an empty one, are indices if they are int64, and else refused. Errors name the index: an index that is beyond batch ·
-/// seq or comes twice, a sequence longer than seq, unequal numbers of tokens, a fill that the dtype cannot hold.
+/// tokens in batch rows without an empty one, are indices if they are int64, and else refused. Errors name the
+/// index: an index that is beyond batch · seq or comes twice, a sequence longer than seq, unequal numbers of
+/// tokens, a fill that the dtype cannot hold.
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch = {},
                                           std::optional<std::int64_t> seq = {}, double fill = 0);
