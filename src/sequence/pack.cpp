@@ -135,16 +135,15 @@ Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int6
     if (offsets) error.hint(fmt::format("it is the cu_seqlens of {} rows", count - 1));
     throw error;
   }
-  if (count != rows_and_one || !offsets) return layout_of_indices(where, values, batch, seq);
-  const bool increase = std::adjacent_find(values.begin(), values.end()) == values.end();
+  const bool both = offsets && count == rows_and_one;
+  const bool are_indices =
+      !both || (values.back() < places && std::adjacent_find(values.begin(), values.end()) == values.end());
   // Libraries have indices as int64 and cu_seqlens as int32.
-  if (increase && values.back() < places && where.dtype() == DType::int64)
-    return layout_of_indices(where, values, batch, seq);
-  if (increase && values.back() < places)
+  if (both && are_indices && where.dtype() != DType::int64)
     throw invalid(fmt::format("{}: its {} numbers can be indices of as many tokens and cu_seqlens of {} rows",
                               where.name(), count, batch))
         .hint("as int64 they are indices");
-  return layout_of_sequences(where, values, seq);
+  return are_indices ? layout_of_indices(where, values, batch, seq) : layout_of_sequences(where, values, seq);
 }
 
 // Elements that belong to one token, of a box that takes `count` of an array's trailing axes.

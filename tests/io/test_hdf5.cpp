@@ -48,6 +48,13 @@ void write_all_types(const std::string& target, std::vector<NamedArray>& arrays,
   write_arrays(parse_reference(target), arrays, options);
 }
 
+// `name` in the file at `path` becomes a link to an object in another file.
+void link_to_file(const std::string& path, const char* name, const std::string& to, const char* object) {
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  CHECK(H5Lcreate_external(to.c_str(), object, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
+  H5Fclose(file);
+}
+
 }  // namespace
 
 TEST_CASE("h5py's types and storages are read, and plain contiguous data is mapped") {
@@ -214,15 +221,10 @@ TEST_CASE("with allow_external links to other files are followed, also where fil
   const std::string a = folder / "a.h5", b = folder / "b.h5";
   write_arrays(parse_reference(a), {{"x", make_source(counting({3}))}});
   write_arrays(parse_reference(b), {{"g/y", make_source(counting({2}))}, {"z", make_source(counting({4}))}});
-  const auto link = [](const std::string& path, const char* name, const char* to, const char* object) {
-    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
-    CHECK(H5Lcreate_external(to, object, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
-    H5Fclose(file);
-  };
-  link(a, "/to_group", "b.h5", "/g");
-  link(a, "/to_z", "b.h5", "/z");
-  link(a, "/nowhere", "none.h5", "/z");
-  link(b, "/g/back", "a.h5", "/");
+  link_to_file(a, "/to_group", "b.h5", "/g");
+  link_to_file(a, "/to_z", "b.h5", "/z");
+  link_to_file(a, "/nowhere", "none.h5", "/z");
+  link_to_file(b, "/g/back", "a.h5", "/");
   const OpenOptions allowed{.allow_external = true};
   CHECK(array_names(a) == Names{"/x"});
   CHECK(array_names(a, allowed) == Names{"/to_group/y", "/to_z", "/x"});
@@ -237,20 +239,14 @@ TEST_CASE("with allow_external links to other files are followed, also where fil
 TEST_CASE(
     "with allow_external each array has one name, its own where the file has it, however files are linked") {
   Folder folder;
-  const auto link = [&](const std::string& path, const char* name, const std::string& to,
-                        const char* object) {
-    const hid_t file = H5Fopen((folder / path).c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
-    CHECK(H5Lcreate_external(to.c_str(), object, file, name, H5P_DEFAULT, H5P_DEFAULT) >= 0);
-    H5Fclose(file);
-  };
   // Each file leads to the next one twice: to follow both would double the names with each file.
   constexpr int kChained = 20;
   const auto file = [](int i) { return fmt::format("c{}.h5", i); };
   for (int i = 0; i < kChained; ++i)
     write_arrays(parse_reference(folder / file(i) + ":/z"), {{"x", make_source(counting({3}))}});
   for (int i = 0; i + 1 < kChained; ++i)
-    for (const char* name : {"/a", "/b"}) link(file(i), name, file(i + 1), "/");
-  link(file(1), "/c", file(0), "/z/x");
+    for (const char* name : {"/a", "/b"}) link_to_file(folder / file(i), name, file(i + 1), "/");
+  link_to_file(folder / file(1), "/c", file(0), "/z/x");
   const OpenOptions allowed{.allow_external = true};
   const Names names = array_names(folder / file(0), allowed);
   CHECK(names.size() == 17);  // the library follows 16 links on one path
