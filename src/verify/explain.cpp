@@ -45,8 +45,9 @@ Naming::Run run_of(const IntegerArray& sizes_or_offsets, const char* name, std::
   const std::int64_t end = offsets.back();
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (shape[d] == end) return {d, name, std::move(offsets)};
-  throw Error(Error::Kind::input, fmt::format("{}: its {}s end at {}, and no axis of shape {} has that length",
-                                              sizes_or_offsets->name(), name, end, to_string(shape)));
+  throw Error(Error::Kind::input,
+              fmt::format("{}: its {}s end at {}, and no axis of shape {} has that length",
+                          sizes_or_offsets->name(), name, end, to_string(shape)));
 }
 
 std::vector<std::int64_t> sums_of(const ArraySource& sizes) {
