@@ -35,6 +35,13 @@ void with_dtype(DType dtype, F&& f) {
 
 // --- tiles
 
+// f(std::integral_constant<int, rows>), for 1 to Most rows.
+template <int Most, class F>
+void with_rows(std::int64_t rows, F&& f) {
+  if (rows == Most) return f(std::integral_constant<int, Most>{});
+  if constexpr (Most > 1) with_rows<Most - 1>(rows, f);
+}
+
 // A panel of B that takes half of a first-level cache of 32 KiB stays there for some tiles of rows, which come
 // from the second level: that is less to be read than the panel itself anew for every tile, and B may be larger
 // than the second level. (AVX2 on a Xeon core with 2 MiB of it: B of 1 MiB 0.5 % slower than with one tile, of
@@ -111,21 +118,13 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
     }
 }
 
-template <class U, int MR, int NV, int R>
-struct TileOf {
-  static void call(const char* a, const char* b, std::int64_t units, std::int64_t rows, std::int64_t columns,
-                   Store how, typename U::Sum* out, std::int64_t out_stride) {
-    if (rows == R) return tile_of<U, R, MR, NV>(a, b, units, columns, how, out, out_stride);
-    if constexpr (R > 1) TileOf<U, MR, NV, R - 1>::call(a, b, units, rows, columns, how, out, out_stride);
-  }
-};
-
 template <class U, int MR, int NV>
 void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Store how,
           void* out, std::int64_t out_stride) {
-  TileOf<U, MR, NV, MR>::call(static_cast<const char*>(a), static_cast<const char*>(b),
-                              (k + U::kKr - 1) / U::kKr, rows, columns, how,
-                              static_cast<typename U::Sum*>(out), out_stride);
+  with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
+    tile_of<U, R, MR, NV>(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
+                          columns, how, static_cast<typename U::Sum*>(out), out_stride);
+  });
 }
 
 // --- tiles of B where it lies
@@ -204,14 +203,19 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
-  std::int64_t due = 0;  // bytes: as many are asked for as are read
+  Lines lines = following;  // in registers
+  std::int64_t due = 0;     // bytes: as many are asked for as are read
   for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
     due += kBytes * U::kKr;
-    following.prefetch(due / kLine);
+    lines.prefetch(due / kLine);
     due %= kLine;
     typename U::Pack column[NV];
     load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
-    if constexpr (Kept) std::memcpy(kept + u * kStep, column, sizeof column);
+    if constexpr (Kept) {
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; ++v)
+        std::memcpy(kept + u * kStep + v * U::kLanes * U::kUnit, &column[v], sizeof column[v]);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const typename U::Pack row = U::spread_a(a + r * kAStride<U>);
@@ -219,6 +223,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
       for (int v = 0; v < NV; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
     }
   }
+  following = lines;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -240,28 +245,6 @@ void strips(const char* a, const char* b, std::int64_t row_stride, Lines& follow
       strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
 }
 
-template <class U, DType D, int R, int Registers>
-void strips_of_rows(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
-                    std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
-                    std::int64_t out_stride) {
-  if (rows == R)
-    return strips<U, D, R, strip_vectors<U, R, Registers>()>(a, b, row_stride, following, k, columns, add,
-                                                             out, out_stride);
-  if constexpr (R > 1)
-    strips_of_rows<U, D, R - 1, Registers>(a, b, row_stride, following, k, rows, columns, add, out,
-                                           out_stride);
-}
-
-template <class U, DType D, int R, int NV>
-void kept_strip_of_rows(const char* a, const char* b, std::int64_t row_stride, Lines& following,
-                        std::int64_t k, std::int64_t rows, bool add, typename U::Sum* out,
-                        std::int64_t out_stride, char* kept) {
-  if (rows == R)
-    return strip_of<U, D, R, NV, true>(a, b, row_stride, following, k, add, out, out_stride, kept);
-  if constexpr (R > 1)
-    kept_strip_of_rows<U, D, R - 1, NV>(a, b, row_stride, following, k, rows, add, out, out_stride, kept);
-}
-
 // Several tiles of rows: each strip is read from B by the first of them, which keeps it as a panel for the others.
 template <class U, DType D, int MR, int NV>
 void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
@@ -272,8 +255,10 @@ void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Line
   const std::int64_t tiles = (rows + MR - 1) / MR;
   const Store how = add ? Store::accumulate : Store::overwrite;
   for (std::int64_t j = 0; j < columns; j += kColumns) {
-    kept_strip_of_rows<U, D, MR, NV>(a, b + j * bytes_of(D), row_stride, following, k, rows / tiles, add,
-                                     out + j, out_stride, panel);
+    with_rows<MR>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
+      strip_of<U, D, R, NV, true>(a, b + j * bytes_of(D), row_stride, following, k, add, out + j, out_stride,
+                                  panel);
+    });
     for (std::int64_t t = 1; t < tiles; ++t) {
       const std::int64_t row = t * rows / tiles, end = (t + 1) * rows / tiles;
       tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, kColumns, how, out + row * out_stride + j,
@@ -286,16 +271,18 @@ template <class U, int MR, int NV, int Registers>
 void direct(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows, std::int64_t columns,
             bool add, void* out, std::int64_t out_stride, const Ahead& next) {
   Lines following(next);
-  const auto run = [&]<DType D>(std::integral_constant<DType, D>) {
-    const auto* from = static_cast<const char*>(b.data);
+  const auto* const rows_of_a = static_cast<const char*>(a);
+  const auto* const from = static_cast<const char*>(b.data);
+  auto* const sums = static_cast<typename U::Sum*>(out);
+  with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
     if (rows > MR)
-      strips_of_tiles<U, D, MR, NV>(static_cast<const char*>(a), from, b.row_stride, following, k, rows,
-                                    columns, add, static_cast<typename U::Sum*>(out), out_stride);
-    else
-      strips_of_rows<U, D, MR, Registers>(static_cast<const char*>(a), from, b.row_stride, following, k, rows,
-                                          columns, add, static_cast<typename U::Sum*>(out), out_stride);
-  };
-  with_dtype<U>(b.dtype, run);
+      return strips_of_tiles<U, D, MR, NV>(rows_of_a, from, b.row_stride, following, k, rows, columns, add,
+                                           sums, out_stride);
+    with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
+      strips<U, D, R, strip_vectors<U, R, Registers>()>(rows_of_a, from, b.row_stride, following, k, columns,
+                                                        add, sums, out_stride);
+    });
+  });
 }
 
 // --- packing
