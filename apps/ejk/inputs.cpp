@@ -122,10 +122,7 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
   if (names.size() == 1 && !group.empty() && without_slashes(names[0]) == group) return {itself};
   std::vector<NamedInput> all;
   for (const std::string& name : names) {
-    NamedInput one{"", named, false, nullptr};
-    one.reference.member = name;
-    one.reference.text = named.path + (is_folder ? name + ".npy" : ":" + name);
-    if (!is_folder && name.ends_with(']')) one.reference.text += "[...]";  // else it would be a slice
+    NamedInput one{"", reference_to(named, name), false, nullptr};
     one.name = array_name(one.reference);
     if (!group.empty() && one.name.starts_with(std::string(group) + "/")) one.name.erase(0, group.size() + 1);
     all.push_back(std::move(one));

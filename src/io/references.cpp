@@ -24,6 +24,12 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
+// A name of an array as a reference has it: brackets at its end would else be a slice.
+std::string member_in_reference(std::string name) {
+  if (name.ends_with(']')) name += "[...]";
+  return name;
+}
+
 [[noreturn]] void malformed(std::string_view text, std::string_view why) {
   throw Error(Error::Kind::usage, fmt::format("{}: {}", core::printable(text), why))
       .hint("a slice is like [0,:,-8:,::2] or [...,0]");
@@ -142,6 +148,17 @@ ArrayReference parse_reference(std::string_view text) {
   return reference;
 }
 
+ArrayReference reference_to(const ArrayReference& container, const std::string& name) {
+  ArrayReference reference = container;
+  reference.member = name;
+  reference.slice.clear();
+  reference.text = container.path;
+  reference.text += container.container == ArrayReference::Container::directory
+                        ? name + ".npy"
+                        : ":" + member_in_reference(name);
+  return reference;
+}
+
 std::vector<std::string> split_references(std::string_view text) {
   std::vector<std::string> words(1);
   int depth = 0;
@@ -177,6 +194,6 @@ std::string ejk::io::listed(std::vector<std::string> names) {
   constexpr std::size_t kMost = 8;
   const bool cut = names.size() > kMost;
   if (cut) names.resize(kMost);
-  for (std::string& name : names) name = core::printable(name, 60) + (name.ends_with(']') ? "[...]" : "");
+  for (std::string& name : names) name = member_in_reference(core::printable(name, 60));
   return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
 }

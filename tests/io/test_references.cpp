@@ -92,6 +92,25 @@ TEST_CASE("a malformed reference says what is wrong with it") {
   }
 }
 
+TEST_CASE("what names an array of a container is read as that array again") {
+  for (const char* file : {"a.h5", "a.h5:/g[0,1]", "a.npz", "b/"})
+    for (const char* name : {"/g/x", "x[1]", "x[1][2]", "x:y", "x]", "[...]"}) {
+      CAPTURE(file);
+      CAPTURE(name);
+      const ArrayReference container = parse_reference(file);
+      const ArrayReference made = reference_to(container, name);
+      const ArrayReference read = parse_reference(made.text);
+      CHECK(read.path ==
+            (std::string_view(file) == "b/" ? std::string("b/") + name + ".npy" : container.path));
+      if (std::string_view(file) != "b/") {
+        CHECK(made.member == name);
+        CHECK(read.member == name);
+        CHECK(read.container == container.container);
+      }
+      CHECK((read.slice.empty() || read.slice.at(0).kind == SliceItem::Kind::ellipsis));
+    }
+}
+
 TEST_CASE("references split at commas outside of brackets and parentheses") {
   using Words = std::vector<std::string>;
   CHECK(split_references("a.npy,b.npy") == Words{"a.npy", "b.npy"});
