@@ -117,7 +117,7 @@ TEST_CASE("what is no array, or lies outside of the file, is refused by name") {
       {"/type", "is a type, not a dataset"},
       {"/float8", "1-byte floats with 4 exponent bits"},
       {"/int12", "2-byte integers of 12 bits"},
-      {"/dangling", "is a link that leads nowhere"},
+      {"/dangling", "is a link that leads nowhere: to /nothing"},
       {"/external", "is a link to another file"},
       {"/soft_external", "leads to another file"},
       {"/elsewhere", "keeps its data in other files"},

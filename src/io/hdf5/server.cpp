@@ -424,7 +424,9 @@ class Server {
       if (leads <= 0) {
         H5Eclear2(H5E_DEFAULT);
         if (link.type == H5L_TYPE_HARD) throw error(so_far(), "what it names is damaged or missing");
-        throw error(so_far(), "is a link that leads nowhere");
+        const ArrayLink to = link_of(object.id(), name, link, so_far());
+        throw error(so_far(), "is a link that leads nowhere" +
+                                  (to.target.empty() ? "" : ": to " + core::printable(to.target, 60)));
       }
       object =
           checked(H5Oopen(object.id(), name.c_str(), links_.id()), H5Oclose, so_far(), "cannot be opened");
