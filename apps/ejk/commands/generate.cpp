@@ -182,9 +182,14 @@ Run generate_masks(OptionSet& set) {
   return [options](Job& job) {
     LengthsOptions how = options->how;
     const std::int64_t seq = options->given_seq.value_or(options->seq);
-    how.longest = options->longest.value_or(seq);
-    check_longest(how, options->longest ? "--longest" : "--seq",
-                  options->longest.has_value() || options->given_seq.has_value());
+    // No row has more tokens than --seq: the lengths that are told are those of the mask.
+    const bool is_above = options->longest && *options->longest > seq;
+    const bool is_own = options->longest && !is_above;
+    how.longest = is_own ? *options->longest : seq;
+    check_longest(how, is_own ? "--longest" : "--seq", is_own || options->given_seq.has_value());
+    if (is_above)
+      throw usage(fmt::format("--longest: {} is more than {} (--seq)", *options->longest, seq))
+          .hint(fmt::format("--seq {} makes rows as long; without --longest it is --seq", *options->longest));
     return run(
         "masks", generate_bytes(how.count),
         [&](Report& report) -> std::vector<Output> {
