@@ -291,7 +291,7 @@ std::string square_of(const std::string& length, const std::string& form) {
 }  // namespace
 
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
-                   const std::string& form) {
+                   const std::string& form, std::int64_t least) {
   Shape lengths;
   bool good = true;
   std::string_view rest = word;
@@ -300,13 +300,14 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
     const auto length = parse_integer(rest.substr(0, end));
     if (!length && !rest.starts_with('-') && is_whole_number(rest.substr(0, end)))
       throw too_large(std::string(rest.substr(0, end)));
-    good = length && *length >= 1;
+    good = length && *length >= least;
     if (good) lengths.push_back(*length);
     more = end != std::string_view::npos;
     if (more) rest.remove_prefix(end + 1);
   }
   if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
-    throw usage(fmt::format("'{}' is not of the form {} with lengths of at least 1", printable(word), form))
+    throw usage(
+        fmt::format("'{}' is not of the form {} with lengths of at least {}", printable(word), form, least))
         .hint(good && lengths.size() == 1 ? fmt::format("for example {}", square_of(word, form)) : "");
   return lengths;
 }

@@ -222,9 +222,9 @@ Option add_flag(OptionSet& set, const std::string& names, T& into, std::type_ide
 Option add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
                       const std::string& help);
 
-/// "128x64" → {128, 64}: positive lengths, as many as one of the two ranks says.
+/// "128x64" → {128, 64}: lengths of at least `least`, as many as one of the two ranks says.
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
-                   const std::string& form);
+                   const std::string& form, std::int64_t least = 1);
 
 /// A whole number of at least `least`.
 std::int64_t read_integer(const std::string& word, std::int64_t least);

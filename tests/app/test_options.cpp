@@ -155,6 +155,9 @@ TEST_CASE("words become values, or are refused with what they may be") {
   CHECK(plain::failure_and_hint([] {
           read_lengths("0x1", 2, 2, "QxK");
         }).starts_with("'0x1' is not of the form QxK"));
+  CHECK(read_lengths("0x1", 2, 2, "BxS", 0) == Shape{0, 1});
+  CHECK(plain::failure_and_hint([] { read_lengths("0x-1", 2, 2, "BxS", 0); }) ==
+        "'0x-1' is not of the form BxS with lengths of at least 0");
   CHECK(read_size("64k") == 64000);
   CHECK(read_size("4GiB") == std::int64_t{4} << 30);
   CHECK(read_integer("9223372036854775807", 0) == INT64_MAX);

@@ -117,7 +117,7 @@ Run unpack(OptionSet& set) {
       "indices if they are int64 and refused otherwise.")
       .required();
   add_word(
-      set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS"); },
+      set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS", 0); },
       "BxS", "rows and their length; a mask says it itself");
   add_word(set, "--fill", options->fill, read_real, "VALUE", "what padding becomes, 0 by default")
       .recorded()
