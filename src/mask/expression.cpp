@@ -365,10 +365,11 @@ class Parser {
 };
 
 // What there is of an array with an axis of heads or without: `axes` are its last two.
-std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open, const char* axes) {
+std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open, const char* axes,
+                                              std::int64_t least_elements = 1) {
   auto array = open(*node.argument("array"));
   const std::size_t rank = array->shape().size();
-  if (element_count(array->shape()) == 0)
+  if (element_count(array->shape()) < least_elements)
     throw Error(Error::Kind::input,
                 fmt::format("{}: shape {} has no element", array->name(), to_string(array->shape())));
   if (rank == 2 || rank == 3) return array;
@@ -474,7 +475,8 @@ constexpr const char* kElementAxes = "queries, keys";
 constexpr const char* kBlockAxes = "query blocks, key blocks";
 
 void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
-  const auto array = open_dense(node, open, kElementAxes);
+  // Where there are no queries or no keys, no mask is made of it: 0 fixes no length.
+  const auto array = open_dense(node, open, kElementAxes, 0);
   Shape shape = array->shape();
   if (shape.size() == 2) shape.insert(shape.begin(), 1);
   agree(known, shape, array->name());

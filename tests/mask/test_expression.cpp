@@ -247,6 +247,7 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("local(-1,2)").find("left=-1 is not a count") != std::string::npos);
   CHECK(failure("full(1)").find("full takes no such argument") != std::string::npos);
   CHECK(failure("file(\"x").find("is not closed") != std::string::npos);
+  CHECK(MaskExpression::parse("file(empty.npy)").shape(open_test_array).q_length == 0);
   CHECK(failure("file(empty.npy)") == "empty.npy: shape (0, 8) has no element");
   CHECK(failure("file(gone.npy)") == "gone.npy: no such file");
   CHECK(failure(std::string(100000, '(')).find("nested more than") != std::string::npos);
