@@ -714,7 +714,7 @@ const std::map<std::string_view, Keys>& table() {
         {"capacity", kInteger, kAlways, "tokens that a row holds"},
         {"rows", kInteger, kDone, "rows"},
         {"lower_bound", kInteger, kDone, "rows that any packing needs"},
-        {"efficiency", kShare, kDone, "tokens / (rows x capacity)"}}},
+        {"efficiency", kShareOrNull, kDone, "tokens / (rows x capacity)"}}},
       {"seq-info",
        {{"shape", kShape, kDryRun, "of CU_SEQLENS"},
         {"dtype", kString, kDryRun, "its element type"},

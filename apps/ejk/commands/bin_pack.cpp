@@ -48,7 +48,8 @@ Answer run(const BinPackOptions& options, Job& job) {
   report.add("capacity", "capacity of a row", p.capacity, Unit::tokens)
       .add("rows", "rows", p.rows, Unit::count)
       .add("lower_bound", "no packing needs fewer than", p.lower_bound(), Unit::rows)
-      .add("efficiency", "rows are filled by", p.efficiency(), Unit::share);
+      .add("efficiency", "rows are filled by", p.rows > 0 ? ReportValue(p.efficiency()) : ReportValue(),
+           Unit::share);
   if (p.truncated_tokens > 0)
     report.warnings.push_back(fmt::format("{} tokens are cut off", p.truncated_tokens));
   const auto of = [](const std::vector<std::int64_t>& values) {
