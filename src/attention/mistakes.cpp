@@ -666,7 +666,8 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   Mistakes mistakes(given, arrays);
   std::int64_t all_beyond = 0;
   for (const auto& array : arrays) all_beyond += beyond(*array);
-  // What holds in several arrays at the same places is said once.
+  // What holds in several arrays at the same places is said once. Its elements are summed, not its shares, whose
+  // roundings could keep all of them from being 1.
   struct Said {
     Explanation explanation;
     std::string where;
@@ -675,7 +676,7 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   std::vector<Said> said;
   for (const auto& array : arrays) {
     if (beyond(*array) == 0) continue;
-    const double part = static_cast<double>(beyond(*array)) / static_cast<double>(all_beyond);
+    const auto part = static_cast<double>(beyond(*array));
     for (const verify::Found& found : mistakes.explain(*array)) {
       const Explanation& e = found.explanation;
       const auto same = std::find_if(said.begin(), said.end(), [&](const Said& other) {
@@ -692,6 +693,7 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   }
   std::vector<Explanation> all;
   for (Said& s : said) {
+    s.explanation.share_explained /= static_cast<double>(all_beyond);
     s.explanation.text += s.where;
     // Some texts say by themselves what they are about.
     const std::string& text = s.explanation.text;
