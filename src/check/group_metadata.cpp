@@ -248,8 +248,12 @@ class Checker {
       any_has_step = true;
       for (const Step& step : steps.subspan(1)) idle(step, [] { return "an empty group's second step"; });
     }
-    // Without tiles no group has a step.
+    // Without tiles all groups are empty, and no label says which of them have the steps.
+    if (tiles_ == 0) any_has_step = num_tiles_ > 0;
     const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
+    if (tiles_ == 0 && must_have && num_tiles_ >= 0 && num_tiles_ < end_ - first_)
+      add_whole("empty-groups", "num_tiles", num_tiles_,
+                [&] { return fmt::format("there are {} empty groups", end_ - first_); });
     if (tiles_ > 0 && must_have && without_step)
       add("empty-groups", "group_offsets", *without_step, begin_of(*without_step),
           [&] { return fmt::format("empty group {} has no step", *without_step); });

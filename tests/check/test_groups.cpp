@@ -140,6 +140,28 @@ TEST_CASE("a changed number of group metadata is an error where a row is not com
   CHECK(right.no > 2000);
 }
 
+TEST_CASE("without tiles each empty group has a step, or none has") {
+  Random random(27);
+  for (const std::int64_t first : {0, 1}) {
+    const std::int64_t computed = 3 - first;
+    GroupMetadataOptions how;
+    how.start_group = first;
+    Metadata m(make_group_metadata(integers({0, 0, 0}), 0, 4, how));
+    CHECK(m.num_tiles == Numbers{computed});
+    for (std::int64_t steps = 0; steps <= computed; ++steps) {
+      m.num_tiles = {steps};
+      CAPTURE(steps);
+      GroupMetadataClaims claims;
+      claims.start_group = first;
+      CHECK(m.check(random, claims).errors() == (steps > 0 && steps < computed));
+      claims.empty_groups = EmptyGroups::visit;
+      CHECK(m.check(random, claims).errors() == (steps < computed));
+      claims.empty_groups = EmptyGroups::skip;
+      CHECK(m.check(random, claims).errors() == 0);
+    }
+  }
+}
+
 TEST_CASE("sizes are counted from the experts of tokens, and rounded up to an alignment") {
   // Experts 0, 0, 2, 2, 2 and no choice: 2, 0 and 3 rows.
   const auto ids = integers({0, 2, 2, 0, 2, -1}, {3, 2});
