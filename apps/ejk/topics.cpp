@@ -57,9 +57,9 @@ Whole or not at all
   --overwrite in an HDF5 file. Runs of ejk that write to one HDF5 file wait for
   each other; what another program writes to it at that time is lost.
   Not covered are
-    SIGKILL       what has a temporary name may remain, and in a folder that
-                  existed some files may be new and some old; run the command
-                  again
+    SIGKILL       of ejk, or of one rank of ejk-mpi: what has a temporary name
+                  may remain, and in a folder that existed some files may be
+                  new and some old; run the command again
     a crash of the machine, a power loss
                   the system stores what it was given later, within seconds
                   to a minute. Until then a file that was made may be
@@ -190,12 +190,15 @@ Files
   once, each its own part; to other outputs (.npz, compressed HDF5, stdout)
   rank 0 writes, and the others send it what they hold. Standard input is read
   by rank 0, into the memory of every rank. A file appears when all of it is
-  there, never before, also when a rank or a machine is lost.
+  there, never before, also when a rank or a machine is lost. SIGKILL, of a
+  single rank too, may leave files of temporary names ('ejk help arrays').
 
 Errors
   An error is told once, with its rank and host where rank 0 has not seen it,
   and ends all ranks with the usual exit status (mpirun -q keeps mpirun from
-  adding words of its own). A rank that is killed ends the job.
+  adding words of its own). A rank that is killed ends the job. Stdout is a
+  channel of mpirun: where the report cannot be written behind it (a full disk,
+  closed), the exit status does not say so. Use -o FILE for what matters.
 
 Slurm
   share/ejk/slurm/ has scripts for one node, many nodes, and an array of

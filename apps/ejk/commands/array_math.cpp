@@ -167,7 +167,7 @@ Run safe_divide(OptionSet& set) {
   add_reference(set, "B", options->denominator,
                 "the denominator, broadcast with A as in NumPy\nThe result is A / max(B, M): negative "
                 "denominators become "
-                "M too, NaN stays NaN. Integers count as float32.")
+                "M too, NaN stays NaN. Integers count as float32, beside float64 as float64.")
       .required();
   add_word(
       set, "--min-denominator", options->least, read_real, "M",

@@ -362,9 +362,11 @@ void add_options(OptionSet& set, AttentionWords& words) {
   add_word(set, "--softcap", words.settings.softcap, read_cap, "C",
            "scores s become C tanh(s / C)\nBefore the bias is added.")
       .recorded();
-  add_reference(set, "--bias", words.bias,
-                "added to the scores; broadcast to (batch, heads, queries, keys)\n"
-                "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN.");
+  add_reference(
+      set, "--bias", words.bias,
+      "added to the scores; broadcast to (batch, heads, queries, keys)\n"
+      "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
+      "take none.");
   add_word(set, "--layout", words.layout, read_layout, "LAYOUT",
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");

@@ -105,7 +105,9 @@ void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_
       set, into.distribution,
       {{"lognormal", lognormal}, {"zipf", zipf}, {"uniform", uniform}, {"constant", constant}},
       kDistributionsOfLengths);
-  add_word(set, "--mean", into.mean, read_mean, "X", "mean of lognormal lengths, 512 by default");
+  add_word(set, "--mean", into.mean, read_mean, "X",
+           "mean of lognormal lengths, 512 by default\nLengths are then cut to --longest, so that their "
+           "mean is smaller.");
   add_word(set, "--shortest", into.shortest, at_least(0), "N", "least length, 1 by default");
   add_word(set, "--longest", longest, at_least(0), "N",
            fmt::format("greatest length, {} by default", longest_by_default));
