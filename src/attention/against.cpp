@@ -105,10 +105,11 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   r.given = [&rows, load_given = loader(given)](std::int64_t row, double* values) {
     load_given(rows.at(row), values);
   };
-  const double narrow = Bounds::half_spacing(given.dtype), least = Bounds::half_of_least(given.dtype);
-  const double own_narrow = right.is_own ? Bounds::half_spacing(expected.dtype) : 0,
-               own_least = right.is_own ? Bounds::half_of_least(expected.dtype) : 0;
-  r.expected = [&it, &rows, &right, &own, which, narrow, least, own_narrow, own_least, columns = r.columns,
+  r.rounded_first = it.plan.rounded_first;
+  const Bounds::Rounding narrow = Bounds::rounding(given.dtype, r.rounded_first);
+  const Bounds::Rounding own_narrow =
+      right.is_own ? Bounds::rounding(expected.dtype, r.rounded_first) : Bounds::Rounding{};
+  r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns,
                 load_expected = loader(expected)](std::int64_t row, double* values, double* allowed) {
     const Place place = rows.at(row);
     load_expected(place, values);
@@ -127,9 +128,10 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
              : which == Result::dk  ? bound.of_dk(weight)
                                     : bound.of_dv(weight);
     };
-    const double more = absolute(it.bounds) + least + (right.is_own ? absolute(own) + own_least : 0);
+    const double more =
+        absolute(it.bounds) + narrow.least + (right.is_own ? absolute(own) + own_narrow.least : 0);
     const double relative =
-        narrow + own_narrow +
+        narrow.relative + own_narrow.relative +
         (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
     for (std::int64_t c = 0; c < columns; ++c) {
       const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;

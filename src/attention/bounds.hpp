@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/problem.hpp"
@@ -59,11 +60,16 @@ class Bounds {
   Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
   double relative_of_out() const { return 2e-5 * unit_; }
 
-  /// Half of the spacing above 1 of the result's type.
-  static double half_spacing(DType dtype) { return verify::float_type(dtype).epsilon() / 2; }
-  /// Half of the smallest result; bfloat16 and float32 may lose subnormal numbers.
-  static double half_of_least(DType dtype) {
-    return dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
+  /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half of
+  /// the smallest number, where bfloat16 and float32 may lose subnormal ones. By both of them where it is
+  /// rounded to another type first.
+  struct Rounding {
+    double relative = 0, least = 0;
+  };
+  static Rounding rounding(DType dtype, std::optional<DType> first = std::nullopt) {
+    const double least = dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0x1p-1074 : 0x1p-127;
+    const Rounding before = first && *first != dtype ? rounding(*first) : Rounding{};
+    return {before.relative + verify::float_type(dtype).epsilon() / 2, before.least + least};
   }
 
  private:

@@ -46,9 +46,10 @@ struct Compared {
   std::string name;
   const CheckedArguments& setup;
   const Rows& rows;
-  ArrayView array;      // as (B, heads, positions, elements), or lse as it is
-  double relative = 0;  // of what is allowed
-  verify::ErrorStats<Position> stats{array.dtype};
+  ArrayView array;  // as (B, heads, positions, elements), or lse as it is
+  Bounds::Rounding rounding{};
+  std::optional<DType> rounded_first{};
+  verify::ErrorStats<Position> stats{array.dtype, rounded_first};
 
   void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
     const kernels::StridedMatrix matrix = setup.rows_of(array, place.entry, place.head, rows.offsets());
@@ -57,7 +58,7 @@ struct Compared {
     for (std::size_t d = 0; d < got.size(); ++d) {
       const double size = std::isfinite(reference[d]) ? std::abs(reference[d]) : 0;
       stats.see({order, place, static_cast<std::int64_t>(d)}, got[d], reference[d],
-                absolute + relative * size + Bounds::half_of_least(array.dtype));
+                absolute + rounding.relative * size + rounding.least);
     }
   }
 
@@ -125,8 +126,8 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
   });
-  Compared outs{"out", setup, queries, in_one_form(out, setup.layout),
-                bounds.relative_of_out() + Bounds::half_spacing(out.dtype)};
+  Compared outs{"out", setup, queries, in_one_form(out, setup.layout), Bounds::rounding(out.dtype)};
+  outs.rounding.relative += bounds.relative_of_out();
   Compared lses{"lse", setup, queries, lse};
   for (std::size_t n = 0; n < chosen.size(); ++n) {
     const auto order = 2 * static_cast<std::int64_t>(n);
@@ -139,7 +140,8 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
 }
 
 AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& dout,
-                               const ArrayView& dq, const ArrayView& dk, const ArrayView& dv, double effort) {
+                               const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
+                               std::optional<DType> rounded_first, double effort) {
   const Reference reference(setup, plan);
   const Rows queries(setup, Rows::Of::queries), keys(setup, Rows::Of::keys);
   AttentionCheck result;
@@ -189,7 +191,12 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     bound.dv_most = std::max(bound.dv_most, most_finite(key_rows[n].dv));
   }
   const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
-    return Compared{name, setup, rows, in_one_form(array, setup.layout), Bounds::half_spacing(array.dtype)};
+    return Compared{name,
+                    setup,
+                    rows,
+                    in_one_form(array, setup.layout),
+                    Bounds::rounding(array.dtype, rounded_first),
+                    rounded_first};
   };
   Compared dqs = compared("dq", dq, queries), dks = compared("dk", dk, keys), dvs = compared("dv", dv, keys);
   std::int64_t order = 0;
@@ -215,7 +222,8 @@ AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std:
   for (std::size_t r = 0; r < results.size(); ++r)
     check_shape(results[r], plan.results[r].name.c_str(), plan.results[r].type.shape);
   if (!setup.gradients) return check_forward(setup, plan.blocks(), results[0], results[1], effort);
-  return check_gradients(setup, plan.blocks(), *arrays.dout, results[0], results[1], results[2], effort);
+  return check_gradients(setup, plan.blocks(), *arrays.dout, results[0], results[1], results[2],
+                         plan.rounded_first, effort);
 }
 
 }  // namespace ejk::attn

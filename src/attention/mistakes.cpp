@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "attention/numbers.hpp"
@@ -85,6 +88,9 @@ class Mistakes {
   static bool is_of_key(const GivenArray& array) {
     return array.which == Result::dk || array.which == Result::dv;
   }
+  static Bounds::Rounding rounding_of(const GivenArray& array) {
+    return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
+  }
   // Gradients of keys take lse and δ of all queries, which are worked out anew for each mistake.
   bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
 
@@ -111,7 +117,7 @@ class Mistakes {
     const std::size_t rows = std::min(kRows, bad.size());
     const auto columns = static_cast<std::size_t>(array.rows.columns);
     std::vector<Element> elements(rows * columns, Element{std::nan(""), 0, 0, 0});
-    const double narrow = Bounds::half_spacing(array.rows.dtype);
+    const double narrow = rounding_of(array).relative;
     core::parallel_for(
         std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows), [&](std::int64_t r) {
           const auto at = static_cast<std::size_t>(r);
@@ -218,7 +224,7 @@ class Mistakes {
     if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
     add_shifted(array, unit, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
-    if (unit == 0 && array.which != Result::lse && search.is_enough_to_fit()) add_rounded_results(array, add);
+    if (unit == 0 && search.is_enough_to_fit()) add_rounded_results(array, add);
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
@@ -313,9 +319,9 @@ class Mistakes {
     const auto made = reference(change, unit > 0 || array.which == Result::out);
     Variation v;
     if (change.apply) change.apply(v);
-    const double relative = Bounds::half_spacing(array.rows.dtype) +
-                            (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const double least = Bounds::half_of_least(array.rows.dtype), scale = v.scale;
+    const double relative =
+        rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
+    const double least = rounding_of(array).least, scale = v.scale;
     const bool saved = pass == Pass::backward || right_statistics;
     // Fills what was asked for.
     const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
@@ -454,15 +460,28 @@ class Mistakes {
     return all;
   }
 
+  // What stands for −inf: some kernels have 0 there, or the number that hides a score.
+  std::optional<double> number_without_key(const GivenArray& array) const {
+    for (std::int64_t n = 0; n < array.rows.rows; ++n) {
+      if (array.counts.beyond[static_cast<std::size_t>(n)] == 0) continue;
+      double given = 0, expected = 0, allowed = 0;
+      array.rows.given(n, &given);
+      array.rows.expected(n, &expected, &allowed);
+      if (std::isinf(expected) && std::isfinite(given)) return given;
+    }
+    return std::nullopt;
+  }
+
   template <class Add>
   void add_lse(const GivenArray& array, Add&& add) {
     std::vector<Change> bases{{}};
     for (const Change& change : found_) bases.push_back(change);
     struct Form {
-      const char *kind, *text;
-      double (*value)(const ReferenceRow& r);
+      const char* kind;
+      std::string text;
+      std::function<double(const ReferenceRow& r)> value;
     };
-    static constexpr Form kForms[] = {
+    std::vector<Form> forms = {
         {"lse_base", "lse is a logarithm to base 2", [](const ReferenceRow& r) { return r.lse / kLn2; }},
         {"lse_base", "lse is multiplied by ln 2", [](const ReferenceRow& r) { return r.lse * kLn2; }},
         {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
@@ -480,24 +499,25 @@ class Mistakes {
          [](const ReferenceRow& r) { return std::exp(r.lse - r.most); }},
         {"lse_empty", "lse of a query without a key is +inf",
          [](const ReferenceRow& r) { return std::isinf(r.lse) ? -r.lse : r.lse; }},
-        {"lse_empty", "lse of a query without a key is 0",
-         [](const ReferenceRow& r) { return std::isinf(r.lse) ? 0 : r.lse; }},
         {"lse_empty", "lse of a query without a key is NaN",
          [](const ReferenceRow& r) { return std::isinf(r.lse) ? std::nan("") : r.lse; }},
     };
-    const double relative = Bounds::half_spacing(array.rows.dtype);
+    if (const auto number = number_without_key(array))
+      forms.push_back({"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number),
+                       [number](const ReferenceRow& r) { return std::isinf(r.lse) ? *number : r.lse; }});
+    const double relative = rounding_of(array).relative;
     for (const Change& base : bases) {
       const auto made = reference(base, false);
       Variation v;
       if (base.apply) base.apply(v);
-      for (const Form& form : kForms) {
+      for (const Form& form : forms) {
         if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
         add({form.kind, form.text,
-             [=, this, scale = v.scale, &form](std::int64_t n, std::span<const std::int64_t>, double* values,
-                                               double* allowed) {
+             [=, this, scale = v.scale, value = form.value](std::int64_t n, std::span<const std::int64_t>,
+                                                            double* values, double* allowed) {
                const Place place = it_.queries.at(n);
                const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
-               values[0] = form.value(r);
+               values[0] = value(r);
                const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
                allowed[0] =
                    it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +

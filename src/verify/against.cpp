@@ -49,7 +49,7 @@ struct Row {
 Against::Element worst_of(const ResultRows& result, std::int64_t row) {
   Row it(result.columns);
   it.load(result, row);
-  const FloatType type = float_type(result.dtype);
+  const FloatType type = float_type(result.dtype, result.rounded_first);
   Against::Element worst{result.name, {}, 0, 0, 0, 0};
   double most = -1;
   for (std::size_t c = 0; c < it.value.size(); ++c) {
@@ -101,7 +101,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   for (auto* of_columns : {&counts.zero_columns, &counts.not_number_columns}) of_columns->resize(columns);
   std::vector<bool> beyond_columns(columns);
   std::vector<float> worst(rows);  // in bounds
-  const FloatType type = float_type(result.dtype);
+  const FloatType type = float_type(result.dtype, result.rounded_first);
   Against::Compared all{result.name, result.dtype, result.rows * result.columns, 0, 0, 0};
   const std::int64_t at_once =
       std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, result.columns));

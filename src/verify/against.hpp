@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct RowAxis {
 struct ResultRows {
   std::string name;
   DType dtype = DType::float32;
+  std::optional<DType> rounded_first{};  // the type that results are rounded to before
   std::int64_t rows = 0, columns = 0;
   std::vector<RowAxis> axes;
   /// What columns are called, where they are told: "column", "columns". Else empty.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "verify/float_type.hpp"
 
@@ -70,7 +71,8 @@ inline Judged judge(const FloatType& type, double value, double reference, doubl
 template <class Position>
 class ErrorStats {
  public:
-  explicit ErrorStats(DType result) : type_(float_type(result)) {}
+  explicit ErrorStats(DType result, std::optional<DType> rounded_first = std::nullopt)
+      : type_(float_type(result, rounded_first)) {}
 
   /// Arguments as of judge().
   void see(const Position& at, double value, double reference, double allowed, bool sums_overflow = false) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "ejk/dtype.hpp"
 
@@ -35,6 +36,13 @@ inline FloatType float_type(DType dtype) {
     default:
       return {52, -1022, std::numeric_limits<double>::max()};
   }
+}
+
+/// The same for what is rounded to another type before, and may overflow there.
+inline FloatType float_type(DType dtype, std::optional<DType> rounded_first) {
+  FloatType type = float_type(dtype);
+  if (rounded_first) type.overflow = std::min(type.overflow, float_type(*rounded_first).overflow);
+  return type;
 }
 
 }  // namespace ejk::verify

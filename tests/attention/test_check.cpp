@@ -1,6 +1,11 @@
 // The check of attention: right results pass, whole and in samples; wrong ones do not.
 #include "attention/check.hpp"
 
+#include <algorithm>
+#include <utility>
+
+#include "attention/against.hpp"
+#include "attention/bounds.hpp"
 #include "support/random_attention.hpp"
 
 using namespace ejk;
@@ -102,6 +107,53 @@ TEST_CASE("a gradient beyond float16 is an infinity, and right") {
   CHECK(check_attention_grad(q.view(), q.view(), v.view(), dout.view(), {}, g.dq.view(), g.dk.view(),
                              g.dv.view())
             .passed());
+}
+
+TEST_CASE("gradients that are rounded to two types may be off by both, and no more") {
+  std::mt19937_64 engine(25);
+  const auto random = [&](std::int64_t heads) {
+    return plain::random(DType::float32, {2, 9, heads, 8}, engine);
+  };
+  const Array q = random(4), k = random(2), v = random(2), dout = random(4);
+  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view(), {}, {}};
+  for (const DType first : plain::kFloats)
+    for (const DType last : plain::kFloats) {
+      CAPTURE(name_of(first));
+      CAPTURE(name_of(last));
+      AttentionOptions options;
+      options.dtype = first;
+      options.grad_dtype = last;
+      const attn::Plan plan(types_of(arrays), options);
+      AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+      const auto agrees = [&](double effort) {
+        const std::vector<ArrayView> own{g.dq.view(), g.dk.view(), g.dv.view()};
+        const Against against =
+            attn::compare(plan, arrays, own, {own[0], own[1], own[2]}, Explain::no, effort);
+        return std::pair(attn::check(plan, arrays, own, effort).passed(), against.agrees());
+      };
+      for (const double effort : {attn::kCheckEffort, 1.0}) CHECK(agrees(effort) == std::pair(true, true));
+      // Three times what both may change the largest element by.
+      std::vector<double> values = plain::doubles(g.dq.view());
+      double& largest = *std::max_element(values.begin(), values.end());
+      largest *= 1 + 3 * attn::Bounds::rounding(last, first).relative + 0.001;
+      g.dq = plain::array_of(last, g.dq.shape(), values);
+      CHECK(agrees(attn::kCheckEffort) == std::pair(false, false));
+    }
+}
+
+TEST_CASE("a gradient beyond the type that it is rounded to first is an infinity, and right") {
+  const Array one = plain::filled(DType::float32, {1, 1, 1, 1}, 1),
+              dout = plain::filled(DType::float32, {1, 1, 1, 1}, 1e6);
+  AttentionOptions options;
+  options.dtype = DType::float16;
+  options.grad_dtype = DType::float32;
+  const AttentionArrays arrays{one.view(), one.view(), one.view(), {}, dout.view(), {}, {}};
+  const AttentionPlan plan(types_of(arrays), options);
+  const AttentionGradients g = attention_grad(one.view(), one.view(), one.view(), dout.view(), options);
+  CHECK(plain::doubles(g.dv.view())[0] == plain::kInfinity);
+  const std::vector<ArrayView> own{g.dq.view(), g.dk.view(), g.dv.view()};
+  CHECK(plan.check(arrays, own).passed());
+  CHECK(plan.compare(arrays, own, {own[0], own[1], own[2]}, Explain::no).agrees());
 }
 
 TEST_CASE("a check of nothing and one of zeros say what they are worth") {

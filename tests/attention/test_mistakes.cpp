@@ -419,6 +419,24 @@ TEST_CASE("mistakes of the bias and the soft cap are named") {
   CHECK(has(with([=](double dot, double) { return s * dot; }), "softcap+bias"));
 }
 
+TEST_CASE("what stands in lse for a query without a key is told") {
+  Loops a;
+  a.options.masks.push_back(mask_of(causal_mask(24, 24, -2)));
+  a.allowed = [](Index, Index, Index i, Index j) { return j <= i - 2; };
+  a.make(83);
+  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  const auto told = [&](double value) {
+    Loops::Made made = a.forward();
+    for (double& x : made.lse)
+      if (std::isinf(x)) x = value;
+    return a.story(made, DType::float32);
+  };
+  CHECK(has(told(0), "lse_empty: lse of a query without a key is 0"));
+  CHECK(has(told(-1e30), "lse_empty: lse of a query without a key is -1e+30"));
+  CHECK(has(told(INFINITY), "lse_empty: lse of a query without a key is +inf"));
+  CHECK(has(told(NAN), "lse_empty: lse of a query without a key is NaN"));
+}
+
 TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mistake") {
   Loops a;
   a.make(80);
@@ -437,6 +455,9 @@ TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mist
   Loops::Made made = a.forward();
   for (double& x : made.out) x = bf16(x);
   CHECK(has(a.story(made, DType::float32), "rounding: out: the result is rounded to bfloat16"));
+  made = a.forward();
+  for (double& x : made.lse) x = bf16(x);
+  CHECK(has(a.story(made, DType::float32), "rounding: lse: the result is rounded to bfloat16"));
 
   // bfloat16 kernels round their weights block by block, in ways that cannot be worked out again.
   Loops b;
