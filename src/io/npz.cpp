@@ -40,7 +40,7 @@ using Zip = std::unique_ptr<zip_t, CloseZip>;
 using ZipFile = std::unique_ptr<zip_file_t, CloseZip>;
 
 struct Member {
-  std::string name;  // without ".npy"
+  std::string name;
   zip_uint64_t index = 0;
 };
 
@@ -77,6 +77,13 @@ Zip open_zip(const std::string& path) {
                     code == ZIP_ER_NOZIP ? "not an .npz (no zip archive, or cut off before its end)" : why);
 }
 
+bool begins_as_npy(zip_t* zip, zip_uint64_t index) {
+  const ZipFile file(zip_fopen_index(zip, index, 0));
+  std::string begin(kNpyMagic.size(), '\0');
+  return file && zip_fread(file.get(), begin.data(), begin.size()) == std::ssize(begin) && begin == kNpyMagic;
+}
+
+// As NumPy names them: "x.npy" is x, and what has another name is an array if it begins as one.
 std::vector<Member> members_of(zip_t* zip) {
   std::vector<Member> members;
   const zip_int64_t n = zip_get_num_entries(zip, 0);
@@ -85,10 +92,16 @@ std::vector<Member> members_of(zip_t* zip) {
     const char* name = zip_get_name(zip, index, ZIP_FL_ENC_GUESS);
     if (name == nullptr) continue;
     std::string_view s = name;
-    if (!s.ends_with(kSuffix)) continue;
-    s.remove_suffix(kSuffix.size());
+    if (s.ends_with(kSuffix))
+      s.remove_suffix(kSuffix.size());
+    else if (!begins_as_npy(zip, index))
+      continue;
     members.push_back({std::string(s), index});
   }
+  // The empty name stands for the only one.
+  if (members.size() > 1)
+    for (Member& member : members)
+      if (member.name.empty()) member.name = kSuffix;
   return members;
 }
 

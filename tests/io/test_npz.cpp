@@ -122,6 +122,29 @@ TEST_CASE("a member is found by name, alone, or not at all with the nearest name
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }), "holds no .npy member"));
 }
 
+TEST_CASE("members without .npy in their name are arrays if they begin as one") {
+  Folder folder;
+  const std::string path = folder / "a.npz", one = npy_of(counting({3}));
+  make_zip(path,
+           {{"note.txt", "x"}, {"w", one}, {"empty", ""}, {"v.npy", one}, {"u.bin", one, ZIP_CM_STORE}});
+  CHECK(array_names(path) == Names{"w", "v", "u.bin"});
+  for (const char* name : {"w", "v", "u.bin", "v.npy"})
+    CHECK(same(read_all(*open_array(path + ":" + name)), counting({3})));
+  make_zip(path, {{"w", one}, {"w.npy", one}});
+  CHECK(
+      contains(error_of(Error::Kind::input, [&] { open_array(path + ":w"); }), "two members are named 'w'"));
+}
+
+TEST_CASE("an empty name stands for the only array, and else is .npy") {
+  Folder folder;
+  const std::string path = folder / "a.npz", one = npy_of(counting({3}));
+  make_zip(path, {{".npy", one}});
+  CHECK(array_names(path) == Names{""});
+  make_zip(path, {{".npy", one}, {"y.npy", one}});
+  CHECK(array_names(path) == Names{".npy", "y"});
+  CHECK(same(read_all(*open_array(path + ":.npy")), counting({3})));
+}
+
 TEST_CASE("a damaged archive is refused with the reason") {
   Folder folder;
   const std::string path = folder / "a.npz";
