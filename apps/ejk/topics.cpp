@@ -54,8 +54,9 @@ Whole or not at all
   one, never a part. A folder that is new (-o out/) is made in the same way,
   with all its files. In a folder that exists all files are replaced or none.
   Arrays of the command that this run does not make are removed there, and with
-  --overwrite in an HDF5 file. Runs of ejk that write to one HDF5 file wait for
-  each other; what another program writes to it at that time is lost.
+  --overwrite in an HDF5 file; those that --field leaves out stay. Runs of ejk
+  that write to one HDF5 file wait for each other; what another program writes to
+  it at that time is lost.
   Not covered are
     SIGKILL       of ejk, or of one rank of ejk-mpi: what has a temporary name
                   may remain, and in a folder that existed some files may be
