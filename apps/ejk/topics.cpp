@@ -55,8 +55,8 @@ Whole or not at all
   with all its files. In a folder that exists all files are replaced or none.
   Arrays of the command that this run does not make are removed there, and with
   --overwrite in an HDF5 file; those that --field leaves out stay. Runs of ejk
-  that write to one HDF5 file wait for each other; what another program writes to
-  it at that time is lost.
+  that write to one HDF5 file wait for each other; what another program writes
+  to it at that time is lost.
   Not covered are
     SIGKILL       of ejk, or of one rank of ejk-mpi: what has a temporary name
                   may remain, and in a folder that existed some files may be

@@ -151,17 +151,19 @@ class MaskInfoCheck {
       Shape shape{arrays_.shape.heads, arrays_.shape.q_length, arrays_.shape.kv_length};
       if (!claims_.masks.empty()) {
         const Mask& first = claims_.masks.front();
-        if (shape[1] > 0 && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
+        const bool is_known = shape[1] > 0;  // else the heads are only as many as there are rows
+        if (is_known && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
           throw Error(Error::Kind::input,
                       fmt::format("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
                                   first.q_length(), first.kv_length()))
               .about("block_mask");
         shape[1] = first.q_length(), shape[2] = first.kv_length();
         const auto heads = std::ssize(claims_.masks);
-        if (heads > 1 && shape[0] > 1 && shape[0] != heads)
-          throw Error(Error::Kind::input, fmt::format("it has {} heads, the mask {}", shape[0], heads))
+        if (is_known && heads > 1 && shape[0] != heads)
+          throw Error(Error::Kind::input,
+                      fmt::format("it has {} head{}, the mask {}", shape[0], shape[0] == 1 ? "" : "s", heads))
               .about("block_mask");
-        shape[0] = std::max(shape[0], heads);
+        if (heads > 1) shape[0] = heads;
       }
       if (shape[1] == 0)
         throw Error(Error::Kind::usage,

@@ -79,7 +79,7 @@ Answer run(const MaskInfoWords& words, Job& job) {
   Report plan;
   const std::optional<Shape> shape = shape_in(group, claims.settings);
   if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
-    if (masks.shape.empty()) masks.shape = *shape;
+    if (masks.shape.empty() && masks.array.empty()) masks.shape = *shape;
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
     plan.warnings = given.warnings;
