@@ -56,6 +56,12 @@ void require_lengths(const HeadMasks& part, MaskSet::Lengths is, MaskSet::Length
   throw std::move(error);
 }
 
+// Only the arrays of a MaskInfo have heads and no lengths: as many heads as rows, where they do not say it.
+const char* hint_of_heads(const HeadMasks& part, const char* otherwise) {
+  return part.q_length > 0 ? otherwise
+                           : "shape=HxQxK in from() or visited() says for how many heads its arrays are";
+}
+
 // Axes of heads, queries and keys alone, none of which is empty.
 void require_heads_queries_keys(const ArraySource& array) {
   const Shape& shape = array.shape();
@@ -176,7 +182,8 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
     if (part.heads == 1 || part.is_list) continue;
     if (heads && heads->heads != claim.heads)
       throw invalid(
-          fmt::format("{} has {}, {} has {}", part.name, text_of(claim), *heads->who, text_of(*heads)));
+          fmt::format("{} has {}, {} has {}", part.name, text_of(claim), *heads->who, text_of(*heads)))
+          .hint(hint_of_heads(part, ""));
     if (!heads) heads = claim;
   }
   for (const HeadMasks& part : parts_) {
@@ -214,7 +221,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_
       throw invalid(fmt::format("{} has {} batch entries, q has {}", part.name, part.batch, entries));
     if (part.heads != 1 && part.heads != heads)
       throw invalid(fmt::format("{} has {} heads, q has {}", part.name, part.heads, heads))
-          .hint("one mask serves all heads, else each query head has its own");
+          .hint(hint_of_heads(part, "one mask serves all heads, else each query head has its own"));
   }
 }
 
