@@ -148,17 +148,12 @@ std::string alignment_warning(const std::string& expression) {
 Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
-  const OpenArray open([&job](const std::string& reference) { return job.open("mask", reference); });
-  // Attention may have no queries or keys, and takes a stored mask without elements; nobody else does.
-  const auto open_part = [&job](const std::string& reference) {
-    auto array = job.open("mask_array", reference);
-    if (array->shape().size() > 1 && element_count(array->shape()) == 0)
-      throw Error(Error::Kind::input, fmt::format("{}: shape {} has no element", printable(array->name()),
-                                                  to_string(array->shape())));
-    return array;
+  const auto opener = [&job](const char* role) -> OpenArray {
+    return {[&job, role](const std::string& reference) { return job.open(role, reference); },
+            group_opener(job)};
   };
   const AttentionMasks masks =
-      open_masks(options, LeadingAxis::heads, open, OpenArray(open_part, group_opener(job)), job);
+      open_masks(options, LeadingAxis::heads, opener("mask"), opener("mask_array"), job);
   std::optional<MaskSet::Given> given;
   if (!options.shape.empty()) given = {options.shape, "--shape"};
   const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };

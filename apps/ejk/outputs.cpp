@@ -65,9 +65,7 @@ bool Outputs::to_stdout() const {
 }
 
 void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const {
-  const bool is_file = target_ && target_->container == Container::hdf5 &&
-                       target_->member.empty();  // of arrays by their names
-  if (target_ && (many_ || (is_file && !how.absent.empty())))
+  if (target_ && many_)
     write_arrays(*target_, arrays, how);
   else if (target_)
     write_array(*target_, arrays.front(), how);
@@ -81,12 +79,12 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   std::vector<std::string> absent;
   std::int64_t bytes = 0;
   for (const Output& output : outputs) {
+    if (!is_chosen(output.name)) continue;
     if (output.source) {
-      if (!is_chosen(output.name)) continue;
       arrays.push_back(output);
       bytes += type_of(*output.source).bytes();
-    } else if (several_ || !is_chosen(output.name)) {
-      if (shared_.field.empty()) absent.push_back(output.name);
+    } else if (several_) {
+      absent.push_back(output.name);
     } else {
       // By what was asked for, or by what the input holds.
       const bool never = std::find(declared_.begin(), declared_.end(), output.name) == declared_.end();

@@ -53,10 +53,10 @@ Whole or not at all
   then renamed: after an error or a signal the target is the old file or the new
   one, never a part. A folder that is new (-o out/) is made in the same way,
   with all its files. In a folder that exists all files are replaced or none.
-  Arrays of the command that this run does not make are removed there, and with
-  --overwrite in an HDF5 file; those that --field leaves out stay. Runs of ejk
-  that write to one HDF5 file wait for each other; what another program writes
-  to it at that time is lost.
+  Where a run makes several arrays, those of the command that it does not make
+  are removed there, and with --overwrite in an HDF5 file. Runs of ejk that
+  write to one HDF5 file wait for each other; what another program writes to it
+  at that time is lost.
   Not covered are
     SIGKILL       of ejk, or of one rank of ejk-mpi: what has a temporary name
                   may remain, and in a folder that existed some files may be
@@ -197,9 +197,9 @@ Files
 Errors
   An error is told once, with its rank and host where rank 0 has not seen it,
   and ends all ranks with the usual exit status (mpirun -q keeps mpirun from
-  adding words of its own). A rank that is killed ends the job. Stdout is a
-  channel of mpirun: where the report cannot be written behind it (a full disk,
-  closed), the exit status does not say so. Use -o FILE for what matters.
+  adding words of its own). A rank that is killed ends the job. Mpirun
+  passes stdout on: where it cannot write it (a full disk, a closed pipe), the
+  exit status does not say so. Use -o FILE for what matters.
 
 Slurm
   share/ejk/slurm/ has scripts for one node, many nodes, and an array of

@@ -1,9 +1,9 @@
 // Attention's results against a plain evaluation in float64: is every element as near as its arithmetic
 // allows?
 //
-// With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's type
-// (of a gradient that is rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|,
-// of which scores keep 24 (53) bits:
+// With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's
+// type (of a gradient that is rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖
+// + max|lse|, of which scores keep 24 (53) bits:
 //   out    |out − R| ≤ u (2e-5 |R| + (2e-6 + 2⁻²¹ L) max|v|) + ε |R|
 //   lse    |lse − R| ≤ u (1e-5 max(1, |R|) + 2⁻²¹ L)
 //   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|,

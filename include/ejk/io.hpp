@@ -54,7 +54,7 @@ ArrayReference parse_input(std::string_view text);
 /// suffix, or with that of a container, can be written to. Throws Error{usage} for a suffix that none has.
 ArrayReference parse_output(std::string_view text);
 
-/// The reference to an array in a container, by one of its array_names(); `text` is what names it in a command.
+/// The reference to an array in a container, by one of its array_names(); `text` names it in a command.
 ArrayReference reference_to(const ArrayReference& container, const std::string& name);
 
 /// Splits "A,B" at commas that are outside of [], () and quotes, as in an option that takes two references. A

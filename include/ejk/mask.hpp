@@ -153,7 +153,8 @@ struct MaskShape {
   std::int64_t heads = 0;  // 1: the same for any number
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool at_most = false;  // the lengths are those of whole blocks, whose last may be cut short
+  bool at_most = false;         // the lengths are those of whole blocks, whose last may be cut short
+  bool heads_are_rows = false;  // of the index arrays of a MaskInfo, which may serve several heads each
 };
 
 /// Whether a text names the arrays that it refers to.

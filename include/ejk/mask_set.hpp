@@ -31,6 +31,7 @@ struct HeadMasks {
   bool is_array = false;        // stored; broadcasts() tells when it serves several entries, too
   bool has_head_axis = false;   // stored with one
   bool is_list = false;         // a mask was given for each head
+  bool heads_are_rows = false;  // as MaskShape says
   bool same_for_heads = false;  // heads can never differ, which broadcasts() passes over
   /// The expressions in it that do not say how unequal numbers of queries and keys are aligned
   /// (MaskExpression::leaves_alignment_open).

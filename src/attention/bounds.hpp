@@ -60,9 +60,9 @@ class Bounds {
   Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
   double relative_of_out() const { return 2e-5 * unit_; }
 
-  /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half of
-  /// the smallest number, where bfloat16 and float32 may lose subnormal ones. By both of them where it is
-  /// rounded to another type first.
+  /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half
+  /// of the smallest number, where bfloat16 and float32 may lose subnormal ones. Where it is rounded to another
+  /// type first, by what both may.
   struct Rounding {
     double relative = 0, least = 0;
   };

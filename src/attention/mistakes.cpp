@@ -467,7 +467,7 @@ class Mistakes {
       double given = 0, expected = 0, allowed = 0;
       array.rows.given(n, &given);
       array.rows.expected(n, &expected, &allowed);
-      if (std::isinf(expected) && std::isfinite(given)) return given;
+      if (std::isinf(expected) && expected < 0 && std::isfinite(given)) return given + 0.0;  // -0 is 0
     }
     return std::nullopt;
   }
@@ -503,8 +503,9 @@ class Mistakes {
          [](const ReferenceRow& r) { return std::isinf(r.lse) ? std::nan("") : r.lse; }},
     };
     if (const auto number = number_without_key(array))
-      forms.push_back({"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number),
-                       [number](const ReferenceRow& r) { return std::isinf(r.lse) ? *number : r.lse; }});
+      forms.push_back(
+          {"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number),
+           [number](const ReferenceRow& r) { return std::isinf(r.lse) && r.lse < 0 ? *number : r.lse; }});
     const double relative = rounding_of(array).relative;
     for (const Change& base : bases) {
       const auto made = reference(base, false);
@@ -686,8 +687,8 @@ std::vector<Explanation> explanations_of(const GivenAttention& given,
   Mistakes mistakes(given, arrays);
   std::int64_t all_beyond = 0;
   for (const auto& array : arrays) all_beyond += beyond(*array);
-  // What holds in several arrays at the same places is said once. Its elements are summed, not its shares, whose
-  // roundings could keep all of them from being 1.
+  // What holds in several arrays at the same places is said once. Its elements are summed, not its shares,
+  // whose roundings could keep all of them from being 1.
   struct Said {
     Explanation explanation;
     std::string where;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <mutex>
 #include <system_error>
+#include <unordered_set>
 
 #include "core/named.hpp"
 #include "core/text.hpp"
@@ -77,31 +78,37 @@ Zip open_zip(const std::string& path) {
                     code == ZIP_ER_NOZIP ? "not an .npz (no zip archive, or cut off before its end)" : why);
 }
 
+// What cannot be read is no array, unless it is the system that fails.
 bool begins_as_npy(zip_t* zip, zip_uint64_t index) {
   const ZipFile file(zip_fopen_index(zip, index, 0));
   std::string begin(kNpyMagic.size(), '\0');
-  return file && zip_fread(file.get(), begin.data(), begin.size()) == std::ssize(begin) && begin == kNpyMagic;
+  const auto wanted = std::ssize(begin);
+  const zip_int64_t got = file ? zip_fread(file.get(), begin.data(), begin.size()) : -1;
+  zip_error_t* const error = file ? zip_file_get_error(file.get()) : zip_get_error(zip);
+  if (got < 0 && is_of_the_system(error)) throw invalid(reason(error));
+  return got == wanted && begin == kNpyMagic;
 }
 
-// As NumPy names them: "x.npy" is x, and what has another name is an array if it begins as one.
+// "x.npy" is x, and what has another name is an array if it begins as one, as in NumPy. Where x is another
+// member's own name, or the empty name would be one of several, the name stays as it is stored.
 std::vector<Member> members_of(zip_t* zip) {
   std::vector<Member> members;
+  std::unordered_set<std::string_view> stored;
   const zip_int64_t n = zip_get_num_entries(zip, 0);
   for (zip_int64_t i = 0; i < n; ++i) {
     const auto index = static_cast<zip_uint64_t>(i);
     const char* name = zip_get_name(zip, index, ZIP_FL_ENC_GUESS);
     if (name == nullptr) continue;
-    std::string_view s = name;
-    if (s.ends_with(kSuffix))
-      s.remove_suffix(kSuffix.size());
-    else if (!begins_as_npy(zip, index))
-      continue;
-    members.push_back({std::string(s), index});
+    if (!std::string_view(name).ends_with(kSuffix) && !begins_as_npy(zip, index)) continue;
+    members.push_back({name, index});
+    stored.insert(name);
   }
-  // The empty name stands for the only one.
-  if (members.size() > 1)
-    for (Member& member : members)
-      if (member.name.empty()) member.name = kSuffix;
+  for (Member& member : members) {
+    if (!member.name.ends_with(kSuffix)) continue;
+    const std::size_t length = member.name.size() - kSuffix.size();
+    const bool is_taken = stored.contains(std::string_view(member.name).substr(0, length));
+    if (!is_taken && (length > 0 || members.size() == 1)) member.name.resize(length);
+  }
   return members;
 }
 
@@ -113,7 +120,7 @@ std::vector<std::string> names_of(const std::vector<Member>& members) {
 
 const Member& find_member(const std::vector<Member>& members, const std::string& path,
                           const std::string& member_name) {
-  if (members.empty()) throw input_error(path, "the archive holds no .npy member");
+  if (members.empty()) throw input_error(path, "the archive holds no array");
   if (member_name.empty()) {
     if (members.size() == 1) return members[0];
     throw input_error(path, fmt::format("holds {} arrays, and none is named", members.size()))

@@ -91,6 +91,7 @@ struct Wanted {
 struct KnownShape {
   Shape lengths{0, 0, 0};
   Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
+  bool heads_are_rows = false;
 };
 
 // A kind of mask in the language.
@@ -551,6 +552,7 @@ const StoredMaskInfo& info_of(const Node& node, const OpenArray& open) {
 
 void find_shape_of_info(const Node& node, const OpenArray& open, KnownShape& known) {
   const MaskShape shape = info_of(node, open).shape();
+  known.heads_are_rows = known.heads_are_rows || shape.heads_are_rows;
   agree(known, {shape.heads, shape.q_length, shape.kv_length}, *node.argument("info"));
 }
 
@@ -672,7 +674,7 @@ MaskShape MaskExpression::shape(const OpenArray& open) const {
   find_shape(*root_, open, known);
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
   const Shape& lengths = at_most ? known.of_blocks : known.lengths;
-  return {known.lengths[0], lengths[1], lengths[2], at_most};
+  return {known.lengths[0], lengths[1], lengths[2], at_most, known.heads_are_rows};
 }
 
 std::string MaskExpression::text(References references) const {

@@ -56,10 +56,9 @@ void require_lengths(const HeadMasks& part, MaskSet::Lengths is, MaskSet::Length
   throw std::move(error);
 }
 
-// Only the arrays of a MaskInfo have heads and no lengths: as many heads as rows, where they do not say it.
 const char* hint_of_heads(const HeadMasks& part, const char* otherwise) {
-  return part.q_length > 0 ? otherwise
-                           : "shape=HxQxK in from() or visited() says for how many heads its arrays are";
+  return part.heads_are_rows ? "shape=HxQxK in from() or visited() says for how many heads its arrays are"
+                             : otherwise;
 }
 
 // Axes of heads, queries and keys alone, none of which is empty.
@@ -119,6 +118,7 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
                  at_most.kv > 0 ? std::min(at_most.kv, claim.kv) : claim.kv};
     }
     if (claim.heads <= 1) continue;
+    part.heads_are_rows = part.heads_are_rows || shape.heads_are_rows;
     if (!part.is_list)
       part.heads = claim.heads;
     else if (claim.heads != part.heads)

@@ -156,7 +156,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
   if (const auto shape = agreed(group, "shape", found.shape, given.shape))
     s.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
   else
-    s.shape = {s.grid()[0], 0, 0};
+    s.shape = {s.grid()[0], 0, 0, false, true};
 
   if (s.partial_mask_blocks) {
     const Shape& shape = s.partial_mask_blocks->shape();
