@@ -47,8 +47,8 @@ struct Compared {
   const CheckedArguments& setup;
   const Rows& rows;
   ArrayView array;  // as (B, heads, positions, elements), or lse as it is
-  Bounds::Rounding rounding{};
   std::optional<DType> rounded_first{};
+  Bounds::Rounding rounding = Bounds::rounding(array.dtype, rounded_first);
   verify::ErrorStats<Position> stats{array.dtype, rounded_first};
 
   void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
@@ -126,7 +126,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
   });
-  Compared outs{"out", setup, queries, in_one_form(out, setup.layout), Bounds::rounding(out.dtype)};
+  Compared outs{"out", setup, queries, in_one_form(out, setup.layout)};
   outs.rounding.relative += bounds.relative_of_out();
   Compared lses{"lse", setup, queries, lse};
   for (std::size_t n = 0; n < chosen.size(); ++n) {
@@ -191,12 +191,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     bound.dv_most = std::max(bound.dv_most, most_finite(key_rows[n].dv));
   }
   const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
-    return Compared{name,
-                    setup,
-                    rows,
-                    in_one_form(array, setup.layout),
-                    Bounds::rounding(array.dtype, rounded_first),
-                    rounded_first};
+    return Compared{name, setup, rows, in_one_form(array, setup.layout), rounded_first};
   };
   Compared dqs = compared("dq", dq, queries), dks = compared("dk", dk, keys), dvs = compared("dv", dv, keys);
   std::int64_t order = 0;
