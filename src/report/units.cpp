@@ -198,7 +198,7 @@ std::string_view key_ending(Unit unit) {
 }  // namespace ejk::report
 
 ejk::ReportValue ejk::whole_number(double count) {
-  return count < 0x1p53 ? ReportValue(static_cast<std::int64_t>(count)) : ReportValue(count);
+  return std::abs(count) < 0x1p53 ? ReportValue(static_cast<std::int64_t>(count)) : ReportValue(count);
 }
 
 ejk::ReportValue ejk::ratio(double part, double whole) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -39,6 +40,16 @@ TEST_CASE("fields that follow each other are aligned, with units in words") {
         "empty           25 %\n"
         "dynamic         yes\n"
         "nothing         -\n");
+}
+
+TEST_CASE("a count beyond what a double tells apart stays a double, below zero as above") {
+  for (const double whole : {0x1p53, 0x1p63, 0x1p64, 0x1p1000}) {
+    CHECK(std::get<double>(whole_number(whole)) == whole);
+    CHECK(std::get<double>(whole_number(-whole)) == -whole);
+  }
+  CHECK(std::get<std::int64_t>(whole_number(0x1p53 - 1)) == (std::int64_t{1} << 53) - 1);
+  CHECK(std::get<std::int64_t>(whole_number(1 - 0x1p53)) == 1 - (std::int64_t{1} << 53));
+  CHECK(std::get<std::int64_t>(whole_number(-3)) == -3);
 }
 
 TEST_CASE("sections are titled and indented, with an empty line between them") {
