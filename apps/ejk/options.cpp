@@ -247,7 +247,7 @@ void declare_shared(OptionSet& set, const Command& command) {
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
   shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
                   "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
-                  "terminal."));
+                  "terminal, unless TERM is dumb."));
   shared(add_word(set, "--color", into.color, read_when, "WHEN",
                   "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
   shared(

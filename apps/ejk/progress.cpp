@@ -1,13 +1,14 @@
 // The bar is drawn again at most ten times a second; the signal handler only writes the bytes that clear it.
 #include "progress.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <string>
+
+#include "progress_line.hpp"
+#include "window.hpp"
 
 namespace ejk::app {
 
@@ -15,22 +16,14 @@ namespace {
 
 constexpr double kFirstAfter = 2;  // seconds
 constexpr double kEvery = 0.1;
-constexpr int kBarWidth = 30, kBesideBar = 22;  // " 100 %, 59:59 min left" and brackets
 constexpr char kClear[] = "\r\x1b[K";
 
 std::atomic<bool> on_screen{false};
 
-std::string time_left(double seconds) {
-  const auto s = static_cast<std::int64_t>(std::ceil(seconds));
-  return s < 60     ? fmt::format("{} s", s)
-         : s < 3600 ? fmt::format("{}:{:02} min", s / 60, s % 60)
-                    : fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
-}
-
 }  // namespace
 
 ProgressBar::ProgressBar(When when)
-    : enabled_(when == When::always || (when == When::automatic && is_terminal(stderr))),
+    : enabled_(when == When::always || (when == When::automatic && takes_control(stderr))),
       at_once_(when == When::always) {}
 
 void ProgressBar::operator()(std::int64_t done, std::int64_t all) {
@@ -44,13 +37,7 @@ void ProgressBar::operator()(std::int64_t done, std::int64_t all) {
   on_screen = true;
 
   const double share = std::clamp(static_cast<double>(done) / static_cast<double>(all), 0.0, 1.0);
-  // A line that wraps could not be cleared again.
-  const int width = std::clamp(text_style(stderr, When::never).width - 1 - kBesideBar, 5, kBarWidth);
-  const int filled = static_cast<int>(share * width);
-  const std::string left =
-      share > 0 ? fmt::format(", {} left", time_left(elapsed * (1 - share) / share)) : "";
-  const std::string line = fmt::format("{}[{:#<{}}{:{}}] {:3.0f} %{}", kClear, "", filled, "", width - filled,
-                                       std::floor(100 * share), left);
+  const std::string line = kClear + progress_line(share, elapsed, window_width(stderr));
   (void)!write(STDERR_FILENO, line.data(), line.size());
 }
 

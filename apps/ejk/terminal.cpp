@@ -1,4 +1,4 @@
-// What is asked of the system once for each stream: is it a terminal, how wide, does it show colour and UTF-8.
+// What is asked of the system once for each stream: is it a terminal, does it show colour and UTF-8.
 #include "terminal.hpp"
 
 #include <fcntl.h>
@@ -11,35 +11,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 
 #include "ejk/error.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "window.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-std::string_view environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-int window_width(std::FILE* stream) {
-  constexpr std::int64_t least = 40, most = 240;
-  winsize size{};
-  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    return static_cast<int>(std::clamp<std::int64_t>(size.ws_col, least, most));
-  if (const auto columns = parse_integer(environment("COLUMNS")); columns && *columns > 0)
-    return static_cast<int>(std::clamp(*columns, least, most));
-  return 80;
-}
-
 // Letters when the locale or the terminal says that there is nothing else.
 bool shows_unicode() {
-  if (environment("TERM") == "dumb") return false;
+  if (is_dumb()) return false;
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string_view locale = environment(name);
     if (locale.empty()) continue;
@@ -56,11 +40,12 @@ bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
 bool wants_color(std::FILE* stream, When when) {
   if (when != When::automatic) return when == When::always;
-  return is_terminal(stream) && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+  return takes_control(stream) && environment("NO_COLOR").empty();
 }
 
 TextStyle text_style(std::FILE* stream, When color) {
-  return {window_width(stream), wants_color(stream, color), shows_unicode()};
+  constexpr int least = 40;  // what a report needs
+  return {std::max(window_width(stream), least), wants_color(stream, color), shows_unicode()};
 }
 
 void end_if_unread(std::FILE* stream) {
