@@ -108,10 +108,11 @@ class Drawing {
 
   std::string draw() {
     const double gap = style_.profiles ? kProfile + 8 : 0;
-    // Room for the title and the legend, whatever the plot has.
+    // Room for the title, the last tick's label and the legend, whatever the plot has.
     const std::string title = core::printable(picture_.title, 90);
-    const double all_width =
-        std::max({kLeft + width_ + gap + kRight, kLeft + text_width(title) + kRight, 420.0});
+    const std::string last = fmt::format("{}", elements_along(picture_.column_axis, picture_.columns));
+    const double beside = std::max(gap + kRight, text_width(last) / 2);
+    const double all_width = std::max({kLeft + width_ + beside, kLeft + text_width(title) + kRight, 420.0});
     const std::vector<Swatch> swatches = legend(all_width);
     const double all_height = kTop + height_ + gap + kBelow + kLegendLine * swatches.back().line;
     put(R"(<svg xmlns="http://www.w3.org/2000/svg" class="blocks" viewBox="0 0 {} {}" width="{}" )"

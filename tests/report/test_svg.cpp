@@ -69,6 +69,18 @@ TEST_CASE("axes count elements, the legend blocks") {
     CHECK_MESSAGE(svg.find(text) != std::string::npos, text);
 }
 
+TEST_CASE("a long label of the last column's tick lies within the picture") {
+  BlockPicture picture = picture_of(1, 1, {2});
+  picture.row_axis = {"queries", 1'000'000'000, 1'000'000'000};
+  picture.column_axis = {"keys", 1 << 30, 1 << 30};
+  const std::string svg = to_svg(picture, "");
+  std::smatch label, width;
+  REQUIRE(std::regex_search(svg, label,
+                            std::regex(R"re(x="([0-9.]+)" y="[0-9.]+" text-anchor="middle">1073741824<)re")));
+  REQUIRE(std::regex_search(svg, width, std::regex(R"re(width="([0-9.]+)")re")));
+  CHECK(std::stod(label[1]) + 7 * 10 / 2.0 <= std::stod(width[1]));
+}
+
 TEST_CASE("more than a million shapes are refused") {
   std::vector<std::uint8_t> states(2048 * 2048);
   for (std::size_t n = 0; n < states.size(); ++n) states[n] = (n + n / 2048) % 2 == 0 ? 0 : 2;
