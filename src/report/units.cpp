@@ -71,8 +71,13 @@ std::string plain(double value) {
   return text.ends_with('0') ? text.substr(0, text.size() - 1) : text;
 }
 
+// In so many significant digits; NaN has a sign that says nothing.
+std::string real(double value, int digits = 3) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.{}g}", value, digits);
+}
+
 std::string measure(double value, Unit unit) {
-  if (!std::isfinite(value)) return fmt::format("{}", value);
+  if (!std::isfinite(value)) return real(value);
   switch (unit) {
     case Unit::bytes:
       return bytes(value);
@@ -105,7 +110,7 @@ std::string number(const ReportValue& value, Unit unit) {
     return is_measure(unit) ? measure(static_cast<double>(*large), unit)
                             : core::format_count(static_cast<std::int64_t>(*large / 1000)) +
                                   fmt::format(",{:03}", *large % 1000);
-  if (const auto* real = std::get_if<double>(&value)) return measure(*real, unit);
+  if (const auto* floating = std::get_if<double>(&value)) return measure(*floating, unit);
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
   if (const auto* text = std::get_if<std::string>(&value)) return core::printable(*text);
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
@@ -125,8 +130,7 @@ int digits_apart(const std::vector<double>& numbers) {
   constexpr int kMost = std::numeric_limits<double>::max_digits10;
   int digits = 3;
   const auto are_alike = [&](double a, double b) {
-    return a != b && !(std::isnan(a) && std::isnan(b)) &&
-           fmt::format("{:.{}g}", a, digits) == fmt::format("{:.{}g}", b, digits);
+    return a != b && !(std::isnan(a) && std::isnan(b)) && real(a, digits) == real(b, digits);
   };
   for (std::size_t i = 1; i < numbers.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
@@ -136,15 +140,15 @@ int digits_apart(const std::vector<double>& numbers) {
 
 // An element of an array, of floats in so many significant digits.
 std::string element(const ReportValue& value, int digits) {
-  const auto* real = std::get_if<double>(&value);
-  return real == nullptr ? number(value, Unit::value) : fmt::format("{:.{}g}", *real, digits);
+  const auto* floating = std::get_if<double>(&value);
+  return floating == nullptr ? number(value, Unit::value) : real(*floating, digits);
 }
 
 }  // namespace
 
 std::string percent(double share) {
   const double p = 100 * share;
-  if (!std::isfinite(p)) return fmt::format("{}", p);
+  if (!std::isfinite(p)) return real(p);
   if (p == std::round(p) && std::abs(p) <= 100) return fmt::format("{:.0f} %", p);
   // Enough digits that the distance to 0 % or 100 % shows.
   const double distance = std::min(std::abs(p), std::abs(100 - p));

@@ -1011,7 +1011,7 @@ std::string Unwritten::text() const {
   if (boxes_.size() > 3) text += fmt::format("; and {} more", boxes_.size() - 3);
   text += boxes_.size() > 1 ? " hold" : " holds";
   return text + (value_ == 0 || value_ != value_
-                     ? fmt::format(" only {:g}: never written", value_)
+                     ? fmt::format(" only {:g}: never written", std::abs(value_))
                      : fmt::format(" only {:.6g}: filled, or never written", value_));
 }
 

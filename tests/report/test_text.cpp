@@ -187,6 +187,16 @@ TEST_CASE("measures get the unit that keeps them short") {
   CHECK(report::with_unit(std::nan(""), Unit::share) == "nan");
 }
 
+TEST_CASE("NaN has no sign") {
+  const double nan = std::copysign(std::nan(""), -1.0);
+  CHECK(report::with_unit(nan, Unit::share) == "nan");
+  CHECK(report::with_unit(nan, Unit::none) == "nan");
+  CHECK(report::with_unit(nan, Unit::seconds) == "nan");
+  Report report;
+  report.add(Table{"t", "", {{"a", "a", Unit::value}, {"b", "b", Unit::value}}, {{nan, 1.0}}});
+  CHECK(to_text(report) == "  a  b\nnan  1\n");
+}
+
 TEST_CASE("a small picture shows every block, two characters wide") {
   Report report;
   report.add(picture(3, 3, {1, 0, 0, 2, 1, 0, 2, 2, 1}));
