@@ -32,8 +32,8 @@ std::optional<std::int64_t> parse_integer(std::string_view text);
 /// large, or too far below 0.
 bool is_whole_number(std::string_view text);
 
-/// Text from a file or the command line for a message: control characters and invalid UTF-8 are written as
-/// \xNN, more than `limit` characters are cut with "...".
+/// Text from a file or the command line for a message: invalid UTF-8, controls, marks of direction and ends of
+/// lines are written as \xNN, more than `limit` characters are cut with "...".
 std::string printable(std::string_view text, std::size_t limit = 200);
 
 }  // namespace ejk

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/utf8.hpp"
+
 namespace ejk {
 
 namespace {
@@ -49,21 +51,11 @@ std::pair<std::string_view, std::string_view> without_dashes(std::string_view a,
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Length of the valid UTF-8 sequence at the front of `s`, 0 when there is none.
-std::size_t utf8_length(std::string_view s) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char c = byte(0);
-  const std::size_t n = c < 0x80                ? 1
-                        : c >= 0xC2 && c < 0xE0 ? 2
-                        : c >= 0xE0 && c < 0xF0 ? 3
-                        : c >= 0xF0 && c < 0xF5 ? 4
-                                                : 0;
-  if (n == 0 || n > s.size()) return 0;
-  for (std::size_t i = 1; i < n; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if ((c == 0xE0 && byte(1) < 0xA0) || (c == 0xED && byte(1) > 0x9F)) return 0;
-  if ((c == 0xF0 && byte(1) < 0x90) || (c == 0xF4 && byte(1) > 0x8F)) return 0;
-  return n;
+// What steers a terminal, ends a line, makes a name read as another one, or is no character, which XML refuses:
+// controls (C1 too, U+0080 to U+009F), U+2028 and U+2029, marks of direction, U+FEFF, U+FFFE and U+FFFF.
+bool is_hidden(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
+         (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF;
 }
 
 }  // namespace
@@ -157,22 +149,7 @@ bool is_whole_number(std::string_view text) {
 }
 
 std::string printable(std::string_view text, std::size_t limit) {
-  std::string out;
-  for (std::size_t i = 0, characters = 0; i < text.size(); ++characters) {
-    if (characters == limit) return out + "...";
-    const auto c = static_cast<unsigned char>(text[i]);
-    const std::size_t n = utf8_length(text.substr(i));
-    // C1 controls (U+0080..U+009F) steer terminals too.
-    const bool c1 = n == 2 && c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-    if (n == 0 || c < 0x20 || c == 0x7F || c1) {
-      for (std::size_t k = 0; k < std::max<std::size_t>(n, 1); ++k)
-        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i + k]));
-    } else {
-      out.append(text, i, n);
-    }
-    i += std::max<std::size_t>(n, 1);
-  }
-  return out;
+  return core::written_out(text, limit, is_hidden);
 }
 
 }  // namespace ejk

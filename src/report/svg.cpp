@@ -292,23 +292,9 @@ class Drawing {
 std::string hex_color(std::uint32_t color) { return fmt::format("#{:06x}", color); }
 
 std::string escaped(std::string_view text, std::size_t limit) {
-  // Marks of direction, which can make a name read as another one, and what XML does not know.
-  static constexpr std::string_view kHidden[] = {"\u200e", "\u200f", "\u202a", "\u202b", "\u202c", "\u202d",
-                                                 "\u202e", "\u2066", "\u2067", "\u2068", "\u2069", "\ufeff"};
-  const std::string clean = core::printable(text, limit);
   std::string out;
-  for (std::size_t i = 0; i < clean.size();) {
-    const std::string_view rest = std::string_view(clean).substr(i);
-    const auto* hidden = std::find_if(std::begin(kHidden), std::end(kHidden),
-                                      [&](std::string_view mark) { return rest.starts_with(mark); });
-    const bool no_character = rest.starts_with("\xef\xbf\xbe") || rest.starts_with("\xef\xbf\xbf");
-    if (hidden != std::end(kHidden) || no_character) {
-      for (std::size_t k = 0; k < 3; ++k)
-        fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(rest[k]));
-      i += 3;
-      continue;
-    }
-    switch (clean[i]) {
+  for (const char c : core::printable(text, limit)) {
+    switch (c) {
       case '&':
         out += "&amp;";
         break;
@@ -325,9 +311,8 @@ std::string escaped(std::string_view text, std::size_t limit) {
         out += "&#39;";
         break;
       default:
-        out += clean[i];
+        out += c;
     }
-    ++i;
   }
   return out;
 }

@@ -2,7 +2,9 @@
 #include "core/text.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -76,10 +78,25 @@ TEST_CASE("counts and sizes are written for people") {
   CHECK(format_count(-1234567) == "-1,234,567");
 }
 
+TEST_CASE("marks of direction and ends of lines are written out") {
+  for (const char32_t c :
+       {0x200E, 0x200F, 0x2028, 0x2029, 0x202A, 0x202E, 0x2066, 0x2069, 0xFEFF, 0xFFFE, 0xFFFF}) {
+    const std::array<int, 3> bytes{0xE0 | static_cast<int>(c >> 12), 0x80 | static_cast<int>(c >> 6 & 0x3F),
+                                   0x80 | static_cast<int>(c & 0x3F)};
+    std::string text, shown;
+    for (const int byte : bytes) text += static_cast<char>(byte), shown += fmt::format("\\x{:02x}", byte);
+    CHECK(printable("a" + text + "b") == "a" + shown + "b");
+  }
+  for (const char* kept : {"\u200d", "\u2010", "\u2027", "\u202f", "\u2065", "\u206a", "\ufefe", "\ufffd"})
+    CHECK(printable(kept) == kept);
+  CHECK(printable("\u202ea", 1) == "\\xe2\\x80\\xae...");
+}
+
 TEST_CASE("control characters and broken UTF-8 cannot reach the terminal") {
   CHECK(printable("a\x1b[31m\n") == "a\\x1b[31m\\x0a");
   CHECK(printable("\xc3\xa9") == "\xc3\xa9");
   CHECK(printable("\xc3") == "\\xc3");
   CHECK(printable("\xc2\x9b") == "\\xc2\\x9b");
+  CHECK(printable("\u0100\u0800\U00010000\u00e4\u4e2d") == "\u0100\u0800\U00010000\u00e4\u4e2d");
   CHECK(printable(std::string(300, 'x')) == std::string(200, 'x') + "...");
 }
