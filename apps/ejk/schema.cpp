@@ -838,7 +838,7 @@ constexpr std::pair<std::string_view, std::string_view> kUnits[] = {
 
 std::span<const KeyType> key_types() {
   static constexpr KeyType types[] = {
-      {"string", "text"},
+      {"string", "text; a byte of a name that is not of UTF-8 is written as \\xNN"},
       {"boolean", "true or false"},
       {"integer", "a whole number; from 2^53 on perhaps with an exponent"},
       {"number", "a number, not rounded; NaN and infinities are null"},

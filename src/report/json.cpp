@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/utf8.hpp"
 #include "ejk/report.hpp"
 #include "report/picture.hpp"
 #include "report/units.hpp"
@@ -90,6 +91,13 @@ Json object_of(const Report& report) {
   return object;
 }
 
+// Bytes of foreign text that are not of UTF-8 are written out, as in texts.
+void make_utf8(Json& value) {
+  if (auto* text = value.get_ptr<std::string*>()) *text = core::as_utf8(*text);
+  if (value.is_structured())
+    for (Json& part : value) make_utf8(part);
+}
+
 }  // namespace
 
 std::string to_json(const Report& report, const ReportEnvelope& envelope) {
@@ -102,6 +110,7 @@ std::string to_json(const Report& report, const ReportEnvelope& envelope) {
   all["inputs"] = std::move(inputs);
   all["result"] = object_of(report);
   all["warnings"] = report.warnings;
+  make_utf8(all);
   return all.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
