@@ -270,8 +270,9 @@ std::string upper(std::string text) {
 }
 
 std::string page_head(const std::string& name, std::string_view summary) {
-  return fmt::format(".TH {} 1 \"\" \"ejk {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n", roff(upper(name)),
-                     version(), roff(name), roff(summary));
+  // Names of options are not hyphenated, nor lines drawn out that end before a long one.
+  return fmt::format(".TH {} 1 \"\" \"ejk {}\" \"User Commands\"\n.ad l\n.nh\n.SH NAME\n{} \\- {}\n",
+                     roff(upper(name)), version(), roff(name), roff(summary));
 }
 
 std::string paragraph(std::string_view text) { return ".PP\n" + roff(text) + "\n"; }

@@ -236,6 +236,11 @@ TEST_CASE("manual pages are read without a complaint, and say what the help says
     if (!groff) continue;
     CHECK(shell(page + " | groff -man -Tutf8 -ww -z").text.empty());
     const std::string text = shell(page + " | groff -man -Tascii -P-cbou").text;
+    // No word is hyphenated, however narrow the lines are.
+    const std::string words =
+        " | groff -man -Tascii -P-cbou -rLL={}n 2>/dev/null | sed '1d;$d' | tr -s ' \n' '\n\n'";
+    const std::string wide = shell(page + fmt::format(fmt::runtime(words), 300)).text;
+    CHECK(shell(page + fmt::format(fmt::runtime(words), 60)).text == wide);
     CHECK(text.find("EXIT STATUS") != std::string::npos);
     if (!name.empty()) {
       CHECK(text.find("EXAMPLE") != std::string::npos);
