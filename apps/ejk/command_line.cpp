@@ -197,7 +197,7 @@ int run_command(const Command& command, std::vector<std::string> words, Voice& v
   std::string typed = command_line(command, words);
   // A request for help is answered, whatever else is wrong.
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
-    if (*word == "-h") return print(command_help(command, parser.app, HelpLength::screen)), kExitDone;
+    if (*word == "-h") return print(command_help(command, parser.app, HelpLength::brief)), kExitDone;
     if (*word == "--help") return print(command_help(command, parser.app, HelpLength::all)), kExitDone;
     check_value(parser.app, *word);
     *word = protect(*word);

@@ -71,7 +71,7 @@ CommandWords words_of(const Command& command) {
     if (words.takes_value) words.values = choices_of(*option);
     all.options.push_back(std::move(words));
   }
-  all.options.push_back({{"-h", "--help"}, "help on a screen, or all of it", {}, false});
+  all.options.push_back({{"-h", "--help"}, "help in short, or all of it", {}, false});
   return all;
 }
 

@@ -110,14 +110,18 @@ std::string program_help() {
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   out += fmt::format("\nTopics: 'ejk help {}'\n", fmt::join(topics(), "|"));
   out +=
-      "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same on one\n"
-      "screen, 'ejk --version --verbose' what this program was built with,\n"
+      "\n'ejk help COMMAND' says all about a command, 'ejk COMMAND -h' the same in\n"
+      "short, 'ejk --version --verbose' what this program was built with,\n"
       "'ejk help --completion bash' (zsh, fish) a script for that shell, and\n"
       "'ejk help --man [COMMAND]' a manual page.\n";
   return out;
 }
 
 namespace {
+
+std::string title(const Command& command) {
+  return wrapped(fmt::format("ejk {}: {}", command.name, command.summary), 0, 2);
+}
 
 // A name, and a text in a column of its own.
 std::string entry(const std::string& name, std::string_view text) {
@@ -135,7 +139,7 @@ std::string entries(const CLI::App& app, const std::string& group, HelpLength le
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group() != group) continue;
     std::string_view text = option->get_description();
-    if (length == HelpLength::screen) text = text.substr(0, text.find('\n'));
+    if (length == HelpLength::brief) text = text.substr(0, text.find('\n'));
     out += entry(option_name(*option), text);
   }
   return out;
@@ -203,7 +207,7 @@ std::string command_help(const Command& command, const CLI::App& app, HelpLength
   const bool all = length == HelpLength::all;
   std::string out;
   if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
-  out += fmt::format("ejk {}: {}\n\n", command.name, command.summary);
+  out += title(command) + "\n\n";
   out += "Usage: " + usage_of(command, app) + "\n";
   for (const std::string& group : groups_of(app))
     if (group != kSharedGroup) out += fmt::format("\n{}\n", group) + entries(app, group, length);
@@ -231,8 +235,8 @@ std::optional<WrittenArrays> written_by(const Command& command) {
 }
 
 std::string actions_help(const Command& command) {
-  std::string out = fmt::format("Example:\n  {}\n\nejk {}: {}\n\nUsage: ejk {} ACTION [options]\n\nActions\n",
-                                command.example, command.name, command.summary, command.name);
+  std::string out = fmt::format("Example:\n  {}\n\n{}\n\nUsage: ejk {} ACTION [options]\n\nActions\n",
+                                command.example, title(command), command.name);
   for (const Command& action : command.actions)
     out += entry(action.name.substr(command.name.size() + 1), action.summary);
   if (const auto written = written_by(command)) out += "\nArrays written\n" + described(*written);

@@ -20,9 +20,9 @@ namespace ejk::app {
 /// All commands under their headings.
 std::string program_help();
 
-enum class HelpLength { screen, all };
+enum class HelpLength { brief, all };
 
-/// One command: on a screen, or with an example first, every word of its own, and the arrays that it writes.
+/// One command: in short, or with an example first, every word of its own, and the arrays that it writes.
 std::string command_help(const Command& command, const CLI::App& app, HelpLength length);
 
 /// A command of several actions: which there are.

@@ -237,8 +237,9 @@ void declare_shared(OptionSet& set, const Command& command) {
     shared(
         add_word(set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
                  "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; past 4096 a side one "
-                 "for several, drawn as mixed where these differ. Of several masks each has a file: "
-                 "FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is replaced."));
+                 "for several, drawn as mixed where these differ. Of several masks each has a file, at "
+                 "most 16: FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is "
+                 "replaced."));
   shared(add_flag(
       set, "--sync", into.sync,
       "wait until what is written is on the disk\nSuccess is said when the files of -o, --html and "

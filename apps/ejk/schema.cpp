@@ -194,7 +194,7 @@ constexpr ReportKey kGroupMetadata[] = {
     {"tm", kInteger, kDone, "rows of a tile"},
     {"visit_empty_groups", kBoolean, kDone, "whether empty groups get a step"},
     {"num_tiles", kInteger, kDone, "steps of the kernel"},
-    {"length", kInteger, kDone, "entries of group_ids and m_tile_ids"},
+    {"length", kInteger, kDone, "entries of group_ids, and of m_tile_ids but for M = 0"},
     {"group_offsets", kShape, kDryRun, "the shape of the array"},
     {"group_ids", kShape, kDryRun, "the shape of the array"},
     {"m_tile_ids", kShape, kDryRun, "the shape of the array"},

@@ -317,7 +317,7 @@ for h, i, j in np.argwhere(a["block_mask"]):  # not the empty ones
       {"group-metadata",
        {{"group_offsets", "(groups + 1,) int32", "the first row of each group, and the end of the last"},
         {"group_ids", "(tiles of M + groups - 1,) int32", "the group that each step of the kernel computes"},
-        {"m_tile_ids", "the shape of group_ids", "the tile of --tm rows in which it does"},
+        {"m_tile_ids", "the shape of group_ids; (0,) where M is 0", "the tile of --tm rows in which it does"},
         {"num_tiles", "() int32", "the steps; entries from there on mean nothing"}},
        R"(with h5py.File("groups.h5") as f: a = {name: f[name][()] for name in f}
 for g, t in zip(a["group_ids"][:a["num_tiles"]], a["m_tile_ids"]):

@@ -150,8 +150,8 @@ Run check_mask_info(OptionSet& set) {
   declare_check(
       set, "mask-info", words->flags,
       std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"
-                  "With a mask, what a kernel computes is compared with it, and a finding says which\n"
-                  "index is wrong and what it should be.\n\n") +
+                  "With a mask, what a kernel computes is compared with it, and a finding says\n"
+                  "which index is wrong and what it should be.\n\n") +
           kMaskHelp);
   return [words](Job& job) {
     try {
