@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "ejk/report.hpp"
 #include "report/picture.hpp"
 #include "report/units.hpp"
@@ -31,11 +33,42 @@ constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 
-// Columns that a text takes: one a character (no wide characters are written here).
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+// Columns that a character takes: two where it is wide, as those of East Asia are, none where it joins the one
+// before. These are the main ranges of Unicode.
+std::size_t columns_of(char32_t c) {
+  struct Range {
+    char32_t first, last;
+  };
+  static constexpr Range kWide[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},  {0x3041, 0xA4CF},
+                                    {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},  {0xFE30, 0xFE6F},
+                                    {0xFF00, 0xFF60},   {0xFFE0, 0xFFE6},  {0x1F300, 0x1F64F},
+                                    {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
+  static constexpr Range kJoined[] = {{0x0300, 0x036F}, {0x200B, 0x200D}, {0xFE00, 0xFE0F}};
+  const auto holds = [c](const Range& range) { return range.first <= c && c <= range.last; };
+  if (std::any_of(std::begin(kJoined), std::end(kJoined), holds)) return 0;
+  return std::any_of(std::begin(kWide), std::end(kWide), holds) ? 2 : 1;
 }
+
+struct Extent {
+  std::size_t bytes = 0, columns = 0;
+};
+
+// Of the longest beginning of a text that takes at most so many columns.
+Extent extent_of(std::string_view text, std::size_t most_columns = std::string_view::npos) {
+  Extent extent;
+  while (extent.bytes < text.size()) {
+    constexpr std::size_t longest = 4;  // bytes of a character
+    const std::string_view character = text.substr(extent.bytes, longest);
+    std::size_t bytes = 1;
+    while (bytes < character.size() && (character[bytes] & 0xC0) == 0x80) ++bytes;
+    const std::size_t columns = columns_of(core::code_point(character.substr(0, bytes)));
+    if (extent.columns + columns > most_columns) break;
+    extent.bytes += bytes, extent.columns += columns;
+  }
+  return extent;
+}
+
+std::size_t width_of(std::string_view text) { return extent_of(text).columns; }
 
 std::string left(std::string text, std::size_t width) {
   const std::size_t used = width_of(text);
@@ -47,15 +80,10 @@ std::string right(const std::string& text, std::size_t width) {
   return used < width ? std::string(width - used, ' ') + text : text;
 }
 
-// The first `width` columns, the last of them three dots when something is cut.
+// At most the first `width` columns, the last of them three dots when something is cut.
 std::string cut(const std::string& text, std::size_t width) {
   if (width_of(text) <= width || width < 4) return text;
-  std::string out;
-  for (std::size_t i = 0, columns = 0; i < text.size(); ++i) {
-    if ((text[i] & 0xC0) != 0x80 && columns++ == width - 3) break;
-    out += text[i];
-  }
-  return out + "...";
+  return text.substr(0, extent_of(text, width - 3).bytes) + "...";
 }
 
 std::vector<std::string> words_of(std::string_view text) {

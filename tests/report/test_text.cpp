@@ -252,6 +252,33 @@ TEST_CASE("foreign text cannot steer the terminal") {
   CHECK(to_text(report) == "name  a\\x1b[31m\n");
 }
 
+TEST_CASE("wide characters take two columns, and marks that join another one none") {
+  Report report;
+  report.add(Table{"t", "", {{"file", "file"}, {"n", "n", Unit::count}}, {}});
+  auto& table = std::get<Table>(report.items.front());
+  for (const char* name :
+       {"模型.npy", "\u1112\uac00\uff21.npy", "e\u0301\u200d\ufe0f.npy", "\U0001f600.npy", "ab.npy"})
+    table.rows.push_back({std::string(name), std::int64_t{1}});
+  CHECK(to_text(report) ==
+        "file        n\n"
+        "模型.npy    1\n"
+        "\u1112\uac00\uff21.npy  1\n"
+        "e\u0301\u200d\ufe0f.npy       1\n"
+        "\U0001f600.npy      1\n"
+        "ab.npy      1\n");
+}
+
+TEST_CASE("a name of wide characters is cut to its column") {
+  Report report;
+  std::string name;
+  for (int i = 0; i < 40; ++i) name += "模";
+  report.add(Table{"t", "", {{"file", "file"}, {"n", "n", Unit::count}}, {{name, std::int64_t{1}}}});
+  std::string shown;
+  for (int i = 0; i < 17; ++i) shown += "模";
+  // 40 columns: 37 of the name, of which 34 and three dots, two spaces, the number.
+  CHECK(to_text(report, {40, false, true}).find("\n" + shown + "...  1\n") != std::string::npos);
+}
+
 TEST_CASE("remarks are wrapped") {
   Report report;
   report.add(Remark{"one two three four five six seven eight nine ten"});
