@@ -28,8 +28,9 @@ Table table_of_differences(const char* name, bool with_allowed) {
   Table table{
       "differences", "largest differences from float64", {{name, ""}, {"difference", "difference"}}, {}};
   if (with_allowed) table.columns.push_back({"allowed", "allowed"});
-  table.columns.insert(table.columns.end(),
-                       {{"index", "index"}, {"value", "result"}, {"reference", "float64"}});
+  table.columns.insert(
+      table.columns.end(),
+      {{"index", "index"}, {"value", "result", Unit::value}, {"reference", "float64", Unit::value}});
   return table;
 }
 

@@ -37,6 +37,16 @@ TEST_CASE("a check's report and table have the same keys whatever was checked") 
   CHECK(std::holds_alternative<std::monostate>(verify::share_of(0, 0)));
 }
 
+TEST_CASE("the largest differences show a result and its reference in digits that tell them apart") {
+  Table table = verify::table_of_differences("kind", false);
+  table.rows.push_back(
+      {std::string("absolute"), 4.8e-7, std::vector<std::int64_t>{56, 0}, -6.9123457, -6.9123453});
+  Report report;
+  report.add(std::move(table));
+  const std::string text = to_text(report);
+  CHECK(text.find("-6.912346  -6.912345\n") != std::string::npos);
+}
+
 TEST_CASE("explanations are a table, in the order in which they were found") {
   Report report;
   report.add(table_of({{"factor", "0.5 times", 0.75}, {"unwritten", "tile 3", 0.25}}));
