@@ -27,7 +27,7 @@ struct OptionWords {
 };
 
 struct CommandWords {
-  std::string name;
+  std::string name;  // of an action generate/masks
   std::string summary;
   std::vector<std::string> first_words;  // that the first argument may be; none where it is a file
   std::vector<OptionWords> options;
@@ -35,7 +35,7 @@ struct CommandWords {
 
 CommandWords words_of(const Command& command);
 
-// Completion offers the options of all actions after the first word.
+// What completion offers until it knows which action is meant: the options of all.
 CommandWords words_of_actions(const Command& command) {
   CommandWords all{command.name, command.summary, {}, {}};
   for (const Command& action : command.actions) {
@@ -75,10 +75,21 @@ CommandWords words_of(const Command& command) {
   return all;
 }
 
-// All that may follow "ejk", `help` first.
+// Whether it is of an action, and so stands behind all commands.
+bool is_action(const CommandWords& words) { return words.name.find('/') != std::string::npos; }
+
+// The word of a line that its first argument is.
+int place_of_first(const CommandWords& words) { return is_action(words) ? 3 : 2; }
+
+// All that may follow "ejk", `help` first, then what may follow the actions of commands.
 std::vector<CommandWords> all_words() {
   std::vector<CommandWords> all{{"help", "all about a command or a topic", {"help"}, {}}};
   for (const Command& command : commands()) all.push_back(words_of(command));
+  for (const Command& command : commands())
+    for (const Command& action : command.actions) {
+      all.push_back(words_of(action));
+      std::replace(all.back().name.begin(), all.back().name.end(), ' ', '/');
+    }
   CommandWords& help = all.front();
   for (const Command& command : commands()) help.first_words.push_back(command.name);
   help.options = {{{"--completion"}, "a completion script", shells(), true},
@@ -87,14 +98,23 @@ std::vector<CommandWords> all_words() {
   return all;
 }
 
+std::vector<std::string> action_names(const std::vector<CommandWords>& all) {
+  std::vector<std::string> names;
+  for (const CommandWords& words : all)
+    if (is_action(words)) names.push_back(words.name);
+  return names;
+}
+
 // --- bash
 
 std::string bash_script() {
   std::string names, options, values, firsts;
-  for (const CommandWords& command : all_words()) {
-    names += (names.empty() ? "" : " ") + command.name;
+  const std::vector<CommandWords> all = all_words();
+  for (const CommandWords& command : all) {
+    if (!is_action(command)) names += (names.empty() ? "" : " ") + command.name;
     if (!command.first_words.empty())
-      firsts += fmt::format("    2:{}) words='{}' ;;\n", command.name, fmt::join(command.first_words, " "));
+      firsts += fmt::format("    {}:{}) words='{}' ;;\n", place_of_first(command), command.name,
+                            fmt::join(command.first_words, " "));
     std::string option_names;
     for (const OptionWords& option : command.options)
       for (const std::string& name : option.names) {
@@ -121,6 +141,11 @@ _ejk() {{
     COMPREPLY=($(compgen -W "$words" -- "$current"))
     return
   fi
+  if [ "$COMP_CWORD" -gt 2 ]; then
+    case $command/${{COMP_WORDS[2]}} in
+      {4}) command=$command/${{COMP_WORDS[2]}} ;;
+    esac
+  fi
   case $command:$before in
 {2}  esac
   if [ -z "$words" ] && [ "${{current#-}}" = "$current" ]; then
@@ -136,7 +161,7 @@ _ejk() {{
 }}
 complete -o default -F _ejk ejk
 )",
-                     names, options, values, firsts);
+                     names, options, values, firsts, fmt::join(action_names(all), "|"));
 }
 
 // --- zsh
@@ -148,11 +173,12 @@ std::string described(std::string_view word, std::string_view summary) {
 
 std::string zsh_script() {
   std::string names, options, values, firsts;
-  for (const CommandWords& command : all_words()) {
-    names += "      " + described(command.name, command.summary) + "\n";
-    if (!command.first_words.empty())
-      firsts +=
-          fmt::format("      3:{}) words_of=({}) ;;\n", command.name, fmt::join(command.first_words, " "));
+  const std::vector<CommandWords> all = all_words();
+  for (const CommandWords& command : all) {
+    if (!is_action(command)) names += "      " + described(command.name, command.summary) + "\n";
+    if (!command.first_words.empty())  // zsh counts from 1
+      firsts += fmt::format("      {}:{}) words_of=({}) ;;\n", place_of_first(command) + 1, command.name,
+                            fmt::join(command.first_words, " "));
     options += fmt::format("    {})\n      words_of=(\n", command.name);
     for (const OptionWords& option : command.options)
       for (const std::string& name : option.names) {
@@ -177,15 +203,20 @@ _ejk() {{
     _describe 'command' words_of
     return
   fi
-  local before=$words[CURRENT-1]
+  local before=$words[CURRENT-1] command=$words[2]
+  if (( CURRENT > 3 )); then
+    case $command/$words[3] in
+      {4}) command=$command/$words[3] ;;
+    esac
+  fi
   if [[ $words[CURRENT] == --*=* ]]; then
     before=${{words[CURRENT]%%=*}}
     compset -P '*='
   fi
-  case $words[2]:$before in
+  case $command:$before in
 {2}  esac
   if [[ $#words_of == 0 && $words[CURRENT] != -* ]]; then
-    case $CURRENT:$words[2] in
+    case $CURRENT:$command in
 {3}    esac
   fi
   if (( $#words_of )); then
@@ -196,7 +227,7 @@ _ejk() {{
     _files
     return
   fi
-  case $words[2] in
+  case $command in
 {1}  esac
   _describe -o 'option' words_of
 }}
@@ -206,31 +237,39 @@ else
   compdef _ejk ejk
 fi
 )",
-                     names, options, values, firsts);
+                     names, options, values, firsts, fmt::join(action_names(all), "|"));
 }
 
 // --- fish
 
 std::string fish_script() {
-  // A word that is a command's name may also be a file's: only the first one counts.
-  std::string out =
+  const std::vector<CommandWords> all = all_words();
+  // A word that is a command's name may also be a file's: only the first one counts, and then its action.
+  std::string out = fmt::format(
       "# fish completion for ejk; made by: ejk help --completion fish\n"
       "function __ejk_is\n"
       "  set -l words (commandline -opc)\n"
-      "  test (count $words) -gt 1; and test $words[2] = $argv[1]\n"
-      "end\n"
+      "  test (count $words) -gt 1; or return\n"
+      "  set -l command $words[2]\n"
+      "  if test (count $words) -gt 2; and contains -- $command/$words[3] {}\n"
+      "    set command $command/$words[3]\n"
+      "  end\n"
+      "  test $command = $argv[1]\n"
+      "end\n",
+      fmt::join(action_names(all), " "));
+  out +=
       "complete -c ejk -n __fish_use_subcommand -l help -d 'the commands'\n"
       "complete -c ejk -n __fish_use_subcommand -l version -d 'of this program'\n";
-  const std::vector<CommandWords> all = all_words();
   for (const CommandWords& command : all)
-    out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", command.name,
-                       single_quoted(command.summary));
+    if (!is_action(command))
+      out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", command.name,
+                         single_quoted(command.summary));
   for (const CommandWords& command : all) {
     if (!command.first_words.empty())
       out += fmt::format(
-          "complete -c ejk -n '__ejk_is {}; and test (count (commandline -opc)) -eq 2' "
+          "complete -c ejk -n '__ejk_is {}; and test (count (commandline -opc)) -eq {}' "
           "-f -a '{}'\n",
-          command.name, fmt::join(command.first_words, " "));
+          command.name, place_of_first(command), fmt::join(command.first_words, " "));
     for (const OptionWords& option : command.options) {
       out += fmt::format("complete -c ejk -n '__ejk_is {}'", command.name);
       for (const std::string& name : option.names)

@@ -91,6 +91,12 @@ TEST_CASE("bash completes commands, options and their words") {
   CHECK(offered(script, {"ejk", "params", "--scale", "="}) == "\n");
   CHECK(offered(script, {"ejk", "params", "to-dict", ""}) == "\n");
   CHECK(offered(script, {"ejk", "params", "--ki"}) == "--kind\n");
+  // Of a known action only its own options and their words.
+  CHECK(offered(script, {"ejk", "generate", "--tok"}) == "--tokens\n");
+  CHECK(offered(script, {"ejk", "generate", "group-sizes", "--tok"}) == "--tokens\n");
+  CHECK(offered(script, {"ejk", "generate", "lens", "--gro"}) == "\n");
+  CHECK(offered(script, {"ejk", "generate", "lens", "--dtype", ""}) == "\n");
+  CHECK(offered(script, {"ejk", "generate", "attention-inputs", "--field", "k"}) == "key\n");
   // Files are bash's own business.
   CHECK(offered(script, {"ejk", "hash", "a"}) == "\n");
   CHECK(offered(script, {"ejk", "nothing", "--a"}) == "\n");
@@ -194,6 +200,10 @@ TEST_CASE("zsh completes commands, options and their words") {
   CHECK(described("ejk hash --convention e") == "document\nejkernel\n");
   CHECK(described("ejk hash --convention=e") == "document\nejkernel\n");
   CHECK(described("ejk params w") == "to-dict\nmerge\nbackward\nwarps\nstages\n");
+  CHECK(described("ejk generate --g").find("--groups:") != std::string::npos);
+  CHECK(described("ejk generate group-sizes --g").find("--groups:") != std::string::npos);
+  CHECK(described("ejk generate lens --g").find("--groups:") == std::string::npos);
+  CHECK(described("ejk generate lens --g").find("--count:") != std::string::npos);
   CHECK(described("ejk help m").find("mask-info\n") != std::string::npos);
   CHECK(described("ejk help --completion z") == "bash\nzsh\nfish\n");
   CHECK(described("ejk attention --mask-kind=") == "keep\ndrop\nadditive\n");
@@ -216,6 +226,10 @@ TEST_CASE("fish completes commands, options and their words") {
   CHECK(offered_by_fish("ejk hash --convention=e").starts_with("--convention=ejkernel"));
   CHECK(offered_by_fish("ejk params w").starts_with("warps"));
   CHECK(offered_by_fish("ejk attention --layout=t").starts_with("--layout=thd"));
+  CHECK(offered_by_fish("ejk generate --grou").starts_with("--groups\t"));
+  CHECK(offered_by_fish("ejk generate group-sizes --grou").starts_with("--groups\t"));
+  CHECK(offered_by_fish("ejk generate lens --grou").empty());
+  CHECK(offered_by_fish("ejk generate l").starts_with("lens"));
   CHECK(offered_by_fish("ejk help --completion z").starts_with("zsh"));
   CHECK(offered_by_fish("ejk --v").starts_with("--version\t"));
   // A file may have the name of a command.
