@@ -135,6 +135,7 @@ class Array {
   std::int64_t bytes() const { return size_ * size_of(dtype_); }
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
+  /// T is the C++ type of dtype().
   template <class T>
   std::span<T> elements() {
     return {reinterpret_cast<T*>(data_.get()), static_cast<std::size_t>(size_)};

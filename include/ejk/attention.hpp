@@ -42,7 +42,7 @@
 namespace ejk {
 
 /// Which axis is which. B batch entries, H query heads, G key/value heads, of which H is a multiple (query
-/// head h uses h / (H/G)), Q queries, K keys, D the heads' size, Dv that of values.
+/// head h uses h / (H/G)), Q queries, K keys, D the heads' size (at least 1), Dv that of values.
 enum class AttentionLayout {
   bshd,  // q (B, Q, H, D), k (B, K, G, D), v (B, K, G, Dv), out (B, Q, H, Dv)
   bhsd,  // q (B, H, Q, D), k (B, G, K, D), v (B, G, K, Dv), out (B, H, Q, Dv)

@@ -79,8 +79,8 @@ struct Comparison {
 };
 
 /// One pass over both, piece by piece, on all threads where the sources allow. `progress(done, all)` counts
-/// elements. Memory: a piece of either for each thread. Throws Error{usage} for a tolerance that is negative
-/// or NaN.
+/// elements. Memory: a piece of either for each thread. Throws Error{usage} for a tolerance that is negative,
+/// infinite or NaN.
 ///
 /// Of a team each member reads a run of the pieces, and all get the comparison, which is the same for every
 /// size of the team; a member's progress is that of its run, told as if the whole went at its pace.

@@ -4,6 +4,7 @@
 // the name puts it in front with `at`, and only the program turns the kind into an exit status.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <string>
@@ -90,7 +91,9 @@ class Error : public std::exception {
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }
   /// The message without the names that `at` put in front of it.
-  std::string_view why() const noexcept { return std::string_view(message_).substr(names_length_); }
+  std::string_view why() const noexcept {
+    return std::string_view(message_).substr(std::min(names_length_, message_.size()));
+  }
   const std::string& hint() const noexcept { return hint_; }
 
  private:

@@ -41,14 +41,15 @@ struct LengthsOptions {
   std::int64_t seed = 0;
 };
 
-/// (count,) int32. Errors: Error{usage} for a negative count, shortest above longest, a longest beyond int32,
-/// a mean that is not positive.
+/// (count,) int32. Errors: Error{usage} for a negative count or shortest, shortest above longest, a longest
+/// beyond int32, a mean that is not positive, a seed out of range.
 Array generate_lengths(const LengthsOptions& options = {});
 
 enum class PaddingSide { right, left };
 
 /// (rows, seq) bool: row i has as many True as the i-th of such lengths, cut to seq, at the beginning, or
-/// with PaddingSide::left at the end. Made while it is read.
+/// with PaddingSide::left at the end. Made while it is read. Errors: those of
+/// generate_lengths, and Error{usage} for a negative seq.
 std::shared_ptr<const ArraySource> generate_padding_mask(const LengthsOptions& lengths, std::int64_t seq,
                                                          PaddingSide side = PaddingSide::right);
 
@@ -68,7 +69,7 @@ struct GroupsOptions {
 };
 
 /// (groups,) int32 that sum to `tokens`. Errors: Error{usage} for negative numbers, no group for the tokens,
-/// tokens beyond int32, a share outside 0 … 1.
+/// tokens beyond int32, a share outside 0 … 1, a seed out of range.
 Array generate_group_sizes(const GroupsOptions& options = {});
 
 /// Memory that lengths or group sizes take while they are made, so many of them.

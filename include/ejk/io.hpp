@@ -89,7 +89,8 @@ std::optional<std::string> read_file(const std::string& path, std::int64_t most)
 /// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
 /// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
 /// in an HDF5 file ("a.h5:/g") the paths of all datasets below it; of anything else in there its own path. With
-/// allow_external, what links to other files lead to is among them.
+/// allow_external, what links to other files lead to is among them. Arrays that are named by a reference alone (an
+/// .npy file, "a.h5:/x") are not looked for: open_array says where there is none.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// A name in an HDF5 file that array_names leaves out, because it leads to something that has its own name,
@@ -116,7 +117,7 @@ class OpenContainer;
 class ArrayFile {
  public:
   /// What a reference without a slice names: a file, or a group or an array in one. Throws as open_array does
-  /// where there is no such file.
+  /// where there is no such container; an .npy file is opened when its array is taken.
   explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
   explicit ArrayFile(ArrayReference reference, const OpenOptions& options = {});
 
@@ -164,8 +165,8 @@ struct ElementPlace {
 };
 
 /// Writes a box of an array of this shape to its place; `elements` are the box's. Any number of processes may
-/// do so at once, each with boxes of its own. On all threads where the source may be read in any order. Throws
-/// Error{output}. With Sync::now what this process, perhaps on a machine of its own, has written is stored; the
+/// do so at once, each with boxes of its own, which lie within the shape. On all threads where the source may
+/// be read in any order. Throws Error{output}. With Sync::now what this process, perhaps on a machine of its own, has written is stored; the
 /// file's name is not.
 void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync = Sync::later);
@@ -209,12 +210,13 @@ struct WriteOptions {
 
 /// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if
 /// missing, one NAME.npy each). Files appear whole or not at all; an existing HDF5 file keeps its other
-/// objects; a symbolic link is followed. Throws Error{output}.
+/// objects; a symbolic link is followed. Throws Error{output}, and Error{usage} for what no container could hold:
+/// no array, two of one name, one without a name, several in an .npy file, compression that there is not.
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options = {});
 
 /// Writes one array to exactly the reference given: an .npy file, stdout ("-"), a dataset ("x.h5:/p"; without
-/// a path under its own name), a member of a new .npz. Throws Error{output}.
+/// a path under its own name), a member of a new .npz. Throws as write_arrays does.
 void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options = {});
 
 /// What can be known before any work is done: the folder exists and can be written, the HDF5 file can be read

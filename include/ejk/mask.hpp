@@ -68,7 +68,8 @@ class Mask {
   /// The mask as an expression, "causal & documents(cu.npy)".
   std::string text() const;
 
-  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end) to `out` as bools in C order.
+  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end), which lies within the mask, to `out` as bools in
+  /// C order.
   void read(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,
             bool* out) const;
 
@@ -79,6 +80,7 @@ class Mask {
   std::shared_ptr<const MaskNode> node_;
 };
 
+/// Lengths of all masks are 1 to 2^48, else Error{input}.
 Mask full_mask(std::int64_t q_length, std::int64_t kv_length);
 Mask causal_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t offset = 0);
 /// Errors: a negative count.
@@ -113,7 +115,7 @@ Mask operator&(const Mask& a, const Mask& b);
 Mask operator|(const Mask& a, const Mask& b);
 Mask operator~(const Mask& a);
 
-/// The slice `index` of an array's first axis as an array of its own.
+/// The slice `index` of an array's first axis as an array of its own. Throws Error{usage} where there is none.
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index);
 
 namespace mask {

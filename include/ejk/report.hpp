@@ -155,7 +155,7 @@ struct Report {
 };
 
 struct TextStyle {
-  int width = 80;
+  int width = 80;  // of which 40 are taken at least
   bool color = false;
   bool unicode = true;  // block characters in pictures, else letters
 };

@@ -69,7 +69,8 @@ std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu_s
 std::shared_ptr<const ArraySource> prepare_sequence_ids(const IntegerArray& cu_seqlens,
                                                         Convention convention = Convention::document);
 
-/// [sequence id, position id] of each token: (tokens, 2) of cu's dtype.
+/// [sequence id, position id] of each token: (tokens, 2) of cu's dtype. Throws Error{input} where that does not
+/// hold the number of a sequence; so do chunk indices.
 std::shared_ptr<const ArraySource> prepare_token_indices(const IntegerArray& cu_seqlens,
                                                          Convention convention = Convention::document);
 

@@ -102,7 +102,7 @@ class TeamMessage {
   }
   template <class T>
   std::vector<T> take_all() {
-    std::vector<T> values(static_cast<std::size_t>(take<std::int64_t>()));
+    std::vector<T> values(count_of(take<std::int64_t>(), sizeof(T)));
     const std::size_t size = values.size() * sizeof(T);
     if (const std::byte* from = next(size); size > 0) std::memcpy(values.data(), from, size);
     return values;
@@ -117,6 +117,7 @@ class TeamMessage {
  private:
   TeamMessage& append(const void* from, std::size_t size);
   const std::byte* next(std::size_t size);
+  std::size_t count_of(std::int64_t count, std::size_t size) const;  // of elements that are there
 
   Bytes bytes_;
   std::size_t at_ = 0;

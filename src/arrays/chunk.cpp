@@ -11,6 +11,7 @@
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/named.hpp"
+#include "core/require.hpp"
 #include "ejk/array_math.hpp"
 
 namespace ejk {
@@ -183,7 +184,7 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
                                                std::int64_t axis, Number pad) {
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
-  const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
+  const std::size_t d = core::axis_of(core::required(x).name(), x->shape(), axis);
   std::vector<std::byte> element = core::named(x->name(), [&] { return element_of(x->dtype(), pad); });
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);
@@ -193,7 +194,7 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
 
 std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const ArraySource>& x,
                                                  std::int64_t original_length, std::int64_t axis) {
-  Shape shape = x->shape();
+  Shape shape = core::required(x).shape();
   const auto rank = static_cast<std::int64_t>(shape.size()) - 1;  // of the result
   if (rank < 1)
     throw Error(Error::Kind::input, fmt::format("{} of shape {} holds no chunks, which take two axes",

@@ -14,6 +14,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
+#include "core/require.hpp"
 #include "ejk/array_math.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/matmul.hpp"
@@ -144,7 +145,7 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
 namespace ejk {
 
 std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype) {
-  if (x->dtype() == dtype) return x;
+  if (core::required(x).dtype() == dtype) return x;
   return std::make_shared<arrays::ConvertedSource>(x, dtype);
 }
 

@@ -10,6 +10,7 @@
 #include "arrays/convert.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "ejk/array_math.hpp"
 
 namespace ejk {
@@ -147,6 +148,8 @@ class QuotientSource final : public ArraySource {
 
 std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource> a,
                                                std::shared_ptr<const ArraySource> b, double min_denominator) {
+  (void)core::required(a);
+  (void)core::required(b);
   return std::make_shared<QuotientSource>(std::move(a), std::move(b), min_denominator);
 }
 

@@ -223,10 +223,12 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
   const double values = *high - *low + (whole ? 1 : 0);  // that the bins share
   if (!std::isfinite(values)) return {};
   double width = values / static_cast<double>(most_bins);
-  if (whole) width = std::ceil(width);  // bins of whole numbers begin at whole numbers
-  const std::int64_t bins = values <= 0 ? 1
-                            : whole     ? static_cast<std::int64_t>(std::ceil(values / width))
-                                        : most_bins;
+  const bool one =
+      values <= 0 || !std::isfinite(1 / width);  // nothing is between the bins that a double can tell
+  if (whole) width = std::ceil(width);           // bins of whole numbers begin at whole numbers
+  const std::int64_t bins = one     ? 1
+                            : whole ? static_cast<std::int64_t>(std::ceil(values / width))
+                                    : most_bins;
   std::vector<Bin> histogram;
   for (std::int64_t b = 0; b < bins; ++b) {
     const double from = *low + width * static_cast<double>(b);
@@ -241,7 +243,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     if (progress) progress(statistics.elements, statistics.elements);
     return histogram;
   }
-  const double scale = values <= 0 ? 0 : 1 / width, last = static_cast<double>(bins - 1);
+  const double scale = one ? 0 : 1 / width, last = static_cast<double>(bins - 1);
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
   struct Part {

@@ -4,6 +4,8 @@
 // tests: tests/attention/test_division.cpp
 #include "attention/division.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include "attention/forward.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -277,7 +280,7 @@ std::vector<AttentionPart> parts_of(const Division& division, std::int64_t membe
 }  // namespace attn
 
 AttentionDivision::AttentionDivision(const AttentionPlan& plan, std::int64_t members) {
-  if (members < 1) throw Error(Error::Kind::internal, "a team has one member at least");
+  core::require_members(members);
   attn::Division made;
   made.plan = plan.plan_;
   made.members = members;
@@ -298,7 +301,19 @@ std::int64_t AttentionDivision::rounds() const {
   return std::max<std::int64_t>(1, std::ssize(division_->rounds));
 }
 
+namespace {
+
+void require_member(const attn::Division& division, std::int64_t member) {
+  if (member < 0 || member >= division.members)
+    throw Error(Error::Kind::usage, fmt::format("there is no member {} of {}", member, division.members));
+}
+
+}  // namespace
+
 std::vector<AttentionPart> AttentionDivision::parts(std::int64_t member, std::int64_t round) const {
+  require_member(*division_, member);
+  if (round < 0 || round >= rounds())
+    throw Error(Error::Kind::usage, fmt::format("there is no round {} of {}", round, rounds()));
   return attn::parts_of(*division_, member, static_cast<std::size_t>(round));
 }
 
@@ -311,6 +326,7 @@ std::vector<std::optional<ArrayBox>> AttentionDivision::makes(const AttentionPar
 }
 
 WorkShare AttentionDivision::share(std::int64_t member) const {
+  require_member(*division_, member);
   const attn::Plan& plan = *division_->plan;
   const attn::CheckedArguments& setup = plan.setup;
   WorkShare share;

@@ -58,8 +58,9 @@ void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
   };
   const auto width = [&](std::int64_t j) { return std::min(block_.kv, keys - j * block_.kv); };
   const std::int64_t rows = q_end - q_begin;
+  const auto of_block = core::checked_mul(rows, std::min(block_.kv, keys));
   const std::int64_t panel_blocks =
-      std::max<std::int64_t>(1, 64 * mask::kPanelWords / std::max<std::int64_t>(1, rows * block_.kv));
+      of_block ? std::max<std::int64_t>(1, 64 * mask::kPanelWords / std::max<std::int64_t>(1, *of_block)) : 1;
   for (std::int64_t j = 0; j < columns_;) {
     if (both_decided(j)) {
       const BlockState a = state(scratch.first, j), b = state(scratch.second, j);

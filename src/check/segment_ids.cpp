@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "check/integers.hpp"
+#include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "ejk/text.hpp"
 
@@ -18,7 +19,7 @@ namespace {
 class IdSet {
  public:
   /// Ranges may take so many bytes; 0: any number.
-  explicit IdSet(std::int64_t max_bytes) : most_(max_bytes / kOfRange) {}
+  explicit IdSet(std::int64_t max_bytes) : most_(core::ceil_div(max_bytes, kOfRange)) {}
 
   /// False where it was there.
   bool insert(std::int64_t id) {

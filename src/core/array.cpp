@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "core/workspace.hpp"
 
 namespace ejk {
@@ -252,11 +253,11 @@ ArraySource::ArraySource(ArrayType type, std::string name, ArrayAccess access)
 }
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner)
-    : ArraySource(type_of(*inner), inner->name(), inner->access()), inner_(std::move(inner)) {}
+    : ArraySource(type_of(core::required(inner)), inner->name(), inner->access()), inner_(std::move(inner)) {}
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type,
                                    ArrayAccess access, std::optional<std::string> name)
-    : ArraySource(std::move(type), std::move(name).value_or(inner->name()), std::move(access)),
+    : ArraySource(std::move(type), std::move(name).value_or(core::required(inner).name()), std::move(access)),
       inner_(std::move(inner)) {}
 
 namespace {

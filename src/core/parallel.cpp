@@ -150,7 +150,8 @@ void run_team(int threads, const std::function<void()>& member) {
 }  // namespace core
 
 void release_threads() {
-  if (core::teams.last > 1 && omp_pause_resource_all(omp_pause_soft) != 0) return;
+  const bool has_threads = core::teams.last > 1 && !core::is_child.load(std::memory_order_relaxed);
+  if (has_threads && omp_pause_resource_all(omp_pause_soft) != 0) return;
   core::teams.last = 1;
   core::teams.most = std::numeric_limits<int>::max();
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/pieces.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 
 namespace ejk {
@@ -43,14 +44,26 @@ TeamMessage& TeamMessage::append(const void* from, std::size_t size) {
   return *this;
 }
 
+namespace {
+
+Error too_short() { return Error(Error::Kind::internal, "a message of the team is too short"); }
+
+}  // namespace
+
+std::size_t TeamMessage::count_of(std::int64_t count, std::size_t size) const {
+  if (count < 0 || static_cast<std::size_t>(count) > (bytes_.size() - at_) / size) throw too_short();
+  return static_cast<std::size_t>(count);
+}
+
 const std::byte* TeamMessage::next(std::size_t size) {
-  if (size > bytes_.size() - at_) throw Error(Error::Kind::internal, "a message of the team is too short");
+  if (size > bytes_.size() - at_) throw too_short();
   const std::byte* here = bytes_.data() + at_;
   at_ += size;
   return here;
 }
 
 std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts) {
+  core::require_members(parts);
   const auto items = static_cast<std::int64_t>(costs.size());
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<std::int64_t> bounds{0};

@@ -32,6 +32,8 @@ Axis resolve(const SliceItem& item, std::int64_t length, std::size_t axis) {
                                                   item.index, axis, length));
     return {index, 1, 1, false};
   }
+  if (item.step < 1)
+    throw Error(Error::Kind::usage, fmt::format("the step {} of a slice is not positive", item.step));
   // As in Python: what lies outside is cut off, not an error.
   const auto bound = [&](const std::optional<std::int64_t>& given, std::int64_t otherwise) {
     if (!given) return otherwise;
@@ -45,6 +47,7 @@ std::vector<Axis> resolve(std::span<const SliceItem> slice, std::span<const std:
   const auto is_ellipsis = [](const SliceItem& i) { return i.kind == SliceItem::Kind::ellipsis; };
   const auto ellipses = static_cast<std::size_t>(std::count_if(slice.begin(), slice.end(), is_ellipsis));
   const std::size_t entries = slice.size() - ellipses;
+  if (ellipses > 1) throw Error(Error::Kind::usage, "a slice has one ... at most");
   if (entries > shape.size())
     throw Error(Error::Kind::input, fmt::format("the slice has {} entries, the array of shape {} has {} axes",
                                                 entries, to_string(shape), shape.size()));

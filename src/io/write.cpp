@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "core/text.hpp"
 #include "ejk/io.hpp"
 #include "io/container.hpp"
@@ -38,6 +39,11 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
     throw misused(fmt::format("{} holds one array, not several", io::container(target.container).label))
         .hint("write to out.h5, out.npz or a folder (out/)");
   if (arrays.empty()) throw misused("there is no array to write");
+  for (const NamedArray& array : arrays) (void)core::required(array.source);
+  constexpr int kMostCompression = 9;
+  if (options.compression < 0 || options.compression > kMostCompression)
+    throw misused(fmt::format("{} is no level of compression, which go from 0 to {}", options.compression,
+                              kMostCompression));
   if (options.compression != 0 && target.container != Kind::npz && target.container != Kind::hdf5)
     throw misused(fmt::format("{} has no compression", io::container(target.container).label))
         .hint("an .npz or HDF5 file has");

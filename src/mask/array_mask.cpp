@@ -12,6 +12,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
@@ -221,7 +222,11 @@ class SliceSource final : public ForwardingSource {
 }  // namespace
 
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
-  ArrayType type(array->dtype(), Shape(array->shape().begin() + 1, array->shape().end()));
+  const Shape& whole = core::required(array).shape();
+  if (whole.empty() || index < 0 || index >= whole[0])
+    throw Error(Error::Kind::usage, fmt::format("{}: there is no slice {} of an array of shape {}",
+                                                array->name(), index, to_string(whole)));
+  ArrayType type(array->dtype(), Shape(whole.begin() + 1, whole.end()));
   ArrayAccess access = array->access();
   if (access.view) access.view = (*access.view)[index];
   std::string name = fmt::format("{}[{}]", array->name(), index);
@@ -230,7 +235,7 @@ std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> a
 }
 
 Mask array_mask(std::shared_ptr<const ArraySource> array) {
-  if (array->shape().size() == 2 && array->dtype() != DType::boolean)
+  if (core::required(array).shape().size() == 2 && array->dtype() != DType::boolean)
     throw Error(Error::Kind::input,
                 fmt::format("{}: a mask must be bool, not {}", array->name(), name_of(array->dtype())));
   return array_mask(std::move(array), Polarity::keep);
@@ -240,7 +245,7 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
   const auto fail = [&](const std::string& why, Error::Code code = Error::Code::other) {
     return Error(Error::Kind::input, array->name() + ": " + why, code);
   };
-  if (array->shape().size() != 2)
+  if (core::required(array).shape().size() != 2)
     throw fail(
         fmt::format("a mask has two axes, queries and keys, not the shape {}", to_string(array->shape())));
   const DType dtype = array->dtype();

@@ -11,6 +11,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "core/text.hpp"
 #include "mask/node.hpp"
 #include "mask/stored_info.hpp"
@@ -692,6 +693,7 @@ bool MaskExpression::leaves_alignment_open() const { return ejk::leaves_alignmen
 
 Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
                              const OpenArray& open) const {
+  core::require_head(shape, head);
   return make(*root_, {shape, head, polarity, open});
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -198,7 +199,7 @@ Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, st
   for (const std::int64_t length : {block.q, block.kv})
     if (length < 1 || length > kLongestMask)
       throw Error(Error::Kind::input, fmt::format("a block of {} is no block", to_string(block)));
-  const std::string name = blocks->name();
+  const std::string name = core::required(blocks).name();
   const Mask of_blocks = array_mask(std::move(blocks), polarity);
   auto grid = std::make_shared<BlockGrid>();
   grid->block = block;

@@ -27,6 +27,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "core/require.hpp"
 #include "mask/layout.hpp"
 #include "mask/node.hpp"
 #include "mask/plan.hpp"
@@ -310,7 +311,7 @@ MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, T
 }
 
 std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
-  if (mask->shape().size() != 3)
+  if (core::required(mask).shape().size() != 3)
     throw Error(Error::Kind::input,
                 fmt::format("a dynamic mask has three axes (heads, queries, keys), not the shape {}",
                             to_string(mask->shape())));

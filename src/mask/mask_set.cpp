@@ -11,6 +11,7 @@
 
 #include "core/checked.hpp"
 #include "core/errors.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -137,7 +138,7 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
 }
 
 HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity, LeadingAxis leading) {
-  const Shape& shape = array->shape();
+  const Shape& shape = core::required(array).shape();
   const std::size_t rank = shape.size();
   if (leading == LeadingAxis::heads) require_heads_queries_keys(*array);
   if (rank < 2 || rank > 4)
@@ -169,6 +170,9 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
   if (given) {
     const Shape& shape = given->shape;
     const std::size_t rank = shape.size();
+    if (rank != 2 && rank != 3)
+      throw Error(Error::Kind::usage,
+                  fmt::format("{} is {}, not ([heads,] queries, keys)", given->name, to_string(shape)));
     lengths = heads = Claim{&given->name, rank == 3 ? shape[0] : 1, shape[rank - 2], shape[rank - 1]};
     has_head_axis_ = rank == 3;
   }

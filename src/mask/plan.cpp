@@ -14,6 +14,7 @@
 
 #include "core/checked.hpp"
 #include "core/errors.hpp"
+#include "core/require.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 #include "mask/scan.hpp"
@@ -262,7 +263,10 @@ std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays();
 
 std::int64_t MaskInfoPlan::work_bytes() const { return plan_->work_bytes(); }
 
-std::vector<WorkShare> MaskInfoPlan::shares(std::int64_t members) const { return plan_->shares(members); }
+std::vector<WorkShare> MaskInfoPlan::shares(std::int64_t members) const {
+  core::require_members(members);
+  return plan_->shares(members);
+}
 
 Report describe(const MaskInfoPlan& plan) {
   const mask::InfoPlan& p = *plan.plan_;

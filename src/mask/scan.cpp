@@ -360,6 +360,7 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {
+  if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
   const BlockShape whole = held(block, q_length, kv_length, patterns);
   const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));

@@ -14,6 +14,7 @@
 #include "core/checked.hpp"
 #include "core/errors.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/labels.hpp"
 #include "mask/node.hpp"
@@ -459,7 +460,7 @@ namespace mask {
 
 SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, const SegmentIdsOptions& options,
                           PatternTable::Hash hash, Team& team) {
-  const Shape& shape = source->shape();
+  const Shape& shape = core::required(source).shape();
   if (shape.size() < 2 || shape.size() > 4)
     throw invalid(
         fmt::format("{}: a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
@@ -471,6 +472,9 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
                             source->name(), to_string(shape)),
                 Error::Code::heads_of_mask)
         .hint("make ids for each head, or take one head");
+  if (merge_heads && shape[1] == 0)
+    throw Error(Error::Kind::input, fmt::format("{}: a mask of shape {} has no heads; ids are made of head 0",
+                                                source->name(), to_string(shape)));
   const Slices slices = slices_of(type_of(*source), options);
   const std::int64_t q = slices.rows, kv = slices.columns;
   const auto with = [&](std::int64_t length) {
@@ -560,6 +564,7 @@ SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
 
 std::vector<WorkShare> segment_ids_shares(const ArrayType& mask, const SegmentIdsOptions& options,
                                           std::int64_t members) {
+  core::require_members(members);
   std::vector<WorkShare> shares(static_cast<std::size_t>(members));
   if (mask.rank() < 2 || mask.rank() > 4) return shares;
   const Slices slices = slices_of(mask, options);
@@ -575,14 +580,17 @@ std::vector<WorkShare> segment_ids_shares(const ArrayType& mask, const SegmentId
 }
 
 std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids) {
-  return 3 * 8 * (element_count(q_ids.shape) + element_count(kv_ids.shape));
+  return core::bytes_of_estimate(
+      3 * 8 *
+      (static_cast<double>(element_count(q_ids.shape)) + static_cast<double>(element_count(kv_ids.shape))));
 }
 
 // For each row and column its id, a hash, and which came first.
 std::int64_t segment_ids_bytes(const ArrayType& mask) {
   if (mask.rank() < 2) return 0;
   const std::int64_t longest = *std::max_element(mask.shape.begin(), mask.shape.end());
-  return 3 * 8 * (element_count(mask.shape) / std::max<std::int64_t>(mask.shape.back(), 1) + longest);
+  const std::int64_t rows = element_count(mask.shape) / std::max<std::int64_t>(mask.shape.back(), 1);
+  return core::bytes_of_estimate(3 * 8 * (static_cast<double>(rows) + static_cast<double>(longest)));
 }
 
 }  // namespace ejk

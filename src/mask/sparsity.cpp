@@ -18,6 +18,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "core/text.hpp"
 #include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
@@ -366,6 +367,7 @@ std::int64_t SparsityPlan::work_bytes() const {
 }
 
 std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
+  core::require_members(members);
   constexpr std::int64_t kBytesPerBlock = 1 + 4;  // a state and an id
   const InfoPlan& first = plan_->first();
   const std::int64_t ranks = plan_->options.ranks;

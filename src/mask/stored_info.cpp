@@ -20,6 +20,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "core/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
@@ -153,6 +154,9 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
   s.head_shards = agreed(group, "number of head shards", found.head_shards, given.head_shards).value_or(1);
   s.q_shards = agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards).value_or(1);
   auto block = agreed(group, "block", found.block, given.block);
+  if (given.shape && given.shape->size() != 3)
+    throw Error(Error::Kind::usage, fmt::format("{}: the shape {} is not (heads, queries, keys)", group.name,
+                                                to_string(*given.shape)));
   if (const auto shape = agreed(group, "shape", found.shape, given.shape))
     s.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
   else
@@ -608,6 +612,7 @@ MaskShape StoredMaskInfo::shape() const { return info_->arrays.shape; }
 namespace {
 
 Mask stored(mask::StoredInfo& info, const Shape& shape, std::int64_t head, mask::Take take) {
+  core::require_head(shape, head);
   const mask::StoredLayout layout = mask::stored_layout(info.arrays, shape);
   const std::int64_t row = layout.row_of(head);
   const std::scoped_lock lock(info.mutex);

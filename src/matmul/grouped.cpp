@@ -15,6 +15,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 #include "matmul/against.hpp"
@@ -203,6 +204,7 @@ std::int64_t GroupedMatmulPlan::work_bytes() const {
 }
 
 std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t members) const {
+  core::require_members(members);
   std::vector<std::vector<ArrayBox>> boxes;
   for (const std::vector<Part>& parts : matmul::divide(*problem_, members)) {
     boxes.emplace_back();

@@ -179,6 +179,8 @@ GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t 
 }
 
 // The sizes as they are and widened, their offsets in two widths, and sorted for the report.
-std::int64_t group_metadata_bytes(std::int64_t groups) { return 6 * 8 * groups; }
+std::int64_t group_metadata_bytes(std::int64_t groups) {
+  return core::bytes_of_estimate(6 * 8 * static_cast<double>(groups));
+}
 
 }  // namespace ejk

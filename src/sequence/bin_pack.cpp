@@ -19,6 +19,10 @@ namespace {
 // Pieces, by cutting what is longer than a row.
 void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, const std::string& name,
                 LongSequence how, std::int64_t max_pieces) {
+  const auto too_many = [&](std::int64_t sequence) {
+    return Error(Error::Kind::input,
+                 fmt::format("{}: the sum of the lengths passes 63 bits at index {}", name, sequence));
+  };
   const auto add = [&](std::int64_t sequence, std::int64_t start, std::int64_t length) {
     if (max_pieces > 0 && static_cast<std::int64_t>(packing.length.size()) == max_pieces)
       throw Error(Error::Kind::budget,
@@ -28,9 +32,7 @@ void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, cons
     packing.start.push_back(start);
     packing.length.push_back(length);
     const auto sum = core::checked_add(packing.tokens, length);
-    if (!sum)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: the sum of the lengths passes 63 bits at index {}", name, sequence));
+    if (!sum) throw too_many(sequence);
     packing.tokens = *sum;
   };
   for (std::size_t i = 0; i < lens.size(); ++i) {
@@ -49,17 +51,21 @@ void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, cons
                   Error::Code::exceeds_row);
     if (how == LongSequence::truncate) {
       add(sequence, 0, packing.capacity);
-      packing.truncated_tokens += lens[i] - packing.capacity;
+      const auto sum = core::checked_add(packing.truncated_tokens, lens[i] - packing.capacity);
+      if (!sum) throw too_many(sequence);
+      packing.truncated_tokens = *sum;
     } else {
-      for (std::int64_t start = 0; start < lens[i]; start += packing.capacity)
-        add(sequence, start, std::min(packing.capacity, lens[i] - start));
+      std::int64_t left = lens[i];
+      for (; left > packing.capacity; left -= packing.capacity)
+        add(sequence, lens[i] - left, packing.capacity);
+      add(sequence, lens[i] - left, left);
     }
   }
 }
 
 }  // namespace
 
-std::int64_t BinPacking::lower_bound() const { return core::ceil_div(tokens, capacity); }
+std::int64_t BinPacking::lower_bound() const { return capacity > 0 ? core::ceil_div(tokens, capacity) : 0; }
 
 double BinPacking::efficiency() const {
   return rows == 0
@@ -105,6 +111,8 @@ BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequenc
 }
 
 // Lengths, pieces, their order, rows with room.
-std::int64_t bin_pack_bytes(std::int64_t pieces) { return 12 * 8 * pieces; }
+std::int64_t bin_pack_bytes(std::int64_t pieces) {
+  return core::bytes_of_estimate(12 * 8 * static_cast<double>(pieces));
+}
 
 }  // namespace ejk

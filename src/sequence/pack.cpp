@@ -15,6 +15,7 @@
 #include "core/elements.hpp"
 #include "core/errors.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "sequence/mask_rows.hpp"
 
 namespace ejk {
@@ -279,7 +280,7 @@ Array element_of(DType dtype, double value) {
 }  // namespace
 
 Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask) {
-  if (x->shape().size() < 2)
+  if (core::required(x).shape().size() < 2)
     throw invalid(fmt::format("{}: a padded array is (batch, seq, ...), not of shape {}", x->name(),
                               to_string(x->shape())));
   sequence::check_row_mask(mask);
@@ -307,7 +308,7 @@ Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch,
                                           std::optional<std::int64_t> seq, double fill) {
-  if (packed->shape().empty())
+  if (core::required(packed).shape().empty())
     throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
   Layout layout;
   if (where.shape().size() == 2) {
@@ -331,7 +332,7 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
 // less.
 std::int64_t pack_bytes(const ArrayType& where) {
   if (where.shape.empty()) return 0;
-  return (where.rank() == 1 ? 40 : 96) * where.shape[0];
+  return core::bytes_of_estimate((where.rank() == 1 ? 40 : 96) * static_cast<double>(where.shape[0]));
 }
 
 }  // namespace ejk

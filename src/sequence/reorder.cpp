@@ -9,6 +9,7 @@
 
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/sequence.hpp"
 
 namespace ejk {
@@ -86,7 +87,7 @@ double causal_pairs(std::int64_t begin, std::int64_t end) {
 std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
                                                     std::int64_t cp_size, std::int64_t axis, Reorder order) {
   check_cp(cp_size);
-  const std::size_t d = core::axis_of(x->name(), x->shape(), axis);
+  const std::size_t d = core::axis_of(core::required(x).name(), x->shape(), axis);
   const auto pieces = core::checked_mul(2, cp_size);
   if (!pieces || x->shape()[d] % *pieces != 0)
     throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",
@@ -97,6 +98,7 @@ std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArrayS
 
 Report describe_reorder(std::int64_t length, std::int64_t cp_size) {
   check_cp(cp_size);
+  if (length < 0) throw Error(Error::Kind::input, fmt::format("a sequence does not have {} tokens", length));
   const std::int64_t piece = length / (2 * cp_size);
   Table table{"ranks",
               "causal work (pairs of a query and a key it sees)",

@@ -198,7 +198,7 @@ Array prepare_chunk_offsets(const IntegerArray& cu, std::int64_t chunk_size) {
 
 // Offsets, lengths, their sums and labels: up to eight numbers of 64 bits a sequence.
 std::int64_t sequence_work_bytes(const ArrayType& input) {
-  return input.shape.empty() ? 0 : 8 * 8 * input.shape[0];
+  return input.shape.empty() ? 0 : core::bytes_of_estimate(8 * 8 * static_cast<double>(input.shape[0]));
 }
 
 }  // namespace ejk

@@ -23,6 +23,7 @@
 #include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
@@ -743,6 +744,7 @@ std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expecte
 }
 
 std::vector<WorkShare> compare_shares(std::span<const ArrayPair> pairs, std::int64_t members) {
+  core::require_members(members);
   const Division division(pairs, members);
   const auto all_boxes = std::ssize(division.elements);
   constexpr auto kSquares = static_cast<std::int64_t>(sizeof(Squares));

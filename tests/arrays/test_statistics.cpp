@@ -177,4 +177,9 @@ TEST_CASE("histograms count every finite element once, whole numbers of few valu
   const std::vector<float> same{3, 3};
   CHECK(bins(Array::from<float>({2}, same), 4).size() == 1);
   CHECK(bins(Array(DType::float32, {0}), 4).empty());
+  // Nothing lies between them that could be told apart.
+  const std::vector<double> smallest{0, 5e-324, NAN};
+  const auto one = bins(Array::from<double>({3}, smallest), 4);
+  REQUIRE(one.size() == 1);
+  CHECK((one[0].from == 0 && one[0].to == 5e-324 && one[0].elements == 2));
 }

@@ -1,6 +1,7 @@
 // Masks against others, pair by pair; rows and keys without each other; values and polarity.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <set>
 
 #include "check/artefacts.hpp"
@@ -75,6 +76,13 @@ TEST_CASE("masks are compared as a plain loop compares them, block by block") {
     }
     REQUIRE(blocks == std::ssize(outside_blocks));
   }
+}
+
+TEST_CASE("blocks longer than the mask are the mask") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const Findings found =
+      check_mask({full_mask(6, 8)}, {.within = {causal_mask(6, 8)}, .block = {kMost, kMost}});
+  CHECK(found.count("outside") == 1);
 }
 
 TEST_CASE("heads are compared each with its own, and those that share a mask at once") {

@@ -200,6 +200,7 @@ TEST_CASE("ids that are all over the place take memory, which has a limit") {
   for (std::int64_t i = 0; i < 100; ++i) ids.push_back(1 + i * 7919 % 100 * 2);
   CHECK(check_segment_ids(integers(ids), {}, {.max_bytes = 100 * 64}).errors() == 0);
   CHECK_THROWS_AS(check_segment_ids(integers(ids), {}, {.max_bytes = 99 * 64}), Error);
+  CHECK_THROWS_AS(check_segment_ids(integers(ids), {}, {.max_bytes = 1}), Error);  // 0 alone is no limit
 }
 
 TEST_CASE("what cannot be looked at is an error that names the array") {

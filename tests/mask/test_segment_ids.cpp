@@ -2,6 +2,7 @@
 #include "mask/segment_ids.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cstring>
 
@@ -142,6 +143,19 @@ TEST_CASE(
       }
     CHECK(ids.differing_elements == differing);
     CHECK(ids.elements == q * kv);
+  }
+}
+
+TEST_CASE("head 0 of no heads is an error, whatever there would be to read") {
+  for (const Shape& shape : {Shape{1, 0, 2, 2}, Shape{64, 0, 64, 64}}) {
+    const auto mask = make_source(Array(DType::boolean, shape), "m.npy");
+    CHECK_THROWS_WITH(
+        mask_to_segment_ids(mask, {.convention = Convention::ejkernel}),
+        fmt::format("m.npy: a mask of shape {} has no heads; ids are made of head 0", to_string(shape))
+            .c_str());
+    SegmentIdsOptions each;
+    each.per_head = true;
+    CHECK(mask_to_segment_ids(mask, each).q_segment_ids.size() == 0);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -113,6 +114,18 @@ TEST_CASE("long sequences are refused by their index, cut off, or split") {
   CHECK(split.rows == 5);
   CHECK_NOTHROW(bin_pack(*source_of(lens), 10, LongSequence::split, 7));
   CHECK_THROWS_AS(bin_pack(*source_of(lens), 10, LongSequence::split, 6), Error);
+}
+
+TEST_CASE("lengths at the end of 64 bits are cut, split or refused") {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK_THROWS_WITH(bin_pack(*source_of({kMost, kMost}), 10, LongSequence::truncate),
+                    "lens.npy: the sum of the lengths passes 63 bits at index 1");
+  CHECK(bin_pack(*source_of({kMost}), 10, LongSequence::truncate).truncated_tokens == kMost - 10);
+  const BinPacking split = bin_pack(*source_of({kMost}), kMost / 2, LongSequence::split);
+  CHECK(split.start == std::vector<std::int64_t>{0, kMost / 2, kMost - 1});
+  CHECK(split.length == std::vector<std::int64_t>{kMost / 2, kMost / 2, 1});
+  CHECK(split.tokens == kMost);
+  CHECK_THROWS_AS(bin_pack(*source_of({kMost, kMost}), kMost / 2, LongSequence::split), Error);
 }
 
 TEST_CASE("no sequences, empty ones, negative ones, and rows without capacity") {

@@ -46,6 +46,8 @@ TEST_CASE("there and back is the same array, on every axis, in boxes too") {
     }
 }
 
+TEST_CASE("no sequence has fewer than 0 tokens") { CHECK_THROWS_AS(describe_reorder(-4, 2), Error); }
+
 TEST_CASE("ring order balances causal work exactly, and the report shows it") {
   const auto r =
       nlohmann::json::parse(to_json(describe_reorder(64, 4), {"reorder-sequence", {}})).at("result");

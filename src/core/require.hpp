@@ -1,0 +1,35 @@
+// What callers hand over and may have forgotten; Error{usage} says so.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "ejk/array.hpp"
+#include "ejk/error.hpp"
+
+namespace ejk::core {
+
+/// What `array` points to. Throws where that is nothing.
+inline const ArraySource& required(const std::shared_ptr<const ArraySource>& array) {
+  if (!array) throw Error(Error::Kind::usage, "an array is missing");
+  return *array;
+}
+
+/// Throws where work is to be shared among none.
+inline void require_members(std::int64_t members) {
+  if (members < 1) throw Error(Error::Kind::usage, fmt::format("work is not shared among {}", members));
+}
+
+/// Throws unless `shape` is (heads, queries, keys) and has that head.
+inline void require_head(const Shape& shape, std::int64_t head) {
+  if (shape.size() != 3)
+    throw Error(Error::Kind::usage,
+                fmt::format("masks have the shape (heads, queries, keys), not {}", to_string(shape)));
+  if (head < 0 || head >= shape[0])
+    throw Error(Error::Kind::usage,
+                fmt::format("there is no head {} in the shape {}", head, to_string(shape)));
+}
+
+}  // namespace ejk::core
