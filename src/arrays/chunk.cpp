@@ -184,7 +184,7 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
                                                std::int64_t axis, Number pad) {
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
-  const std::size_t d = core::axis_of(core::required(x).name(), x->shape(), axis);
+  const std::size_t d = core::axis_of(core::required(x).name(), core::required(x).shape(), axis);
   std::vector<std::byte> element = core::named(x->name(), [&] { return element_of(x->dtype(), pad); });
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);

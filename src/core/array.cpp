@@ -253,7 +253,9 @@ ArraySource::ArraySource(ArrayType type, std::string name, ArrayAccess access)
 }
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner)
-    : ArraySource(type_of(core::required(inner)), inner->name(), inner->access()), inner_(std::move(inner)) {}
+    : ArraySource(type_of(core::required(inner)), core::required(inner).name(),
+                  core::required(inner).access()),
+      inner_(std::move(inner)) {}
 
 ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type,
                                    ArrayAccess access, std::optional<std::string> name)

@@ -39,7 +39,6 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
     throw misused(fmt::format("{} holds one array, not several", io::container(target.container).label))
         .hint("write to out.h5, out.npz or a folder (out/)");
   if (arrays.empty()) throw misused("there is no array to write");
-  for (const NamedArray& array : arrays) (void)core::required(array.source);
   constexpr int kMostCompression = 9;
   if (options.compression < 0 || options.compression > kMostCompression)
     throw misused(fmt::format("{} is no level of compression, which go from 0 to {}", options.compression,
@@ -89,11 +88,13 @@ std::int64_t io::WriteJob::bytes() const {
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options) {
   const ArrayReference to = io::as_output(target);
+  for (const NamedArray& array : arrays) (void)core::required(array.source);
   io::container(to.container).write(make_job(to, arrays, true, options));
 }
 
 void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options) {
   const ArrayReference to = io::as_output(target);
+  (void)core::required(array.source);
   io::container(to.container).write(make_job(to, {array}, false, options));
 }
 

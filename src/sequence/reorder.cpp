@@ -87,7 +87,7 @@ double causal_pairs(std::int64_t begin, std::int64_t end) {
 std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArraySource> x,
                                                     std::int64_t cp_size, std::int64_t axis, Reorder order) {
   check_cp(cp_size);
-  const std::size_t d = core::axis_of(core::required(x).name(), x->shape(), axis);
+  const std::size_t d = core::axis_of(core::required(x).name(), core::required(x).shape(), axis);
   const auto pieces = core::checked_mul(2, cp_size);
   if (!pieces || x->shape()[d] % *pieces != 0)
     throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",
