@@ -27,11 +27,11 @@ std::string progress_line(double share, double elapsed, int columns) {
   const int space = columns - 1;  // terminals wrap where the last column is written
   const int width = std::clamp(space - kBesideBar, kShortestBar, kLongestBar);
   const int filled = static_cast<int>(share * width);
-  const std::string bar = fmt::format("[{:#<{}}{:{}}] ", "", filled, "", width - filled);
   const std::string percent = fmt::format("{:3.0f} %", std::floor(100 * share));
+  const std::string bar = fmt::format("[{:#<{}}{:{}}] {}", "", filled, "", width - filled, percent);
   const std::string left =
       share > 0 ? fmt::format(", {} left", time_left(elapsed * (1 - share) / share)) : "";
-  for (const std::string& line : {bar + percent + left, bar + percent, percent})
+  for (const std::string& line : {bar + left, bar, percent})
     if (static_cast<int>(line.size()) <= space) return line;
   return "";
 }

@@ -22,10 +22,10 @@ constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 using Cases = std::vector<std::pair<const char*, std::function<void()>>>;
 
 void check_all(const Cases& cases, Error::Kind kind) {
-  for (const auto& [name, f] : cases) {
-    CAPTURE(name);
+  for (const auto& one : cases) {
+    CAPTURE(one.first);
     try {
-      f();
+      one.second();
       FAIL_CHECK("no error");
     } catch (const Error& error) {
       CHECK(static_cast<int>(error.kind()) == static_cast<int>(kind));

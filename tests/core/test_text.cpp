@@ -79,10 +79,9 @@ TEST_CASE("counts and sizes are written for people") {
 }
 
 TEST_CASE("marks of direction and ends of lines are written out") {
-  for (const char32_t c :
+  for (const int c :
        {0x200E, 0x200F, 0x2028, 0x2029, 0x202A, 0x202E, 0x2066, 0x2069, 0xFEFF, 0xFFFE, 0xFFFF}) {
-    const std::array<int, 3> bytes{0xE0 | static_cast<int>(c >> 12), 0x80 | static_cast<int>(c >> 6 & 0x3F),
-                                   0x80 | static_cast<int>(c & 0x3F)};
+    const std::array<int, 3> bytes{0xE0 | c >> 12, 0x80 | (c >> 6 & 0x3F), 0x80 | (c & 0x3F)};
     std::string text, shown;
     for (const int byte : bytes) text += static_cast<char>(byte), shown += fmt::format("\\x{:02x}", byte);
     CHECK(printable("a" + text + "b") == "a" + shown + "b");

@@ -23,7 +23,7 @@ std::vector<int> covered(const std::string& svg, char letter, std::int64_t rows,
           svg, path, std::regex(R"(<path class="cell-)" + std::string(1, letter) + R"svg(" d="([^"]*)")svg")))
     return cells;
   const std::string data = path[1];
-  const std::regex rectangle("M(\\d+) (\\d+)h(\\d+)v(\\d+)h-(\\d+)z");
+  const std::regex rectangle(R"(M(\d+) (\d+)h(\d+)v(\d+)h-(\d+)z)");
   std::size_t used = 0;
   for (std::sregex_iterator at(data.begin(), data.end(), rectangle), end; at != end; ++at) {
     used += static_cast<std::size_t>(at->length());
