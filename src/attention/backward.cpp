@@ -124,7 +124,7 @@ class Backward {
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         few_(setup),
-        few_rows_(most_few_rows(setup, queries)),
+        few_rows_(most_few_rows(queries)),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
         key_block_(block_of_passes<Real>(setup).kv),
         query_block_(block_of_passes<Real>(setup).q),
@@ -294,7 +294,7 @@ class Backward {
   void take_queries(const Problem& p, Positions queries, Task& t) const {
     const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
     if (has_few_queries(setup_, p.entry))
-      few_.take_queries(q, 0, queries.count(), t.few);
+      few_.take_queries(p.entry, q, 0, queries.count(), 0, t.few);
     else
       t.q_transposed.pack(transposed(q), setup_.shape.head_size, queries.count());
     t.dout_transposed.pack(transposed(dout), setup_.shape.value_size, queries.count());
@@ -362,7 +362,7 @@ class Backward {
       const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
       if (columns.count() > 0) {
         if (has_few_queries(setup_, p.entry))
-          multiply_few(part_of(p.k, keys.begin + rows.begin), rows.count(), count, stride, t);
+          multiply_few(p.entry, part_of(p.k, keys.begin + rows.begin), rows.count(), count, stride, t);
         else
           t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
                                stride);
@@ -381,19 +381,19 @@ class Backward {
     }
   }
 
-  static std::int64_t most_few_rows(const CheckedArguments& setup, const Region& queries) {
+  std::int64_t most_few_rows(const Region& queries) const {
     std::int64_t most = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
-      if (has_few_queries(setup, e)) most = std::max(most, setup.q_length(e));
+      if (has_few_queries(setup_, e)) most = std::max(most, few_.rows_held(e, setup_.q_length(e)));
     return most;
   }
 
   std::int64_t products_stride() const { return core::round_up(group_, kernels::kDotsKeys); }
 
   // Products of some keys with few queries, as the forward pass has them, to t.weights.
-  void multiply_few(const kernels::StridedMatrix& k, std::int64_t keys, std::int64_t queries,
-                    std::int64_t stride, Task& t) const {
-    few_.run(t.few, queries, few_.keys(k, keys, t.room), keys, t.products, products_stride(), {});
+  void multiply_few(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
+                    std::int64_t queries, std::int64_t stride, Task& t) const {
+    few_.run(entry, t.few, {0, queries}, few_.keys(k, keys, t.room), keys, t.products, products_stride(), {});
     for (std::int64_t j = 0; j < keys; ++j)
       for (std::int64_t i = 0; i < queries; ++i)
         t.weights[j * stride + i] = t.products[i * products_stride() + j];
@@ -469,7 +469,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   RowProducts<Real> few_;
-  std::int64_t few_rows_;  // the most queries of an entry that has few
+  std::int64_t few_rows_;  // the most that queries of an entry take that has few
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;

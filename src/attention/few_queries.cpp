@@ -283,7 +283,9 @@ class FewQueries {
     const std::int64_t head_size = setup_.shape.head_size, size = setup_.shape.value_size;
     const std::int64_t most_keys = std::min(step_, keys.count());
     ScratchLayout memory;
-    const std::int64_t q_at = memory.add(rows * products_.stride() * kSize),
+    const std::int64_t entry = heads.problems.front().entry,
+                       of_kv_head = products_.rows_held(entry, of_head * setup_.group()) * products_.stride();
+    const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
                        k_at = memory.add(most_keys * head_size * kSize),
                        v_at = memory.add(most_keys * columns_ * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
@@ -300,8 +302,12 @@ class FewQueries {
     auto* const q = memory.at<Real>(q_at);
     auto* const weights = memory.at<Real>(weights_at);
     auto* const bias = memory.at<Real>(bias_at);
-    for (std::int64_t r = 0; r < rows; r += of_head)
-      products_.take_queries(heads.of_row(r).q, queries.begin, of_head, q + r * products_.stride());
+    for (std::int64_t h = 0; h < std::ssize(heads.rows_of_kv); ++h) {
+      const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
+      for (std::int64_t r = of_kv.begin; r < of_kv.end; r += of_head)
+        products_.take_queries(entry, heads.of_row(r).q, queries.begin, of_head, r - of_kv.begin,
+                               q + h * of_kv_head);
+    }
 
     // All heads share one mask, or each has its own.
     thread_local std::vector<TileMask> masks;
@@ -350,14 +356,17 @@ class FewQueries {
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
           const kernels::StridedMatrix k = products_.keys(part_of(heads.of_row(of_kv.begin).k, some.begin),
                                                           some.count(), memory.at<Real>(k_at));
-          each_run(
-              of_kv, [&](std::int64_t r) { return has_pairs[r]; },
-              [&](Positions at) {
-                products_.run(q + at.begin * products_.stride(), at.count(), k, some.count(),
-                              weights + at.begin * weight_stride_ + some.begin - step.begin, weight_stride_,
-                              next);
-                next.rows = 0;
-              });
+          const auto multiply = [&](Positions at) {
+            products_.run(entry, q + h * of_kv_head, {at.begin - of_kv.begin, at.end - of_kv.begin}, k,
+                          some.count(), weights + of_kv.begin * weight_stride_ + some.begin - step.begin,
+                          weight_stride_, next);
+            next.rows = 0;
+          };
+          if (products_.in_panels(entry))
+            multiply(of_kv);
+          else
+            each_run(
+                of_kv, [&](std::int64_t r) { return has_pairs[r]; }, multiply);
         }
       });
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -478,8 +487,9 @@ std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
                      size = setup.shape.value_size + kMostColumns - 1;
+  const double head_in_panels = 8.0 / 7.0 * static_cast<double>(head_size);
   const double elements =
-      static_cast<double>(rows) * static_cast<double>(head_size + size + kMostStride + 2) +
+      static_cast<double>(rows) * (head_in_panels + static_cast<double>(size + kMostStride + 2)) +
       static_cast<double>(keys) * static_cast<double>(head_size + size) +
       static_cast<double>(kStep + 4 * kSpare);
   return core::bytes_of_estimate(elements * static_cast<double>(size_of(setup.shape.arithmetic)));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "attention/packing.hpp"
 #include "attention/problem.hpp"
@@ -29,20 +30,40 @@ kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels
   return {room, setup.shape.arithmetic, columns * kSize, kSize};
 }
 
+/// Few queries with which keys are multiplied, in one of two forms: row by row, or in panels. Their sums differ in the
+/// last bits, so dtypes and shapes alone choose the form of an entry.
 template <class Real>
 class RowProducts {
  public:
   explicit RowProducts(const CheckedArguments& setup)
       : setup_(setup), stride_(core::round_up(setup.shape.head_size, kWholeRow)) {}
 
-  /// Elements from query to query in memory.
-  std::int64_t stride() const { return stride_; }
+  /// Panels are faster where rows leave no more than an eighth of them empty, and are worth nothing for float16.
+  bool in_panels(std::int64_t entry) const {
+    const std::int64_t rows = setup_.q_length(entry) * setup_.group();
+    return setup_.k.dtype != DType::float16 && rows > 0 && 8 * rows >= 7 * core::round_up(rows, kPanel);
+  }
 
-  /// Queries [begin, begin + count) to `to`.
-  void take_queries(const kernels::StridedMatrix& q, std::int64_t begin, std::int64_t count, Real* to) const {
-    std::fill_n(to, count * stride_, Real{0});
-    for (std::int64_t r = 0; r < count; ++r)
-      load_row(q, begin + r, 0, setup_.shape.head_size, to + r * stride_);
+  /// Elements from row to row of memory, and the rows of it that so many queries of an entry take.
+  std::int64_t stride() const { return stride_; }
+  std::int64_t rows_held(std::int64_t entry, std::int64_t rows) const {
+    return in_panels(entry) ? core::round_up(rows, kPanel) : rows;
+  }
+
+  /// Queries [begin, begin + count) of a head of an entry, as rows from `row` on of those at `to`, which are taken in
+  /// this order.
+  void take_queries(std::int64_t entry, const kernels::StridedMatrix& q, std::int64_t begin,
+                    std::int64_t count, std::int64_t row, Real* to) const {
+    const std::int64_t panel = in_panels(entry) ? kPanel : 1;
+    thread_local std::vector<Real> elements;
+    elements.assign(static_cast<std::size_t>(stride_), Real{0});
+    for (std::int64_t r = row; r < row + count; ++r) {
+      load_row(q, begin + r - row, 0, setup_.shape.head_size, elements.data());
+      Real* const first = to + r / panel * panel * stride_;
+      if (r % panel == 0) std::fill_n(first, panel * stride_, Real{0});
+      for (std::int64_t d = 0; d < stride_; ++d)
+        first[d * panel + r % panel] = elements[static_cast<std::size_t>(d)];
+    }
   }
 
   /// Keys as run() wants them; in `room`, keys × head size, where they do not lie so.
@@ -50,21 +71,26 @@ class RowProducts {
     return side_by_side(setup_, k, keys, setup_.shape.head_size, setup_.shape.head_size, room);
   }
 
-  /// out[r, j] = query r · key j. out has room for the next multiple of kernels::kDotsKeys columns; `next` is
-  /// asked for meanwhile.
-  void run(const Real* queries, std::int64_t count, const kernels::StridedMatrix& k, std::int64_t keys,
-           Real* out, std::int64_t out_stride, const kernels::Ahead& next) const {
-    const kernels::Products& products = kernels::active().products;
-    const auto dots = [&](const auto& kernel) {
-      kernel(queries, stride_, count, k, keys, setup_.shape.head_size, out, out_stride, next);
+  /// out[r, j] = query r · key j of the rows [begin, end), and where they are in panels of those before as well. out has
+  /// room for the next multiple of kernels::kDotsKeys columns; `next` is asked for meanwhile.
+  void run(std::int64_t entry, const Real* queries, Positions rows, const kernels::StridedMatrix& k,
+           std::int64_t keys, Real* out, std::int64_t out_stride, const kernels::Ahead& next) const {
+    const bool panels = in_panels(entry);
+    const std::int64_t first = panels ? 0 : rows.begin;
+    const auto& products = kernels::active().products;
+    const auto run = [&](const auto& kernel) {
+      kernel(queries + first * stride_, stride_, rows.end - first, k, keys, setup_.shape.head_size,
+             out + first * out_stride, out_stride, next);
     };
     if constexpr (sizeof(Real) == 8)
-      dots(*products.dots_f64);
+      run(panels ? *products.panel_dots_f64 : *products.dots_f64);
     else
-      dots(*products.dots_f32);
+      run(panels ? *products.panel_dots_f32 : *products.dots_f32);
   }
 
  private:
+  static constexpr std::int64_t kPanel = kernels::kPanelRows<Real>;
+
   const CheckedArguments& setup_;
   std::int64_t stride_;
 };

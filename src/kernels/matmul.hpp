@@ -87,6 +87,12 @@ template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
 
+/// The rows of a may also lie in panels of so many, one element of all rows after the other: element d of row r at
+/// a[(r / kPanelRows · a_stride + d) · kPanelRows + r % kPanelRows], in memory for whole panels. That is faster where
+/// rows fill their panels, and sums otherwise, one element of the contraction after the other.
+template <class Real>
+inline constexpr std::int64_t kPanelRows = 64 / static_cast<std::int64_t>(sizeof(Real));
+
 /// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.
 using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
@@ -102,6 +108,8 @@ struct Products {
   const Softmax<double>* softmax_f64 = nullptr;
   Dots<float>* dots_f32 = nullptr;
   Dots<double>* dots_f64 = nullptr;
+  Dots<float>* panel_dots_f32 = nullptr;
+  Dots<double>* panel_dots_f64 = nullptr;
 };
 
 }  // namespace ejk::kernels

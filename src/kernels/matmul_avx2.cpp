@@ -29,6 +29,9 @@ __m128 widen_4(const char* p, bool bfloat16) {
   return bfloat16 ? _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(v), 16)) : _mm_cvtph_ps(v);
 }
 
+alignas(32) constexpr std::uint32_t kUpperHalves[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
+                                                       0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+
 struct F32 {
   using Sum = float;
   using Vec = __m256;
@@ -51,6 +54,21 @@ struct F32 {
       return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
     else
       return widen_8(p, D == DType::bfloat16);
+  }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    // Loaded so that it is spread on the way, not by way of a general register.
+    const __m256 pair = _mm256_broadcast_ss(reinterpret_cast<const float*>(p));
+    if constexpr (D == DType::bfloat16) {
+      const __m256i both = _mm256_castps_si256(pair);
+      to[0] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+      // From memory, as registers are full of sums.
+      __asm__("vandps %2, %1, %0" : "=x"(to[1]) : "x"(pair), "m"(kUpperHalves));
+    } else {
+      const __m256 both = _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_castps_si256(pair)));
+      to[0] = _mm256_moveldup_ps(both);
+      to[1] = _mm256_movehdup_ps(both);
+    }
   }
 };
 
@@ -78,6 +96,15 @@ struct F64 {
       return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(p)));
     else
       return _mm256_cvtps_pd(widen_4(p, D == DType::bfloat16));
+  }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    char pairs[4 * (D == DType::float32 ? 4 : 2)];
+    std::memcpy(pairs, p, sizeof pairs / 2);
+    std::memcpy(pairs + sizeof pairs / 2, p, sizeof pairs / 2);
+    const __m256d both = widen<D>(pairs);
+    to[0] = _mm256_movedup_pd(both);
+    to[1] = _mm256_permute_pd(both, 0xF);
   }
 };
 

@@ -45,6 +45,20 @@ struct F32 {
   static Vec widen(const char* p) {
     return widen_f32<D>(p);
   }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    std::int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    if constexpr (D == DType::bfloat16) {
+      const __m512i both = _mm512_set1_epi32(pair);
+      to[0] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+      to[1] = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+    } else {
+      const __m512 both = _mm512_cvtph_ps(_mm256_set1_epi32(pair));
+      to[0] = _mm512_moveldup_ps(both);
+      to[1] = _mm512_movehdup_ps(both);
+    }
+  }
 
  private:
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
@@ -76,6 +90,15 @@ struct F64 {
       return _mm512_cvtps_pd(_mm512_castps512_ps256(
           widen_16(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
                    std::bool_constant<D == DType::bfloat16>{})));
+  }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    constexpr std::size_t kPair = D == DType::float32 ? 8 : 4;
+    char pairs[4 * kPair];
+    for (std::size_t i = 0; i < sizeof pairs; i += kPair) std::memcpy(pairs + i, p, kPair);
+    const __m512d both = widen<D>(pairs);
+    to[0] = _mm512_movedup_pd(both);
+    to[1] = _mm512_permute_pd(both, 0xFF);
   }
 
  private:

@@ -48,6 +48,13 @@ struct F32 : Plain<float, 16, 256> {
     else
       return widen_4(at<uint16x4_t>(p), D == DType::bfloat16);
   }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    const float32x4_t both =
+        widen_4(vreinterpret_u16_u32(vdup_n_u32(at<std::uint32_t>(p))), D == DType::bfloat16);
+    to[0] = vtrn1q_f32(both, both);
+    to[1] = vtrn2q_f32(both, both);
+  }
 };
 
 struct F64 : Plain<double, 16, 256> {

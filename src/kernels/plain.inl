@@ -39,4 +39,13 @@ struct Plain {
     }
     return v;
   }
+  template <DType D>
+  static void spread_pair(const char* p, Pack* to) {
+    constexpr std::size_t kPair = D == DType::float32 ? 8 : 4;
+    char pairs[8 * kLanes] = {};
+    std::memcpy(pairs, p, kPair);
+    const Vec both = widen<D>(pairs);
+    to[0] = Vec{} + both[0];
+    to[1] = Vec{} + both[1];
+  }
 };
