@@ -40,7 +40,20 @@ constexpr std::int64_t kMostRows = 4 * kMostFewRows;  // of a task, of all of it
 constexpr std::int64_t kTasksOfThread = 4;            // so that all end at about the same time
 constexpr std::int64_t kSpare = 64;                   // that whole vectors may read
 
-std::int64_t runs_of(std::int64_t keys) { return std::max<std::int64_t>(1, core::ceil_div(keys, kRun)); }
+// Rows of an entry: queries of all heads that share a key, in this process or not.
+std::int64_t rows_of_keys(const CheckedArguments& setup, std::int64_t entry) {
+  return setup.q_length(entry) * setup.group();
+}
+
+// Keys of a run: where a key head's rows are several tasks, the more of them the longer, so that what is merged does not
+// become more than the keys.
+std::int64_t run_of(const CheckedArguments& setup, std::int64_t entry) {
+  return kRun * std::max<std::int64_t>(1, rows_of_keys(setup, entry) / kMostRows);
+}
+
+std::int64_t runs_of(const CheckedArguments& setup, std::int64_t entry) {
+  return std::max<std::int64_t>(1, core::ceil_div(setup.kv_length(entry), run_of(setup, entry)));
+}
 
 // Value, largest score and total of a row, of a run.
 std::int64_t part_stride(const CheckedArguments& setup) {
@@ -69,8 +82,7 @@ class FewQueries {
     std::int64_t parts = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
       first_part_.push_back(parts);
-      if (const std::int64_t runs = runs_of(setup.kv_length(e)); few(e) && runs > 1)
-        parts += rows_of(e) * runs;
+      if (const std::int64_t runs = runs_of(setup, e); few(e) && runs > 1) parts += rows_of(e) * runs;
     }
     parts_.resize(static_cast<std::size_t>(parts * part_stride(setup)));
     together_ = most_together();
@@ -87,8 +99,8 @@ class FewQueries {
   // `next`: the task that this thread probably has then. Returns the number of pairs, computed or not.
   std::int64_t run(std::int64_t task, std::int64_t next) {
     const Task now = at(task);
-    const std::int64_t length = setup_.kv_length(now.entry), runs = runs_of(length);
-    const Positions keys = block_of(now.run, kRun, length),
+    const std::int64_t length = setup_.kv_length(now.entry), runs = runs_of(setup_, now.entry);
+    const Positions keys = block_of(now.run, run_of(setup_, now.entry), length),
                     some = queries_.positions_of(setup_.q_length(now.entry));
     thread_local Heads heads, again;
     take(now, some.count(), heads);
@@ -96,7 +108,7 @@ class FewQueries {
     kernels::Ahead next_keys;
     if (next < tasks()) {
       const Task then = at(next);
-      const std::int64_t first = then.run * kRun, last = setup_.kv_length(then.entry);
+      const std::int64_t first = then.run * run_of(setup_, then.entry), last = setup_.kv_length(then.entry);
       next_keys = ahead(setup_.rows_of(setup_.k, then.entry, then.kv_heads.begin, setup_.kv_offsets),
                         {first, std::min(first + piece(then.kv_heads), last)}, setup_.shape.head_size,
                         then.kv_heads.count());
@@ -124,7 +136,7 @@ class FewQueries {
       else
         not_finite.push_back(heads.of_row(rows.begin).kv_head);
     for (const std::int64_t kv_head : not_finite) {
-      take({now.entry, {kv_head, kv_head + 1}, now.run}, some.count(), again);
+      take({now.entry, {kv_head, kv_head + 1}, now.of_group, now.run}, some.count(), again);
       keep(again, add_up(again, some, keys, {}, Values::looked_at), {0, again.rows()});
     }
     return heads.rows() * keys.count();
@@ -132,7 +144,7 @@ class FewQueries {
 
   // Rows of an entry and head whose keys were several runs.
   void merge(std::int64_t entry, std::int64_t head) {
-    const std::int64_t runs = runs_of(setup_.kv_length(entry)), size = setup_.shape.value_size;
+    const std::int64_t runs = runs_of(setup_, entry), size = setup_.shape.value_size;
     if (!few(entry) || runs == 1) return;
     const Problem p = setup_.problem(entry, head);
     const Positions some = queries_.positions_of(p.q_length);
@@ -163,24 +175,37 @@ class FewQueries {
   struct Task {
     std::int64_t entry;
     Positions kv_heads;
+    Positions of_group;  // of the query heads that share a key/value head
     std::int64_t run;
   };
   // All heads of a run come before the next run: in most layouts their keys lie beside each other.
   Task at(std::int64_t task) const {
     const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
-    const std::int64_t in_entry = task - after[-1], parts = parts_of_heads();
-    const Positions some = block_of(in_entry % parts, together_, kv_heads_.count());
-    return {queries_.entries.begin + (after - first_task_.begin() - 1),
+    const std::int64_t entry = queries_.entries.begin + (after - first_task_.begin() - 1),
+                       in_entry = task - after[-1], of_group = parts_of_group(entry),
+                       parts = parts_of_heads() * of_group;
+    const Positions some = block_of(in_entry % parts / of_group, together_, kv_heads_.count());
+    return {entry,
             {kv_heads_.begin + some.begin, kv_heads_.begin + some.end},
+            block_of(in_entry % of_group, heads_at_once(entry), setup_.group()),
             in_entry / parts};
+  }
+  // The query heads of a key/value head that a task may have.
+  std::int64_t heads_at_once(std::int64_t entry) const {
+    const std::int64_t of_head = std::max<std::int64_t>(1, setup_.q_length(entry));
+    return std::clamp<std::int64_t>(kMostRows / of_head, 1, std::max<std::int64_t>(1, setup_.group()));
+  }
+  std::int64_t parts_of_group(std::int64_t entry) const {
+    return std::max<std::int64_t>(1, core::ceil_div(setup_.group(), heads_at_once(entry)));
   }
   std::int64_t parts_of_heads() const { return core::ceil_div(kv_heads_.count(), together_); }
 
   void count_tasks() {
     first_task_.assign(1, 0);
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
-      first_task_.push_back(first_task_.back() +
-                            (few(e) && rows_of(e) > 0 ? parts_of_heads() * runs_of(setup_.kv_length(e)) : 0));
+      first_task_.push_back(
+          first_task_.back() +
+          (few(e) && rows_of(e) > 0 ? parts_of_heads() * parts_of_group(e) * runs_of(setup_, e) : 0));
   }
 
   // The key/value heads that a task may have.
@@ -193,7 +218,7 @@ class FewQueries {
     if (!side_by_side(setup_.k) || !side_by_side(setup_.v)) return 1;
     std::int64_t rows = 1;
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
-      if (few(e)) rows = std::max(rows, setup_.q_length(e) * setup_.group());
+      if (few(e)) rows = std::max(rows, rows_of_keys(setup_, e));
     return std::clamp<std::int64_t>(std::min(kMostRows / rows, kTogetherBytes / head_bytes_), 1,
                                     std::max<std::int64_t>(1, kv_heads_.count()));
   }
@@ -221,7 +246,7 @@ class FewQueries {
     heads.of_head = of_head;
     for (std::int64_t kv_head = task.kv_heads.begin; kv_head < task.kv_heads.end; ++kv_head) {
       const std::int64_t first = heads.rows();
-      for (std::int64_t n = 0; n < setup_.group(); ++n) {
+      for (std::int64_t n = task.of_group.begin; n < task.of_group.end; ++n) {
         const std::int64_t head =
             setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
         if (queries_.heads.begin <= head && head < queries_.heads.end)
@@ -284,7 +309,8 @@ class FewQueries {
     const std::int64_t most_keys = std::min(step_, keys.count());
     ScratchLayout memory;
     const std::int64_t entry = heads.problems.front().entry,
-                       of_kv_head = products_.rows_held(entry, of_head * setup_.group()) * products_.stride();
+                       of_kv_head =
+                           products_.rows_held(entry, of_head * heads_at_once(entry)) * products_.stride();
     const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
                        k_at = memory.add(most_keys * head_size * kSize),
                        v_at = memory.add(most_keys * columns_ * kSize),
@@ -477,7 +503,11 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 }  // namespace
 
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
-  return setup.q_length(entry) * setup.group() <= kMostFewRows;
+  const kernels::Products& products = kernels::active().products;
+  const bool has_unit =
+      setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 && products.bf16 != nullptr;
+  return rows_of_keys(setup, entry) <= kMostFewRows ||
+         setup.q_length(entry) <= kMostFewRows / (has_unit ? products.bf16_rate : 1);
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
@@ -498,7 +528,7 @@ std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
 std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& queries) {
   double parts = 0;
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
-    const std::int64_t runs = runs_of(setup.kv_length(e));
+    const std::int64_t runs = runs_of(setup, e);
     if (runs > 1 && has_few_queries(setup, e))
       parts +=
           static_cast<double>(runs) * static_cast<double>(queries.positions_of(setup.q_length(e)).count());

@@ -9,12 +9,12 @@
 
 namespace ejk::attn {
 
-/// The most rows, queries of all query heads of a key/value head, that are read from memory about as fast as
-/// they are computed with.
+/// So many rows, the queries of all heads that share a key, or queries of one head are few.
 inline constexpr std::int64_t kMostFewRows = 32;
 
-/// The query heads of a key/value head have so few queries together that keys and values are best read where
-/// they lie, by all of them at once. Shapes alone decide it.
+/// Keys and values are best read where they lie, by all query heads that share them at once: packing them for each head
+/// would take longer than its few queries are worth. Where bfloat16 has a unit of its own, which takes packed keys
+/// alone, a head's queries are few only if there are fewer. Shapes, dtypes and the instruction set decide it.
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry);
 
 /// What a thread's own memory holds for them, and what the parts of their results take.

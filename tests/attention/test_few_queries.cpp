@@ -228,6 +228,22 @@ TEST_CASE("key heads that lie side by side in a token, which are gone through to
   }
 }
 
+TEST_CASE("few queries of so many heads on a key head that these are several tasks") {
+  plain::Random random(59);
+  for (const DType dtype : plain::kFloats)
+    for (const bool masked : {false, true}) {
+      Sizes s;
+      // 280 rows are three tasks of up to 32 heads, and their runs are of 2,048 keys.
+      s.kv_heads = masked ? 2 : 1, s.group = masked ? 36 : 70, s.queries = 4, s.keys = 2300, s.size = 9;
+      Decode d = decode(random, kLayouts[masked ? 0 : 1], dtype, s);
+      if (masked)
+        d.options.masks.push_back(
+            masks_of(s.kv_heads * s.group,
+                     [](std::int64_t head, std::int64_t q, std::int64_t kv) { return stored(head, q, kv); }));
+      check(d);
+    }
+}
+
 TEST_CASE("few queries over very many keys") {
   plain::Random random(53);
   Sizes s;
@@ -308,11 +324,13 @@ TEST_CASE("members that share a key head compute the rows that one computes") {
     for (const bool several : {false, true}) {
       Sizes s;
       s.kv_heads = 2, s.group = 4, s.keys = 2300, s.size = 12, s.value_size = 7;
-      s.queries = several ? 3 : 4;                 // 12 rows are multiplied row by row, 16 in panels
+      s.queries = several ? 3 : 4;  // 12 rows are multiplied row by row, 16 in panels
+      // Or those of a key head are several tasks, of which a member has parts.
+      if (!several && dtype == DType::float64) s.kv_heads = 1, s.group = 16, s.queries = 17;
       if (several) s.kv_heads = 4, s.keys = 4200;  // so many tasks that a member's have several heads
       Decode d = decode(random, several ? AttentionLayout::bshd : AttentionLayout::bhsd, dtype, s);
       d.options.masks.push_back(
-          masks_of(several ? 16 : 1,
+          masks_of(several ? s.kv_heads * s.group : 1,
                    [](std::int64_t head, std::int64_t q, std::int64_t kv) { return stored(head, q, kv); }));
       // Some values that only some rows see.
       if (dtype == DType::float32)

@@ -85,6 +85,8 @@ void add(std::int64_t length, std::int64_t size, const char* mask, bool backward
   add_decode("B8/H32of8/Q4/K8192", 8, 32, 8, 4, 8192);
   add_decode("B8/H32of8/Q1/K8192/bshd", 8, 32, 8, 1, 8192, AttentionLayout::bshd);
   add_decode("B8/H32of8/Q4/K8192/bshd", 8, 32, 8, 4, 8192, AttentionLayout::bshd);
+  add_decode("B4/H128of1/Q1/K8192", 4, 128, 1, 1, 8192);
+  add_decode("B4/H64of8/Q8/K8192", 4, 64, 8, 8, 8192);
   add_decode("B1/H1/Q1/K1M", 1, 1, 1, 1, 1 << 20);
   add_decode("B1/H1/Q4/K1M", 1, 1, 1, 4, 1 << 20);
   return true;
