@@ -51,10 +51,10 @@ template <int Most, class F>
 template <class U, int NV>
 constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
 
-// R rows of a tile that may have MR. Where several tiles go through a panel they come from the second-level
-// cache: the one packed behind this one is asked for meanwhile, over the steps of the longest contraction.
-// (AVX2 on a Xeon core: 3.5 % faster.)
-template <class U, int R, int MR, int NV>
+// R rows of a tile that may have MR, and the first N of the NV vectors of a panel, whose last columns may be few. Where
+// several tiles go through a panel they come from the second-level cache: the one packed behind this one is asked for
+// meanwhile, over the steps of the longest contraction. (AVX2 on a Xeon core: 3.5 % faster.)
+template <class U, int R, int MR, int NV, int N>
 void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how,
              typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kStep = NV * U::kLanes * U::kUnit;
@@ -62,20 +62,20 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
   constexpr bool kNextTile = 1 < kTogether<U, NV>;
   constexpr std::int64_t kNextStep = (MR * kAStride<U> * U::kKr + U::kKc - 1) / U::kKc;
   [[maybe_unused]] const char* next = a + MR * kAStride<U>;
-  typename U::Vec sum[R][NV];
+  typename U::Vec sum[R][N];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     if (how != Store::stream) {
       __builtin_prefetch(out + r * out_stride, 1);
-      __builtin_prefetch(out + r * out_stride + NV * U::kLanes - 1, 1);
+      __builtin_prefetch(out + r * out_stride + N * U::kLanes - 1, 1);
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
+    for (int v = 0; v < N; ++v) sum[r][v] = U::zero();
   }
   for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += kStep) {
-    typename U::Pack column[NV];
+    typename U::Pack column[N];
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) column[v] = U::load_b(b + v * U::kLanes * U::kUnit);
+    for (int v = 0; v < N; ++v) column[v] = U::load_b(b + v * U::kLanes * U::kUnit);
     for (std::int64_t line = 0; line < kStep; line += kLine) __builtin_prefetch(b + kAhead + line);
     if constexpr (kNextTile) {
       __builtin_prefetch(next);
@@ -85,10 +85,10 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
     for (int r = 0; r < R; ++r) {
       const typename U::Pack row = U::spread_a(a + r * kAStride<U>);
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
+      for (int v = 0; v < N; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
     }
   }
-  if (columns == NV * U::kLanes) {
+  if (columns == N * U::kLanes) {
     const auto address = reinterpret_cast<std::uintptr_t>(out);
     if (how == Store::stream &&
         (address | static_cast<std::uintptr_t>(out_stride) * sizeof(typename U::Sum)) % kLine != 0)
@@ -96,7 +96,7 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) {
+      for (int v = 0; v < N; ++v) {
         typename U::Sum* at = out + r * out_stride + v * U::kLanes;
         if (how == Store::accumulate)
           U::store(at, U::load(at) + sum[r][v]);
@@ -110,7 +110,7 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
+    for (int v = 0; v < N; ++v) {
       const std::int64_t left = columns - v * U::kLanes;
       if (left <= 0) continue;
       const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
@@ -122,10 +122,17 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
 template <class U, int MR, int NV>
 void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Store how,
           void* out, std::int64_t out_stride) {
-  with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
-    tile_of<U, R, MR, NV>(static_cast<const char*>(a), static_cast<const char*>(b), (k + U::kKr - 1) / U::kKr,
-                          columns, how, static_cast<typename U::Sum*>(out), out_stride);
-  });
+  const auto vectors = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
+    with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
+      tile_of<U, R, MR, NV, N>(static_cast<const char*>(a), static_cast<const char*>(b),
+                               (k + U::kKr - 1) / U::kKr, columns, how, static_cast<typename U::Sum*>(out),
+                               out_stride);
+    });
+  };
+  if (columns <= U::kLanes)
+    vectors(std::integral_constant<int, 1>{});
+  else
+    vectors(std::integral_constant<int, NV>{});
 }
 
 // --- tiles of B where it lies
@@ -314,20 +321,34 @@ template <int S, int L, class V>
   }
 }
 
-// Up to kLanes units of consecutive contraction elements, converted; zeros behind the last of `n` elements.
-// For kKr > 1 the elements are taken as they are.
+// A few bytes, in pieces whose sizes compilers know: a call would take longer than they do.
+inline void copy_few(char* to, const char* from, std::int64_t bytes) {
+  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) std::memcpy(to, from, 8);
+  if ((bytes & 4) != 0) std::memcpy(to, from, 4), to += 4, from += 4;
+  if ((bytes & 2) != 0) std::memcpy(to, from, 2);
+}
+
+// kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
+template <class U, DType D>
+typename U::Vec whole_units(const char* p) {
+  if constexpr (U::kKr > 1)
+    return U::load(reinterpret_cast<const typename U::Sum*>(p));
+  else
+    return U::template widen<D>(p);
+}
+
+// The same of as many as there are; zeros behind the last of `n` elements.
 template <class U, DType D>
 typename U::Vec units_at(const char* p, std::int64_t n) {
   constexpr std::int64_t kElements = U::kLanes * U::kKr;
-  if (n >= kElements) {
-    if constexpr (U::kKr > 1)
-      return U::load(reinterpret_cast<const typename U::Sum*>(p));
-    else
-      return U::template widen<D>(p);
-  }
+  constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
+  if (n >= kElements) return whole_units<U, D>(p);
+  if (n <= 0) return U::zero();
+  if (kOfSums || (U::kKr > 1 && n % U::kKr == 0))
+    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n / U::kKr));
   alignas(kLine) char part[kElements * bytes_of(D)] = {};
-  if (n > 0) std::memcpy(part, p, static_cast<std::size_t>(n * bytes_of(D)));
-  return units_at<U, D>(part, kElements);
+  copy_few(part, p, n * bytes_of(D));
+  return whole_units<U, D>(part);
 }
 
 // One element where neither stride is its size.
@@ -373,23 +394,26 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
     char* to = out;
     for (std::int64_t j = 0; j < columns; j += kNr, to += panel_stride) {
       const char* row[U::kKr];
-      alignas(kLine) char part[U::kKr][kWidth];
+      [[maybe_unused]] alignas(kLine) char part[U::kKr][kWidth];
       for (std::int64_t i = 0; i < U::kKr; ++i) {
         const std::int64_t p = u * U::kKr + i;
         row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
         for (std::int64_t line = 0; line < kWidth; line += kLine)
           __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
-        if (p < k && columns - j < kNr) {
-          std::memset(part[i], 0, sizeof part[i]);
-          std::memcpy(part[i], row[i], static_cast<std::size_t>((columns - j) * bytes_of(D)));
-          row[i] = part[i];
-        }
+        if constexpr (U::kKr > 1)
+          if (p < k && columns - j < kNr) {
+            U::store(reinterpret_cast<typename U::Sum*>(part[i]), units_at<U, D>(row[i], columns - j));
+            row[i] = part[i];
+          }
       }
       if constexpr (U::kKr == 1) {
+        const bool whole = u >= k || columns - j >= kNr;
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; ++v)
+        for (int v = 0; v < NV; ++v) {
+          const char* const from = row[0] + v * U::kLanes * bytes_of(D);
           U::store(reinterpret_cast<typename U::Sum*>(to) + v * U::kLanes,
-                   U::template widen<D>(row[0] + v * U::kLanes * bytes_of(D)));
+                   whole ? whole_units<U, D>(from) : units_at<U, D>(from, columns - j - v * U::kLanes));
+        }
       } else {
         typename U::Pack first, second;
         U::interleave(row[0], row[1], first, second);
@@ -409,11 +433,14 @@ void pack_transposed(const char* in, std::int64_t column_stride, std::int64_t k,
     char* panel = out + j / kNr * panel_stride + j % kNr * U::kUnit;
     for (std::int64_t u = 0; u < units; u += U::kLanes) {
       typename U::Vec square[U::kLanes];
+      const char* const from = in + j * column_stride + u * U::kKr * bytes_of(D);
+      if (j + U::kLanes <= columns && (u + U::kLanes) * U::kKr <= k) {
 #pragma GCC unroll 16
-      for (int i = 0; i < U::kLanes; ++i)
-        square[i] = j + i < columns ? units_at<U, D>(in + (j + i) * column_stride + u * U::kKr * bytes_of(D),
-                                                     k - u * U::kKr)
-                                    : U::zero();
+        for (int i = 0; i < U::kLanes; ++i) square[i] = whole_units<U, D>(from + i * column_stride);
+      } else {
+        for (int i = 0; i < U::kLanes; ++i)
+          square[i] = j + i < columns ? units_at<U, D>(from + i * column_stride, k - u * U::kKr) : U::zero();
+      }
       transpose<1, U::kLanes>(square);
       const std::int64_t left = units - u;
 #pragma GCC unroll 16
