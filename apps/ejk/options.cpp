@@ -337,6 +337,7 @@ double read_real(const std::string& word) {
 
 Number read_number(const std::string& word) {
   if (const auto whole = parse_integer(word)) return *whole;
+  if (const auto whole = parse_unsigned(word)) return *whole;
   return read_real(word);
 }
 

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "ejk/dtype.hpp"
@@ -22,6 +23,9 @@
 namespace ejk {
 
 using Shape = std::vector<std::int64_t>;
+
+/// A number as it was given: whole ones exactly.
+using Number = std::variant<std::int64_t, std::uint64_t, double>;
 
 /// Indices [begin, end) of an axis.
 struct IndexRange {

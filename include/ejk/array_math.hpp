@@ -9,14 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <variant>
 
 #include "ejk/array.hpp"
 
 namespace ejk {
-
-/// A number as it was given.
-using Number = std::variant<std::int64_t, double>;
 
 /// An axis of length n becomes two, (ceil(n / C), C), filled up behind the end with `pad` converted to x's
 /// dtype: floats to the nearest, infinite beyond their range. Negative axes count from the end. Errors: C <

@@ -38,7 +38,8 @@ Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask
 /// tokens, a fill that the dtype cannot hold.
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch = {},
-                                          std::optional<std::int64_t> seq = {}, double fill = 0);
+                                          std::optional<std::int64_t> seq = {},
+                                          Number fill = std::int64_t{0});
 
 /// Memory that either takes: `where` is the mask, or the indices. Masks are mostly padded at an end, which is one
 /// run of tokens a row; one of every other token takes up to half a mask of int32 more.

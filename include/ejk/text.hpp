@@ -28,6 +28,9 @@ std::optional<std::int64_t> parse_size(std::string_view text);
 /// A whole number in decimal, with nothing around it.
 std::optional<std::int64_t> parse_integer(std::string_view text);
 
+/// The same, not below 0, of up to 64 bits.
+std::optional<std::uint64_t> parse_unsigned(std::string_view text);
+
 /// A whole number in decimal of any size, with nothing around it: what parse_integer then refuses is too
 /// large, or too far below 0.
 bool is_whole_number(std::string_view text);

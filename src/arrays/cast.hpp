@@ -73,16 +73,7 @@ T narrowed(float x) {
 }
 
 using core::rounded_to_odd;
-
-template <class I>
-double rounded_to_odd_double(I x) {
-  const bool negative = x < 0;
-  auto magnitude = static_cast<std::uint64_t>(x);
-  magnitude = negative ? 0 - magnitude : magnitude;
-  if (magnitude >> 40 != 0) magnitude = (magnitude >> 15 << 15) | ((magnitude & 0x7FFFu) != 0 ? 0x8000u : 0u);
-  const auto value = static_cast<double>(magnitude);
-  return negative ? -value : value;
-}
+using core::rounded_to_odd_double;
 
 /// x as To: floats to the nearest, ties to even, infinite beyond their range; from float to integer the
 /// fraction is cut off; anything but 0 is True. False when To cannot hold it: an integer out of range, NaN as

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <utility>
 
-#include "arrays/cast.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/named.hpp"
+#include "core/number.hpp"
 #include "core/require.hpp"
 #include "ejk/array_math.hpp"
 
@@ -157,27 +157,6 @@ class JoinedSource final : public ForwardingSource {
   std::int64_t chunk_;
 };
 
-// The bytes of one element.
-std::vector<std::byte> element_of(DType dtype, Number number) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size_of(dtype)));
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    arrays::Stored<T> element{};
-    const auto convert = [&](auto value) {
-      bool good = arrays::cast<T>(value, element);
-      if constexpr (std::is_same_v<T, bool>)
-        good = value == 0 || value == 1;
-      else if constexpr (std::is_integral_v<T>)
-        good = good && static_cast<decltype(value)>(element) == value;
-      if (!good)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{} cannot hold the padding value {}", name_of(dtype), value));
-    };
-    std::visit(convert, number);
-    std::memcpy(bytes.data(), &element, sizeof element);
-  });
-  return bytes;
-}
-
 }  // namespace
 
 std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource> x, std::int64_t chunk_size,
@@ -185,11 +164,13 @@ std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource
   if (chunk_size < 1)
     throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
   const std::size_t d = core::axis_of(core::required(x).name(), core::required(x).shape(), axis);
-  std::vector<std::byte> element = core::named(x->name(), [&] { return element_of(x->dtype(), pad); });
+  const Array element = core::named(x->name(), [&] { return core::element_of(x->dtype(), pad); });
   Shape shape = x->shape();
   shape[d] = core::ceil_div(shape[d], chunk_size);
   shape.insert(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1, chunk_size);
-  return std::make_shared<ChunkedSource>(x, d, ArrayType(x->dtype(), std::move(shape)), std::move(element));
+  return std::make_shared<ChunkedSource>(
+      x, d, ArrayType(x->dtype(), std::move(shape)),
+      std::vector<std::byte>(element.data(), element.data() + size_of(element.dtype())));
 }
 
 std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const ArraySource>& x,

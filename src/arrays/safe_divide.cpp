@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "arrays/cast.hpp"
@@ -107,6 +108,7 @@ class QuotientSource final : public ArraySource {
               std::byte* out) const {
     const Operand<F> a(*a_, start, count), b(*b_, start, count);
     const auto least = static_cast<F>(least_);
+    const bool raises_zero = least == F{0} && !std::signbit(least);
     const std::int64_t n = count.empty() ? 1 : count.back(), rows = element_count(count) / n;
     const std::int64_t a_step = count.empty() ? 0 : a.strides.back(),
                        b_step = count.empty() ? 0 : b.strides.back();
@@ -128,7 +130,10 @@ class QuotientSource final : public ArraySource {
                            const F* x = reinterpret_cast<const F*>(a.elements.data()) + a_at;
                            const F* y = reinterpret_cast<const F*>(b.elements.data()) + b_at;
                            F* to = quotients.data();
-                           const auto quotient = [least](F p, F q) { return p / (q < least ? least : q); };
+                           // Of two zeros the larger is that without a sign, as in IEEE 754's maximum.
+                           const auto quotient = [least, raises_zero](F p, F q) {
+                             return p / (q < least || (raises_zero && q == F{0}) ? least : q);
+                           };
                            if (a_step == 1 && b_step == 1)
                              for (std::int64_t i = 0; i < length; ++i) to[i] = quotient(x[i], y[i]);
                            else
@@ -150,6 +155,8 @@ std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource
                                                std::shared_ptr<const ArraySource> b, double min_denominator) {
   (void)core::required(a);
   (void)core::required(b);
+  if (std::isnan(min_denominator))
+    throw Error(Error::Kind::usage, "the least denominator is NaN, and no number is the larger of the two");
   return std::make_shared<QuotientSource>(std::move(a), std::move(b), min_denominator);
 }
 

@@ -138,7 +138,10 @@ class MaskInfoCheck {
     else
       for (std::int64_t row = 0; row < layout_.layout.rows; ++row)
         add_picture(row * (layout_.heads / layout_.layout.rows), states_of(row));
-    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) check_padding(row);
+    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) {
+      check_padding(row);
+      check_dynamic_blocks(row);
+    }
     return std::move(found_);
   }
 
@@ -411,17 +414,59 @@ class MaskInfoCheck {
             return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"};
           });
       }
-      const std::int64_t ones = count_bits(bits);
-      const bool full = ones == arrays_.block.q * arrays_.block.kv;
-      if (full || ones == 0)
+      if (const auto state = decided(bits))
         found_.add("decided", p, [&] {
-          return Finding{
-              "partial_mask_blocks",
-              {p},
-              {},
-              full ? "all True: a block with it is full (2)" : "all False: a block with it is empty (0)"};
+          return Finding{"partial_mask_blocks",
+                         {p},
+                         {},
+                         state == BlockState::full ? "all True: a block with it is full (2)"
+                                                   : "all False: a block with it is empty (0)"};
         });
     });
+  }
+
+  // Dynamic masks have each block for itself.
+  void check_dynamic_blocks(std::int64_t row) {
+    if (!arrays_.is_dynamic) return;
+    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
+    const Mask padded = padded_mask(row);
+    mask::BitBuffer buffer;
+    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
+      for (const BlockGrid::Entry& entry : grid.row(i)) {
+        const std::int64_t j = entry.column;
+        if (entry.pattern == BlockGrid::kFull || wrong_.contains(place_of_block(row, i, j))) continue;
+        const mask::Rectangle where = whole_block(i, j);
+        const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
+        padded.node().fill(where, bits);
+        const auto state = decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)});
+        if (!state) continue;
+        found_.add("decided", place_of_block(row, i, j), [&] {
+          const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+          const bool full = state == BlockState::full;
+          return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, mask_of(row)).step),
+                         std::int64_t{1},
+                         fmt::format("should be {}: block ({}, {}) is all {}", full ? 2 : 0, i, j,
+                                     full ? "True" : "False")};
+        });
+      }
+  }
+
+  // Full or empty where all elements of a block, or none, are True.
+  std::optional<BlockState> decided(std::span<const mask::Word> bits) const {
+    const std::int64_t ones = count_bits(bits);
+    if (ones == 0) return BlockState::empty;
+    if (ones == arrays_.block.q * arrays_.block.kv) return BlockState::full;
+    return std::nullopt;
+  }
+
+  // What a row of the index arrays computes, in whole blocks.
+  Mask padded_mask(std::int64_t row) {
+    return mask::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row),
+                           layout_.layout.q_blocks * arrays_.block.q,
+                           layout_.layout.kv_blocks * arrays_.block.kv, "");
+  }
+  mask::Rectangle whole_block(std::int64_t i, std::int64_t j) const {
+    return {i * arrays_.block.q, (i + 1) * arrays_.block.q, j * arrays_.block.kv, (j + 1) * arrays_.block.kv};
   }
 
   static std::int64_t count_bits(std::span<const mask::Word> words) {
@@ -440,17 +485,15 @@ class MaskInfoCheck {
                        all_kv = layout_.layout.kv_blocks * arrays_.block.kv;
     if (all_q == q && all_kv == kv) return;
     const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
-    const Mask padded =
-        mask::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row), all_q, all_kv, "");
+    const Mask padded = padded_mask(row);
     mask::BitBuffer buffer;
     for (std::int64_t i = 0; i < grid.q_blocks; ++i)
       for (const BlockGrid::Entry& entry : grid.row(i)) {
-        const std::int64_t q_end = (i + 1) * arrays_.block.q, k_end = (entry.column + 1) * arrays_.block.kv;
-        if (q_end <= q && k_end <= kv) continue;
+        const mask::Rectangle where = whole_block(i, entry.column);
+        if (where.q_end <= q && where.k_end <= kv) continue;
         if (wrong_.contains(place_of_block(row, i, entry.column))) continue;  // what is wrong is said already
         if (arrays_.is_computable() && entry.pattern != BlockGrid::kFull)
           continue;  // its elements are not stored
-        const mask::Rectangle where{i * arrays_.block.q, q_end, entry.column * arrays_.block.kv, k_end};
         const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
         padded.node().fill(where, bits);
         std::optional<std::pair<std::int64_t, std::int64_t>> first;

@@ -44,4 +44,15 @@ inline float rounded_to_odd(double x) {
   return std::bit_cast<float>(bits | 1u);
 }
 
+/// A double that stands for an integer when it is rounded once more, to 16 bits or by rounded_to_odd().
+template <class I>
+double rounded_to_odd_double(I x) {
+  const bool negative = x < 0;
+  auto magnitude = static_cast<std::uint64_t>(x);
+  magnitude = negative ? 0 - magnitude : magnitude;
+  if (magnitude >> 40 != 0) magnitude = (magnitude >> 15 << 15) | ((magnitude & 0x7FFFu) != 0 ? 0x8000u : 0u);
+  const auto value = static_cast<double>(magnitude);
+  return negative ? -value : value;
+}
+
 }  // namespace ejk::core

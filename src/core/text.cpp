@@ -135,12 +135,22 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
   return static_cast<std::int64_t>(std::llround(number));
 }
 
-std::optional<std::int64_t> parse_integer(std::string_view text) {
+namespace {
+
+template <class T>
+std::optional<T> parse_whole(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
-  std::int64_t value = 0;
+  T value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> parse_integer(std::string_view text) { return parse_whole<std::int64_t>(text); }
+std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
+  return parse_whole<std::uint64_t>(text);
 }
 
 bool is_whole_number(std::string_view text) {

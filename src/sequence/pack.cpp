@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/elements.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "sequence/mask_rows.hpp"
@@ -256,27 +256,6 @@ class UnpackedSource final : public ForwardingSource {
   Array fill_;
 };
 
-// `value` as an element of `dtype`, which must be able to hold it: an integer exactly, a float rounded.
-Array element_of(DType dtype, double value) {
-  Array element(dtype, {});
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    bool fits = true;
-    if constexpr (std::is_integral_v<T>) {
-      const double most = std::ldexp(1.0, std::numeric_limits<T>::digits);
-      fits = value == std::trunc(value) && value < most &&
-             value >= static_cast<double>(std::numeric_limits<T>::lowest());
-    }
-    if (!fits)
-      throw Error(Error::Kind::usage,
-                  fmt::format("{} cannot hold the padding value {}", name_of(dtype), value));
-    if constexpr (std::is_arithmetic_v<T>)
-      element.elements<T>()[0] = static_cast<T>(value);
-    else
-      element.elements<T>()[0] = T(core::rounded_to_odd(value));
-  });
-  return element;
-}
-
 }  // namespace
 
 Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask) {
@@ -307,7 +286,7 @@ Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask
 
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch,
-                                          std::optional<std::int64_t> seq, double fill) {
+                                          std::optional<std::int64_t> seq, Number fill) {
   if (core::required(packed).shape().empty())
     throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
   Layout layout;
@@ -324,7 +303,7 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
   if (layout.tokens != packed->shape()[0])
     throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
                               where.name(), layout.tokens));
-  Array element = element_of(packed->dtype(), fill);
+  Array element = core::element_of(packed->dtype(), fill);
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }
 

@@ -79,6 +79,22 @@ TEST_CASE("types meet in the wider one, and the least denominator is first the d
   CHECK(static_cast<float>(got.elements<float16>()[0]) == INFINITY);
 }
 
+TEST_CASE("of zeros the larger is the one without a sign, and a least denominator is a number") {
+  const auto one = [](float b, double least) {
+    return read_all(*safe_divide(make_source(floats({1}, {1})), make_source(floats({1}, {b})), least))
+        .elements<float>()[0];
+  };
+  CHECK(one(-0.0f, 0) == INFINITY);
+  CHECK(one(0.0f, 0) == INFINITY);
+  CHECK(one(-1.0f, 0) == INFINITY);
+  CHECK(one(0.0f, -0.0) == INFINITY);
+  CHECK(one(-0.0f, -0.0) == -INFINITY);
+  CHECK(one(-0.0f, -1) == -INFINITY);
+  CHECK(std::isnan(one(NAN, 0)));
+  CHECK(test::error_of(Error::Kind::usage, [&] { (void)one(1, NAN); }) ==
+        "the least denominator is NaN, and no number is the larger of the two");
+}
+
 TEST_CASE("long rows and many short ones are cut into jobs that cover them") {
   for (const Shape& shape : {Shape{3, 200'001}, Shape{200'001, 3}}) {
     Array a(DType::float32, shape), b(DType::float32, shape);

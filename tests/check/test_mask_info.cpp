@@ -251,6 +251,38 @@ TEST_CASE("of two steps for one block the one is named that should have had anot
       }
 }
 
+TEST_CASE("a dynamic mask's partial block that holds one value alone is told by its state") {
+  // Two heads of 8 x 12 in blocks of 4: (0, 0, 1) is all True, (1, 1, 2) all False, the others are neither.
+  Array elements(DType::boolean, {2, 8, 12});
+  for (std::int64_t e = 0; e < elements.size(); ++e) {
+    const std::int64_t head = e / 96, q = e / 12 % 8, k = e % 12;
+    const bool full = head == 0 && q < 4 && k / 4 == 1, empty = head == 1 && q >= 4 && k >= 8;
+    elements.elements<bool>()[static_cast<std::size_t>(e)] = full || (!empty && (q + k) % 2 == 0);
+  }
+  for (const Direction direction : {Direction::forward, Direction::dkv}) {
+    CAPTURE(static_cast<int>(direction));
+    const auto source = make_source(elements.view(), "mask");
+    MaskInfo info = direction == Direction::forward ? process_dynamic_mask(source, {4, 4})
+                                                    : process_dynamic_mask_dkv(source, {4, 4});
+    const std::vector<Mask> masks = info.masks;
+    CHECK(text_of(check_mask_info(stored_arrays(info), {.masks = masks})) == "");
+    const auto entry = [&](Array& array, std::size_t at) -> std::int8_t& {
+      return array.elements<std::int8_t>()[at];
+    };
+    entry(info.block_mask, 1) = 1;
+    entry(info.mask_next.value(), 1) = 1;
+    // An empty block is not visited: of dkv data_next counts queries.
+    entry(info.block_mask, 11) = 1;
+    entry(info.mask_next.value(), 11) = 11;
+    entry(info.data_next, 11) = direction == Direction::forward ? 2 : 1;
+    const Findings found = check_mask_info(stored_arrays(info), {.masks = masks});
+    CHECK(text_of(found) ==
+          "decided: block_mask(0, 0, 1): should be 2: block (0, 1) is all True\n"
+          "decided: block_mask(1, 1, 2): should be 0: block (1, 2) is all False\n");
+    CHECK(found.errors() == 0);
+  }
+}
+
 TEST_CASE("a block beyond the lengths that is not the mask's is said once") {
   // 10 queries and keys in blocks of 4: the last block is partial in any mask.
   const std::vector<Mask> masks{causal_mask(10, 10)};

@@ -53,6 +53,12 @@ TEST_CASE("a whole number may be too large for 64 bits") {
   for (const char* bad : {"", "-", "+", "1.5", " 1", "1x", "--1"}) CHECK_MESSAGE(!is_whole_number(bad), bad);
 }
 
+TEST_CASE("a whole number without a sign has all of 64 bits") {
+  CHECK(ejk::parse_unsigned("18446744073709551615") == ~std::uint64_t{0});
+  for (const char* bad : {"18446744073709551616", "-1", "1.5", "", " 1"})
+    CHECK_MESSAGE(!ejk::parse_unsigned(bad), bad);
+}
+
 TEST_CASE("sizes are read with decimal and binary units, and never wrap around") {
   CHECK(parse_size("123") == 123);
   CHECK(parse_size("64k") == 64000);

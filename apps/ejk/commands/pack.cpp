@@ -66,7 +66,7 @@ Answer run_pack(const PackOptions& options, Job& job) {
 struct UnpackOptions {
   std::string packed, where;
   Shape shape;
-  double fill = 0;
+  Number fill = std::int64_t{0};
 };
 
 Answer run_unpack(const UnpackOptions& options, Job& job) {
@@ -119,7 +119,7 @@ Run unpack(OptionSet& set) {
   add_word(
       set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS", 0); },
       "BxS", "rows and their length; a mask says it itself");
-  add_word(set, "--fill", options->fill, read_real, "VALUE", "what padding becomes, 0 by default")
+  add_word(set, "--fill", options->fill, read_number, "VALUE", "what padding becomes, 0 by default")
       .recorded()
       .shown("padding is");
   return [options](Job& job) { return run_unpack(*options, job); };
