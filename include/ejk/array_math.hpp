@@ -37,10 +37,10 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis = std::
 /// Bytes that log_sum_exp takes beside the source's own, at most.
 std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t> axis = std::nullopt);
 
-/// a / max(b, min), broadcast as NumPy does: a negative b becomes min too, NaN stays NaN. min is converted to
-/// b's dtype first (1e-10 is 0 in float16). Integers and bool count as float32, beside float64 as float64;
-/// two types meet in the wider one, float16 and bfloat16 in float32. 16-bit results are rounded once. Errors:
-/// shapes that do not fit together.
+/// a / max(b, min), broadcast as NumPy does: a negative b becomes min too, -0 is below 0, NaN stays NaN. min is
+/// converted to b's dtype first (1e-10 is 0 in float16). Integers and bool count as float32, beside float64 as
+/// float64; two types meet in the wider one, float16 and bfloat16 in float32. 16-bit results are rounded once.
+/// Errors: shapes that do not fit together, a min that is NaN.
 std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource> a,
                                                std::shared_ptr<const ArraySource> b,
                                                double min_denominator = 1e-10);

@@ -503,11 +503,10 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 }  // namespace
 
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
-  const kernels::Products& products = kernels::active().products;
-  const bool has_unit =
-      setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 && products.bf16 != nullptr;
+  const bool has_unit = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
+                        kernels::active().products.bf16 != nullptr;
   return rows_of_keys(setup, entry) <= kMostFewRows ||
-         setup.q_length(entry) <= kMostFewRows / (has_unit ? products.bf16_rate : 1);
+         setup.q_length(entry) <= (has_unit ? kMostFewRows / 2 : kMostFewRows);
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
