@@ -336,7 +336,8 @@ double read_real(const std::string& word) {
 }
 
 Number read_number(const std::string& word) {
-  if (const auto whole = parse_integer(word)) return *whole;
+  // -0 has its sign as a float alone.
+  if (const auto whole = parse_integer(word); whole && (*whole != 0 || !word.starts_with('-'))) return *whole;
   if (const auto whole = parse_unsigned(word)) return *whole;
   return read_real(word);
 }

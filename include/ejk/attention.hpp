@@ -17,9 +17,9 @@
 // whatever stands there; a pair
 // whose score is −∞ counts as hidden. A bias is read in the arithmetic's type, and weights below e^-87
 // (float64: e^-708) of a row's largest are 0. The blocks of keys (of the block shape's length, up to 256)
-// decide the order of sums. A forward pass in which the query heads of a key/value head have 32 queries together or
-// fewer of an entry takes its keys by fixed lengths instead, the runs of which are merged in order. Nothing else
-// decides, so any number of threads gives the same bits. Source:
+// decide the order of sums. A forward pass over few queries (32 of an entry's head, or of all heads that share a
+// key) takes its keys by lengths that follow from the shapes instead, the runs of which are merged in order. Beside
+// shapes and dtypes only the instruction set decides, so any number of threads gives the same bits. Source:
 // scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain form.
 #pragma once
 

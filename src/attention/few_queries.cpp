@@ -1,13 +1,13 @@
 // Few queries: tasks are runs of keys, and what they add up is merged.
 //
-// A task has a run of keys of one key/value head, and the rows of all query heads that share it, so that keys
-// and values are read once, where they lie, and nothing is packed. Where a token's key/value heads lie side by
+// A task has a run of keys of one key/value head, and the rows of the query heads that share it, up to kMostRows of
+// them: keys and values are read where they lie, by many rows at once, and nothing is packed. Where a token's key/value heads lie side by
 // side a task has several of them, piece by piece of a step's keys: one head after the other would read memory
 // in scattered small parts, for which processors do not read ahead. Within a run an online softmax goes from
 // step to step of keys. Each piece asks for what is read next: the following keys, the values of the step, the
 // next step's keys. What the runs of an entry have is merged in their order.
 //
-// Runs and steps have fixed lengths, so neither threads nor masks decide the order of a row's sums, and a row
+// Shapes decide the lengths of runs and steps, so neither threads nor masks decide the order of a row's sums, and a row
 // adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
 // weight leaves it as it is. How many heads a task has, which threads do decide, is no part of that.
 //
@@ -504,6 +504,7 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
   const bool has_unit = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
+                        setup.shape.arithmetic == DType::float32 &&
                         kernels::active().products.bf16 != nullptr;
   return rows_of_keys(setup, entry) <= kMostFewRows ||
          setup.q_length(entry) <= (has_unit ? kMostFewRows / 2 : kMostFewRows);

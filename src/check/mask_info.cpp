@@ -427,7 +427,7 @@ class MaskInfoCheck {
 
   // Dynamic masks have each block for itself.
   void check_dynamic_blocks(std::int64_t row) {
-    if (!arrays_.is_dynamic) return;
+    if (!arrays_.is_dynamic || arrays_.is_computable()) return;
     const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
     const Mask padded = padded_mask(row);
     mask::BitBuffer buffer;
@@ -442,11 +442,11 @@ class MaskInfoCheck {
         if (!state) continue;
         found_.add("decided", place_of_block(row, i, j), [&] {
           const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-          const bool full = state == BlockState::full;
           return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, mask_of(row)).step),
                          std::int64_t{1},
-                         fmt::format("should be {}: block ({}, {}) is all {}", full ? 2 : 0, i, j,
-                                     full ? "True" : "False")};
+                         fmt::format("block ({}, {}) is {}", i, j,
+                                     state == BlockState::full ? "all True: that is full (2)"
+                                                               : "all False: that is empty (0)")};
         });
       }
   }

@@ -135,29 +135,30 @@ constexpr int kPanelVectors = kPanelRows<typename U::Sum> / U::kLanes;
 template <class U, DType D>
 constexpr int kSpread = bytes_of(D) < static_cast<std::int64_t>(sizeof(typename U::Sum)) ? 2 : 1;
 
-// Keys at once: as many sums as registers hold beside the rows, and no more than there are registers for addresses.
-template <class U, DType D>
-constexpr int kKeysAtOnce = kPanelVectors<U> == 1 ? 8 : (kSpread<U, D> == 2 ? 10 : 12) / kPanelVectors<U>;
+// Keys at once with N vectors of rows: as many sums as registers hold beside the rows, and no more than there are
+// registers for addresses.
+template <class U, DType D, int N>
+constexpr int kKeysAtOnce = N == 1 ? 8 : (kSpread<U, D> == 2 ? 10 : 12) / N;
 
-// K keys by the rows of a panel; out: key by key.
-template <class U, DType D, int K>
+// K keys by the first N vectors of a panel; out: key by key.
+template <class U, DType D, int N, int K>
 void panel_tile(const typename U::Sum* a, const char* keys, std::int64_t key_stride, std::int64_t k,
                 typename U::Sum* out, Lines& lines, std::int64_t ahead) {
-  constexpr int V = kPanelVectors<U>, kElements = kSpread<U, D>;
-  typename U::Vec sum[K][V];
+  constexpr int kElements = kSpread<U, D>;
+  typename U::Vec sum[K][N];
   const char* key[K];
 #pragma GCC unroll 8
   for (int j = 0; j < K; ++j) {
     key[j] = keys + j * key_stride;
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) sum[j][v] = U::zero();
+    for (int v = 0; v < N; ++v) sum[j][v] = U::zero();
   }
   const auto add = [&](std::int64_t d, auto&& elements_of) {
-    typename U::Vec row[kElements][V];
+    typename U::Vec row[kElements][N];
 #pragma GCC unroll 2
     for (int i = 0; i < kElements; ++i)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) row[i][v] = U::load(a + ((d + i) * V + v) * U::kLanes);
+      for (int v = 0; v < N; ++v) row[i][v] = U::load(a + ((d + i) * kPanelVectors<U> + v) * U::kLanes);
 #pragma GCC unroll 8
     for (int j = 0; j < K; ++j) {
       typename U::Pack element[kElements];
@@ -168,7 +169,7 @@ void panel_tile(const typename U::Sum* a, const char* keys, std::int64_t key_str
 #pragma GCC unroll 2
       for (int i = 0; i < kElements; ++i)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sum[j][v] = U::mac(sum[j][v], element[i], row[i][v]);
+        for (int v = 0; v < N; ++v) sum[j][v] = U::mac(sum[j][v], element[i], row[i][v]);
     }
   };
   for (std::int64_t d = 0; d < k;) {
@@ -185,19 +186,19 @@ void panel_tile(const typename U::Sum* a, const char* keys, std::int64_t key_str
 #pragma GCC unroll 8
   for (int j = 0; j < K; ++j)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) U::store(out + (j * V + v) * U::kLanes, sum[j][v]);
+    for (int v = 0; v < N; ++v) U::store(out + (j * N + v) * U::kLanes, sum[j][v]);
 }
 
-// Up to kPanelKeys keys by the rows of a panel, of which `rows` are wanted.
-template <class U, DType D>
+// Up to kPanelKeys keys by the rows of a panel, of which `rows`, in N vectors, are wanted.
+template <class U, DType D, int N>
 void panel_of(const typename U::Sum* a, std::int64_t rows, const char* keys, std::int64_t key_stride,
               std::int64_t count, std::int64_t k, typename U::Sum* out, std::int64_t out_stride, Lines& lines,
               std::int64_t ahead) {
-  constexpr int kLanes = U::kLanes, kRow = kPanelRows<typename U::Sum>, kAtOnce = kKeysAtOnce<U, D>;
+  constexpr int kLanes = U::kLanes, kRow = N * kLanes, kAtOnce = kKeysAtOnce<U, D, N>;
   alignas(kLine) typename U::Sum sums[kPanelKeys * kRow];
   for (std::int64_t j = 0; j < count; j += kAtOnce)
     with_rows<kAtOnce>(count - j < kAtOnce ? count - j : kAtOnce, [&]<int K>(std::integral_constant<int, K>) {
-      panel_tile<U, D, K>(a, keys + j * key_stride, key_stride, k, sums + j * kRow, lines, ahead);
+      panel_tile<U, D, N, K>(a, keys + j * key_stride, key_stride, k, sums + j * kRow, lines, ahead);
     });
   const std::int64_t columns = padded(count, kDotsKeys);
   std::memset(sums + count * kRow, 0, static_cast<std::size_t>((columns - count) * kRow) * sizeof *sums);
@@ -222,15 +223,20 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
   Lines lines(next);
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
     // How often lines are asked for, at least, over which they are spread.
-    const std::int64_t times =
-        keys / kKeysAtOnce<U, D> * (padded(rows, kRow) / kRow) * (padded(k, kPanelStep) / kPanelStep);
+    const std::int64_t times = keys / kKeysAtOnce<U, D, kPanelVectors<U>> * (padded(rows, kRow) / kRow) *
+                               (padded(k, kPanelStep) / kPanelStep);
     const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
     const std::int64_t ahead = times == 0 ? all : padded(all, times) / times;
     for (std::int64_t j = 0; j < keys; j += kPanelKeys)
-      for (std::int64_t row = 0; row < rows; row += kRow)
-        panel_of<U, D>(a + row * a_stride, rows - row, static_cast<const char*>(b.data) + j * b.row_stride,
-                       b.row_stride, keys - j < kPanelKeys ? keys - j : kPanelKeys, k,
-                       out + row * out_stride + j, out_stride, lines, ahead);
+      for (std::int64_t row = 0; row < rows; row += kRow) {
+        const std::int64_t some = rows - row < kRow ? rows - row : kRow;
+        with_rows<kPanelVectors<U>>(
+            (some + U::kLanes - 1) / U::kLanes, [&]<int N>(std::integral_constant<int, N>) {
+              panel_of<U, D, N>(a + row * a_stride, some, static_cast<const char*>(b.data) + j * b.row_stride,
+                                b.row_stride, keys - j < kPanelKeys ? keys - j : kPanelKeys, k,
+                                out + row * out_stride + j, out_stride, lines, ahead);
+            });
+      }
   });
 }
 

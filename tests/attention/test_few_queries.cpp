@@ -244,6 +244,48 @@ TEST_CASE("few queries of so many heads on a key head that these are several tas
     }
 }
 
+TEST_CASE("a value that is infinite spoils the rows that see it, in the task that has them") {
+  plain::Random random(60);
+  // 272 rows of a key head are three tasks: of 7, 7 and 2 heads.
+  Sizes s;
+  s.group = 16, s.queries = 17, s.keys = 2300, s.size = 12, s.value_size = 16;
+  Decode d = decode(random, AttentionLayout::bhsd, DType::float32, s);
+  const auto mask_of = [](std::int64_t head) { return stored(head, 17, 2300); };
+  d.options.masks.push_back(masks_of(16, [&](std::int64_t head, auto, auto) { return mask_of(head); }));
+  const auto was = plain::doubles(made(d).out.view());
+  d.v.elements<float>()[700 * 16] = std::numeric_limits<float>::infinity();
+  const Attention got = made(d);
+  {
+    const Threads threads(7);
+    CHECK(plain::same_bytes(made(d).out, got.out));
+  }
+  const auto is = plain::doubles(got.out.view());
+  bool right = true;
+  for (std::int64_t i = 0; i < std::ssize(was); ++i) {
+    const std::int64_t query = i / 16 % 17, head = i / 16 / 17;
+    const bool sees = i % 16 == 0 && sees_key(mask_of(head), query, 700);
+    const auto at = static_cast<std::size_t>(i);
+    right = right && is[at] == (sees ? plain::kInfinity : was[at]);
+  }
+  CHECK(right);
+}
+
+TEST_CASE("packed sequences whose queries are several tasks, one, part of one, or too many") {
+  plain::Random random(61);
+  const std::vector<std::int64_t> q_cu{0, 1, 18, 50, 83, 83, 99, 116},
+      kv_cu{0, 1500, 4000, 4300, 4400, 4500, 4532, 7000};
+  for (const DType dtype : plain::kFloats) {
+    Sizes s;
+    s.kv_heads = 2, s.group = 16, s.queries = q_cu.back(), s.keys = kv_cu.back();
+    Decode d = decode(random, AttentionLayout::thd, dtype, s);
+    d.options.cu_seqlens_q = plain::integers(q_cu, {std::ssize(q_cu)}, "cu_q");
+    d.options.cu_seqlens_kv = plain::integers(kv_cu, {std::ssize(kv_cu)}, "cu_kv");
+    d.options.masks.push_back(
+        masks_of(1, [](auto, std::int64_t q, std::int64_t kv) { return causal_mask(q, kv, kv - q); }));
+    check(d);
+  }
+}
+
 TEST_CASE("few queries over very many keys") {
   plain::Random random(53);
   Sizes s;

@@ -277,9 +277,16 @@ TEST_CASE("a dynamic mask's partial block that holds one value alone is told by 
     entry(info.data_next, 11) = direction == Direction::forward ? 2 : 1;
     const Findings found = check_mask_info(stored_arrays(info), {.masks = masks});
     CHECK(text_of(found) ==
-          "decided: block_mask(0, 0, 1): should be 2: block (0, 1) is all True\n"
-          "decided: block_mask(1, 1, 2): should be 0: block (1, 2) is all False\n");
+          "decided: block_mask(0, 0, 1): block (0, 1) is all True: that is full (2)\n"
+          "decided: block_mask(1, 1, 2): block (1, 2) is all False: that is empty (0)\n");
     CHECK(found.errors() == 0);
+
+    // With positions instead of mask_next its partial blocks have no elements to look at.
+    ArrayGroup computable = stored_arrays(info);
+    computable.arrays.erase("mask_next");
+    computable.arrays["q_sequence"] = make_source(
+        Array::from<std::int32_t>({8}, std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7}), "q_sequence");
+    CHECK(text_of(check_mask_info(computable, {.masks = masks})).find("decided") == std::string::npos);
   }
 }
 

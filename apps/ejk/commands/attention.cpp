@@ -315,14 +315,14 @@ TwoReferences read_two(const std::string& word) {
   return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
-double read_number(const std::string& word) {
+double read_finite(const std::string& word) {
   const double value = read_real(word);
   if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
   return value;
 }
 
 double read_cap(const std::string& word) {
-  const double value = read_number(word);
+  const double value = read_finite(word);
   if (value <= 0) throw usage(fmt::format("{} is not above 0", word));
   return value;
 }
@@ -356,7 +356,7 @@ void add_options(OptionSet& set, AttentionWords& words) {
            "ids (batch, sequence): only equal ones above 0 attend\n"
            "Of keys the same unless a second array gives them. In packed inputs (tokens,).")
       .group("Masks");
-  add_word(set, "--scale", words.settings.scale, read_number, "S", "factor of q k; 1/sqrt(size) by default")
+  add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()
       .otherwise("1/sqrt(D)");
   add_word(set, "--softcap", words.settings.softcap, read_cap, "C",
