@@ -16,25 +16,26 @@ namespace {
 
 template <class T, class From>
 bool fits(From value) {
+  bool good = true;
   if constexpr (std::is_same_v<T, bool>)
-    return value == From{0} || value == From{1};
-  else if constexpr (!std::is_integral_v<T>)
-    return true;
-  else if constexpr (std::is_integral_v<From>)
-    return std::in_range<T>(value);
-  else
-    return value == std::trunc(value) && value < std::ldexp(1.0, std::numeric_limits<T>::digits) &&
+    good = value == 0 || value == 1;
+  else if constexpr (std::is_integral_v<T> && std::is_integral_v<From>)
+    good = std::in_range<T>(value);
+  else if constexpr (std::is_integral_v<T>)
+    good = value == std::trunc(value) && value < std::ldexp(1.0, std::numeric_limits<T>::digits) &&
            value >= static_cast<double>(std::numeric_limits<T>::lowest());
+  return good;
 }
 
 template <class T, class From>
 T as(From value) {
-  if constexpr (std::is_arithmetic_v<T>)
+  if constexpr (std::is_arithmetic_v<T>) {
     return static_cast<T>(value);
-  else if constexpr (std::is_integral_v<From>)
+  } else if constexpr (std::is_integral_v<From>) {
     return T(rounded_to_odd(rounded_to_odd_double(value)));
-  else
+  } else {
     return T(rounded_to_odd(value));
+  }
 }
 
 }  // namespace
