@@ -1,11 +1,11 @@
 // Few queries: tasks are runs of keys, and what they add up is merged.
 //
 // A task has a run of keys of one key/value head, and the rows of the query heads that share it, up to kMostRows of
-// them: keys and values are read where they lie, by many rows at once, and nothing is packed. Where a token's key/value heads lie side by
-// side a task has several of them, piece by piece of a step's keys: one head after the other would read memory
-// in scattered small parts, for which processors do not read ahead. Within a run an online softmax goes from
-// step to step of keys. Each piece asks for what is read next: the following keys, the values of the step, the
-// next step's keys. What the runs of an entry have is merged in their order.
+// them: keys and values are read where they lie, by many rows at once, and nothing is packed. Where a token's
+// key/value heads lie side by side a task has several of them, piece by piece of a step's keys: one head after the
+// other would read memory in scattered small parts, for which processors do not read ahead. Within a run an online
+// softmax goes from step to step of keys. Each piece asks for what is read next: the following keys, the values of
+// the step, the next step's keys. What the runs of an entry have is merged in their order.
 //
 // Shapes decide the lengths of runs and steps, so neither threads nor masks decide the order of a row's sums, and a row
 // adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
@@ -40,15 +40,10 @@ constexpr std::int64_t kMostRows = 4 * kMostFewRows;  // of a task, of all of it
 constexpr std::int64_t kTasksOfThread = 4;            // so that all end at about the same time
 constexpr std::int64_t kSpare = 64;                   // that whole vectors may read
 
-// Rows of an entry: queries of all heads that share a key, in this process or not.
-std::int64_t rows_of_keys(const CheckedArguments& setup, std::int64_t entry) {
-  return setup.q_length(entry) * setup.group();
-}
-
 // Keys of a run: where a key head's rows are several tasks, the more of them the longer, so that what is merged does not
 // become more than the keys.
 std::int64_t run_of(const CheckedArguments& setup, std::int64_t entry) {
-  return kRun * std::max<std::int64_t>(1, rows_of_keys(setup, entry) / kMostRows);
+  return kRun * std::max<std::int64_t>(1, setup.rows_of_key(entry) / kMostRows);
 }
 
 std::int64_t runs_of(const CheckedArguments& setup, std::int64_t entry) {
@@ -218,7 +213,7 @@ class FewQueries {
     if (!side_by_side(setup_.k) || !side_by_side(setup_.v)) return 1;
     std::int64_t rows = 1;
     for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e)
-      if (few(e)) rows = std::max(rows, rows_of_keys(setup_, e));
+      if (few(e)) rows = std::max(rows, setup_.rows_of_key(e));
     return std::clamp<std::int64_t>(std::min(kMostRows / rows, kTogetherBytes / head_bytes_), 1,
                                     std::max<std::int64_t>(1, kv_heads_.count()));
   }
@@ -506,7 +501,7 @@ bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
   const bool has_unit = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
                         setup.shape.arithmetic == DType::float32 &&
                         kernels::active().products.bf16 != nullptr;
-  return rows_of_keys(setup, entry) <= kMostFewRows ||
+  return setup.rows_of_key(entry) <= kMostFewRows ||
          setup.q_length(entry) <= (has_unit ? kMostFewRows / 2 : kMostFewRows);
 }
 

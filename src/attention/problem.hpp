@@ -77,6 +77,8 @@ struct CheckedArguments {
   std::int64_t longest_queries() const { return longest(shape.entries, &CheckedArguments::q_length); }
   std::int64_t longest_keys() const { return longest(shape.entries, &CheckedArguments::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
+  /// Queries of an entry of all heads that share a key.
+  std::int64_t rows_of_key(std::int64_t entry) const { return q_length(entry) * group(); }
   std::int64_t problems() const { return shape.entries * shape.heads; }
   Region all_queries() const { return {{0, shape.entries}, {0, shape.heads}, {0, q.shape[2]}}; }
   Region all_keys() const { return {{0, shape.entries}, {0, shape.kv_heads}, {0, k.shape[2]}}; }

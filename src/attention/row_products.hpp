@@ -40,7 +40,7 @@ class RowProducts {
 
   /// Panels are faster where rows leave no more than an eighth of them empty, and are worth nothing for float16.
   bool in_panels(std::int64_t entry) const {
-    const std::int64_t rows = setup_.q_length(entry) * setup_.group();
+    const std::int64_t rows = setup_.rows_of_key(entry);
     return setup_.k.dtype != DType::float16 && rows > 0 && 8 * rows >= 7 * core::round_up(rows, kPanel);
   }
 

@@ -42,6 +42,12 @@ template <class U, int S = 1>
   return sum[0];
 }
 
+// Lines to ask for at each of so many times, or at once.
+inline std::int64_t lines_each_time(const Ahead& next, std::int64_t times) {
+  const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
+  return times == 0 ? all : padded(all, times) / times;
+}
+
 // As many sums at once as hide the time of one, a multiple of a vector's lanes.
 template <class U>
 constexpr int kDots = U::kLanes < 8 ? 8 : U::kLanes;
@@ -105,8 +111,7 @@ void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, co
     const std::int64_t blocks = padded(keys, kDotsKeys) / kDots<U>;  // of one row
     const std::int64_t times = rows >= kDotsRows ? rows / kDotsRows * kDotsRows * blocks
                                                  : rows * blocks * (padded(k, U::kLanes) / U::kLanes);
-    const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
-    const std::int64_t ahead = times == 0 ? 0 : padded(all, times) / times;
+    const std::int64_t ahead = lines_each_time(next, times);
     const auto* const first = static_cast<const char*>(b.data);
     for (std::int64_t j = 0; j < keys; j += kDotsKeys) {
       const char* key[kDotsKeys];
@@ -225,8 +230,7 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
     // How often lines are asked for, at least, over which they are spread.
     const std::int64_t times = keys / kKeysAtOnce<U, D, kPanelVectors<U>> * (padded(rows, kRow) / kRow) *
                                (padded(k, kPanelStep) / kPanelStep);
-    const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
-    const std::int64_t ahead = times == 0 ? all : padded(all, times) / times;
+    const std::int64_t ahead = lines_each_time(next, times);
     for (std::int64_t j = 0; j < keys; j += kPanelKeys)
       for (std::int64_t row = 0; row < rows; row += kRow) {
         const std::int64_t some = rows - row < kRow ? rows - row : kRow;
