@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   int status = ejk::app::kExitBug;
   try {
     ejk::app::MpiTeam team;
-    status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), team,
+    status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), "ejk-mpi", team,
                            [&](const ejk::app::Outcome& mine) { return team.conclude(mine); });
   } catch (const std::exception& error) {
     abort_job(error.what());

@@ -32,7 +32,7 @@ constexpr std::size_t kLongestMessage = 600;
 
 // Who speaks, and how.
 struct Voice {
-  std::string program = "ejk";
+  std::string program;
   When color = When::automatic;
 };
 
@@ -192,8 +192,10 @@ void refuse_two_readers(const CLI::App& app) {
   if (readers > 1) throw usage("-: standard input can be read only once");
 }
 
-int run_command(const Command& command, std::vector<std::string> words, Voice& voice, Team& team) {
+int run_command(const Command& command, std::vector<std::string> words, const std::string& program,
+                Voice& voice, Team& team) {
   Parser parser(command);
+  parser.shared.program = program;
   std::string typed = command_line(command, words);
   // A request for help is answered, whatever else is wrong.
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
@@ -255,7 +257,9 @@ std::string help_for(std::vector<std::string> words) {
   return command_help(action, Parser(action).app, HelpLength::all);
 }
 
+// Until the command is known, voice.program is the program alone.
 int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
+  const std::string program = voice.program;
   if (words.empty()) {
     say(program_help());
     return kExitUsage;
@@ -271,12 +275,12 @@ int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
   if (word == "-h" || word == "--help" || word == "help") return print(help_for(rest)), kExitDone;
   const Command& command = command_named(word);
   const auto run_as = [&](const Command& one) {
-    voice.program = "ejk " + one.name;
+    voice.program = fmt::format("{} {}", program, one.name);
     handle_signals(voice.program);
-    return run_command(one, rest, voice, team);
+    return run_command(one, rest, program, voice, team);
   };
   if (command.actions.empty()) return run_as(command);
-  voice.program = "ejk " + command.name;
+  voice.program = fmt::format("{} {}", program, command.name);
   if (rest.empty())
     throw usage("what to do is missing").hint(fmt::format("for example: {}", command.example));
   const auto at = find_action(command, rest);
@@ -322,11 +326,13 @@ Outcome guarded(const Voice& voice, F&& f) {
 }  // namespace
 
 int run(const std::vector<std::string>& words) {
-  return run(words, alone(), [](const Outcome& mine) { return say(mine.said), mine.status; });
+  return run(words, "ejk", alone(), [](const Outcome& mine) { return say(mine.said), mine.status; });
 }
 
-int run(const std::vector<std::string>& words, Team& team, const Conclude& conclude) {
+int run(const std::vector<std::string>& words, const std::string& program, Team& team,
+        const Conclude& conclude) {
   Voice voice;
+  voice.program = program;
   secure_standard_streams();
   handle_signals(voice.program);
   const Outcome outcome = guarded(voice, [&] {

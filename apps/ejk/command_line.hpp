@@ -23,8 +23,9 @@ using Conclude = std::function<int(const Outcome& mine)>;
 /// Does what the words say (the program's name is not among them) and returns the exit status.
 int run(const std::vector<std::string>& words);
 
-/// The same by all members of a team, who are given the same words. Rank 0 alone speaks and gives the status;
-/// commands that are not divided it does alone, while the others wait.
-int run(const std::vector<std::string>& words, Team& team, const Conclude& conclude);
+/// The same by all members of a team, who are given the same words. Rank 0 alone prints and gives the status;
+/// commands that are not divided it does alone, while the others wait. Messages begin with `program`.
+int run(const std::vector<std::string>& words, const std::string& program, Team& team,
+        const Conclude& conclude);
 
 }  // namespace ejk::app

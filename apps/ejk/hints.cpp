@@ -17,6 +17,9 @@ struct Row {
 constexpr Row kHints[] = {
     {Code::no_such_axis, "--{hint}"},
     {Code::not_integers, "whole numbers of a float type: ejk convert IN -o OUT --dtype int32"},
+    {Code::transposed_rhs, "--transpose-rhs takes weights (groups, n, k)"},
+    {Code::plain_rhs, "weights (groups, k, n) go without --transpose-rhs"},
+    {Code::transposed_lhs, "--transpose-lhs takes tokens (m, k)"},
     {Code::masks_of_heads, "one --mask serves all heads, else each head has its own"},
     {Code::padding_mask,
      "a padding mask (B, K) goes as segment ids, 1 for tokens and 0 for padding: --segment-ids {subject}"},
@@ -34,7 +37,12 @@ constexpr Row kHints[] = {
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},
-    {Code::not_offsets, "if these are lengths: ejk cu-seqlens IN -o OUT"},
+    {Code::not_offsets, "ejk cu-seqlens IN -o OUT makes cu_seqlens of lengths, masks and ids"},
+    {Code::position_ids, "ejk cu-seqlens IN --from position-ids -o OUT makes cu_seqlens of position ids"},
+    {Code::segment_ids,
+     "ejk cu-seqlens IN --from segment-ids -o OUT makes cu_seqlens of segment ids; ejk convert IN -o OUT --dtype bool a "
+     "mask of what is not 0"},
+    {Code::group_ends, "--from ends takes ends of groups, as torch's offs are"},
     {Code::exceeds_dtype, "--dtype int64 holds more"},
     {Code::exceeds_row, "--long truncate cuts such sequences off, --long split cuts them into pieces"},
     {Code::exists, "--overwrite replaces it"},

@@ -36,6 +36,7 @@ inline Error usage(std::string message) { return {Error::Kind::usage, std::move(
 
 /// What was typed; nothing is opened or measured yet.
 struct SharedOptions {
+  std::string program = "ejk";  // the name in messages
   std::string output;
   std::string field;
   bool has_field = false;  // the command makes several arrays, of which --field picks one

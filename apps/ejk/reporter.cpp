@@ -155,7 +155,7 @@ void Reporter::print(const Report& report, bool on_stderr) {
   }
   if (!shared_.json)
     for (const std::string& warning : report.warnings)
-      say(fmt::format("ejk {}: warning: {}\n", command_.name, printable(warning)));
+      say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name, printable(warning)));
   if (shared_.quiet) return;
   const std::string text =
       shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));

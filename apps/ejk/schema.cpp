@@ -45,6 +45,10 @@ constexpr ReportKey kPadding[] = {
     {"left_padded_rows", kInteger, "of a mask with such rows", "rows of the mask that begin with padding"},
     {"rows_with_holes", kInteger, "of a mask with such rows", "rows with padding between tokens"}};
 
+constexpr ReportKey kSequencesFrom{
+    "from", kString, kAlways,
+    "mask, lens, cu-seqlens, segment-ids or position-ids: what the input was taken for"};
+
 Keys of_ids(const Keys& own) { return joined(joined(counts(kAlways), own), array_made()); }
 
 constexpr ReportKey kChunkSize{"chunk_size", kInteger, kAlways, "tokens of a chunk, as --chunk-size says"};
@@ -660,12 +664,11 @@ constexpr ReportKey kFingerprint[] = {
 
 const std::map<std::string_view, Keys>& table() {
   static const std::map<std::string_view, Keys> all{
-      {"cu-seqlens",
-       joined({{"from", kString, kAlways, "mask, lens or segment-ids: what INPUT was taken for"},
-               {"dtype", kString, kAlways, "the element type of the result"},
-               {"shape", kShape, kAlways, "its shape; with --dry-run, of segment ids, at most"}},
-              kPadding, counts("without a float --dtype"))},
-      {"lens", joined({{"from", kString, kAlways, "mask or cu-seqlens: what INPUT was taken for"}}, kPadding,
+      {"cu-seqlens", joined({kSequencesFrom,
+                             {"dtype", kString, kAlways, "the element type of the result"},
+                             {"shape", kShape, kAlways, "its shape; with --dry-run, of ids, at most"}},
+                            kPadding, counts("without a float --dtype"))},
+      {"lens", joined(Keys{kSequencesFrom}, kPadding,
                       Keys{{"shape", kShape, kDone, "of the array that is made"},
                            {"dtype", kString, kDone, "its element type"}},
                       counts(kDone))},
@@ -704,18 +707,19 @@ const std::map<std::string_view, Keys>& table() {
         {"padded", kShape, kAlways, "the shape of the result"},
         {"fill", kNumberOrNull, kAlways, "what padding becomes; null for NaN and infinities"},
         {"size_bytes", kInteger, kAlways, "bytes of the result"}}},
-      {"bin-pack",
-       {{"sequences", kInteger, kAlways, "sequences"},
-        {"long_sequences", kInteger, "where there are such",
-         "those longer than a row, which are truncated or split"},
-        {"pieces", kInteger, "where sequences are longer than a row",
-         "pieces, with those that are whole sequences"},
-        {"tokens", kInteger, kDone, "tokens in all rows"},
-        {"truncated_tokens", kInteger, "with --long truncate", "tokens that are cut off"},
-        {"capacity", kInteger, kAlways, "tokens that a row holds"},
-        {"rows", kInteger, kDone, "rows"},
-        {"lower_bound", kInteger, kDone, "rows that any packing needs"},
-        {"efficiency", kShareOrNull, kDone, "tokens / (rows x capacity)"}}},
+      {"bin-pack", joined({kSequencesFrom,
+                           {"sequences", kInteger, kAlways, "sequences; with --dry-run, of ids, at most"},
+                           {"long_sequences", kInteger, "where there are such",
+                            "those longer than a row, which are truncated or split"},
+                           {"pieces", kInteger, "where sequences are longer than a row",
+                            "pieces, with those that are whole sequences"},
+                           {"tokens", kInteger, kDone, "tokens in all rows"},
+                           {"truncated_tokens", kInteger, "with --long truncate", "tokens that are cut off"},
+                           {"capacity", kInteger, kAlways, "tokens that a row holds"},
+                           {"rows", kInteger, kDone, "rows"},
+                           {"lower_bound", kInteger, kDone, "rows that any packing needs"},
+                           {"efficiency", kShareOrNull, kDone, "tokens / (rows x capacity)"}},
+                          kPadding)},
       {"seq-info",
        {{"shape", kShape, kDryRun, "of CU_SEQLENS"},
         {"dtype", kString, kDryRun, "its element type"},
@@ -906,7 +910,8 @@ std::span<const ReportKey> shared_keys() {
        Seen::on_some_machines},
       {"team.division[].peak_bytes", kInteger, kAlways, "memory that it needs, about",
        Seen::on_some_machines},
-      {"team.model", kTable, kAlways, "a model of the time on 1 to 1,024 ranks", Seen::on_some_machines},
+      {"team.model", kTable, kAlways,
+       "a model of the time on 1 to 1,024 ranks, as far as it is 10 ms or more", Seen::on_some_machines},
       {"team.model[].ranks", kInteger, kAlways, "processes", Seen::on_some_machines},
       {"team.model[].time_s", kNumber, kAlways, "time, from rates measured on one rank",
        Seen::on_some_machines},

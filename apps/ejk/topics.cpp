@@ -225,7 +225,7 @@ std::span<const WrittenArrays> written_arrays() {
        R"(cu = np.load("cu_seqlens.npy")
 first = packed[cu[0]:cu[1]]  # tokens of sequence 0)"},
       {"lens",
-       {{"lens", "(sequences,) of the input's type, int32 of a mask", "tokens of each sequence"}},
+       {{"lens", "(sequences,) of the input's type, int32 of a mask and of ids", "tokens of each sequence"}},
        R"(assert lens.sum() == cu[-1])"},
       {"position-ids",
        {{"position_ids", "(tokens,) of cu_seqlens' type",

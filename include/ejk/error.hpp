@@ -32,12 +32,18 @@ class Error : public std::exception {
     needs_integers,     // of another dtype that holds whole numbers
     not_floats,         // numbers of another dtype where floats are needed
     not_offsets,        // cu_seqlens that do not begin with 0: perhaps they are lengths
+    position_ids,       // position ids where offsets, lengths or a mask are needed
+    segment_ids,        // segment ids where a mask is needed
+    group_ends,         // cumulative ends of groups where their sizes are needed
     exceeds_dtype,      // a value that the dtype asked for cannot hold
     exceeds_row,        // a sequence that is longer than the rows it is to be packed into
     exists,             // what is to be written exists, and WriteOptions::overwrite is not set
     external,           // it is in another file, which OpenOptions::allow_external would read
     plugin_filter,      // its filter is a plug-in, which OpenOptions::allow_external would load
     unchecked_filter,   // only the HDF5 library has its filter, without checks; allow_external would use it
+    transposed_rhs,     // matrices (groups, n, k) where (groups, k, n) are needed
+    plain_rhs,          // the reverse
+    transposed_lhs,     // rows (m, k) where (k, m) are needed
     masks_of_heads,     // a list of masks is not as long as there are heads
     padding_mask,       // (batch, keys) where queries × keys belong; the subject is the mask
     float_mask,         // numbers of a mask that is not said to be additive

@@ -18,8 +18,16 @@
 namespace ejk {
 
 /// 0, e_0, …, e_{G−1} of group_sizes (G,), any integer dtype, over m rows. Throws Error{input} that names the
-/// index: another rank or dtype, a negative size, a sum above m; with `strict` also a sum below m.
+/// index: another rank or dtype, a negative size, a sum above m (Error::Code::group_ends where they may be ends); with
+/// `strict` also a sum below m.
 std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::int64_t m, bool strict = false);
+
+/// Sizes (G,) int64 from cumulative ends (G,), as torch._grouped_mm takes them: size g is ends[g] − ends[g−1]. Throws
+/// Error{input} that names the index: another rank or dtype, an end that is negative or less than the one before it.
+Array group_sizes_from_ends(const IntegerArray& ends);
+
+/// Whether these sizes are more likely ends: four or more that never decrease, are not all equal, and end within m rows.
+bool likely_group_ends(const IntegerArray& group_sizes, std::int64_t m);
 
 /// Whether a group without rows gets a tile of its own. A transposed product visits it, to write its zeros; a
 /// product of rows has nothing to do there.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -27,8 +28,9 @@ Array cdiv(const ArraySource& a, std::int64_t b);
 /// Lengths: (n,) of cu's dtype.
 Array prepare_lens(const IntegerArray& cu_seqlens);
 
-/// The number of True (non-zero) in each row of a bool or integer mask (batch, seq), holes and padding on
-/// either side allowed: (batch,) int32. Errors: another rank, a float dtype.
+/// The number of True in each row of a mask (batch, seq), holes and padding on either side allowed: (batch,)
+/// int32. A mask is bool, or integers 0 and 1, of uint8 also 255. Errors: another rank, a float dtype, another
+/// integer, by its index: ids are no mask (Error::Code::segment_ids or position_ids).
 Array prepare_lens_from_mask(const ArraySource& mask);
 
 /// 0 and the running sum of those lengths: (batch + 1,) of any integer or float dtype. Errors: a sum that it
@@ -36,8 +38,27 @@ Array prepare_lens_from_mask(const ArraySource& mask);
 Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype = DType::int32);
 /// The same from lengths (n,). Errors: a negative length.
 Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype = DType::int32);
-/// The same from packed segment ids (tokens,): every run of equal ids is a sequence.
+/// The same from segment ids (tokens,) or (rows, tokens), rows one after the other: every run of equal ids in a
+/// row is a sequence.
 Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
+/// The same from position ids (tokens,) or (rows, tokens): every 0 begins a sequence, and each id after it is one
+/// more than the one before. Negative ids are padding, which is left out. Errors: any other id, by its index.
+Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
+
+/// What the elements of an array of integers (n,) or (rows, n) suggest. Lengths and masks have no pattern.
+enum class SequenceForm {
+  cu_seqlens,    // begins with 0, never decreases
+  segment_ids,   // runs of ids that count up from 0 or 1, at least two tokens a run on average
+  position_ids,  // begins with 0, and each element is 0 or one more than the one before
+};
+struct LikelyForm {
+  SequenceForm form;
+  /// The flat index of the first position id that begins another sequence after one of three tokens or more: lengths
+  /// and offsets do not look like that.
+  std::optional<std::int64_t> restart;
+};
+/// Nothing where no pattern fits, or too few elements to tell. Errors: another rank, not integers.
+std::optional<LikelyForm> likely_form(const ArraySource& integers);
 
 /// The rows of such a mask: how many True each has, and how many rows are not simply padded on the right. A
 /// row can be both left-padded and have holes.

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "core/axis.hpp"
+#include "core/id_values.hpp"
 
 namespace ejk::core {
 
@@ -19,10 +21,12 @@ Error invalid(const ArraySource& source, std::string why, Error::Code code = Err
 
 void check_kind(const ArraySource& source, const char* what) {
   if (source.shape().size() != 1) {
+    const bool rows = source.shape().size() == 2;
+    const bool perhaps_mask = rows && source.shape()[0] > 1 && std::string_view(what) == "cu_seqlens";
     Error error = invalid(
-        source, fmt::format("{} must be a 1-D array, not of shape {}", what, to_string(source.shape())));
-    if (source.shape().size() == 2)
-      error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
+        source, fmt::format("{} must be a 1-D array, not of shape {}", what, to_string(source.shape())),
+        perhaps_mask ? Error::Code::not_offsets : Error::Code::other);
+    if (rows) error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
     throw error;
   }
   if (!is_integer(source.dtype()))
@@ -82,11 +86,14 @@ std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
   if (cu.empty()) throw invalid(cu_seqlens, "cu_seqlens has no element; it begins with 0");
   if (cu[0] != 0)
     throw invalid(cu_seqlens, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]),
-                  cu[0] > 0 ? Error::Code::not_offsets : Error::Code::other);
+                  are_labels(cu) ? Error::Code::segment_ids
+                  : cu[0] > 0    ? Error::Code::not_offsets
+                                 : Error::Code::other);
   for (std::size_t i = 1; i < cu.size(); ++i)
     if (cu[i] < cu[i - 1])
       throw invalid(cu_seqlens,
-                    fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]));
+                    fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]),
+                    are_positions<std::int64_t>(cu) ? Error::Code::position_ids : Error::Code::other);
   return cu;
 }
 

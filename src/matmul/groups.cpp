@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
-Error invalid(const ArraySource& source, std::string why) {
-  return std::move(Error(Error::Kind::input, std::move(why)).at(source.name()));
+Error invalid(const ArraySource& source, std::string why, Error::Code code = Error::Code::other) {
+  return std::move(Error(Error::Kind::input, std::move(why), code).at(source.name()));
 }
 
 // Sizes that passed all checks, and how long the lists get.
@@ -126,7 +126,9 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
     if (*end > m)
       throw invalid(group_sizes,
                     fmt::format("group_sizes[{}] is {}: the sum up to it is {}, more than m = {}", g,
-                                sizes[g], *end, m));
+                                sizes[g], *end, m),
+                    sizes.back() <= m && std::is_sorted(sizes.begin(), sizes.end()) ? Error::Code::group_ends
+                                                                                    : Error::Code::other);
     offsets.push_back(*end);
   }
   if (strict && offsets.back() < m)
@@ -134,6 +136,28 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
                                            sizes.size(), offsets.back(), m))
         .hint("unless it has to be strict, rows past the last group belong to none");
   return offsets;
+}
+
+Array group_sizes_from_ends(const IntegerArray& ends) {
+  std::vector<std::int64_t> sizes = core::read_integers(ends, "ends of groups");
+  std::int64_t before = 0;
+  for (std::size_t g = 0; g < sizes.size(); ++g) {
+    const std::int64_t end = sizes[g];
+    if (end < before)
+      throw invalid(ends,
+                    g == 0 ? fmt::format("ends of groups[0] is {}; it is at least 0", end)
+                           : fmt::format("ends of groups[{}] is {}, less than {} before it", g, end, before));
+    sizes[g] = end - before;
+    before = end;
+  }
+  return core::to_array(sizes, DType::int64, "group_sizes");
+}
+
+bool likely_group_ends(const IntegerArray& group_sizes, std::int64_t m) {
+  const std::vector<std::int64_t> sizes = core::read_integers(group_sizes, "group_sizes");
+  constexpr std::size_t kFewest = 4;  // fewer sizes often happen to ascend
+  return sizes.size() >= kFewest && sizes.front() >= 0 && sizes.front() < sizes.back() && sizes.back() <= m &&
+         std::is_sorted(sizes.begin(), sizes.end());
 }
 
 std::int64_t group_metadata_length(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,

@@ -90,8 +90,12 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
   p.n = rhs.shape[settings.transpose_rhs ? 1 : 2];
   const std::int64_t rhs_k = rhs.shape[settings.transpose_rhs ? 2 : 1];
   if (rhs_k != p.k)
-    throw invalid(fmt::format("lhs {} has k = {}, rhs {} has k = {}", to_string(lhs.shape), p.k,
-                              to_string(rhs.shape), rhs_k))
+    throw Error(Error::Kind::input,
+                fmt::format("lhs {} has k = {}, rhs {} has k = {}", to_string(lhs.shape), p.k,
+                            to_string(rhs.shape), rhs_k),
+                p.n != p.k               ? Error::Code::other
+                : settings.transpose_rhs ? Error::Code::plain_rhs
+                                         : Error::Code::transposed_rhs)
         .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
   set_groups(p, group_sizes, settings.group_offset, settings.strict);
@@ -117,8 +121,10 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
   p.m = lhs.shape[1];
   p.n = rhs.shape[1];
   if (rhs.shape[0] != p.m)
-    throw invalid(fmt::format("lhs {} has m = {}, rhs {} has m = {}", to_string(lhs.shape), p.m,
-                              to_string(rhs.shape), rhs.shape[0]))
+    throw Error(Error::Kind::input,
+                fmt::format("lhs {} has m = {}, rhs {} has m = {}", to_string(lhs.shape), p.m,
+                            to_string(rhs.shape), rhs.shape[0]),
+                rhs.shape[0] == p.k ? Error::Code::transposed_lhs : Error::Code::other)
         .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
   set_groups(p, group_sizes, settings.group_offset, settings.strict);

@@ -4,14 +4,41 @@
 #include "sequence/mask_rows.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/id_values.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 
 namespace ejk::sequence {
+
+namespace {
+
+// Throws where one of rows × columns elements is no mask's; the first is [row, column] of the mask.
+void require_mask(const ArraySource& mask, std::int64_t row, std::int64_t column, std::int64_t rows,
+                  std::int64_t columns, const std::byte* elements) {
+  const std::int64_t at = core::first_beyond_mask(elements, rows * columns, mask.dtype());
+  if (at == rows * columns) return;
+  dispatch(mask.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const std::span values(reinterpret_cast<const T*>(elements), static_cast<std::size_t>(rows * columns));
+      const std::int64_t r = at / columns;
+      const bool positions = core::are_positions<T>(
+          values.subspan(static_cast<std::size_t>(r * columns), static_cast<std::size_t>(columns)));
+      throw Error(
+          Error::Kind::input,
+          fmt::format("{}: element [{}, {}] is {}; a mask (batch, seq) of integers holds 0 and 1",
+                      mask.name(), row + r, column + at % columns, values[static_cast<std::size_t>(at)]),
+          positions ? Error::Code::position_ids : Error::Code::segment_ids);
+    }
+  });
+}
+
+}  // namespace
 
 void check_row_mask(const ArraySource& mask) {
   const auto fail = [&](const std::string& why) {
@@ -38,6 +65,7 @@ void scan_rows(const ArraySource& mask, const RowBits& f) {
   const std::int64_t columns = std::min(shape[1], kElements),
                      rows = std::max<std::int64_t>(1, kElements / columns);
   const std::int64_t tasks = core::ceil_div(shape[0], rows);
+  const bool is_bool = mask.dtype() == DType::boolean;
   struct Part {
     std::vector<std::byte> elements;
     std::vector<std::uint64_t> bits;
@@ -53,6 +81,7 @@ void scan_rows(const ArraySource& mask, const RowBits& f) {
         for (std::int64_t c = 0; c < shape[1]; c += columns) {
           const std::int64_t width = std::min(columns, shape[1] - c);
           mask.read(Shape{first, c}, Shape{n, width}, part.elements.data());
+          if (!is_bool) require_mask(mask, first, c, n, width, part.elements.data());
           for (std::int64_t r = 0; r < n; ++r) {
             bits_of(part.elements.data() + r * width * size, width, part.bits.data());
             f(first + r, c, part.bits.data(), width);

@@ -159,14 +159,6 @@ Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype) {
   return core::to_array(running_sum(lengths), out_dtype, "cu_seqlens");
 }
 
-Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype) {
-  const std::vector<std::int64_t> values = core::read_integers(ids, "segment ids");
-  std::vector<std::int64_t> cu{0};
-  for (std::size_t i = 1; i <= values.size(); ++i)
-    if (i == values.size() || values[i] != values[i - 1]) cu.push_back(static_cast<std::int64_t>(i));
-  return core::to_array(cu, out_dtype, "cu_seqlens");
-}
-
 std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu);
   return sequence::make_ids(std::move(offsets), {}, IdKind::position, cu->dtype(), "position_ids");

@@ -45,3 +45,14 @@ TEST_CASE("a dry run tells who does what, and models more ranks from the busiest
     CHECK(std::get<double>(model.rows[1][2]) == doctest::Approx(0.5));
   });
 }
+
+TEST_CASE("the model of more ranks has no times that starting them would exceed") {
+  for (const double cost : {0.0, 1e4}) {
+    const auto division = [&](std::int64_t members) {
+      return std::vector<WorkShare>(static_cast<std::size_t>(members),
+                                    WorkShare{cost / static_cast<double>(members), 0, 0, 7, 9});
+    };
+    const Report report = app::describe_division(alone(), division, app::CostUnit::bytes);
+    CHECK(table(report, "model").rows.empty());
+  }
+}

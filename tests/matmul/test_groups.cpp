@@ -266,3 +266,38 @@ TEST_CASE("numbers that group metadata cannot be made of are named") {
           make_group_metadata(*sizes, 12, 4, {0, std::nullopt, {}, true});
         }) == "sizes.npy: group_sizes of 2 groups sum to 11, less than m = 12");
 }
+
+TEST_CASE("ends of groups become their sizes, and are told from sizes by their elements") {
+  const auto from_ends = [](const Sizes& ends) {
+    const Array sizes = group_sizes_from_ends(*source_of(ends));
+    const auto elements = sizes.elements<std::int64_t>();
+    return Sizes(elements.begin(), elements.end());
+  };
+  CHECK(from_ends({5, 5, 14, 20}) == Sizes{5, 0, 9, 6});
+  CHECK(from_ends({}) == Sizes{});
+  CHECK(failure([] {
+          group_sizes_from_ends(*source_of({5, 3, 8}));
+        }) == "sizes.npy: ends of groups[1] is 3, less than 5 before it");
+  CHECK(failure([] {
+          group_sizes_from_ends(*source_of({-1, 3}));
+        }) == "sizes.npy: ends of groups[0] is -1; it is at least 0");
+
+  CHECK(likely_group_ends(*source_of({5, 5, 14, 20}), 64));
+  CHECK(likely_group_ends(*source_of({0, 5, 14, 20}), 20));
+  for (const Sizes& sizes :
+       {Sizes{5, 0, 9, 6}, Sizes{4, 4, 4, 4}, Sizes{5, 14, 20}, Sizes{}, Sizes{1, 2, 3, 65}})
+    CHECK_FALSE(likely_group_ends(*source_of(sizes), 64));
+
+  // Of sizes that sum to more than there are rows the error says that they may be ends.
+  const auto code_of = [](const Sizes& sizes) {
+    try {
+      group_offsets(*source_of(sizes), 20);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Error::Code::exists;
+  };
+  CHECK(code_of({5, 5, 14, 20}) == Error::Code::group_ends);
+  CHECK(code_of({5, 20, 14}) == Error::Code::other);
+  CHECK(code_of({5, 5, 14, 21}) == Error::Code::other);
+}

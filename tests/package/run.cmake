@@ -32,7 +32,7 @@ endfunction()
 function(require_program folder)
   run(${EMULATOR} ${folder}/bin/ejk mask --mask causal --shape 3x3)
   foreach(file bash-completion/completions/ejk zsh/site-functions/_ejk fish/vendor_completions.d/ejk.fish
-               man/man1/ejk.1 man/man1/ejk-mask-info.1)
+               man/man1/ejk.1 man/man1/ejk-mask-info.1 doc/ejk/LICENSE doc/ejk/copyright)
     if(NOT EXISTS ${folder}/share/${file})
       message(FATAL_ERROR "share/${file} was not installed")
     endif()

@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/pack.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -18,6 +19,7 @@ struct BinPackOptions {
   std::string lens;
   std::int64_t capacity = 0;
   LongSequence how = LongSequence::error;
+  SequencesFrom from = SequencesFrom::automatic;
 };
 
 const std::vector<std::string> kLong{"error", "truncate", "split"};
@@ -25,17 +27,25 @@ const std::vector<std::string> kLong{"error", "truncate", "split"};
 const std::string& name_of(LongSequence how) { return kLong[static_cast<std::size_t>(how)]; }
 
 Answer run(const BinPackOptions& options, Job& job) {
-  const auto lens = job.open("lens", options.lens);
-  Report plan;
-  plan.add("sequences", "sequences", element_count(lens->shape()), Unit::count)
+  const auto input = job.open("lens", options.lens);
+  Report report;
+  const SequencesFrom from = resolve_from(*input, options.from, SequencesFrom::lens, job, report);
+  Report plan = report;
+  const std::int64_t most =  // sequences
+      from == SequencesFrom::mask && !input->shape().empty() ? input->shape()[0]
+                                                             : element_count(input->shape());
+  plan.add("sequences", "sequences", most, Unit::count)
       .add("capacity", "capacity of a row", options.capacity, Unit::tokens);
-  if (job.plan(plan, kPieceBytes + bin_pack_bytes(element_count(lens->shape())))) return Answer::yes;
+  if (job.plan(plan, kPieceBytes + lengths_bytes(*input, from) + bin_pack_bytes(most))) return Answer::yes;
 
   const std::int64_t max_pieces =
       std::max<std::int64_t>(1, (job.budget.bytes() - kPieceBytes) / bin_pack_bytes(1));
+  const auto lens = make_source(
+      job.phase(Phase::compute, [&] { return lengths_of(*input, from, options.from, DType::int64, report); })
+          .lens,
+      input->name());
   const BinPacking p =
       job.phase(Phase::compute, [&] { return bin_pack(*lens, options.capacity, options.how, max_pieces); });
-  Report report;
   report.add("sequences", "sequences", lens->shape()[0], Unit::count);
   if (p.long_sequences > 0) {
     report.add("long_sequences", options.how == LongSequence::split ? "split" : "truncated", p.long_sequences,
@@ -67,7 +77,8 @@ Answer run(const BinPackOptions& options, Job& job) {
 
 Run bin_pack(OptionSet& set) {
   const auto options = std::make_shared<BinPackOptions>();
-  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,)").required();
+  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,), or what --from says")
+      .required();
   add_word(set, "--capacity", options->capacity, at_least(1), "N", "tokens that a row holds")
       .required()
       .recorded();
@@ -78,6 +89,10 @@ Run bin_pack(OptionSet& set) {
       "error (default) names the first; truncate cuts off what is beyond; split makes pieces, each placed "
       "on its own.")
       .recorded("long", [options] { return name_of(options->how); });
+  add_sequences_from(set, options->from,
+                     {SequencesFrom::lens, SequencesFrom::mask, SequencesFrom::cu_seqlens,
+                      SequencesFrom::segment_ids, SequencesFrom::position_ids},
+                     "By default one axis is lens, and two are a mask (batch, seq).");
   set_footer(set,
              "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
              "Unless sequences are split, entry p of the arrays is of sequence p.");

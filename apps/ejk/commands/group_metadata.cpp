@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/groups.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -16,6 +17,7 @@ namespace {
 
 struct Options {
   std::string group_sizes;
+  GroupsFrom from = GroupsFrom::automatic;
   std::int64_t tm = 0;
   std::optional<std::int64_t> m;
   GroupMetadataOptions how;
@@ -28,12 +30,14 @@ Answer run(const Options& options, Job& job) {
   job.require_memory(for_groups);
 
   // The sizes say how many rows there are, so they are looked at even when nothing else is done.
-  const auto sizes = job.phase(Phase::read, [&] { return in_memory(*input); });
+  Report read;
+  const auto sizes =
+      job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, read); });
   const std::int64_t m =
       options.m ? *options.m : group_offsets(*sizes, std::numeric_limits<std::int64_t>::max()).back();
   job.provenance.record("m", fmt::format("{}", m));
   const std::int64_t length = group_metadata_length(*sizes, m, options.tm, options.how);
-  Report planned;
+  Report planned = read;
   planned.add("m", "rows (m)", m, Unit::count)
       .add("group_offsets", "group_offsets", Shape{groups + 1})
       .add("group_ids", "group_ids", Shape{length})
@@ -42,10 +46,12 @@ Answer run(const Options& options, Job& job) {
 
   const GroupMetadata made =
       job.phase(Phase::compute, [&] { return make_group_metadata(*sizes, m, options.tm, options.how); });
-  job.deliver(describe(made), {{"group_offsets", make_source(made.group_offsets.view()), {}},
-                               {"group_ids", make_source(made.group_ids.view()), {}},
-                               {"m_tile_ids", make_source(made.m_tile_ids.view()), {}},
-                               {"num_tiles", make_source(made.num_tiles.view()), {}}});
+  Report report = describe(made);
+  report.warnings.insert(report.warnings.begin(), read.warnings.begin(), read.warnings.end());
+  job.deliver(std::move(report), {{"group_offsets", make_source(made.group_offsets.view()), {}},
+                                  {"group_ids", make_source(made.group_ids.view()), {}},
+                                  {"m_tile_ids", make_source(made.m_tile_ids.view()), {}},
+                                  {"num_tiles", make_source(made.num_tiles.view()), {}}});
   return Answer::yes;
 }
 
@@ -57,6 +63,7 @@ Run group_metadata(OptionSet& set) {
       set, "GROUP_SIZES", options->group_sizes,
       "rows of each group (groups,)\nIntegers of at least 0; groups follow one another in the rows.")
       .required();
+  add_groups_from(set, options->from);
   add_word(set, "--tm", options->tm, at_least(1), "T", "rows of a tile").required().recorded();
   add_word(set, "--m", options->m, at_least(0), "M",
            "all rows, the sum of the sizes by default\nRows past the last group belong to none.");

@@ -15,6 +15,7 @@
 #include "ejk/matmul_check.hpp"
 #include "ejk/text.hpp"
 #include "ejk/tiling.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "parts.hpp"
 #include "sources.hpp"
@@ -29,6 +30,8 @@ using Source = std::shared_ptr<const ArraySource>;
 template <class Settings>
 struct ProductOptions {
   std::string lhs, rhs, group_sizes, existing_out;
+  GroupsFrom from = GroupsFrom::automatic;
+  bool transpose_lhs = false;
   std::string tiling_table;
   Settings how;
   bool check = false;
@@ -47,19 +50,39 @@ struct Views {
   }
 };
 
+// A matrix or its box, or its type, as its transpose.
+template <class T>
+T transposed(T matrix) {
+  if constexpr (std::is_same_v<T, ArrayBox>) {
+    std::swap(matrix.start[0], matrix.start[1]);
+    std::swap(matrix.count[0], matrix.count[1]);
+  } else {
+    std::swap(matrix.shape[0], matrix.shape[1]);
+    std::swap(matrix.strides[0], matrix.strides[1]);
+  }
+  return matrix;
+}
+
 struct HeldProductInputs {
   HeldInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source group_sizes;
+  bool transpose_lhs = false;  // the plan's lhs is the transpose of what is stored
 
   std::array<const HeldInput*, 3> all() const { return {&lhs, &rhs, &existing}; }
 
+  ArrayType lhs_type() const {
+    const ArrayType type = type_of(*lhs.source);
+    return transpose_lhs && type.rank() == 2 ? transposed(type) : type;
+  }
   Views view() {
-    Views views{lhs.view(), rhs.view(), {}};
+    Views views{transpose_lhs ? transposed(lhs.view()) : lhs.view(), rhs.view(), {}};
     if (existing.source) views.existing = existing.view();
     return views;
   }
   Views view(const GroupedMatmulNeeds& needs, const ArrayBox& out) {
-    Views views{lhs.view(needs.lhs), rhs.view(needs.rhs), {}};
+    Views views{transpose_lhs ? transposed(lhs.view(transposed(needs.lhs))) : lhs.view(needs.lhs),
+                rhs.view(needs.rhs),
+                {}};
     if (existing.source) views.existing = existing.view(out);
     return views;
   }
@@ -69,11 +92,18 @@ struct HeldProductInputs {
 };
 
 template <class Settings>
-HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job) {
+HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job, Report& report) {
   HeldProductInputs inputs;
+  inputs.transpose_lhs = options.transpose_lhs;
   inputs.lhs.source = job.open("lhs", options.lhs);
   inputs.rhs.source = job.open("rhs", options.rhs);
-  inputs.group_sizes = job.open("group_sizes", options.group_sizes);
+  // Rows of the products: an axis that lhs may lack, which the plan says.
+  const Shape& shape = inputs.lhs.source->shape();
+  constexpr bool kPlain = std::is_same_v<Settings, GroupedMatmulSettings>;
+  const std::size_t rows = kPlain || options.transpose_lhs ? 0 : 1;
+  std::optional<std::int64_t> m;
+  if (shape.size() > rows) m = shape[rows];
+  inputs.group_sizes = group_sizes_of(*job.open("group_sizes", options.group_sizes), options.from, m, report);
   if (!options.existing_out.empty()) inputs.existing.source = job.open("existing_out", options.existing_out);
   return inputs;
 }
@@ -168,15 +198,24 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   if (!options.tiling_table.empty())
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
 
-  HeldProductInputs inputs = open_inputs(options, job);
+  Report read;
+  HeldProductInputs inputs = open_inputs(options, job, read);
   std::optional<ArrayType> existing_type;
   if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
   const GroupedMatmulPlan plan = naming(inputs.all(), [&] {
-    return GroupedMatmulPlan(type_of(*inputs.lhs.source), type_of(*inputs.rhs.source), *inputs.group_sizes,
-                             how, existing_type);
+    try {
+      return GroupedMatmulPlan(inputs.lhs_type(), type_of(*inputs.rhs.source), *inputs.group_sizes, how,
+                               existing_type);
+    } catch (const Error& error) {
+      if (!inputs.transpose_lhs || error.code() != Error::Code::transposed_lhs) throw;
+      throw Error(error.kind(), error.message())
+          .about(error.subject())
+          .hint("LHS (k, m) goes without --transpose-lhs");
+    }
   });
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   Report report = describe(plan);
+  report.warnings.insert(report.warnings.begin(), read.warnings.begin(), read.warnings.end());
   HeldInput given = std::move(job.phase(Phase::read, [&] {
     return open_given(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
@@ -262,6 +301,7 @@ void add_group_sizes(OptionSet& set, ProductOptions<Settings>& options) {
                 "Groups follow one another; their sizes sum to at most m. Rows after the last group "
                 "belong to no group.")
       .required();
+  add_groups_from(set, options.from);
 }
 
 template <class Settings>
@@ -331,13 +371,14 @@ Run transposed_grouped_matmul(OptionSet& set) {
   const auto options = std::make_shared<ProductOptions<TransposedGroupedMatmulSettings>>();
   add_reference(set, "LHS", options->lhs,
                 "columns, those of a group together (k, m)\n"
-                "For the gradient of experts: the tokens, transposed.")
+                "For the gradient of experts: the tokens, transposed, or as they are with --transpose-lhs.")
       .required();
   add_reference(set, "RHS", options->rhs, "rows, those of a group together (m, n)").required();
   add_group_sizes(set, *options);
   add_reference(set, "--existing-out", options->existing_out, "a result (groups, k, n) that is added to")
       .recorded("existing_out",
                 [options] { return options->existing_out.empty() ? ReportValue() : ReportValue("added"); });
+  add_flag(set, "--transpose-lhs", options->transpose_lhs, "LHS is (m, k): tokens as they are").recorded();
   add_word(set, "--num-actual-groups", options->how.num_actual_groups, at_least(0), "N",
            "groups to compute; all from --group-offset on by default")
       .recorded();

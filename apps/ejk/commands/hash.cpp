@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
@@ -60,27 +61,45 @@ std::string line_of(const std::string& hash, const std::string& name) {
 }
 
 Answer run(const HashOptions& options, Job& job) {
-  // Every input is read before anything is printed: a mistake in the last one is no half of an answer.
+  // As sha256sum does: what cannot be read does not keep the hashes of the others back, and is an error in the end.
   std::string text;
+  std::optional<Error> first;
+  std::int64_t failed = 0;
   Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};
   if (options.canonical) table.columns.push_back({"canonical", "stable JSON"});
   for (const std::string& word : options.inputs) {
-    const JsonValue value = job.phase(Phase::read, [&] { return value_of(word, job); });
+    std::optional<JsonValue> value;
+    try {
+      value = job.phase(Phase::read, [&] { return value_of(word, job); });
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::input) throw;
+      if (failed++ == 0) first = error;
+      continue;
+    }
     job.phase(Phase::compute, [&] {
-      std::string hash = short_hash(value, options.convention);
-      std::string canonical = options.canonical ? stable_json(value, options.convention) : "";
+      std::string hash = short_hash(*value, options.convention);
+      std::string canonical = options.canonical ? stable_json(*value, options.convention) : "";
       text += options.canonical ? canonical + "\n" : line_of(hash, word);
       table.rows.push_back({word, std::move(hash)});
       if (options.canonical) table.rows.back().emplace_back(std::move(canonical));
     });
   }
+  if (first && failed > 1)
+    first =
+        Error(first->kind(), fmt::format("{} inputs cannot be read, the first: {}", failed, first->message()),
+              first->code())
+            .hint(first->hint());
+  if (table.rows.empty() && first) throw Error(*first);
   Report report;
   job.show_options(report);
   if (job.plan(Report(report).add("inputs_count", "inputs", static_cast<std::int64_t>(options.inputs.size())),
-               static_cast<std::int64_t>(text.size())))
+               static_cast<std::int64_t>(text.size()))) {
+    if (first) throw Error(*first);
     return Answer::yes;
+  }
   report.add(std::move(table));
   job.deliver_text(text, std::move(report));
+  if (first) throw Error(*first);
   return Answer::yes;
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "commands.hpp"
-#include "ejk/text.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -22,30 +22,7 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-// What an input stands for; `automatic` goes by its rank.
-enum class From { automatic, mask, lens, segment_ids, cu_seqlens };
-
-From by_rank(const ArraySource& input, From one_axis) {
-  const std::size_t rank = input.shape().size();
-  if (rank == 1) return one_axis;
-  if (rank == 2) return From::mask;
-  Error error(Error::Kind::input,
-              fmt::format("{}: shape {} is neither {} (1-D) nor a mask (batch, seq)", input.name(),
-                          to_string(input.shape()), one_axis == From::lens ? "lens" : "cu_seqlens"));
-  if (rank > 2) error.hint("a slice picks two axes, as in mask.npy[:,0]");
-  throw error;
-}
-
-void add_padding(Report& report, const RowPadding& padding, bool offsets_lost) {
-  const auto rows = static_cast<std::int64_t>(padding.lens.size());
-  if (padding.left_padded > 0) report.add("left_padded_rows", "left-padded", padding.left_padded, Unit::rows);
-  if (padding.with_holes > 0) report.add("rows_with_holes", "with holes", padding.with_holes, Unit::rows);
-  if (offsets_lost && padding.left_padded + padding.with_holes > 0)
-    report.warnings.push_back(
-        fmt::format("{} of {} rows are not simply padded on the right: these offsets fit only the packed "
-                    "form, which 'ejk pack' makes",
-                    std::max(padding.left_padded, padding.with_holes), rows));
-}
+using From = SequencesFrom;
 
 void add_counts(Report& report, const SequenceCounts& counts) {
   report.add("sequences", "sequences", counts.sequences, Unit::count);
@@ -62,73 +39,27 @@ struct CuSeqlensOptions {
   DType dtype = DType::int32;
 };
 
-std::vector<std::int64_t> integers_of(const ArraySource& source) {
-  const Array raw = read_all(source);
-  std::vector<std::int64_t> values;
-  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T>)
-      for (const T value : raw.elements<T>()) values.push_back(static_cast<std::int64_t>(value));
-  });
-  return values;
-}
-
-// Lengths that begin with 0 and never decrease are likely offsets. All that is 0 says nothing.
-void warn_of_offsets(Report& report, const ArraySource& lens) {
-  const std::vector<std::int64_t> values = integers_of(lens);
-  if (values.size() < 2 || values.front() != 0 || values.back() == 0 ||
-      !std::is_sorted(values.begin(), values.end()))
-    return;
-  report.warnings.push_back(fmt::format(
-      "{} was taken for lengths, but begins with 0 and never decreases, as cu_seqlens do: 'ejk lens' "
-      "makes lengths of cu_seqlens, --from lens confirms that these are lengths",
-      printable(lens.name())));
-}
-
-// Padding has negative ids, or 0 at the end: elsewhere 0 may be an id like others.
-void warn_of_padding(Report& report, const ArraySource& ids) {
-  std::vector<std::int64_t> values = integers_of(ids);
-  const auto total = static_cast<std::int64_t>(values.size());
-  std::int64_t tokens = 0;
-  while (!values.empty() && values.back() == 0) values.pop_back(), ++tokens;
-  if (values.empty()) return;  // a single sequence
-  tokens += std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
-  if (tokens == 0) return;
-  report.warnings.push_back(fmt::format(
-      "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
-      "counted as sequences; a slice of the input leaves them out",
-      printable(ids.name()), format_count(tokens), format_count(total)));
-}
-
 Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (options.dtype == DType::boolean) throw usage("--dtype: cu_seqlens cannot be bool");
   const Source input = job.open("input", options.input);
-  const From from = options.from == From::automatic ? by_rank(*input, From::lens) : options.from;
-  const char* words = from == From::mask ? "mask" : from == From::lens ? "lens" : "segment-ids";
-  job.provenance.record("from", words);
-
   Report report;
-  report.add("from", "made from", std::string(words));
+  const From from = resolve_from(*input, options.from, From::lens, job, report);
   report.add("dtype", "dtype", std::string(name_of(options.dtype)));
-  const std::int64_t entries = input->shape().empty() ? 0 : input->shape()[0];
+  const bool by_token = from == From::segment_ids || from == From::position_ids;
+  const std::int64_t entries = by_token                 ? element_count(input->shape())
+                               : input->shape().empty() ? 0
+                                                        : input->shape()[0];
   Report planned = report;
-  planned.add("shape", from == From::segment_ids ? "shape, at most" : "shape", Shape{entries + 1});
-  if (job.plan(planned, kPieceBytes + sequence_work_bytes(type_of(*input)))) return Answer::yes;
+  planned.add("shape", by_token ? "shape, at most" : "shape",
+              Shape{from == From::cu_seqlens ? entries : entries + 1});
+  if (job.plan(planned, kPieceBytes + lengths_bytes(*input, from))) return Answer::yes;
 
   const Array cu = job.phase(Phase::compute, [&] {
-    if (from == From::lens || from == From::segment_ids) {
-      const Source values = in_memory(*input);  // a stream is read once
-      Array made = from == From::lens ? prepare_cu_seqlens_from_lens(*values, options.dtype)
-                                      : prepare_cu_seqlens_from_segment_ids(*values, options.dtype);
-      // Who says --from lens means it.
-      if (from == From::lens && options.from == From::automatic) warn_of_offsets(report, *values);
-      if (from == From::segment_ids) warn_of_padding(report, *values);
-      return made;
-    }
-    const RowPadding padding = inspect_padding(*input);
-    add_padding(report, padding, true);
-    const auto rows = static_cast<std::int64_t>(padding.lens.size());
-    return prepare_cu_seqlens_from_lens(
-        *make_source(Array::from<std::int64_t>({rows}, padding.lens), input->name()), options.dtype);
+    const Lengths lengths = lengths_of(*input, from, options.from, DType::int64, report);
+    if (!lengths.without_padding.empty())
+      report.warnings.push_back(lengths.without_padding +
+                                ": these offsets fit only the packed form, which 'ejk pack' makes");
+    return prepare_cu_seqlens_from_lens(*make_source(lengths.lens.view(), input->name()), options.dtype);
   });
   report.add("shape", "shape", cu.shape());
   if (is_integer(cu.dtype())) add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
@@ -145,18 +76,13 @@ struct LensOptions {
 
 Answer run_lens(const LensOptions& options, Job& job) {
   const Source input = job.open("input", options.input);
-  const From from = options.from == From::automatic ? by_rank(*input, From::cu_seqlens) : options.from;
-  const char* words = from == From::mask ? "mask" : "cu-seqlens";
-  job.provenance.record("from", words);
   Report report;
-  report.add("from", "made from", std::string(words));
-  if (job.plan(report, kPieceBytes + sequence_work_bytes(type_of(*input)))) return Answer::yes;
+  const From from = resolve_from(*input, options.from, From::cu_seqlens, job, report);
+  if (job.plan(report, kPieceBytes + lengths_bytes(*input, from))) return Answer::yes;
 
-  const Array lens = job.phase(Phase::compute, [&] {
-    if (from == From::cu_seqlens) return prepare_lens(*input);
-    add_padding(report, inspect_padding(*input), false);
-    return prepare_lens_from_mask(*input);
-  });
+  const Array lens =
+      job.phase(Phase::compute, [&] { return lengths_of(*input, from, options.from, DType::int32, report); })
+          .lens;
   report.add("shape", "shape", lens.shape()).add("dtype", "dtype", std::string(name_of(lens.dtype())));
   const Array cu = prepare_cu_seqlens_from_lens(*make_source(lens.view(), "lens"), DType::int64);
   add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
@@ -240,18 +166,14 @@ Answer run_cdiv(const CdivOptions& options, Job& job) {
 Run cu_seqlens(OptionSet& set) {
   const auto options = std::make_shared<CuSeqlensOptions>();
   add_reference(set, "INPUT", options->input,
-                "a mask (batch, seq), lengths (sequences,) or segment ids (tokens,)\n"
-                "Non-zero elements of a mask are tokens, anywhere in their row.")
+                "a mask (batch, seq), lengths (sequences,), or the ids of tokens\n"
+                "A mask is bool, or integers 0 and 1: 1 is a token, anywhere in its row.")
       .required();
-  add_word(
-      set, "--from", options->from,
-      [](const std::string& word) {
-        constexpr From values[] = {From::mask, From::lens, From::segment_ids};
-        return values[read_choice(word, {"mask", "lens", "segment-ids"})];
-      },
-      "WHAT",
-      "what INPUT is: mask, lens or segment-ids\n"
-      "By default two axes are a mask and one is lens. Each run of equal segment ids is a sequence.");
+  add_sequences_from(
+      set, options->from, {From::mask, From::lens, From::segment_ids, From::position_ids, From::cu_seqlens},
+      "By default two axes are a mask and one is lens. Ids are (tokens,) or (rows, tokens), rows one after the "
+      "other. Each run of equal segment ids is a sequence; so is each run of position ids from 0 up, and negative "
+      "ones are padding.");
   add_word(set, "--dtype", options->dtype, read_dtype, "TYPE",
            "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
@@ -261,13 +183,9 @@ Run lens(OptionSet& set) {
   const auto options = std::make_shared<LensOptions>();
   add_reference(set, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
       .required();
-  add_word(
-      set, "--from", options->from,
-      [](const std::string& word) {
-        constexpr From values[] = {From::cu_seqlens, From::mask};
-        return values[read_choice(word, {"cu-seqlens", "mask"})];
-      },
-      "WHAT", "what INPUT is: cu-seqlens or mask\nBy default two axes are a mask and one is cu-seqlens.");
+  add_sequences_from(set, options->from,
+                     {From::cu_seqlens, From::mask, From::lens, From::segment_ids, From::position_ids},
+                     "By default two axes are a mask and one is cu-seqlens.");
   return [options](Job& job) { return run_lens(*options, job); };
 }
 

@@ -1,0 +1,193 @@
+// tests: tests/cli/cu-seqlens/, lens/, bin-pack/, group-metadata/, grouped-matmul/
+#include "integers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "ejk/groups.hpp"
+#include "ejk/sequence.hpp"
+#include "ejk/text.hpp"
+#include "sources.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using From = SequencesFrom;
+
+const char* word_of(From from) {
+  constexpr std::array<const char*, 6> words{"", "mask", "lens", "cu-seqlens", "segment-ids", "position-ids"};
+  return words[static_cast<std::size_t>(from)];
+}
+
+const char* noun_of(From from) { return from == From::lens ? "lengths" : word_of(from); }
+
+From from_of(SequenceForm form) {
+  constexpr From forms[] = {From::cu_seqlens, From::segment_ids, From::position_ids};
+  return forms[static_cast<std::size_t>(form)];
+}
+
+// What elements that were taken for lengths or offsets are more likely, where nobody said what they are.
+void require_likely(const ArraySource& input, From from, Report& report) {
+  const std::optional<LikelyForm> likely = likely_form(input);
+  if (!likely || from_of(likely->form) == from) return;
+  const char* word = word_of(from_of(likely->form));
+  if (likely->restart)
+    throw Error(Error::Kind::input,
+                fmt::format("{}: elements restart at 0 at index {}, as position ids do; {} do not",
+                            input.name(), *likely->restart, noun_of(from)))
+        .hint(std::string("--from position-ids takes them") +
+              (from == From::lens ? "; --from lens says that they are lengths" : ""));
+  if (from != From::lens) return;  // offsets begin with 0 and never decrease, whatever else they may be
+  const char* pattern = likely->form == SequenceForm::cu_seqlens
+                            ? "begins with 0 and never decreases, as cu_seqlens do"
+                        : likely->form == SequenceForm::segment_ids ? "counts up in runs, as segment ids do"
+                                                                    : "counts up from 0, as position ids do";
+  const std::string otherwise = likely->form == SequenceForm::cu_seqlens
+                                    ? "'ejk lens' makes lengths of cu_seqlens"
+                                    : fmt::format("--from {} takes those", word);
+  report.warnings.push_back(
+      fmt::format("{} was taken for lengths, but {}: {}, --from lens confirms that these are lengths",
+                  printable(input.name()), pattern, otherwise));
+}
+
+// Why offsets fit a mask's rows only once they are packed.
+std::string add_padding(Report& report, const RowPadding& padding) {
+  const auto rows = static_cast<std::int64_t>(padding.lens.size());
+  if (padding.left_padded > 0) report.add("left_padded_rows", "left-padded", padding.left_padded, Unit::rows);
+  if (padding.with_holes > 0) report.add("rows_with_holes", "with holes", padding.with_holes, Unit::rows);
+  if (padding.left_padded + padding.with_holes == 0) return "";
+  return fmt::format("{} of {} rows are not simply padded on the right",
+                     std::max(padding.left_padded, padding.with_holes), rows);
+}
+
+// How many ids are padding: negative ones, and of segment ids zeros at the end; elsewhere 0 may be an id like others.
+// A single run of zeros is a sequence.
+std::int64_t padding_ids(const ArraySource& ids, From from) {
+  const Array raw = read_all(ids);
+  std::int64_t padding = 0;
+  dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      std::span<const T> values = raw.elements<T>();
+      padding = std::count_if(values.begin(), values.end(), [](T id) { return id < T{0}; });
+      if (from != From::segment_ids) return;
+      const std::size_t all = values.size();
+      while (!values.empty() && values.back() == T{0}) values = values.first(values.size() - 1);
+      if (!values.empty()) padding += static_cast<std::int64_t>(all - values.size());
+    }
+  });
+  return padding;
+}
+
+}  // namespace
+
+void add_sequences_from(OptionSet& set, From& into, std::vector<From> choices, const std::string& help) {
+  std::vector<std::string> words;
+  for (const From from : choices) words.emplace_back(word_of(from));
+  const std::string last = words.back();
+  const std::string all = fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), last);
+  add_word(
+      set, "--from", into,
+      [choices = std::move(choices), words = std::move(words)](const std::string& word) {
+        return choices[read_choice(word, words)];
+      },
+      "WHAT", fmt::format("what it is: {}\n{}", all, help));
+}
+
+From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {
+  const std::size_t rank = input.shape().size();
+  if (from == From::automatic && rank != 1 && rank != 2) {
+    Error error(Error::Kind::input, fmt::format("{}: shape {} is neither {} (1-D) nor a mask (batch, seq)",
+                                                input.name(), to_string(input.shape()), word_of(one_axis)));
+    if (rank > 2)
+      error.hint(
+          fmt::format("a slice picks two axes: \"{0}[0]\" or \"{0}[:,0]\"; position ids of several axes are "
+                      "those of one of them",
+                      input.name()));
+    throw error;
+  }
+  if (from == From::automatic) from = rank == 1 ? one_axis : From::mask;
+  job.provenance.record("from", word_of(from));
+  report.add("from", "made from", std::string(word_of(from)));
+  return from;
+}
+
+std::int64_t lengths_bytes(const ArraySource& input, From from) {
+  const bool by_token = from == From::segment_ids || from == From::position_ids;
+  return sequence_work_bytes(by_token ? ArrayType(input.dtype(), {element_count(input.shape())})
+                                      : type_of(input));
+}
+
+Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids, Report& report) {
+  Lengths made;
+  if (from == From::mask) {
+    try {
+      const RowPadding padding = inspect_padding(input);
+      made.without_padding = add_padding(report, padding);
+      made.lens = prepare_lens_from_mask(input);
+      return made;
+    } catch (Error& error) {
+      const bool positions = error.code() == Error::Code::position_ids;
+      if (!positions && error.code() != Error::Code::segment_ids) throw;
+      throw Error(error.kind(), error.message())
+          .hint(fmt::format("--from {}-ids takes {} ids", positions ? "position" : "segment",
+                            positions ? "position" : "segment"));
+    }
+  }
+  const auto values = in_memory(input);  // a stream is read once
+  if (asked == From::automatic) require_likely(*values, from, report);
+  if (from == From::lens) {
+    prepare_cu_seqlens_from_lens(*values, DType::int64);  // no length is negative, no sum beyond 63 bits
+    made.lens = read_all(*values);
+    return made;
+  }
+  if (from == From::cu_seqlens) {
+    made.lens = prepare_lens(*values);
+    return made;
+  }
+  const std::int64_t padding = padding_ids(*values, from), all = element_count(input.shape());
+  const bool positions = from == From::position_ids;
+  if (padding > 0 && positions)
+    made.without_padding =
+        fmt::format("{} of {} tokens are padding (negative ids)", format_count(padding), format_count(all));
+  else if (padding > 0)
+    report.warnings.push_back(fmt::format(
+        "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
+        "counted as sequences; a slice of the input leaves them out",
+        printable(input.name()), format_count(padding), format_count(all)));
+  const Array cu = positions ? prepare_cu_seqlens_from_position_ids(*values, of_ids)
+                             : prepare_cu_seqlens_from_segment_ids(*values, of_ids);
+  made.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
+  return made;
+}
+
+void add_groups_from(OptionSet& set, GroupsFrom& into) {
+  add_word(
+      set, "--from", into,
+      [](const std::string& word) {
+        constexpr GroupsFrom values[] = {GroupsFrom::sizes, GroupsFrom::ends};
+        return values[read_choice(word, {"sizes", "ends"})];
+      },
+      "WHAT",
+      "what GROUP_SIZES are: sizes (default), or ends: where each group ends\n"
+      "Ends are cumulative sums of sizes, the offs of torch's grouped products.");
+}
+
+std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
+                                                  std::optional<std::int64_t> m, Report& report) {
+  const auto given = in_memory(input);  // a stream is read once
+  if (from == GroupsFrom::ends) return make_source(group_sizes_from_ends(*given), input.name());
+  if (from == GroupsFrom::automatic &&
+      likely_group_ends(*given, m.value_or(std::numeric_limits<std::int64_t>::max())))
+    report.warnings.push_back(fmt::format(
+        "{} was taken for sizes of groups, but never decreases, as ends of groups do: --from ends takes "
+        "those, --from sizes confirms that these are sizes",
+        printable(input.name())));
+  return given;
+}
+
+}  // namespace ejk::app

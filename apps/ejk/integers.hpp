@@ -1,0 +1,54 @@
+// Integer arrays that say where sequences and groups are. One array can be taken for several things, and its rank alone
+// does not tell which: --from says it, or the elements do. What an array cannot be is an error whose hint has the
+// right --from; what it may be is a warning.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "job.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+/// What an array of sequences is; `automatic` is for two axes a mask, for one what the command says.
+enum class SequencesFrom { automatic, mask, lens, cu_seqlens, segment_ids, position_ids };
+
+/// --from mask|lens|..., of these; `help` says what it is by default.
+void add_sequences_from(OptionSet& set, SequencesFrom& into, std::vector<SequencesFrom> choices,
+                        const std::string& help);
+
+/// What `input` is: `from`, or by its rank. One axis is `one_axis`. Records it and adds it to the report. Throws
+/// Error{input} for another rank.
+SequencesFrom resolve_from(const ArraySource& input, SequencesFrom from, SequencesFrom one_axis, Job& job,
+                           Report& report);
+
+/// Memory that lengths_of() takes beside its result.
+std::int64_t lengths_bytes(const ArraySource& input, SequencesFrom from);
+
+struct Lengths {
+  Array lens;  // (sequences,)
+  /// Why offsets made of them do not fit the array as it is, but its tokens without padding; "" where they do.
+  std::string without_padding;
+};
+
+/// The lengths of the sequences that `input` holds: of cu_seqlens in their dtype, of a mask int32, of ids `of_ids`, or
+/// itself. `asked` is what --from said. Adds to the report what is padding, and warnings.
+Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom asked, DType of_ids,
+                   Report& report);
+
+/// What GROUP_SIZES are.
+enum class GroupsFrom { automatic, sizes, ends };
+
+/// --from sizes|ends.
+void add_groups_from(OptionSet& set, GroupsFrom& into);
+
+/// The sizes of groups over m rows (absent: as many as they sum to), in memory. A warning where sizes are more likely
+/// ends, unless --from said what they are.
+std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
+                                                  std::optional<std::int64_t> m, Report& report);
+
+}  // namespace ejk::app

@@ -1,0 +1,154 @@
+// Sequences from the ids of their tokens, in one row and several, and what the elements of an array suggest; against
+// plain loops.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "ejk/sequence.hpp"
+#include "support/failure.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using plain::failure;
+using Ints = std::vector<std::int64_t>;
+
+std::shared_ptr<const ArraySource> rows_of(std::int64_t rows, const Ints& values) {
+  return make_source(
+      Array::from<std::int64_t>({rows, std::ssize(values) / std::max<std::int64_t>(rows, 1)}, values),
+      "ids.npy");
+}
+std::shared_ptr<const ArraySource> row_of(const Ints& values) {
+  return make_source(Array::from<std::int64_t>({std::ssize(values)}, values), "ids.npy");
+}
+
+Ints values_of(const Array& a) {
+  REQUIRE(a.dtype() == DType::int64);
+  const auto elements = a.elements<std::int64_t>();
+  return {elements.begin(), elements.end()};
+}
+
+Ints from_segments(const std::shared_ptr<const ArraySource>& ids) {
+  return values_of(prepare_cu_seqlens_from_segment_ids(*ids, DType::int64));
+}
+Ints from_positions(const std::shared_ptr<const ArraySource>& ids) {
+  return values_of(prepare_cu_seqlens_from_position_ids(*ids, DType::int64));
+}
+
+std::optional<SequenceForm> form_of(const Ints& values) {
+  const auto likely = likely_form(*row_of(values));
+  return likely ? std::optional(likely->form) : std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("random sequences come back from their position and segment ids, however many rows they fill") {
+  std::mt19937_64 random(3);
+  for (int n = 0; n < 200; ++n) {
+    const auto rows = static_cast<std::int64_t>(random() % 4) + 1,
+               columns = static_cast<std::int64_t>(random() % 30);
+    Ints cu{0}, segments, positions;
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t left = columns, id = 0; left > 0; ++id) {
+        const std::int64_t length = std::min<std::int64_t>(left, static_cast<std::int64_t>(random() % 9) + 1);
+        for (std::int64_t i = 0; i < length; ++i) segments.push_back(id % 3), positions.push_back(i);
+        cu.push_back(cu.back() + length);
+        left -= length;
+      }
+    CAPTURE(rows);
+    CAPTURE(columns);
+    CHECK(from_segments(rows_of(rows, segments)) == cu);
+    CHECK(from_positions(rows_of(rows, positions)) == cu);
+    if (rows == 1) CHECK(from_segments(row_of(segments)) == cu);
+    if (rows == 1) CHECK(from_positions(row_of(positions)) == cu);
+    // Padding between sequences and at the end of rows is left out.
+    Ints padded;
+    std::int64_t longest = 0;
+    std::vector<Ints> lines(static_cast<std::size_t>(rows));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      Ints& line = lines[static_cast<std::size_t>(r)];
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const std::int64_t at = positions[static_cast<std::size_t>(r * columns + c)];
+        if (at == 0 && random() % 2 == 0) line.push_back(-1);
+        line.push_back(at);
+      }
+      longest = std::max(longest, std::ssize(line));
+    }
+    for (Ints& line : lines) {
+      line.resize(static_cast<std::size_t>(longest), -1);
+      padded.insert(padded.end(), line.begin(), line.end());
+    }
+    CHECK(from_positions(rows_of(rows, padded)) == cu);
+  }
+}
+
+TEST_CASE("position ids that are none are refused with the index at fault") {
+  const std::string rule = "; a position is 0, where a sequence begins, or one more than the one before it";
+  CHECK(failure([] { from_positions(row_of({0, 1, 3})); }) == "ids.npy: position ids[2] is 3" + rule);
+  CHECK(failure([] {
+          from_positions(rows_of(2, {0, 1, 2, 3}));
+        }) == "ids.npy: position ids[1, 0] is 2" + rule);
+  CHECK(failure([] { from_positions(row_of({0, 1, -1, 2})); }) == "ids.npy: position ids[3] is 2" + rule);
+  CHECK(failure([] { from_positions(row_of({0, 1, 1})); }) == "ids.npy: position ids[2] is 1" + rule);
+  CHECK(
+      plain::failure_and_hint([] {
+        from_positions(make_source(Array::from<std::int64_t>({3, 1, 2}, Ints{0, 1, 0, 1, 0, 1}), "ids.npy"));
+      }) ==
+      "ids.npy: position ids are (tokens,) or (rows, tokens), not of shape (3, 1, 2) | take one of the first axis with "
+      "a slice: \"ids.npy[0]\"");
+}
+
+TEST_CASE("the elements of an array say what it may be") {
+  CHECK(form_of({0, 1, 2, 3, 0, 1, 0, 1, 2}) == SequenceForm::position_ids);
+  CHECK(form_of({0, 1, 2, 0, 1, -1, -1}) == SequenceForm::position_ids);
+  CHECK(form_of({0, 1, 2, 3}) == SequenceForm::position_ids);
+  CHECK(form_of({1, 1, 1, 1, 2, 2, 1, 1, 3, 3}) == SequenceForm::segment_ids);
+  CHECK(form_of({0, 0, 0, 1, 1}) == SequenceForm::segment_ids);
+  CHECK(form_of({0, 4, 6, 9}) == SequenceForm::cu_seqlens);
+  for (const Ints& lens : {Ints{5, 3, 7}, Ints{0, 1, 0}, Ints{0, 1, 0, 1}, Ints{1, 2, 1, 2}, Ints{0, 0, 0, 0},
+                           Ints{3}, Ints{}, Ints{1, 1, 1, 1}, Ints{2, 2, 3, 3}, Ints{0, 2, 1, 0}})
+    CHECK_FALSE(form_of(lens));
+
+  CHECK(*likely_form(*row_of({0, 1, 2, 3, 0, 1}))->restart == 4);
+  CHECK(*likely_form(*rows_of(2, {0, 1, 2, 0, 1, 2}))->restart == 3);
+  CHECK_FALSE(likely_form(*row_of({0, 1, 2, 3}))->restart);
+  // Sequences of two tokens at most may be lengths 0 and 1.
+  CHECK_FALSE(likely_form(*row_of({0, 1, 0, 1, 2}))->restart);
+}
+
+TEST_CASE("integers other than 0 and 1 are no mask, wherever they stand in it and whatever their type") {
+  const Ints good(70'000, 1);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{4'095}, std::size_t{4'096}, good.size() - 1})
+    for (const DType dtype : {DType::int8, DType::int32, DType::uint16, DType::int64, DType::uint64}) {
+      Array mask(dtype, {2, 35'000});
+      dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+        if constexpr (std::is_integral_v<T>) {
+          std::fill(mask.elements<T>().begin(), mask.elements<T>().end(), T{1});
+          mask.elements<T>()[at] = T(7);
+        }
+      });
+      CHECK(failure([&] { prepare_lens_from_mask(*make_source(mask.view(), "m.npy")); }) ==
+            "m.npy: element [" + std::to_string(at / 35'000) + ", " + std::to_string(at % 35'000) +
+                "] is 7; a mask (batch, seq) of integers holds 0 and 1");
+    }
+  const auto lens_of = [](const Array& mask) {
+    const Array lens = prepare_lens_from_mask(*make_source(mask.view(), "m.npy"));
+    return lens.elements<std::int32_t>()[0];
+  };
+  CHECK(lens_of(Array::from<std::uint8_t>({1, 4}, std::vector<std::uint8_t>{255, 0, 1, 255})) == 3);
+  CHECK(failure([&] {
+          lens_of(Array::from<std::int8_t>({1, 2}, std::vector<std::int8_t>{-1, 0}));
+        }) == "m.npy: element [0, 0] is -1; a mask (batch, seq) of integers holds 0 and 1");
+
+  const auto code_of = [](const Ints& row) {
+    try {
+      prepare_lens_from_mask(*rows_of(1, row));
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Error::Code::other;
+  };
+  CHECK(code_of({0, 1, 2, 0, 1}) == Error::Code::position_ids);
+  CHECK(code_of({1, 1, 2, 2, 0}) == Error::Code::segment_ids);
+}
