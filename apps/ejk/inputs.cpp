@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "ejk/text.hpp"
@@ -46,12 +48,18 @@ std::optional<std::string> shared_text(Team& team, const std::optional<std::stri
   return received.take_text();
 }
 
+// Standard input, or a pipe under a file's name: `ejk info <(COMMAND)`.
+bool is_read_once(const ArrayReference& reference) {
+  std::error_code unknown;
+  return reference.container == Container::stream || std::filesystem::is_fifo(reference.path, unknown);
+}
+
 }  // namespace
 
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const std::string& reference) {
   Opened& opened = opened_[reference];
   if (!opened.source) {
-    opened = {role, open(parse_reference(reference))};
+    opened = {role, open(parse_input(reference))};
     provenance_.input(role, reference);
     count_read(type_of(*opened.source).bytes());
   } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
@@ -91,7 +99,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference)
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   if (input.stream) return input.stream;
   auto source = open(input.reference);
-  if (input.reference.container == Container::stream) input.stream = source;
+  if (is_read_once(input.reference)) input.stream = source;
   return source;
 }
 

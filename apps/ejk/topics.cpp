@@ -20,9 +20,13 @@ Naming an array
                       order)
     a.npz:name        a member of an .npz file, stored or deflated; the name may
                       be left out where there is only one
-    a.h5:/group/name  an HDF5 dataset (.h5 .hdf5 .hdf .he5), contiguous, chunked
-                      or gzip; the path may be left out where there is only one
+    a.h5:/group/name  an HDF5 dataset (.h5 .hdf5 .hdf .he5), contiguous, in
+                      chunks, gzip or lzf; the path may be left out where there
+                      is only one
     -                 an .npy stream: stdin (for one input), or stdout (-o -)
+  What an input file is, its first bytes say, whatever its suffix: a.nc:/x and
+  a.mat:/x name datasets where these files are HDF5, also behind a user block.
+  A pipe is taken by its name.
   An input may end in a basic slice of NumPy (integers, also negative ones,
   start:stop:step with a step of at least 1, and ...). Only that part is read.
   Shells need quotes around it:
@@ -33,9 +37,10 @@ Naming an array
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64.
   bfloat16 is what ml_dtypes writes to .npy (descr '<V2'); in HDF5 it is a
-  16-bit float with an exponent of 8 bits. The bool of h5py is bool. Masks may
-  be bool or integers: non-zero is True. 'ejk convert' makes one type of
-  another.
+  16-bit float with an exponent of 8 bits, or two opaque bytes, which h5py makes
+  of ml_dtypes' arrays. The bool of h5py is bool; bit fields, as PyTables writes
+  for bool, are unsigned integers. Masks may be bool or integers: non-zero is
+  True. 'ejk convert' makes one type of another.
 
 Writing
   One array goes to x.npy, x.npz:name, x.h5:/path or - (stdout). Several go to

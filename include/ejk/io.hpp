@@ -4,6 +4,7 @@
 //   a.npy            a NumPy file (headers 1.0 to 3.0, C or Fortran order, either byte order)
 //   a.npz:name       a member of an .npz, stored or deflated; ":name" may be left out where there is only one
 //   a.h5:/g/name     an HDF5 dataset (.h5 .hdf5 .hdf .he5); the path may be left out where there is only one
+//   a.nc:/g/name     the same under any other suffix: what an input is, its first bytes say
 //   -                an .npy stream: stdin or stdout
 //   REF[0,:,8:64:2]  for inputs, a NumPy basic slice behind any of them: integers (negative from the end),
 //                    start:stop:step with step ≥ 1, "..."; only what it selects is read
@@ -42,12 +43,14 @@ struct ArrayReference {
   std::string text;              // as it was given
 };
 
-/// Takes a reference apart by its words alone. A path that ends in "/" is a directory (outputs only); any
-/// other that does not look like .npz or HDF5 is an .npy file. Throws Error{usage} for a malformed slice or
-/// an empty word.
+/// Takes a reference apart by its words alone. A path that ends in "/" is a directory; any other that does not
+/// look like .npz or HDF5 is an .npy file. Throws Error{usage} for a malformed slice or an empty word.
 ArrayReference parse_reference(std::string_view text);
 
-/// The same for a file to be read whole: a folder that is there needs no "/" at its end.
+/// The same for an input, which is looked at: what a regular file is, its first bytes say, whatever its suffix (an
+/// HDF5 file may begin with a block of other data), and a folder to be read whole needs no "/" at its end. What is
+/// not there, or a pipe, is taken by its words. Throws also Error{input}: for a file that cannot be read, and for
+/// netCDF-3, HDF4 and MATLAB's files before 7.3, with a hint.
 ArrayReference parse_input(std::string_view text);
 
 /// The same for a target: a folder that is there needs no "/", and of all other paths only those without a
@@ -116,8 +119,8 @@ class OpenContainer;
 /// held. Any number of threads may use it.
 class ArrayFile {
  public:
-  /// What a reference without a slice names: a file, or a group or an array in one. Throws as open_array does
-  /// where there is no such container; an .npy file is opened when its array is taken.
+  /// What a reference without a slice names, as parse_input takes it: a file, or a group or an array in one. Throws
+  /// as open_array does where there is no such container; an .npy file is opened when its array is taken.
   explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
   explicit ArrayFile(ArrayReference reference, const OpenOptions& options = {});
 

@@ -1,6 +1,6 @@
 // The table of containers: for each its suffixes and the functions that open, write and check it. A new
-// format is one row. What a path means is decided by its suffix, and for a folder by its final slash or by
-// looking.
+// format is one row. What an output is, its suffix decides; what an input is, the first bytes of the file, and the
+// suffix where these say nothing. A folder is known by its final slash or by looking.
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <optional>
 
 #include "core/text.hpp"
 #include "io/directory.hpp"
@@ -110,6 +111,55 @@ ArrayReference as_folder(ArrayReference reference) {
   return reference;
 }
 
+// Formats of arrays that are not read.
+struct Foreign {
+  std::string_view magic, what, hint;
+};
+constexpr std::string_view kClassic = "netCDF-3 (the classic format), which is not read",
+                           kToHdf5 = "`nccopy -k nc4 OLD NEW` makes netCDF-4 of it, which is HDF5";
+constexpr std::array<Foreign, 5> kForeign{{
+    {"CDF\1", kClassic, kToHdf5},
+    {"CDF\2", kClassic, kToHdf5},
+    {"CDF\5", kClassic, kToHdf5},
+    {"\x0e\x03\x13\x01", "HDF4, which is not read", "`h4toh5 OLD NEW` makes HDF5 of it"},
+    {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
+}};
+
+// What a regular file is by its content; nothing where that is no container's. Throws Error{input} for a file that
+// cannot be read, or is of another format. (To open a pipe would take something from those who wait for it.)
+std::optional<Kind> kind_of_content(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const std::string name = core::printable(path);
+  const File file(open_for_reading(path, name));
+  std::array<char, 16> bytes{};
+  const std::string_view begin(bytes.data(), read_some(file.fd(), bytes.data(), bytes.size(), name));
+  if (begin.starts_with(kNpyMagic)) return Kind::npy;
+  if (begin.starts_with("PK\3\4") || begin.starts_with("PK\5\6")) return Kind::npz;
+  for (const Foreign& foreign : kForeign)
+    if (begin.starts_with(foreign.magic))
+      throw Error(Error::Kind::input, fmt::format("{}: is {}", name, foreign.what))
+          .hint(std::string(foreign.hint));
+  if (has_hdf5_signature(file.fd(), name)) return Kind::hdf5;
+  return std::nullopt;
+}
+
+// A path that is not there may be that of a file, ':' and a name in it, as those of the container's suffixes are
+// without looking.
+ArrayReference split_by_content(ArrayReference reference) {
+  const std::string word =
+      reference.member.empty() ? reference.path : reference.path + ':' + reference.member;
+  for (std::size_t colon = word.find(':'); colon != std::string::npos; colon = word.find(':', colon + 1)) {
+    const auto kind = kind_of_content(word.substr(0, colon));
+    if (!kind || !container(*kind).holds_several) continue;
+    reference.container = *kind;
+    reference.path = word.substr(0, colon);
+    reference.member = word.substr(colon + 1);
+    break;
+  }
+  return reference;
+}
+
 // "x.tar.gz" → ".gz"; nothing where no dot stands within the name.
 std::string_view suffix_of(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
@@ -139,10 +189,16 @@ namespace ejk {
 
 ArrayReference parse_input(std::string_view text) {
   ArrayReference reference = parse_reference(text);
-  const bool whole_file = reference.member.empty() && reference.slice.empty() &&
-                          reference.container != ArrayReference::Container::stream &&
-                          reference.container != ArrayReference::Container::directory;
-  return whole_file && io::is_folder(reference.path) ? io::as_folder(std::move(reference)) : reference;
+  if (reference.container == ArrayReference::Container::stream ||
+      reference.container == ArrayReference::Container::directory)
+    return reference;
+  struct stat status {};
+  if (stat(reference.path.c_str(), &status) != 0) return io::split_by_content(std::move(reference));
+  if (S_ISDIR(status.st_mode) && reference.member.empty() && reference.slice.empty())
+    return io::as_folder(std::move(reference));
+  const auto kind = io::kind_of_content(reference.path);
+  if (kind && (reference.member.empty() || io::container(*kind).holds_several)) reference.container = *kind;
+  return reference;
 }
 
 ArrayReference parse_output(std::string_view text) { return io::as_output(parse_reference(text)); }

@@ -21,7 +21,7 @@ std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference, c
 }
 
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options) {
-  return open_array(parse_reference(reference), options);
+  return open_array(parse_input(reference), options);
 }
 
 std::optional<std::string> read_file(const std::string& path, std::int64_t most) {
@@ -45,13 +45,13 @@ std::vector<std::string> array_names(const std::string& path, const OpenOptions&
 }
 
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options) {
-  ArrayReference reference = parse_reference(path);
+  ArrayReference reference = parse_input(path);
   if (reference.container != ArrayReference::Container::hdf5) return {};
   return ArrayFile(std::move(reference), options).links();
 }
 
 ArrayFile::ArrayFile(std::string_view reference, const OpenOptions& options)
-    : ArrayFile(parse_reference(reference), options) {}
+    : ArrayFile(parse_input(reference), options) {}
 
 ArrayFile::ArrayFile(ArrayReference reference, const OpenOptions& options)
     : reference_(std::move(reference)) {

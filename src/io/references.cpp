@@ -1,4 +1,4 @@
-// Array references taken apart by their words alone.
+// Array references taken apart by their words alone. (What an input's content says is parse_input's, container.cpp.)
 //   reference := ('-' | path '.npy' | path '.npz' [':' member] | path '.h5' [':' path] | folder '/') [slice]
 //   slice     := '[' entry {',' entry} [','] ']'
 //   entry     := integer | [integer] ':' [integer] [':' [integer]] | '...'
@@ -128,7 +128,9 @@ ArrayReference parse_reference(std::string_view text) {
     word = text.substr(0, bracket);
     // The name of a member may end in brackets: x[1][...] is all of x[1].
     const bool all_of_member =
-        trimmed(inside) == "..." && suffix.end < word.size() && word[suffix.end] == ':';
+        trimmed(inside) == "..." &&
+        (suffix.container == nullptr ? word.find(':') != std::string_view::npos
+                                     : suffix.end < word.size() && word[suffix.end] == ':');
     if (inside.find(']') != std::string_view::npos || (word.ends_with(']') && !all_of_member))
       malformed(text, "more than one slice; write a[0,1] for a[0][1]");
     reference.slice = parse_slice(text, inside);

@@ -1,6 +1,6 @@
 // Filters of HDF5 chunks, undone. The input: which filters there are and are left out, the bytes of an element, how
 // many bytes the chunk holds, and what is stored of it. The mutator stores it anew, so that deflate and the checksum
-// are right.
+// are right. (Any few bytes are the beginning of an lzf stream.)
 #include <zlib.h>
 
 #include <algorithm>
@@ -18,11 +18,12 @@ namespace {
 constexpr std::size_t kHead = 5;
 
 std::vector<io::Filter> filters_of(std::uint8_t which, std::uint8_t element_bytes) {
-  constexpr io::Filter::Kind kKinds[] = {io::Filter::Kind::shuffle, io::Filter::Kind::deflate,
-                                         io::Filter::Kind::fletcher32};
+  using Kind = io::Filter::Kind;
+  const Kind compression = (which & 16) != 0 ? Kind::lzf : Kind::deflate;
+  const Kind kinds[] = {Kind::shuffle, compression, Kind::fletcher32};
   std::vector<io::Filter> filters;
   for (unsigned i = 0; i < 3; ++i)
-    if ((which >> i & 1) != 0) filters.push_back({kKinds[i], std::max<std::int64_t>(element_bytes, 1)});
+    if ((which >> i & 1) != 0) filters.push_back({kinds[i], std::max<std::int64_t>(element_bytes, 1)});
   if ((which & 8) != 0) std::reverse(filters.begin(), filters.end());
   return filters;
 }
@@ -52,7 +53,7 @@ std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::s
   return fuzz::mutate(data, size, most, seed, [](fuzz::Bytes& bytes, fuzz::Random& random) {
     bytes.resize(std::max(bytes.size(), kHead));
     const auto field = random.below(8);
-    if (field < 3) bytes[field] = static_cast<std::uint8_t>(random.below(field == 2 ? 256 : 16));
+    if (field < 3) bytes[field] = static_cast<std::uint8_t>(random.below(field == 2 ? 256 : 32));
     if (field == 3) fuzz::change_number(bytes, 3, 2, random);
     if (field < 4) return;
     fuzz::Bytes content(random.below(512));

@@ -28,6 +28,33 @@ Bytes deflated(const Bytes& bytes) {
   return stream;
 }
 
+Bytes of(std::string_view text) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return Bytes(bytes, bytes + text.size());
+}
+
+// Runs of bytes as they are, and where the last `back` bytes come again the few bytes that say so.
+Bytes lzf(const Bytes& bytes, std::size_t back) {
+  Bytes stream;
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::size_t n = 0;
+    while (at >= back && n < 264 && at + n < bytes.size() && bytes[at + n] == bytes[at + n - back]) ++n;
+    if (n >= 3) {
+      const std::size_t length = n - 2, distance = back - 1;
+      stream.push_back(static_cast<std::byte>(std::min<std::size_t>(length, 7) << 5 | distance >> 8));
+      if (length >= 7) stream.push_back(static_cast<std::byte>(length - 7));
+      stream.push_back(static_cast<std::byte>(distance & 0xFF));
+    } else {
+      n = std::min<std::size_t>({32, bytes.size() - at, at < back ? back - at : 1});
+      stream.push_back(static_cast<std::byte>(n - 1));
+      const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(at);
+      stream.insert(stream.end(), from, from + static_cast<std::ptrdiff_t>(n));
+    }
+    at += n;
+  }
+  return stream;
+}
+
 Bytes shuffled(const Bytes& bytes, std::size_t size) {
   Bytes out;
   const std::size_t elements = bytes.size() / size;
@@ -62,7 +89,7 @@ Bytes undo(const std::vector<Filter>& filters, Bytes stored, std::size_t size, s
   return stored;
 }
 
-constexpr Filter kDeflate{Filter::Kind::deflate}, kSum{Filter::Kind::fletcher32};
+constexpr Filter kDeflate{Filter::Kind::deflate}, kSum{Filter::Kind::fletcher32}, kLzf{Filter::Kind::lzf};
 constexpr Filter shuffle(std::int64_t bytes) { return {Filter::Kind::shuffle, bytes}; }
 
 }  // namespace
@@ -86,6 +113,43 @@ TEST_CASE("each filter, and every order of them, comes undone") {
       CHECK(undo({kSum, shuffle(size), kDeflate}, deflated(s), n, 1) == x);
     }
   }
+}
+
+TEST_CASE("lzf comes undone: bytes as they are, and those that come again from any distance and length") {
+  for (const std::size_t n : {1, 2, 31, 32, 33, 500, 20000})
+    for (const std::size_t back : {1, 2, 3, 8, 255, 256, 257, 8192}) {
+      Bytes x = noise(std::min(n, back));
+      while (x.size() < n) x.push_back(x.size() % 4001 == 0 ? std::byte{7} : x[x.size() - back]);
+      CHECK(undo({kLzf}, lzf(x, back), n) == x);
+      CHECK(undo({shuffle(4), kLzf, kSum}, summed(lzf(shuffled(x, 4), back)), n) == x);
+      CHECK(undo({kSum, kLzf}, lzf(summed(x), back), n) == x);
+      CHECK(undo({kLzf}, x, n, 1) == x);
+    }
+  // As liblzf writes "aaaaaaaaab": one byte, eight more from one back, one byte.
+  CHECK(undo({kLzf}, of(std::string_view("\0a\xc0\0\0b", 6)), 10) == of("aaaaaaaaab"));
+}
+
+TEST_CASE("no lzf stream reads or writes outside of its bytes, whatever is changed in it") {
+  const Bytes x(300, std::byte{5}), good = lzf(x, 3);
+  int refused = 0;
+  const auto outcome = [&](const Bytes& stream) {  // the sanitizers look at the memory
+    try {
+      const Bytes undone = undo({kLzf}, stream, x.size());
+      CHECK(undone.size() == x.size());
+    } catch (const Error& error) {
+      CHECK(error.kind() == Error::Kind::input);
+      ++refused;
+    }
+  };
+  for (std::size_t n = 0; n < good.size(); ++n)
+    outcome(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(n)));
+  CHECK(refused == static_cast<int>(good.size()));
+  for (std::size_t i = 0; i < good.size(); ++i)
+    for (int value = 0; value < 256; ++value) {
+      Bytes bad = good;
+      bad[i] = static_cast<std::byte>(value);
+      outcome(bad);
+    }
 }
 
 TEST_CASE("checksums are right for words whose sums are 0 in ones' complement, and old files' are known") {

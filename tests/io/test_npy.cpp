@@ -171,8 +171,6 @@ TEST_CASE("a broken .npy file is refused by name, with the reason") {
       {"", "the file is empty"},
       {"\x93NU", "the file ends within its header"},
       {"hello, world", "not a NumPy file"},
-      {"PK\x03\x04----", "it begins like an .npz"},
-      {"\x89HDF\r\n\x1a\n", "it begins like an HDF5 file"},
       {npy(header("<f4", "False", "(2,)"), eight, 4), "header version 4.0 is unknown"},
       {npy(header("<f4", "False", "(2,)"), eight).substr(0, 9), "ends within its header"},
       {npy(header("<f4", "False", "(2,)"), eight).substr(0, 40),
@@ -277,8 +275,8 @@ TEST_CASE("what cannot be opened says why") {
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "none.npy"); }),
                  "none.npy: No such file"));
   fs::create_directory(folder / "d.npy");
-  CHECK(
-      contains(error_of(Error::Kind::input, [&] { open_array(folder / "d.npy"); }), "d.npy: Is a directory"));
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "d.npy"); }),
+                 "d.npy/: is a folder, not an array"));
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder.path() + "/"); }),
                  "is a folder, not an array"));
   if (geteuid() != 0) {
@@ -288,6 +286,18 @@ TEST_CASE("what cannot be opened says why") {
                    "Permission denied"));
   }
   CHECK(array_names("x.npy") == std::vector<std::string>{""});
+}
+
+TEST_CASE("a stream that is another container says which") {
+  Folder folder;
+  const std::pair<const char*, const char*> rows[] = {{"PK\x03\x04----", "it begins like an .npz"},
+                                                      {"\x89HDF\r\n\x1a\n", "it begins like an HDF5 file"}};
+  for (const auto& row : rows) {
+    put(folder / "a", row.first);
+    const io::File file = io::open_for_reading(folder / "a", "a");
+    CHECK(
+        contains(error_of(Error::Kind::input, [&] { io::read_npy_stream(file.fd(), "a", 0); }), row.second));
+  }
 }
 
 TEST_CASE("every cut and every changed byte of a header is an array or an Error") {

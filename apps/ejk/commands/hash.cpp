@@ -26,7 +26,7 @@ struct HashOptions {
 bool is_array(const std::string& word) {
   using Container = ArrayReference::Container;
   if (word == "-" || word.ends_with(".json")) return false;
-  const ArrayReference reference = parse_reference(word);
+  const ArrayReference reference = parse_input(word);
   return reference.container != Container::npy || !reference.slice.empty() ||
          reference.path.ends_with(".npy");
 }
@@ -37,7 +37,7 @@ JsonValue value_of(const std::string& word, Job& job) {
         "input", word,
         word == "-" ? "this is an .npy stream, which '-[...]' names" : "this is an .npy file: name it .npy");
   job.provenance.input("input", word);
-  const auto source = job.inputs.open(parse_reference(word));
+  const auto source = job.inputs.open(parse_input(word));
   JsonValue::Leaf leaf;
   leaf.dtype = source->dtype();
   leaf.shape = source->shape();

@@ -130,8 +130,9 @@ Answer run(const InfoOptions& options, Job& job) {
       std::vector<NamedInput> arrays;
       const bool listed = unreadable.unless_failing(file, [&] {
         arrays = job.inputs.arrays_in(file);
+        const std::string path = parse_input(file).path;
         for (const ArrayLink& link : job.inputs.links_in(file))
-          links.rows.push_back({printable(parse_reference(file).path + ":" + link.name), link.kind,
+          links.rows.push_back({printable(path + ":" + link.name), link.kind,
                                 link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
       });
       if (listed && arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");

@@ -231,27 +231,18 @@ Error Hdf5Chunks::damaged_chunk(const Shape& at, std::string_view how) const {
 // Fills in how chunks are decoded, where that is done here; otherwise the library does it.
 void Hdf5Chunks::prepare_decoding(hid_t plist, const std::vector<Hdf5FilterEntry>& entries) {
   for (const Hdf5FilterEntry& entry : entries) {
-    Filter filter;
-    switch (entry.id) {
-      case H5Z_FILTER_DEFLATE:
-        filter.kind = Filter::Kind::deflate;
-        break;
-      case H5Z_FILTER_SHUFFLE:
-        filter.kind = Filter::Kind::shuffle;
-        if (entry.values.empty() || entry.values[0] == 0)
-          throw place_.errors.error(place_.path, "its shuffle filter gives no size of elements");
-        filter.element_bytes = entry.values[0];
-        break;
-      case H5Z_FILTER_FLETCHER32:
-        filter.kind = Filter::Kind::fletcher32;
-        break;
-      default:
-        return;
+    const auto kind = filter_kind(entry.id);
+    if (!kind) return;
+    Filter filter{*kind};
+    if (filter.kind == Filter::Kind::shuffle) {
+      if (entry.values.empty() || entry.values[0] == 0)
+        throw place_.errors.error(place_.path, "its shuffle filter gives no size of elements");
+      filter.element_bytes = entry.values[0];
     }
     filters_.push_back(filter);
   }
-  const auto is_deflate = [](const Filter& f) { return f.kind == Filter::Kind::deflate; };
-  if (std::count_if(filters_.begin(), filters_.end(), is_deflate) > 1) return;
+  const auto compresses = [](const Filter& f) { return is_compression(f.kind); };
+  if (std::count_if(filters_.begin(), filters_.end(), compresses) > 1) return;
   decoded_here_ = true;
   unsigned options = 0;
   edges_unfiltered_ =

@@ -121,13 +121,15 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   mutable std::vector<OpenedDataset*> kept_open_;  // the last few: there may be thousands
 };
 
-// Opens the file to see that the system lets us, and that there is something in it.
+// Opens the file to see that the system lets us, and that it is what it should be.
 File open_checked(const std::string& path, const std::string& name) {
   File file = open_for_reading(path, name);
   if (!is_regular(file.fd(), name))
     throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
         .hint("copy it to a file first");
   if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
+  if (!has_hdf5_signature(file.fd(), name))
+    throw Error(Error::Kind::input, name + ": not an HDF5 file (no HDF5 signature in it)");
   return file;
 }
 
@@ -312,6 +314,19 @@ std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) co
 
 }  // namespace
 
+// At the beginning, or behind a block of other data whose length is a power of two.
+bool has_hdf5_signature(int fd, std::string_view name) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  const std::int64_t last = size_of_file(fd, name) - std::ssize(kSignature);
+  for (std::int64_t at = 0; at <= last; at = std::max<std::int64_t>(512, 2 * at)) {
+    char bytes[kSignature.size()];
+    read_all_at(fd, bytes, sizeof bytes, at, name);
+    if (std::string_view(bytes, sizeof bytes) == kSignature) return true;
+    if (at > last / 2) break;  // twice that may exceed the type
+  }
+  return false;
+}
+
 std::shared_ptr<const OpenContainer> open_hdf5(const std::string& path, const OpenOptions& options) {
   return std::make_shared<Hdf5File>(path, options);
 }
@@ -386,6 +401,8 @@ bool try_to_write(const WriteJob& job) {
   else
     as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
   const std::string name = core::printable(job.path);
+  if (!is_new && !has_hdf5_signature(file.fd(), name))
+    throw Error(Error::Kind::output, name + ": already exists, and is not an HDF5 file");
   const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false, Use::write); });
   const auto call = [&](const Message& message) {
     Message reply;

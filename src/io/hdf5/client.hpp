@@ -7,6 +7,9 @@
 
 namespace ejk::io {
 
+/// Whether a file's content says that it is one. Throws Error{input} where it cannot be read.
+bool has_hdf5_signature(int fd, std::string_view name);
+
 std::shared_ptr<const OpenContainer> open_hdf5(const std::string& path, const OpenOptions& options);
 
 /// Adds the arrays to a copy of the file, which then takes its place.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "ejk/error.hpp"
 
@@ -36,6 +37,39 @@ void inflate(const Bytes& from, std::int64_t size, Bytes& to) {
   if (status != Z_OK) throw damaged("is damaged: no whole zlib stream");
   if (static_cast<std::int64_t>(yielded) != size)
     throw damaged(fmt::format("inflates to {} bytes, not to its {}", yielded, size));
+}
+
+// A byte below 32 is one less than how many bytes follow as they are. The upper three bits of any other are two less
+// than how many bytes come again that are there already (7: so many more as the next byte says), the lower five and the
+// next byte how far back those begin, less one.
+void inflate_lzf(const Bytes& from, std::int64_t size, Bytes& to) {
+  to.resize(static_cast<std::size_t>(size));
+  std::size_t at = 0, done = 0;
+  const auto next = [&] {
+    if (at == from.size()) throw damaged("is damaged: its lzf stream is cut off");
+    return std::to_integer<std::size_t>(from[at++]);
+  };
+  while (at < from.size()) {
+    const std::size_t control = next();
+    std::size_t n = control < 32 ? control + 1 : (control >> 5) + 2;
+    if (control >> 5 == 7) n += next();
+    if (n > to.size() - done) throw damaged(fmt::format("inflates to more than its {} bytes", size));
+    std::byte* const out = to.data() + done;
+    if (control < 32) {
+      if (n > from.size() - at) throw damaged("is damaged: its lzf stream is cut off");
+      std::memcpy(out, from.data() + at, n);
+      at += n;
+    } else {
+      const std::size_t back = ((control & 31) << 8 | next()) + 1;
+      if (back > done) throw damaged("is damaged: its lzf stream refers to bytes before its first one");
+      if (back >= n)
+        std::memcpy(out, out - back, n);
+      else
+        for (std::size_t i = 0; i < n; ++i) out[i] = (out - back)[i];  // what was just copied comes again
+    }
+    done += n;
+  }
+  if (done != to.size()) throw damaged(fmt::format("inflates to {} bytes, not to its {}", done, size));
 }
 
 // The first bytes of all elements come first, then the second ones; what is left over of an element stays
@@ -99,17 +133,27 @@ void check_and_drop_checksum(Bytes& bytes) {
 
 }  // namespace
 
+std::optional<Filter::Kind> filter_kind(int id) {
+  using Kind = Filter::Kind;
+  constexpr std::pair<int, Kind> kKinds[] = {
+      {1, Kind::deflate}, {2, Kind::shuffle}, {3, Kind::fletcher32}, {32000, Kind::lzf}};
+  for (const auto& [number, kind] : kKinds)
+    if (number == id) return kind;
+  return std::nullopt;
+}
+
 void undo_filters(std::span<const Filter> filters, std::uint32_t left_out, std::int64_t size, Bytes& bytes,
                   Bytes& spare) {
   const auto used = [&](std::size_t i) { return (left_out >> i & 1) == 0; };
   for (std::size_t i = filters.size(); i-- > 0;) {
     if (!used(i)) continue;
     switch (filters[i].kind) {
-      case Filter::Kind::deflate: {
+      case Filter::Kind::deflate:
+      case Filter::Kind::lzf: {
         std::int64_t inflated = size;  // what the filters before it made of the chunk
         for (std::size_t before = 0; before < i; ++before)
           if (used(before) && filters[before].kind == Filter::Kind::fletcher32) inflated += kChecksumBytes;
-        inflate(bytes, inflated, spare);
+        (filters[i].kind == Filter::Kind::lzf ? inflate_lzf : inflate)(bytes, inflated, spare);
         bytes.swap(spare);
         break;
       }

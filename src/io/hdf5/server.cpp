@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
@@ -47,6 +48,10 @@ constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
 constexpr hsize_t kAlignFrom = 1024, kAlignment = 64;
+
+// What two opaque bytes that are a bfloat16 are called: nothing by h5py, which has no other type for ml_dtypes' arrays
+// (NumPy's .npy files have V2 for it as well); with h5py.opaque_dtype as NumPy calls it.
+constexpr std::array<std::string_view, 4> kBfloat16Tags{"", "NUMPY:<V2", "NUMPY:|V2", "bfloat16"};
 
 herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
                             void* seen) {
@@ -180,34 +185,14 @@ class Server {
 
   // --- the file
 
-  void open_file(unsigned mode, std::string_view refusal = "not an HDF5 file (no HDF5 signature in it)") {
+  void open_file(unsigned mode) {
     if (file_.valid()) return;
     struct stat status {};
     if (fstat(Worker::kFile, &status) != 0) throw error("", std::generic_category().message(errno));
     file_bytes_ = status.st_size;
-    if (!has_signature()) throw error("", refusal);
     Handle access = hdf5_access(disk_);
     H5Pset_alignment(access.id(), kAlignFrom, kAlignment);
     file_ = checked(H5Fopen(disk_.name.c_str(), mode, access.id()), H5Fclose, "", "cannot be opened");
-  }
-
-  // At the beginning, or behind a block of other data whose length is a power of two.
-  bool has_signature() const {
-    constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-    char bytes[kSignature.size()];
-    for (std::int64_t at = 0; at < file_bytes_; at = at == 0 ? 512 : 2 * at) {
-      std::size_t held = 0;
-      while (held < sizeof bytes) {
-        const ssize_t got =
-            pread(Worker::kFile, bytes + held, sizeof bytes - held, at + static_cast<std::int64_t>(held));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) throw error("", "cannot be read: " + std::generic_category().message(errno));
-        if (got == 0) break;
-        held += static_cast<std::size_t>(got);
-      }
-      if (std::string_view(bytes, held) == kSignature) return true;
-    }
-    return false;
   }
 
   // --- names and paths
@@ -541,7 +526,7 @@ class Server {
       id = open(access.id());
       set.chunks->use(id.id(), set.type.id(), fill_value(plist.id(), set), *helpers_);
     }
-    set.layout.storage = storage_words(plist.id());
+    set.layout.storage = storage_words(plist.id(), set.type.id());
     if (set.chunks) set.layout.storage += set.chunks->written();
     if (set.chunks && set.chunks->is_unwritten()) set.everywhere = fill_value(plist.id(), set);
     set.id = std::move(id);
@@ -560,7 +545,7 @@ class Server {
   }
 
   // Nothing for contiguous data, "chunks of 64 x 64, shuffle, gzip".
-  static std::string storage_words(hid_t plist) {
+  static std::string storage_words(hid_t plist, hid_t type) {
     std::string words;
     if (H5Pget_layout(plist) == H5D_COMPACT) words = "compact";
     if (H5Pget_layout(plist) == H5D_VIRTUAL) words = "virtual";
@@ -572,6 +557,7 @@ class Server {
     }
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist))
       words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter.name, 20));
+    if (H5Tget_class(type) == H5T_OPAQUE) words += words.empty() ? "opaque" : ", opaque";
     return words;
   }
 
@@ -588,8 +574,11 @@ class Server {
       throw error(path, "is a virtual dataset, made of parts of other datasets", Error::Code::external);
     if (H5Pget_external_count(plist) > 0 && !disk_.allow_others)
       throw error(path, "keeps its data in other files", Error::Code::external);
-    bool deflated = false;
+    bool compressed = false;
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist)) {
+      const auto ours = filter_kind(filter.id);
+      const bool again = ours && is_compression(*ours) && std::exchange(compressed, true);
+      if (ours && !again) continue;
       const std::string what =
           fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
@@ -597,8 +586,7 @@ class Server {
         if (!disk_.allow_others) throw error(path, what + ", a plug-in", Error::Code::plugin_filter);
         if (H5Zfilter_avail(filter.id) <= 0) throw error(path, what + ", and there is no plug-in for it");
       }
-      const bool again = filter.id == H5Z_FILTER_DEFLATE && std::exchange(deflated, true);
-      if ((again || filter.id > H5Z_FILTER_FLETCHER32) && !disk_.allow_others)
+      if (!disk_.allow_others)
         throw error(path,
                     fmt::format("{}{}, and only the HDF5 library, which reads past the end of a damaged "
                                 "chunk, decompresses that",
@@ -645,10 +633,12 @@ class Server {
       const bool swapped = H5Tget_order(t) == (kLittle ? H5T_ORDER_BE : H5T_ORDER_LE);
       layout.byte_order = swapped && size > 1 ? ByteOrder::swapped : ByteOrder::native;
     };
-    switch (H5Tget_class(type)) {
-      case H5T_INTEGER: {
+    const H5T_class_t kind = H5Tget_class(type);
+    switch (kind) {
+      case H5T_INTEGER:
+      case H5T_BITFIELD: {  // an unsigned integer, as in h5py
         order(type);
-        const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
+        const bool is_signed = kind == H5T_INTEGER && H5Tget_sign(type) == H5T_SGN_2;
         const auto dtype = dtype_named(fmt::format("{}int{}", is_signed ? "" : "u", 8 * size));
         if (!dtype || H5Tget_precision(type) != 8 * size) break;
         layout.dtype = *dtype;
@@ -693,10 +683,14 @@ class Server {
         return "sequences of varying length";
       case H5T_REFERENCE:
         return "references";
-      case H5T_OPAQUE:
-        return "opaque bytes";
-      case H5T_BITFIELD:
-        return "bit fields";
+      case H5T_OPAQUE: {
+        const std::unique_ptr<char, herr_t (*)(void*)> tag(H5Tget_tag(type), H5free_memory);
+        const std::string_view name = tag ? tag.get() : "";
+        if (size != 2 || std::find(kBfloat16Tags.begin(), kBfloat16Tags.end(), name) == kBfloat16Tags.end())
+          return fmt::format("{} opaque bytes (tag '{}')", size, core::printable(name, 40));
+        layout.dtype = DType::bfloat16;
+        return "";
+      }
       case H5T_ARRAY:
         return "small arrays";
       case H5T_TIME:
@@ -704,7 +698,8 @@ class Server {
       default:
         return "of an unknown type";
     }
-    return fmt::format("{}-byte integers of {} bits", size, H5Tget_precision(type));
+    return fmt::format("{}-byte {} of {} bits", size, kind == H5T_INTEGER ? "integers" : "bit fields",
+                       H5Tget_precision(type));
   }
 
   void read(Message& request, std::span<std::byte> buffer) {
@@ -889,7 +884,7 @@ class Server {
       file_ = checked(H5Fcreate(disk_.name.c_str(), H5F_ACC_TRUNC, plist.id(), access.id()), H5Fclose, "",
                       "cannot be made");
     } else {
-      open_file(H5F_ACC_RDWR, "already exists, and is not an HDF5 file");
+      open_file(H5F_ACC_RDWR);
     }
   }
 

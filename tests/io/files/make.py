@@ -1,6 +1,7 @@
-# Makes zoo.h5 and its companions: HDF5 files that only another program would write. Needs h5py and numpy.
+# Makes zoo.h5 and its companions: HDF5 files that only another program would write. Needs h5py, ml_dtypes and numpy.
 # The tests do not run this; the files it made (h5py 3, HDF5 1.14) are checked in.
 import h5py
+import ml_dtypes
 import numpy as np
 
 with h5py.File("other.h5", "w") as f:
@@ -78,3 +79,44 @@ with h5py.File("links.h5", "w") as f:
     f["g/soft"] = h5py.SoftLink("/x")
     f["gone"] = h5py.SoftLink("/nothing")
     f["other"] = h5py.ExternalLink("other.h5", "/y")
+
+# Types that h5py or PyTables write for want of others: bit fields, and opaque bytes for bfloat16.
+with h5py.File("raw.h5", "w") as f:
+
+    def raw(name, type_, data):
+        d = h5py.h5d.create(f.id, name, type_, h5py.h5s.create_simple(data.shape))
+        d.write(h5py.h5s.ALL, h5py.h5s.ALL, data, mtype=type_)
+
+    def opaque(tag, size=2):
+        type_ = h5py.h5t.create(h5py.h5t.OPAQUE, size)
+        type_.set_tag(tag)
+        return type_
+
+    bits = np.array([0, 1, 1, 0, 255], "u8") * 0x0101010101010101
+    for name in ("B8LE", "B16LE", "B16BE", "B32LE", "B64BE"):
+        order = ">" if name.endswith("BE") else "<"
+        data = bits.astype(f"{order}u{int(name[1:-2]) // 8}")
+        raw(name.encode(), getattr(h5py.h5t, "STD_" + name), data)
+        assert (f[name][()] == data).all()
+    raw(b"mask", h5py.h5t.STD_B8LE, np.tri(4, dtype="u1"))
+    halves = np.array([0x3F80, 0x4000, 0xC040], "u2")
+    f["ml_dtypes"] = halves.view(ml_dtypes.bfloat16)
+    raw(b"numpy", opaque(b"NUMPY:<V2"), halves)
+    raw(b"named", opaque(b"bfloat16"), halves)
+    raw(b"color", opaque(b"rgb565"), halves)
+    raw(b"triple", opaque(b"", 3), np.zeros(2, "V3"))
+
+# h5py's own filter beside the library's; the chunks on the right reach over the edge, and one holds noise, which
+# lzf leaves as it is.
+with h5py.File("lzf.h5", "w") as f:
+    rows = np.arange(40 * 30, dtype="i4").reshape(40, 30) // 7
+    rows[:16, :16] = np.random.default_rng(1).integers(-(2**31), 2**31, (16, 16))
+    for name, options in {
+        "lzf": {},
+        "shuffle": {"shuffle": True},
+        "sum": {"fletcher32": True},
+        "all": {"shuffle": True, "fletcher32": True},
+    }.items():
+        f.create_dataset(name, data=rows, chunks=(16, 16), compression="lzf", **options)
+    f.create_dataset("zeros", data=np.zeros(5000, "u1"), chunks=(5000,), compression="lzf")
+    f["plain"] = rows
