@@ -30,13 +30,36 @@ using Seen = std::conditional_t<
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<T> || sizeof(T) == 8, double, std::int64_t>;
 
+// Sums of so many finite numbers cannot overflow once these are multiplied by it.
+constexpr double kScale = 0x1p-64;
+
 // What one piece comes to. A piece without a number has minimum > maximum.
 template <class S>
 struct Part {
   S minimum, maximum;
   double sum = 0;
   std::int64_t nans = 0, infinities = 0;
+  bool is_scaled = false;  // the sum, by kScale: it may be one of finite numbers that overflows
 };
+
+// A sum that came out infinite or NaN, anew.
+double scaled_sum(const double* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += std::isnan(x[i]) ? 0 : x[i] * kScale;
+  return sum;
+}
+
+// The mean of all numbers in the parts, which lie between these two.
+template <class S>
+double mean_of(const std::vector<Part<S>>& parts, std::int64_t numbers, double least, double most) {
+  double sum = 0, scaled = 0;
+  for (const Part<S>& part : parts) {
+    sum += part.is_scaled ? part.sum / kScale : part.sum;
+    scaled += part.is_scaled ? part.sum : part.sum * kScale;
+  }
+  const auto count = static_cast<double>(numbers);
+  return std::isfinite(sum) ? sum / count : std::clamp(scaled / count / kScale, least, most);
+}
 
 template <class T>
 Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
@@ -76,6 +99,13 @@ Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
     part.sum += static_cast<double>(sum[lane]);
     part.nans += nans[lane];
     part.infinities += infinities[lane];
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    // One infinity is its own sum, whatever else overflows: NaN where that has the other sign.
+    if (std::isnan(part.sum) || (std::isinf(part.sum) && part.infinities == 0)) {
+      part.sum = scaled_sum(reinterpret_cast<const double*>(data), n);
+      part.is_scaled = true;
+    }
   }
   return part;
 }
@@ -186,7 +216,6 @@ Statistics statistics_as(const ArraySource& source,
     }
     sum->minimum = std::min(sum->minimum, part.minimum);
     sum->maximum = std::max(sum->maximum, part.maximum);
-    sum->sum += part.sum;
     sum->nans += part.nans;
     sum->infinities += part.infinities;
   }
@@ -196,7 +225,7 @@ Statistics statistics_as(const ArraySource& source,
   if (const std::int64_t numbers = all.elements - all.nans; numbers > 0) {
     all.minimum = extreme(sum->minimum);
     all.maximum = extreme(sum->maximum);
-    all.mean = sum->sum / static_cast<double>(numbers);
+    all.mean = mean_of(parts, numbers, static_cast<double>(sum->minimum), static_cast<double>(sum->maximum));
   }
   return all;
 }

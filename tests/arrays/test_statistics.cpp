@@ -42,6 +42,49 @@ Array random_array(DType dtype, Shape shape, std::mt19937_64& random) {
 
 }  // namespace
 
+TEST_CASE("the mean of finite numbers is finite, also where their sum is not") {
+  const auto mean = [](const std::vector<double>& numbers) {
+    double means[2] = {};
+    for (const int threads : {1, 3}) {
+      const Threads use(threads);
+      means[threads / 2] = *statistics_of(*make_source(Array::from<double>(
+                                              {static_cast<std::int64_t>(numbers.size())}, numbers)))
+                                .mean;
+    }
+    CHECK((means[0] == means[1] || (std::isnan(means[0]) && std::isnan(means[1]))));
+    return means[0];
+  };
+  constexpr double kMost = std::numeric_limits<double>::max(), kNan = NAN, kInfinity = INFINITY;
+  CHECK(mean({-1e308, -1e308, -1e308, 1}) == -7.5e307);
+  CHECK(mean({kMost, kMost, kMost}) == kMost);
+  CHECK(mean({-kMost, -kMost, kNan}) == -kMost);
+  CHECK(mean({kMost, -kMost, kMost, kMost}) == kMost / 2);
+  CHECK(mean({kMost, kMost, kInfinity}) == kInfinity);
+  CHECK(mean({kMost, kMost, -kInfinity}) == -kInfinity);
+  CHECK(std::isnan(mean({kInfinity, -kInfinity, kMost})));
+  // Boxes that overflow beside one that does not, one that is infinite, and boxes that do so only together.
+  std::vector<double> many(2'000'000, kMost);
+  std::fill(many.begin(), many.begin() + 1'000'000, -1.0);
+  CHECK(mean(many) / kMost == doctest::Approx(0.5));
+  many[5] = -kInfinity;
+  CHECK(mean(many) == -kInfinity);
+  std::fill(many.begin(), many.end(), 0.0);
+  many[0] = many[1'999'999] = 1.5e308;
+  CHECK(mean(many) == doctest::Approx(1.5e302));
+  std::fill(many.begin(), many.end(), 0.5);
+  many[0] = many[1] = 1e308, many[1'999'999] = many[1'999'998] = -1e308;
+  CHECK(std::abs(mean(many)) <= 1e300);
+  // Sums of the narrower types are doubles, and far from their limit.
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32}) {
+    const double most = dtype == DType::float16 ? 65504 : 0x1.fep127;
+    Array array(dtype, {100});
+    dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+      for (T& x : array.elements<T>()) x = static_cast<T>(static_cast<float>(most));
+    });
+    CHECK(*statistics_of(*make_source(array.view())).mean == most);
+  }
+}
+
 TEST_CASE("statistics are those of a plain loop, for every element type") {
   std::mt19937_64 random(3);
   for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
