@@ -87,7 +87,7 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
   if (files_.size() == kMostOpen) files_.erase(files_.begin());
   ArrayReference whole = reference;
   whole.member.clear(), whole.slice.clear();
-  return files_.emplace_back(std::move(whole), OpenOptions{allow_external_, budget_.bytes()});
+  return files_.emplace_back(std::move(whole), OpenOptions{allow_external_, budget_.bytes(), read_memory_});
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
@@ -103,12 +103,12 @@ std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   return source;
 }
 
-std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std::string& why) {
+std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std::optional<Error>& why) {
   try {
     return open(input);
   } catch (const Error& error) {
     if (input.is_word || error.code() != Error::Code::unsupported) throw;
-    why = error.message();
+    why = error;
     return nullptr;
   }
 }
@@ -185,6 +185,11 @@ JsonValue Inputs::read_json(const std::string& role, const std::string& path,
     if (text->starts_with("\x93NUMPY")) error.hint(hint_for_npy);
     throw;
   }
+}
+
+std::int64_t Inputs::allow_held(std::int64_t bytes) {
+  read_memory_->add(bytes - std::exchange(spare_, bytes));
+  return read_memory_->wanted() <= bytes ? read_memory_->wanted() : 0;
 }
 
 std::string Inputs::too_large() const {

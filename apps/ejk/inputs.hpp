@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,12 @@ class Inputs {
   /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Members of a team open
   /// the same inputs; standard input is read by rank 0, for all.
   Inputs(bool allow_external, const Budget& budget, Provenance& provenance, Team& team = alone())
-      : allow_external_(allow_external), budget_(budget), provenance_(provenance), team_(team) {}
+      : allow_external_(allow_external),
+        budget_(budget),
+        provenance_(provenance),
+        team_(team),
+        spare_(budget.bytes() / 4),
+        read_memory_(std::make_shared<ReadMemory>(spare_)) {}
 
   /// The array that a reference names, noted as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
@@ -45,8 +51,8 @@ class Inputs {
   std::shared_ptr<const ArraySource> open(NamedInput& input);
 
   /// The same, where a type that is not supported does not hide the file's other arrays: unless the word
-  /// names this array, it is nothing then, and `why` says so. All else that is wrong is thrown.
-  std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::string& why);
+  /// names this array, it is nothing then, and `why` is the error. All else that is wrong is thrown.
+  std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::optional<Error>& why);
 
   /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
   std::vector<NamedInput> arrays_in(const std::string& word);
@@ -66,6 +72,10 @@ class Inputs {
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
+  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget). Returns how many of them
+  /// one of those opened so far will.
+  std::int64_t allow_held(std::int64_t bytes);
+
   /// "a.npy holds 3 GiB: " where one input alone exceeds the memory allowed.
   std::string too_large() const;
 
@@ -83,7 +93,8 @@ class Inputs {
   Team& team_;
   std::map<std::string, Opened> opened_;
   std::vector<ArrayFile> files_;  // the last few
-  std::int64_t bytes_read_ = 0;
+  std::int64_t bytes_read_ = 0, spare_;
+  std::shared_ptr<ReadMemory> read_memory_;
 };
 
 }  // namespace ejk::app

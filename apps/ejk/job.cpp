@@ -76,10 +76,11 @@ Job::InPhase::~InPhase() {
 }
 
 bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division, CostUnit unit) {
+  const std::int64_t held = inputs.allow_held(std::max<std::int64_t>(budget.bytes() - peak_bytes, 0));
   if (is_dry_run()) {
     if (division && !team.is_alone())
       report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(team, division, unit))});
-    report.add("peak", "peak memory, about", peak_bytes, Unit::bytes);
+    report.add("peak", "peak memory, about", peak_bytes + held, Unit::bytes);
     report.add("max_memory", "allowed", budget.bytes(), Unit::bytes);
     report.add(Remark{"Dry run: nothing was computed or written."});
     if (team.is_first()) reporter_.print(report, false);

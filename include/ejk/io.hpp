@@ -10,6 +10,7 @@
 //                    start:stop:step with step ≥ 1, "..."; only what it selects is read
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -65,11 +66,32 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
 /// closed.
 std::vector<std::string> split_references(std::string_view text);
 
+/// Memory that open files share, in which they hold what reading in C order comes back to: rows of HDF5's chunks that
+/// are larger than 64 MiB, decoded. Without it such a row is decoded anew for each piece that is read of it.
+class ReadMemory {
+ public:
+  explicit ReadMemory(std::int64_t bytes) : spare_(bytes) {}
+
+  /// There is so much more of it, or less.
+  void add(std::int64_t bytes) { spare_ += bytes; }
+  /// Whether there were so many bytes, which are then taken.
+  bool take(std::int64_t bytes);
+  /// Notes that a file could use so many.
+  void want(std::int64_t bytes);
+  /// The most that was noted.
+  std::int64_t wanted() const { return wanted_; }
+
+ private:
+  std::atomic<std::int64_t> spare_, wanted_ = 0;
+};
+
 struct OpenOptions {
   /// HDF5 external links, external storage, virtual datasets and plug-in filters read other files, or loop.
   bool allow_external = false;
   /// Bytes that an array which must be held in memory (a stream) may have; 0: no limit.
   std::int64_t max_memory = 0;
+  /// Null: 1 GiB for each file.
+  std::shared_ptr<ReadMemory> read_memory = nullptr;
 };
 
 /// Opens an input: reads and checks its header, nothing else (a stream, which has no second chance, is read

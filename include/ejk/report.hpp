@@ -53,7 +53,7 @@ struct TableColumn {
 };
 
 /// In text: columns side by side, at most `text_rows` rows and a line that counts the rest; nothing where
-/// there are no rows. In JSON: a list of objects, all rows.
+/// there are no rows, or none is to be shown. In JSON: a list of objects, all rows.
 struct Table {
   std::string key;
   std::string title;

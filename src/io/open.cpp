@@ -24,6 +24,19 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
   return open_array(parse_input(reference), options);
 }
 
+bool ReadMemory::take(std::int64_t bytes) {
+  std::int64_t spare = spare_;
+  while (spare >= bytes)
+    if (spare_.compare_exchange_weak(spare, spare - bytes)) return true;
+  return false;
+}
+
+void ReadMemory::want(std::int64_t bytes) {
+  std::int64_t wanted = wanted_;
+  while (wanted < bytes && !wanted_.compare_exchange_weak(wanted, bytes)) {
+  }
+}
+
 std::optional<std::string> read_file(const std::string& path, std::int64_t most) {
   const std::string name = core::printable(path);
   const io::File file = path == "-" ? io::File() : io::open_for_reading(path, name);

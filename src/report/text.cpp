@@ -10,6 +10,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "core/text.hpp"
@@ -86,6 +87,40 @@ std::string cut(const std::string& text, std::size_t width) {
   return text.substr(0, extent_of(text, width - 3).bytes) + "...";
 }
 
+// The text in at most `width` columns: its first `head` ones, three dots, its last ones.
+std::string cut_within(const std::string& text, std::size_t width, std::size_t head) {
+  const std::size_t columns = width_of(text);
+  if (columns <= width || width < 4) return text;
+  std::string out = text.substr(0, extent_of(text, head).bytes) + "...";
+  std::size_t left_out = columns - (width - 3 - head);
+  std::string_view tail;
+  do {  // a wide character may not fit
+    tail = std::string_view(text).substr(extent_of(text, left_out).bytes);
+  } while (width_of(tail) > width - 3 - head && ++left_out);
+  return out.append(tail);
+}
+
+std::size_t count_distinct(const std::vector<std::string>& texts) {
+  return std::unordered_set<std::string_view>(texts.begin(), texts.end()).size();
+}
+
+// Names cut at one place for all: at the end, or where fewer of them become the same. Names in one file differ at
+// their ends.
+std::vector<std::string> cut_apart(const std::vector<std::string>& names, std::size_t width) {
+  const std::size_t wanted = count_distinct(names);
+  std::vector<std::string> best, tried(names.size());
+  std::size_t most = 0;
+  for (std::size_t head = std::max<std::size_t>(width, 3) - 2; head-- > 0 && most < wanted;) {
+    std::transform(names.begin(), names.end(), tried.begin(),
+                   [&](const std::string& name) { return cut_within(name, width, head); });
+    const std::size_t distinct = count_distinct(tried);
+    if (distinct <= most) continue;
+    most = distinct;
+    best = tried;
+  }
+  return best;
+}
+
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
   while (!text.empty()) {
@@ -112,7 +147,7 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
 struct Column {
   std::vector<std::string> label;  // lines
   std::vector<std::string> cells;
-  std::size_t width = 0;
+  std::size_t place = 0, width = 0;
   bool is_text = false;  // may be moved or cut
   bool is_left = false;  // stands at the left: text and bars
 
@@ -220,6 +255,7 @@ class TextWriter {
       if (const double* value = is_bar ? std::get_if<double>(&row.at(c)) : nullptr)
         largest = std::max(largest, *value);
     Column column;
+    column.place = c;
     if (!about.label.empty()) column.label = {about.label};
     column.width = width_of(about.label);
     column.is_left = is_bar;
@@ -248,7 +284,7 @@ class TextWriter {
   }
 
   void write_item(const Table& table, std::size_t indent) {
-    if (table.rows.empty()) return;
+    if (table.rows.empty() || table.text_rows == 0) return;
     gap();
     title(indent, table.title);
     if (!table.title.empty()) indent += 2;
@@ -258,8 +294,9 @@ class TextWriter {
     for (std::size_t c = 0; c < table.columns.size(); ++c)
       if (!table.columns[c].json_only) columns.push_back(column_of(table, c, shown));
 
-    // Too wide: labels are broken at spaces; then the widest text, whatever it is of, moves to lines under
-    // the table that begin with what stands in the first column; then the widest text that is left is cut.
+    // Too wide: labels are broken at spaces; then the widest text, whatever it is of, moves to lines under the table
+    // that begin with what stands in the first column, and more of them where that could not be cut without making
+    // rows the same; then the widest text that is left is cut.
     const auto excess = [&] {
       std::size_t total = 0;
       for (const Column& column : columns) total += column.width + 2;
@@ -273,15 +310,35 @@ class TextWriter {
     };
     if (excess() > 0)
       for (Column& column : columns) column.break_label();
-    std::vector<std::string> under;
-    if (const auto wide = excess() > 0 ? widest_text(1) : columns.end(); wide != columns.end()) {
-      for (std::size_t r = 0; r < shown; ++r)
-        under.push_back(
-            fmt::format("{} {}: {}", fmt::join(columns[0].label, " "), columns[0].cells[r], wide->cells[r]));
+    std::vector<Column> moved;
+    const std::vector<std::string> names = columns.empty() ? std::vector<std::string>() : columns[0].cells;
+    while (excess() > 0) {
+      const auto cut = widest_text(0), wide = widest_text(1);
+      if (cut == columns.end()) break;
+      const std::size_t width = std::max(cut->width - std::min(excess(), cut->width), kNarrowest);
+      const bool cuts_names = cut == columns.begin();
+      if (cuts_names) cut->cells = cut_apart(names, width);
+      if (wide == columns.end() ||
+          (!moved.empty() && !(cuts_names && count_distinct(cut->cells) < count_distinct(names)))) {
+        cut->width = width;
+        break;
+      }
+      columns[0].cells = names;
+      moved.push_back(std::move(*wide));
       columns.erase(wide);
     }
-    if (const auto wide = excess() > 0 ? widest_text(0) : columns.end(); wide != columns.end())
-      wide->width = std::max(wide->width - std::min(excess(), wide->width), kNarrowest);
+    std::sort(moved.begin(), moved.end(), [](const Column& a, const Column& b) { return a.place < b.place; });
+    std::vector<std::string> under;
+    for (std::size_t r = 0; r < shown && !moved.empty(); ++r) {
+      std::vector<std::string_view> cells;
+      for (const Column& column : moved)
+        if (!column.cells[r].empty()) cells.push_back(column.cells[r]);
+      // Where only the names are left, these lines are the table.
+      under.push_back(fmt::format(
+          "{}{}: {}", columns.size() == 1 ? "" : fmt::format("{} ", fmt::join(columns[0].label, " ")),
+          names[r], fmt::join(cells, ", ")));
+    }
+    if (!moved.empty() && columns.size() == 1) columns.clear();
 
     const auto row = [&](const auto& text_of) {
       std::string out;
@@ -302,7 +359,7 @@ class TextWriter {
       });
       line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
     }
-    for (std::size_t r = 0; r < shown; ++r)
+    for (std::size_t r = 0; r < shown && !columns.empty(); ++r)
       line(indent, row([&](const Column& column) { return column.cells[r]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",

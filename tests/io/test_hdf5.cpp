@@ -530,6 +530,77 @@ TEST_CASE("many chunks, and large ones, are decoded by several threads as by one
   }
 }
 
+TEST_CASE(
+    "a row of chunks that is larger than the usual cache is decoded once, where there is memory for it") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  // 80 chunks of 1 MiB side by side: whole columns.
+  constexpr std::int64_t kChunks = 80, kRows = 1024, kColumns = 1024;
+  std::vector<Stored> chunks;
+  for (std::int64_t i = 0; i < kChunks; ++i)
+    chunks.push_back({{0, i * kColumns}, zlib(std::string(kRows * kColumns, static_cast<char>(i)))});
+  make_chunks(
+      path, H5T_NATIVE_UINT8, {kRows, kChunks * kColumns}, {kRows, kColumns},
+      [](hid_t plist) { H5Pset_deflate(plist, 1); }, chunks);
+  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1} << 30}) {
+    const auto memory = std::make_shared<ReadMemory>(bytes);
+    {
+      const auto source = open_array(path, {.read_memory = memory});
+      CHECK(memory->wanted() == kChunks << 20);
+      Array two(DType::uint8, {2, kChunks * kColumns});
+      for (const std::int64_t row : {0, 500, 1022}) {
+        source->read(Shape{row, 0}, two.shape(), two.data());
+        for (std::int64_t i = 0; i < 2 * kChunks; ++i)
+          CHECK(two.elements<std::uint8_t>()[static_cast<std::size_t>(i * kColumns)] == i % kChunks);
+      }
+      CHECK(memory->take(bytes - (bytes > 0 ? kChunks << 20 : 0)));  // all that is left
+      CHECK(!memory->take(1));
+      memory->add(bytes - (bytes > 0 ? kChunks << 20 : 0));
+    }
+    CHECK(memory->take(bytes));  // it was given back
+  }
+  if (!can_inject_faults()) return;
+  const auto reads = [&](const char* options) {
+    const std::string log = folder / "log";
+    const Printed ran = run(
+        fmt::format("strace -f -o {} -e trace=pread64 -P {} $EJK info {} {} -q", log, path, path, options));
+    CHECK(ran.status == 0);
+    const std::string calls = get(log);
+    return std::count(calls.begin(), calls.end(), '\n');
+  };
+  CHECK(reads("") < 4 * kChunks);
+  CHECK(reads("--max-memory 64M") > 4 * kChunks);
+  CHECK(contains(run("$EJK info " + path + " --dry-run --max-memory 1G --json").text, "\"peak_bytes\":88"));
+}
+
+TEST_CASE("of a file's large rows those that were read before give way") {
+  Folder folder;
+  const std::string path = folder / "a.h5";
+  constexpr std::int64_t kRow = 72 << 20;
+  const auto gzip = [](hid_t plist) { H5Pset_deflate(plist, 1); };
+  const std::string file = folder / "both.h5";
+  make_chunks(
+      path, H5T_NATIVE_UINT8, {2, kRow / 2}, {2, kRow / 4}, gzip,
+      {{{0, 0}, zlib(std::string(kRow / 2, 'a'))}, {{0, kRow / 4}, zlib(std::string(kRow / 2, 'b'))}});
+  const hid_t h5 = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  REQUIRE(H5Ocopy(h5, "x", h5, "y", H5P_DEFAULT, H5P_DEFAULT) >= 0);
+  H5Fclose(h5);
+  const auto memory = std::make_shared<ReadMemory>(kRow + 5);
+  {
+    const ArrayFile both(path, {.read_memory = memory});
+    const auto x = both.array("/x"), y = both.array("/y");
+    for (const auto& source : {x, y, x, y}) {
+      char first = 0;
+      source->read(Shape{1, kRow / 4}, Shape{1, 1}, &first);
+      CHECK(first == 'b');
+      CHECK(!memory->take(6));
+      CHECK(memory->take(5));
+      memory->add(5);
+    }
+  }
+  CHECK(memory->take(kRow + 5));
+}
+
 TEST_CASE("of several damaged chunks the first one is named, whoever decodes them") {
   Folder folder;
   const std::string path = folder / "a.h5";

@@ -268,6 +268,39 @@ TEST_CASE("wide characters take two columns, and marks that join another one non
         "ab.npy      1\n");
 }
 
+TEST_CASE("names are cut where they stay different, and more columns move where they would not") {
+  const auto holds = [](const std::vector<std::string>& names, const std::string& part) {
+    Table table{"t", "", {{"name", "name"}, {"kind", "kind"}, {"more", "m"}, {"n", "n"}}, {}};
+    for (const std::string& name : names)
+      table.rows.push_back({name, std::string(24, 'k'), std::string("mm"), 1e300});
+    Report report;
+    report.add(table);
+    return to_text(report, {40, false, true}).find(part) != std::string::npos;
+  };
+  const std::string xs(32, 'x');
+  const auto head = [&](std::size_t n) { return xs.substr(0, n); };
+  CHECK(holds({"a" + xs + "z", "b" + xs + "z"},
+              "\na" + head(24) + "...  mm  1e+300\nb" + head(24) + "...  mm"));
+  CHECK(holds({xs + "y", xs + "z"}, "\n" + head(24) + "...y  mm  1e+300\n" + head(24) + "...z  mm"));
+  CHECK(holds({xs + "ab", xs + "cb"}, "\n" + head(23) + "...ab  mm"));
+  CHECK(holds({xs + "yyyy" + xs, xs + "zzzz" + xs}, ":\n" + std::string(24, 'k') + ", mm\n"));
+  // Equal names are equal wherever they are cut.
+  CHECK(holds({xs, xs}, "\n" + head(25) + "...  mm  1e+300\n" + head(25) + "...  mm"));
+}
+
+TEST_CASE("of a table that keeps nothing beside its names the lines under it are all") {
+  Report report;
+  report.add(Table{
+      "t", "unreadable", {{"name", "what"}, {"why", "why"}}, {{std::string("a.npy"), std::string(80, 'y')}}});
+  CHECK(to_text(report) == "unreadable\n  a.npy:\n  " + std::string(80, 'y') + "\n");
+}
+
+TEST_CASE("a table of which no row is to be shown is not in the text") {
+  Report report;
+  report.add(Table{"t", "title", {{"name", "what"}}, {{std::string("a")}}, 0});
+  CHECK(to_text(report).empty());
+}
+
 TEST_CASE("a name of wide characters is cut to its column") {
   Report report;
   std::string name;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "commands.hpp"
 #include "ejk/explain.hpp"
@@ -333,15 +334,15 @@ Answer run(const CompareOptions& options, Job& job) {
         planned.rows.push_back({printable(pair.name), pair.why, {}});
         continue;
       }
-      std::string why_not_actual, why_not_expected;
-      const auto open = [&](NamedInput& input, std::string& why) {
+      std::optional<Error> why_not_actual, why_not_expected;
+      const auto open = [&](NamedInput& input, std::optional<Error>& why) {
         return by_name ? job.inputs.open_supported(input, why) : job.inputs.open(input);
       };
       const Source a = open(*pair.actual, why_not_actual);
       const Source e = open(*pair.expected, why_not_expected);
       if (!a || !e) {
         // Whether it is the same is not known, so that the answer cannot be yes.
-        pair.why = "not compared: " + (a ? why_not_expected : why_not_actual);
+        pair.why = "not compared: " + (a ? why_not_expected : why_not_actual)->message();
         planned.rows.push_back({printable(pair.name), pair.why, {}});
         continue;
       }

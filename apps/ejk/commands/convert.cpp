@@ -3,6 +3,8 @@
 // tests: tests/cli/convert/
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "commands.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/text.hpp"
@@ -41,11 +43,9 @@ Answer run(const ConvertOptions& options, Job& job) {
       const std::string left_out = job.inputs.links_left_out(input);
       if (!left_out.empty()) report.warnings.push_back(left_out);
       for (NamedInput& array : arrays) {
-        std::string unsupported;
+        std::optional<Error> unsupported;
         Source source = job.inputs.open_supported(array, unsupported);
-        if (!source)
-          throw Error(Error::Kind::input, unsupported)
-              .hint("the arrays that are supported can be named, each as an IN");
+        if (!source) throw unsupported->hint("the arrays that are supported can be named, each as an IN");
         const DType from = source->dtype();
         read += byte_count(source->shape(), from);
         if (options.dtype) source = convert_array(source, *options.dtype);

@@ -3,6 +3,7 @@
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -65,21 +66,66 @@ class Unreadable {
   }
 
   void add_to(Report& report) const {
-    if (first_) report.add(table_);
+    Table table = table_;
+    if (table.rows.size() == 1) table.text_rows = 0;  // the error says it all
+    report.add(std::move(table));
   }
   void throw_if_any() const {
     if (first_ && table_.rows.size() == 1) throw Error(*first_);
     if (first_)
       throw Error(
           first_->kind(),
-          fmt::format("{} inputs cannot be read, the first: {}", table_.rows.size(), first_->message()),
+          fmt::format("{} inputs are unreadable, the first: {}", table_.rows.size(), first_->message()),
           first_->code())
           .hint(first_->hint());
   }
 
  private:
   std::optional<Error> first_;
-  Table table_{"unreadable", "cannot be read", {{"name", "what"}, {"why", "why"}}, {}, INT64_MAX};
+  Table table_{"unreadable", "unreadable", {{"name", "what"}, {"why", "why"}}, {}, INT64_MAX};
+};
+
+// The arrays of a file that are of types that ejk has not, those of one type together.
+class LeftOut {
+ public:
+  void add(const std::string& name, Error error) {
+    const auto group = std::find_if(groups_.begin(), groups_.end(),
+                                    [&](const Group& g) { return g.first.why() == error.why(); });
+    if (group == groups_.end())
+      groups_.push_back({std::move(error), {printable(name, 60)}});
+    else
+      group->names.push_back(printable(name, 60));
+  }
+
+  std::vector<std::string> warnings(const std::string& file) const {
+    constexpr std::ptrdiff_t kMost = 4;
+    std::vector<std::string> lines;
+    for (const Group& group : groups_) {
+      const auto shown = group.names.begin() + std::min(kMost, std::ssize(group.names));
+      lines.push_back(group.names.size() == 1
+                          ? group.first.message()
+                          : fmt::format("{}: {} arrays are left out: {}{}: {}", printable(file),
+                                        group.names.size(), fmt::join(group.names.begin(), shown, ", "),
+                                        shown == group.names.end() ? "" : ", ...", group.first.why()));
+    }
+    return lines;
+  }
+
+  // Of a file in which nothing else is.
+  Error error(const std::string& file, std::size_t arrays) const {
+    if (arrays == 1) return groups_[0].first;
+    return Error(Error::Kind::input,
+                 fmt::format("none of its {} arrays can be read: {}{}", arrays, groups_[0].first.why(),
+                             groups_.size() == 1 ? "" : ", and others"))
+        .at(printable(file));
+  }
+
+ private:
+  struct Group {
+    Error first;
+    std::vector<std::string> names;
+  };
+  std::vector<Group> groups_;
 };
 
 // What its header says of an array.
@@ -136,18 +182,24 @@ Answer run(const InfoOptions& options, Job& job) {
                                 link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
       });
       if (listed && arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
+      LeftOut left_out;
+      std::size_t left_out_count = 0;
       for (NamedInput& input : arrays) {
         std::shared_ptr<const ArraySource> source;
-        std::string left_out;
+        std::optional<Error> unsupported;
         const bool opened = unreadable.unless_failing(
-            input.reference.text, [&] { source = job.inputs.open_supported(input, left_out); });
-        if (!left_out.empty()) report.warnings.push_back(left_out);
+            input.reference.text, [&] { source = job.inputs.open_supported(input, unsupported); });
+        if (unsupported) left_out.add(input.name, std::move(*unsupported)), ++left_out_count;
         if (!opened || !source) continue;
         planned.rows.push_back(row_of(input.reference, *source));
         peak = std::max(peak, statistics_bytes(*source));
         bytes += byte_count(source->shape(), source->dtype());
         found.push_back(std::move(input));
       }
+      if (left_out_count > 0 && left_out_count == arrays.size())
+        unreadable.unless_failing(file, [&] { throw left_out.error(file, arrays.size()); });
+      else
+        for (std::string& line : left_out.warnings(file)) report.warnings.push_back(std::move(line));
     }
   });
   if (found.empty()) unreadable.throw_if_any();

@@ -1,9 +1,10 @@
 // A dataset's chunks: the index of chunks and what is stored are checked against each other, the filters
 // undone here, by several threads, the last row of chunks kept. Reading costs one look-up and one read for
-// each chunk.
+// each chunk; where there is no room for a row, for each of its chunks and each piece that is read of it.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -26,6 +27,7 @@ class ChunkCache {
   ChunkCache() = default;
   explicit ChunkCache(std::int64_t most) : most_(static_cast<std::size_t>(most)) {}
 
+  void enlarge(std::int64_t most) { most_ = std::max(most_, static_cast<std::size_t>(most)); }
   const Bytes* find(std::int64_t chunk) const {
     const auto at = held_.find(chunk);
     return at == held_.end() ? nullptr : &at->second;
@@ -71,8 +73,12 @@ class Hdf5Chunks {
   /// Whether `read` can be used: otherwise only the library undoes the filters.
   bool decoded_here() const { return decoded_here_; }
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
-  /// Room for one row of chunks, which reading in C order comes back to.
+  /// What is held of chunks: one row of them, which reading in C order comes back to, if it is no larger than 64 MiB.
   std::int64_t cache_bytes() const;
+  /// The bytes of such a row where it is larger; 0 where only the library decodes.
+  std::int64_t large_row_bytes() const;
+  /// Holds a large row.
+  void hold_row() { cache_.enlarge(row_bytes_ / chunk_bytes_); }
   /// What reading takes of memory beside that, with so many threads beside this one.
   std::int64_t working_bytes(int helpers) const;
   /// None of them was ever written.

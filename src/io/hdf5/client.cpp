@@ -76,6 +76,8 @@ struct OpenedDataset {
   ArrayLayout layout;
   std::string everywhere;            // the one element that all are
   std::int64_t id = 0, process = 0;  // 0: in none
+  // Bytes of a row of chunks that is larger than what is held without asking, and what was taken to hold it.
+  std::int64_t row = 0, held = 0;
 };
 
 Error invalid_answer(const OpenedDataset& set) {
@@ -108,12 +110,14 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   Message call(const Message& message) const;
   OpenedDataset open(const std::string& member) const;
   void close(OpenedDataset& set) const noexcept;
+  void take_memory(OpenedDataset& set) const;
   // What comes in parts: f takes each item out of its message.
   template <class F>
   void for_each_in_parts(Hdf5Call what, const std::string& group, F&& take) const;
 
   std::string path_, name_;
   bool allow_external_;
+  std::shared_ptr<ReadMemory> memory_;
   File file_;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<Worker> process_;
@@ -185,6 +189,8 @@ Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
     : path_(path),
       name_(core::printable(path)),
       allow_external_(options.allow_external),
+      memory_(options.read_memory ? options.read_memory
+                                  : std::make_shared<ReadMemory>(std::int64_t{1} << 30)),
       file_(open_checked(path, name_)) {}
 
 Message Hdf5File::call(const Message& message) const {
@@ -219,6 +225,8 @@ OpenedDataset Hdf5File::open(const std::string& member) const {
   set.everywhere = reply.text();
   if (!set.everywhere.empty() && std::ssize(set.everywhere) != size_of(layout.dtype))
     throw invalid_answer(set);
+  set.row = std::max<std::int64_t>(reply.integer(), 0);
+  memory_->want(set.row);
   byte_count(layout.shape, layout.dtype);  // which it can have
   return set;
 }
@@ -233,9 +241,22 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
       set = std::move(again);
       kept_open_.push_back(&set);
     }
-    call(request(Hdf5Call::read).put(set.id).put(start).put(count));
+    if (set.row > set.held) take_memory(set);
+    call(request(Hdf5Call::read).put(set.id).put(set.held).put(start).put(count));
     std::memcpy(out, process_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
   });
+}
+
+// For its row of chunks, from what is there or else from datasets of this file that were read before; not at all where
+// that is too little: of a row that is held in part nothing is left when reading comes back to it.
+void Hdf5File::take_memory(OpenedDataset& set) const {
+  const auto holds = [&](const OpenedDataset* other) { return other != &set && other->held > 0; };
+  while (!memory_->take(set.row)) {
+    const auto other = std::find_if(kept_open_.begin(), kept_open_.end(), holds);
+    if (other == kept_open_.end()) return;
+    close(**other);
+  }
+  set.held = set.row;
 }
 
 void Hdf5File::keep_open(OpenedDataset& set) const {
@@ -250,6 +271,7 @@ void Hdf5File::forget(OpenedDataset& set) const noexcept {
 
 void Hdf5File::close(OpenedDataset& set) const noexcept {
   std::erase(kept_open_, &set);
+  memory_->add(std::exchange(set.held, 0));
   if (!process_ || std::exchange(set.process, 0) != processes_) return;
   try {
     call(request(Hdf5Call::close).put(set.id));

@@ -64,6 +64,7 @@ struct Dataset {
   Handle id, type;
   ArrayLayout layout;
   std::optional<Hdf5Chunks> chunks;
+  std::int64_t held = 0;   // bytes that may be held of chunks, where that is more than the usual
   std::string everywhere;  // the one element that all are, where nothing was ever written
 };
 
@@ -125,7 +126,8 @@ class Server {
             .put(set.layout.shape)
             .put(set.layout.offset)
             .put(set.layout.storage)
-            .put(set.everywhere);
+            .put(set.everywhere)
+            .put(set.chunks ? set.chunks->large_row_bytes() : 0);
         datasets_.emplace(last_id_, std::move(set));
         return reply;
       }
@@ -687,7 +689,8 @@ class Server {
         const std::unique_ptr<char, herr_t (*)(void*)> tag(H5Tget_tag(type), H5free_memory);
         const std::string_view name = tag ? tag.get() : "";
         if (size != 2 || std::find(kBfloat16Tags.begin(), kBfloat16Tags.end(), name) == kBfloat16Tags.end())
-          return fmt::format("{} opaque bytes (tag '{}')", size, core::printable(name, 40));
+          return fmt::format("{} opaque bytes{}", size,
+                             name.empty() ? "" : fmt::format(" (tag '{}')", core::printable(name, 40)));
         layout.dtype = DType::bfloat16;
         return "";
       }
@@ -706,6 +709,10 @@ class Server {
     const auto at = datasets_.find(request.integer());
     if (at == datasets_.end()) throw Error(Error::Kind::internal, "a dataset that is not open");
     Dataset& set = at->second;
+    if (const std::int64_t held = request.integer(); held > std::exchange(set.held, held)) {
+      allow_memory(memory_ + held + set.chunks->working_bytes(helpers_->count()));
+      set.chunks->hold_row();
+    }
     if (!set.chunks || !set.chunks->decoded_here()) {
       transfer(set, request, buffer, H5Dread);
       return;

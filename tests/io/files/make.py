@@ -120,3 +120,16 @@ with h5py.File("lzf.h5", "w") as f:
         f.create_dataset(name, data=rows, chunks=(16, 16), compression="lzf", **options)
     f.create_dataset("zeros", data=np.zeros(5000, "u1"), chunks=(5000,), compression="lzf")
     f["plain"] = rows
+
+# Nothing that ejk has types for.
+with h5py.File("unsupported.h5", "w") as f:
+    f["a"] = "text"
+    f["b"] = np.zeros(3, "c8")
+np.savez("strings.npz", a=np.array(["x"]), b=np.array(["y"]))
+
+# Names that are alike up to their ends, beside wide numbers.
+with h5py.File("deep.h5", "w") as f:
+    for axis in "xy":
+        f[f"minc-2.0/dimensions/{axis}space"] = np.int32(0)
+    f["minc-2.0/image/0/image-max"] = np.linspace(0.107, 0.987, 20).reshape(2, 10)
+    f["minc-2.0/info/study"] = np.int32(-2147483647)
