@@ -152,7 +152,7 @@ std::span<const Command> commands() {
        "Attention",
        "the gradients of attention's inputs",
        "ejk attention-grad q.npy k.npy v.npy dout.npy --mask causal -o gradients.h5",
-       {"dq", "dk", "dv"},
+       {"dq", "dk", "dv", "dbias"},
        attention_grad,
        {},
        true},

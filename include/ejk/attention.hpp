@@ -8,7 +8,8 @@
 // and for dout, with P = exp(s − lse), dP = dout · v, δ = Σ_d dout · out and dS = P · (dP − δ), times
 // 1 − tanh²(s₀ / c) with a soft cap:
 //   dv = Pᵀ dout,  dq = scale · dS k,  dk = scale · dSᵀ q; dk and dv are summed over the query heads that
-// share a key/value head. A query with no key to attend to, be it masked or its key sequence empty, has
+// share a key/value head. dbias is P · (dP − δ), as the bias is added after the cap, summed over the axes that the bias
+// is broadcast over. A query with no key to attend to, be it masked or its key sequence empty, has
 // out = 0 and lse = −∞ and adds 0 to every gradient.
 //
 // Arithmetic: float32; float64 where one of q, k, v (or dout) is. Inputs are converted before, results once
@@ -145,7 +146,7 @@ class AttentionPlan {
   AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings);
 
   /// In C order. Forward: out, as q with v's last axis, and lse, (B, H, Q) or (H, Tq), in the arithmetic's
-  /// dtype. Gradients: dq, dk, dv, shaped as q, k, v.
+  /// dtype. Gradients: dq, dk, dv, shaped as q, k, v, and with a bias dbias, shaped as it.
   const std::vector<PlannedArray>& results() const;
   std::int64_t result_bytes() const;
 
@@ -202,7 +203,8 @@ struct Attention {
 };
 
 struct AttentionGradients {
-  Array dq, dk, dv;  // shaped as q, k, v
+  Array dq, dk, dv;            // shaped as q, k, v
+  std::optional<Array> dbias;  // of a bias: of its shape
   AttentionWork work;
 };
 

@@ -5,8 +5,9 @@
 // queries) or (entry, key/value head), and needs nothing of the others. Where heads are few, gradients are divided
 // along the sequence, in two rounds: lse and δ of some queries, which go to who needs them; then dk and dv of some
 // keys, with all queries, and dq of some queries, with all keys. That makes scores and dP twice, 7 products
-// instead of 5; which of the two takes less time is known from the masks. All bits are those of the plan's own
-// run(), however many members there are.
+// instead of 5; which of the two takes less time is known from the masks. With a bias it is always the latter, and
+// some members make dbias of some of its queries or keys, with all entries and heads that share them. All bits are those
+// of the plan's own run(), however many members there are.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +24,21 @@ namespace attn {
 struct Division;
 }
 
-/// Some positions of some heads of some entries: all positions, unless there is one entry and one head.
+/// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Of a bias
+/// they are its own, not those that it is broadcast to; its positions are its queries, or its keys where one row serves
+/// all queries.
 struct AttentionPart {
   enum class Makes {
     out,        // out and lse of queries
-    gradients,  // dq, dk and dv of key/value heads
+    gradients,  // dq, dk and dv of key/value heads; of all of them dbias, too
     saved,      // lse and δ of queries, for the second round
     dk_dv,      // of keys
     dq,         // of queries
+    dbias,      // of a bias
   };
   Makes makes = Makes::out;
   IndexRange entries;
-  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads
+  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's
   IndexRange positions;  // within each entry; those beyond its end are none
   double share = 1;      // of the work for all that is made in this way
 };

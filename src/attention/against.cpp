@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <mutex>
 
@@ -22,10 +23,15 @@ namespace ejk::attn {
 
 namespace {
 
-constexpr const char* kNames[] = {"out", "lse", "dq", "dk", "dv"};
+constexpr const char* kNames[] = {"out", "lse", "dq", "dk", "dv", "dbias"};
 
-// Σ P of each key: dv where dout is 1, of values of size 1.
-Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vector<double>& lses) {
+// Σ P of each key, and of each element of a bias.
+struct Weights {
+  Array keys, bias;
+};
+
+// dv where dout is 1, of values of size 1; dbias where these are 1 and δ is 0.
+Weights weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vector<double>& lses) {
   static constexpr float kZero = 0, kOne = 1;
   const auto uniform = [](const float& value, const Shape& shape) {
     return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
@@ -49,14 +55,21 @@ Array weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vec
   backward(narrow, blocks, narrow.all_keys(), 1, {dout, lse.data(), delta.data()},
            RowWriter(narrow, dq.mutable_view()), RowWriter(narrow, dk.mutable_view()),
            RowWriter(narrow, dv.mutable_view()), {});
-  return dv;
+  if (!setup.bias) return {std::move(dv), {}};
+  narrow.v = uniform(kOne, values);
+  std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
+  Array bias(DType::float64, setup.bias_shape);
+  const RowWriter writer(narrow, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
+                         RowWriter::Axes::of_bias);
+  backward_of_bias(narrow, blocks, narrow.whole_bias(), 1, {dout, lse.data(), delta.data()}, writer, {});
+  return {std::move(dv), std::move(bias)};
 }
 
 // What results should be: views in the layout, and what their bounds need.
 struct Right {
   std::vector<Array> held;
   std::vector<ArrayView> results;
-  Array weights;        // gradients: Σ P of each key
+  Weights weights;      // of gradients
   bool is_own = false;  // the library's result, with its own error
   Reference::Saved saved;
   std::once_flag saved_once;
@@ -67,20 +80,20 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   const CheckedArguments& setup = it.setup;
   const Rows& rows = it.rows_of(array.which);
   const Result which = array.which;
-  const bool of_keys = &rows == &it.keys, packed = setup.packed();
+  const bool of_keys = &rows == &it.keys, of_bias = which == Result::dbias, packed = setup.packed();
   verify::ResultRows r;
   r.name = kNames[static_cast<std::size_t>(which)];
   r.dtype = given.dtype;
   r.rows = rows.count();
-  r.columns = which == Result::lse ? 1 : given.shape.back();
+  r.columns = which == Result::lse ? 1 : of_bias ? setup.bias_shape[3] : given.shape.back();
   using Kind = verify::RowAxis::Kind;
-  const ArrayView& positions = of_keys ? setup.k : setup.q;
+  const std::int64_t positions = of_bias ? setup.bias_shape[2] : (of_keys ? setup.k : setup.q).shape[2];
   r.axes = {of_keys ? verify::RowAxis{"key head", "key heads", rows.heads(), Kind::part}
                     : verify::RowAxis{"head", "heads", rows.heads(), Kind::part},
-            packed ? verify::RowAxis{"sequence", "sequences", setup.shape.entries, Kind::part}
-                   : verify::RowAxis{"batch entry", "batch entries", setup.shape.entries, Kind::part},
-            of_keys ? verify::RowAxis{"key", "keys", positions.shape[2], Kind::position}
-                    : verify::RowAxis{"query", "queries", positions.shape[2], Kind::position}};
+            packed ? verify::RowAxis{"sequence", "sequences", rows.entries(), Kind::part}
+                   : verify::RowAxis{"batch entry", "batch entries", rows.entries(), Kind::part},
+            of_keys ? verify::RowAxis{"key", "keys", positions, Kind::position}
+                    : verify::RowAxis{"query", "queries", positions, Kind::position}};
   r.place = [&rows](std::int64_t row, std::int64_t* at) {
     const Place place = rows.at(row);
     at[0] = place.head;
@@ -92,7 +105,9 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   };
   // A row of an array of the layout; lse has one element a row.
   const auto loader = [&setup, &rows, which](const ArrayView& view) {
-    const ArrayView form = which == Result::lse ? view : in_one_form(view, setup.layout);
+    const ArrayView form = which == Result::lse     ? view
+                           : which == Result::dbias ? with_four_axes(view)
+                                                    : in_one_form(view, setup.layout);
     return [&setup, &rows, which, form](const Place& place, double* values) {
       if (which == Result::lse) {
         *values = load_lse(form, rows.index_in_lse(place));
@@ -117,10 +132,16 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
     if (which == Result::out) lse = load_lse(right.results[1], rows.index_in_lse(place));
     if (which == Result::lse) lse = *values;
     if (which == Result::dk || which == Result::dv)
-      load_row(it.setup.rows_of(in_one_form(right.weights.view(), it.setup.layout), place.entry, place.head,
-                                rows.offsets()),
+      load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
+                                place.head, rows.offsets()),
                place.row, 0, 1, &weight);
-    const auto absolute = [&](const Bounds& bounds) {
+    std::vector<double> weights(which == Result::dbias ? static_cast<std::size_t>(columns) : 0);
+    if (which == Result::dbias)
+      load_row(it.setup.rows_of(with_four_axes(right.weights.bias.view()), place.entry, place.head, {}),
+               place.row, 0, columns, weights.data());
+    const auto absolute = [&](const Bounds& bounds, std::int64_t column) {
+      if (which == Result::dbias)
+        return bounds.of_bias(place.entry, place.head).of_dbias(weights[static_cast<std::size_t>(column)]);
       const Bounds::Part& bound = bounds.of(rows, place);
       return which == Result::out   ? bound.of_out(lse)
              : which == Result::lse ? bound.of_lse(lse)
@@ -128,14 +149,17 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
              : which == Result::dk  ? bound.of_dk(weight)
                                     : bound.of_dv(weight);
     };
-    const double more =
-        absolute(it.bounds) + narrow.least + (right.is_own ? absolute(own) + own_narrow.least : 0);
+    const auto more = [&](std::int64_t column) {
+      return absolute(it.bounds, column) + narrow.least +
+             (right.is_own ? absolute(own, column) + own_narrow.least : 0);
+    };
+    const double of_row = which == Result::dbias ? 0 : more(0);
     const double relative =
         narrow.relative + own_narrow.relative +
         (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
     for (std::int64_t c = 0; c < columns; ++c) {
       const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
-      allowed[c] = more + relative * size;
+      allowed[c] = (which == Result::dbias ? more(c) : of_row) + relative * size;
     }
   };
   return r;
@@ -176,6 +200,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                     arrays,
                     Rows(setup, Rows::Of::queries),
                     Rows(setup, Rows::Of::keys),
+                    Rows(setup, Rows::Of::bias),
                     Bounds(setup, blocks, arithmetic),
                     {}};
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
@@ -188,7 +213,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     right.held.push_back(std::move(made.dq));
     right.held.push_back(std::move(made.dk));
     right.held.push_back(std::move(made.dv));
-    right.weights = std::move(made.weights);
+    if (setup.bias) right.held.push_back(std::move(made.dbias));
+    right.weights = {std::move(made.weights), std::move(made.bias_weights)};
     lse = made.saved.lse;
     right.saved = std::move(made.saved);
   } else {
@@ -203,6 +229,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       bounds->set_most(&Bounds::Part::dq_most, Rows::Of::queries, right.results[0]);
       bounds->set_most(&Bounds::Part::dk_most, Rows::Of::keys, right.results[1]);
       bounds->set_most(&Bounds::Part::dv_most, Rows::Of::keys, right.results[2]);
+      if (setup.bias) bounds->set_most_of_bias(right.results[3]);
     }
   it.saved = [&]() -> const Reference::Saved& {
     std::call_once(right.saved_once, [&] {
@@ -246,6 +273,12 @@ std::int64_t compare_bytes(const Plan& plan, double effort) {
       return static_cast<double>(byte_count(shape, s.shape.arithmetic));
     };
     bytes += 8 * static_cast<double>(keys.count());
+    if (s.bias) {
+      const Rows rows(s, Rows::Of::bias);
+      bytes += static_cast<double>(verify::bytes_of_rows(rows.count())) +
+               8 * static_cast<double>(rows.count()) * static_cast<double>(s.bias_shape[3]) +
+               static_cast<double>(bias_bytes(s, s.whole_bias()));
+    }
     if (is_own) bytes += of(plan.types.q.shape) + of(plan.types.k.shape) + 2 * of(s.shape.lse);
     // lse and δ, also of a mistake that is remembered, and lse for the bounds.
     bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));

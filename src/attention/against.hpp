@@ -15,7 +15,7 @@
 
 namespace ejk::attn {
 
-enum class Result { out, lse, dq, dk, dv };
+enum class Result { out, lse, dq, dk, dv, dbias };
 
 /// One array that was given, row by row.
 struct GivenArray {
@@ -29,12 +29,12 @@ struct GivenAttention {
   const Plan& plan;
   const CheckedArguments& setup;
   const AttentionArrays& arrays;
-  Rows queries, keys;
+  Rows queries, keys, bias;
   Bounds bounds;
   std::function<const Reference::Saved&()> saved;  // of the right forward pass; for gradients
 
   const Rows& rows_of(Result which) const {
-    return which == Result::dk || which == Result::dv ? keys : queries;
+    return which == Result::dbias ? bias : which == Result::dk || which == Result::dv ? keys : queries;
   }
 };
 

@@ -183,6 +183,14 @@ ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
   return out;
 }
 
+ArrayView with_four_axes(const ArrayView& array) {
+  ArrayView out = array;
+  const std::size_t lacking = 4 - array.shape.size();
+  out.shape.insert(out.shape.begin(), lacking, 1);
+  out.strides.insert(out.strides.begin(), lacking, 0);
+  return out;
+}
+
 Shape in_layout(const ArrayView& array, AttentionLayout layout) {
   Shape shape = array.shape;
   if (layout != Layout::bhsd) std::swap(shape[1], shape[2]);
@@ -242,7 +250,11 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
   if (std::max(s.block.q, s.block.kv) > kLongestMask)
     throw invalid(
         fmt::format("a block of {} x {} is longer than any mask, {}", s.block.q, s.block.kv, kLongestMask));
-  if (types.bias) s.bias = broadcast_bias(planned(*types.bias), s);
+  if (types.bias) {
+    s.bias = broadcast_bias(planned(*types.bias), s);
+    s.bias_shape = with_four_axes(planned(*types.bias)).shape;
+    s.bias_rank = types.bias->shape.size();
+  }
   check_segment_ids(options.q_segment_ids.get(), "segment ids of queries", s, queries);
   if (options.kv_segment_ids && !options.q_segment_ids)
     throw invalid("segment ids of keys come with those of queries, which are not given");

@@ -57,7 +57,10 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
   AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
   if (saved) arrays.out = saved->out, arrays.lse = saved->lse;
   auto [results, work] = computed(arrays, options);
-  return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(work)};
+  std::optional<Array> dbias;
+  if (options.bias) dbias = std::move(results[3]);
+  return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(dbias),
+          std::move(work)};
 }
 
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
@@ -68,9 +71,12 @@ AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const Arr
 
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
-                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv) {
+                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
+                                    const std::optional<ArrayView>& dbias) {
   const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
-  return AttentionPlan(types_of(arrays), options).check(arrays, {dq, dk, dv});
+  std::vector<ArrayView> results{dq, dk, dv};
+  if (dbias) results.push_back(*dbias);
+  return AttentionPlan(types_of(arrays), options).check(arrays, results);
 }
 
 }  // namespace ejk

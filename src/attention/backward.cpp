@@ -9,12 +9,17 @@
 // Where the work is divided along the sequence, dk and dv of some keys are made without dq, and dq of some
 // queries by tasks of theirs, which go through the blocks of keys in the same order: the same bits at the cost
 // of the scores and dP, which are made twice.
+//
+// The gradient of a bias is a pass of its own, which makes scores and dP once more: what an element adds up may come
+// from every entry and head, and tasks that go by its elements need no turns. Sums are float64.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <thread>
 
 #include "attention/few_queries.hpp"
@@ -54,7 +59,7 @@ class OrderedAccumulation {
 };
 
 // What is made of a block of queries and one of keys.
-enum class Wanted { all, keys, queries };
+enum class Wanted { all, keys, queries, bias };
 
 // Head sizes, both together, of which a block of queries is kept shorter, so that caches hold it.
 constexpr std::int64_t kLargeSizes = 160;
@@ -176,6 +181,32 @@ class Backward {
     return queries.count() * p.kv_length;
   }
 
+  // Adds dS of some pairs of an entry and head to `sums`, block by block: of key j and query i, which count from the
+  // first of them, to sums[j * by_key + i * by_query]. Blocks begin there, too. Returns the number of pairs.
+  std::int64_t bias(std::int64_t entry, std::int64_t head, Positions queries, Positions keys, double* sums,
+                    std::int64_t by_key, std::int64_t by_query) const {
+    const Problem p = setup_.problem(entry, head);
+    thread_local TileMask mask;
+    thread_local NonFiniteRows<Real> finite_k;
+    Task t(*this, std::min(key_block_, p.kv_length));
+    t.by_key = by_key;
+    t.by_query = by_query;
+    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
+    for (std::int64_t j = keys.begin; j < keys.end; j += key_block_) {
+      const Positions some_keys{j, std::min(j + key_block_, keys.end)};
+      take_keys(p, some_keys, finite_k, t);
+      for (std::int64_t i = queries.begin; i < queries.end; i += query_block_) {
+        const Positions some{i, std::min(i + query_block_, queries.end)};
+        mask.begin(setup_, plan_.of(p), some, TileMask::Rows::keys);
+        if (!mask.keys(some_keys)) continue;
+        take_queries(p, some, t);
+        t.sums = sums + (j - keys.begin) * by_key + (i - queries.begin) * by_query;
+        differentiate_block(p, some, some_keys, mask, t);
+      }
+    }
+    return queries.count() * keys.count();
+  }
+
   void finish() const {
     for_each_block(setup_, queries_, query_block_,
                    [&](std::int64_t entry, std::int64_t head, Positions queries) {
@@ -278,6 +309,8 @@ class Backward {
     Real *lse, *delta, *bias, *slopes;  // of a block of queries
     Real *dk, *dv, *dq;                 // dq: transposed, rows of query_block_
     Real *few, *room, *products;        // few queries; keys and products of a group of keys with them
+    double* sums = nullptr;             // of a block's dS, by key and by query
+    std::int64_t by_key = 0, by_query = 0;
     std::byte* k_transposed_memory;
     ScratchLayout memory;
   };
@@ -285,7 +318,7 @@ class Backward {
   void take_keys(const Problem& p, Positions keys, NonFiniteRows<Real>& finite_k, Task& t) const {
     t.k.pack(part_of(p.k, keys.begin), keys.count());
     t.v.pack(part_of(p.v, keys.begin), keys.count());
-    if (wanted_ == Wanted::keys) return;
+    if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) return;
     t.k_transposed = PackedA(gemm_, gemm_.mr, keys.count());
     t.k_transposed.bind(t.k_transposed_memory);
     t.k_transposed.pack(transposed(finite_k.of(p.k, keys, setup_.shape.head_size)), setup_.shape.head_size);
@@ -345,13 +378,14 @@ class Backward {
            !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
   }
 
-  // dS of a block, and what it adds to dk and dv where they are wanted. Keys and queries were taken.
+  // dS of a block, and what it adds to dk and dv, or to the sums of the bias, where they are wanted. Keys and queries
+  // were taken.
   void differentiate_block(const Problem& p, Positions queries, Positions keys, TileMask& mask,
                            Task& t) const {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
-    const bool to_keys = wanted_ != Wanted::queries;
+    const bool to_keys = wanted_ == Wanted::all || wanted_ == Wanted::keys;
     if (to_keys) {
       t.q.pack(finite_q.of(p.q, queries, size), count, size);
       t.dout.pack(finite_dout.of(dout_of(p), queries, value_size), count, value_size);
@@ -375,10 +409,26 @@ class Backward {
         }
         if (to_keys) add_to_keys(p, queries, keys, rows, pairs, finite_q, finite_dout, mask, t);
       }
-      if (wanted_ == Wanted::keys) continue;
+      if (wanted_ == Wanted::bias && columns.count() > 0)
+        for (std::int64_t j = rows.begin; j < rows.end; ++j)
+          add_to_sums(t.gradients + (j - rows.begin) * stride, columns, t.sums + j * t.by_key, t.by_query);
+      if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) continue;
       for (std::int64_t j = rows.begin; j < rows.end; ++j)
         t.ds.put_row(j, t.gradients + (j - rows.begin) * stride, columns.begin, columns.end, count);
     }
+  }
+
+  // dS of a key and some queries, each to a sum of its own or all to one: several at once, as one would wait for
+  // itself.
+  static void add_to_sums(const Real* gradients, Positions queries, double* sums, std::int64_t by_query) {
+    if (by_query == 1) {
+      for (std::int64_t i = queries.begin; i < queries.end; ++i) sums[i] += gradients[i];
+      return;
+    }
+    constexpr std::int64_t kSums = 8;
+    double some[kSums] = {};
+    for (std::int64_t i = queries.begin; i < queries.end; ++i) some[i % kSums] += gradients[i];
+    for (const double sum : some) *sums += sum;
   }
 
   std::int64_t most_few_rows(const Region& queries) const {
@@ -452,11 +502,13 @@ class Backward {
     const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
     if (p.bias.data)
       load_row(transposed(p.bias), key, queries.begin + columns.begin, columns.count(), t.bias);
-    Real* const slopes = how.cap > 0 ? t.slopes : nullptr;
+    // A bias is added to what was scaled and capped.
+    const bool of_bias = wanted_ == Wanted::bias;
+    Real* const slopes = how.cap > 0 && !of_bias ? t.slopes : nullptr;
     softmax_.scores(how, products, columns.count(), p.bias.data ? t.bias : nullptr, bits, columns.begin,
                     slopes);
     softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
-                       how.scale, products, dp);
+                       of_bias ? Real{1} : how.scale, products, dp);
   }
 
   const CheckedArguments& setup_;
@@ -504,6 +556,113 @@ void run_queries(const CheckedArguments& setup, const MaskPlan& plan, const Regi
       });
 }
 
+// f(entry, head) of all that share an entry and head of a bias, in order.
+template <class F>
+void each_sharing(const CheckedArguments& setup, const Region& served, std::int64_t entry, std::int64_t head,
+                  F&& f) {
+  const auto those = [&](BiasAxis axis, std::int64_t own, const IndexRange& all) {
+    return setup.bias_has(axis) ? IndexRange{own, own + 1} : all;
+  };
+  const IndexRange entries = those(BiasAxis::entries, entry, served.entries),
+                   heads = those(BiasAxis::heads, head, served.heads);
+  for (std::int64_t e = entries.begin; e < entries.end; ++e)
+    for (std::int64_t h = heads.begin; h < heads.end; ++h) f(e, h);
+}
+
+std::int64_t count_of(const IndexRange& range) { return range.end - range.begin; }
+
+// Of a bias with queries and keys: a task has a block of its elements, and goes through all that share them.
+template <class Real>
+void run_elements(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
+                  const RowWriter& out, Progress& progress) {
+  const Region served = setup.queries_of_bias(bias);
+  const Positions queries = served.positions_of(setup.q.shape[2]);
+  const std::int64_t keys = setup.k.shape[2], heads = count_of(bias.heads);
+  constexpr std::int64_t kLine = 8;  // doubles of a cache line
+  const std::int64_t q_blocks = core::ceil_div(queries.count(), pass.query_block()),
+                     kv_blocks = core::ceil_div(keys, pass.key_block());
+  core::parallel_for(count_of(bias.entries) * heads * q_blocks * kv_blocks, work, [&](std::int64_t n) {
+    const std::int64_t place = n / kv_blocks / q_blocks, entry = bias.entries.begin + place / heads,
+                       head = bias.heads.begin + place % heads;
+    const Positions of_queries = block_of(n / kv_blocks % q_blocks, pass.query_block(), queries.count()),
+                    of_keys = block_of(n % kv_blocks, pass.key_block(), keys);
+    const Positions some{queries.begin + of_queries.begin, queries.begin + of_queries.end};
+    thread_local std::vector<double> sums, rows;
+    sums.assign(static_cast<std::size_t>(some.count() * of_keys.count()), 0);
+    rows.resize(static_cast<std::size_t>(kLine * (of_keys.count() + kLine)));
+    each_sharing(setup, served, entry, head, [&](std::int64_t e, std::int64_t h) {
+      progress.add(2 * pass.bias(e, h, some, of_keys, sums.data(), some.count(), 1));
+    });
+    // A line of queries at a time, which is read once.
+    for (std::int64_t first = 0; first < some.count(); first += kLine) {
+      const std::int64_t line = std::min(kLine, some.count() - first), stride = of_keys.count() + kLine;
+      for (std::int64_t j = 0; j < of_keys.count(); ++j) {
+        const double* const from = sums.data() + j * some.count() + first;
+        for (std::int64_t i = 0; i < line; ++i) rows[static_cast<std::size_t>(i * stride + j)] = from[i];
+      }
+      for (std::int64_t i = 0; i < line; ++i)
+        out.store(entry, head, {}, some.begin + first + i, rows.data() + i * stride, of_keys.count(),
+                  of_keys.begin);
+    }
+  });
+}
+
+// Of a bias whose rows or columns are one: a task has the sums along these of an entry and head and a block of the other
+// positions. What entries and heads share is then added in order.
+template <class Real>
+void run_sums(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
+              const RowWriter& out, Progress& progress) {
+  const Region served = setup.queries_of_bias(bias);
+  const Positions queries = served.positions_of(setup.q.shape[2]),
+                  keys = setup.keys_of_bias(bias).positions_of(setup.k.shape[2]);
+  const bool has_keys = setup.bias_has(BiasAxis::keys), has_queries = setup.bias_has(BiasAxis::queries);
+  const Positions own = has_keys ? keys : queries;
+  const std::int64_t block = has_keys ? pass.key_block() : pass.query_block(),
+                     blocks = core::ceil_div(own.count(), block), heads = count_of(served.heads);
+  std::vector<double> sums(static_cast<std::size_t>(count_of(served.entries) * heads * own.count()));
+  const auto sums_of = [&](std::int64_t entry, std::int64_t head) {
+    return sums.data() + ((entry - served.entries.begin) * heads + head - served.heads.begin) * own.count();
+  };
+  core::parallel_for(count_of(served.entries) * heads * blocks, work, [&](std::int64_t n) {
+    const std::int64_t entry = served.entries.begin + n / blocks / heads,
+                       head = served.heads.begin + n / blocks % heads;
+    const Positions at = block_of(n % blocks, block, own.count()),
+                    some{own.begin + at.begin, own.begin + at.end};
+    progress.add(2 * pass.bias(entry, head, has_keys ? queries : some, has_keys ? some : keys,
+                               sums_of(entry, head) + at.begin, has_keys ? 1 : 0, has_keys ? 0 : 1));
+  });
+  std::vector<double> all(static_cast<std::size_t>(own.count()));
+  for (std::int64_t entry = bias.entries.begin; entry < bias.entries.end; ++entry)
+    for (std::int64_t head = bias.heads.begin; head < bias.heads.end; ++head) {
+      std::fill(all.begin(), all.end(), 0);
+      each_sharing(setup, served, entry, head, [&](std::int64_t e, std::int64_t h) {
+        std::transform(all.begin(), all.end(), sums_of(e, h), all.begin(), std::plus<>());
+      });
+      if (has_keys) {
+        out.store(entry, head, {}, 0, all.data(), own.count(), own.begin);
+      } else if (has_queries) {
+        for (std::int64_t i = 0; i < own.count(); ++i)
+          out.store(entry, head, {}, own.begin + i, all.data() + i, 1);
+      } else {
+        const double sum = std::accumulate(all.begin(), all.end(), 0.0);
+        out.store(entry, head, {}, 0, &sum, 1);
+      }
+    }
+}
+
+template <class Real>
+void run_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
+              const Saved& saved, const RowWriter& out, const PairProgress& tell) {
+  const Region served = setup.queries_of_bias(bias);
+  const Backward<Real> pass(setup, plan, Wanted::bias, served, saved, nullptr, nullptr, nullptr);
+  Progress progress(tell, 2 * pairs_of_bias(setup, bias));
+  const double work = share * plan.nanoseconds(setup);
+  if (setup.bias_has(BiasAxis::queries) && setup.bias_has(BiasAxis::keys))
+    run_elements(setup, pass, bias, work, out, progress);
+  else
+    run_sums(setup, pass, bias, work, out, progress);
+}
+
 bool is_wide(const CheckedArguments& setup) { return setup.shape.arithmetic == DType::float64; }
 
 }  // namespace
@@ -541,6 +700,30 @@ void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, co
     run_queries<double>(setup, plan, queries, share, saved, dq, progress);
   else
     run_queries<float>(setup, plan, queries, share, saved, dq, progress);
+}
+
+void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
+                      const Saved& saved, const RowWriter& dbias, const PairProgress& progress) {
+  if (is_wide(setup))
+    run_bias<double>(setup, plan, bias, share, saved, dbias, progress);
+  else
+    run_bias<float>(setup, plan, bias, share, saved, dbias, progress);
+}
+
+std::int64_t bias_thread_bytes(const CheckedArguments& setup) {
+  const BlockShape block = gradient_block(setup);
+  return core::bytes_of_estimate(8.0 * static_cast<double>(block.q + 16) * static_cast<double>(block.kv));
+}
+
+std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias) {
+  const bool has_keys = setup.bias_has(BiasAxis::keys), has_queries = setup.bias_has(BiasAxis::queries);
+  if (has_keys && has_queries) return 0;
+  const Region served = setup.queries_of_bias(bias);
+  const Positions own = has_keys ? setup.keys_of_bias(bias).positions_of(setup.k.shape[2])
+                                 : served.positions_of(setup.q.shape[2]);
+  return core::bytes_of_estimate(8.0 * static_cast<double>(own.count()) *
+                                 static_cast<double>(count_of(served.entries)) *
+                                 static_cast<double>(count_of(served.heads)));
 }
 
 BlockShape gradient_block(const CheckedArguments& setup) {

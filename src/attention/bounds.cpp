@@ -111,6 +111,26 @@ void Bounds::set(const ArrayView& dout, const std::vector<double>& lse) {
                   part.ds_floor = part.dv_floor * std::abs(setup_.scale) *
                                   static_cast<double>(setup_.shape.value_size) * part.v;
                 });
+  if (!setup_.bias) return;
+  bias_parts_.assign(static_cast<std::size_t>(setup_.bias_shape[0] * setup_.bias_shape[1]), {unit_});
+  for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+    for (std::int64_t h = 0; h < setup_.shape.heads; ++h) {
+      const Part& part = parts_[static_cast<std::size_t>(e * setup_.shape.kv_heads + h / setup_.group())];
+      double& floor =
+          of_bias(setup_.bias_has(BiasAxis::entries) ? e : 0, setup_.bias_has(BiasAxis::heads) ? h : 0).floor;
+      floor = std::max(floor, part.dv_floor * static_cast<double>(setup_.shape.value_size) * part.v);
+    }
+}
+
+void Bounds::set_most_of_bias(const ArrayView& dbias) {
+  const ArrayView all = with_four_axes(dbias);
+  const std::vector<bool> rows(static_cast<std::size_t>(all.shape[2]), true);
+  core::parallel_for(
+      std::ssize(bias_parts_), 3 * static_cast<double>(element_count(dbias.shape)), [&](std::int64_t n) {
+        Extent extent;
+        extent.add(setup_.rows_of(all, n / all.shape[1], n % all.shape[1], {}), rows, all.shape[3]);
+        bias_parts_[static_cast<std::size_t>(n)].most = extent.most;
+      });
 }
 
 void Bounds::set_most(double Part::*most, Rows::Of of, const ArrayView& gradient) {

@@ -47,6 +47,13 @@ class Bounds {
     double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
   };
 
+  /// Of one entry and head of a bias: the largest of those that share them.
+  struct BiasPart {
+    double unit = 1, floor = 0, most = 0;
+    /// `weight`: Σ P of what is summed.
+    double of_dbias(double weight) const { return unit * (1e-4 * most + floor * std::max(1.0, weight)); }
+  };
+
   /// `arithmetic`: float32 or float64, in which results were made.
   Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic);
   /// For gradients: `lse` is in the order of setup.shape.lse.
@@ -54,6 +61,15 @@ class Bounds {
 
   /// For gradients: what their bounds take of one of them, a view in the layout.
   void set_most(double Part::*most, Rows::Of of, const ArrayView& gradient);
+
+  /// The same for the gradient of a bias.
+  void set_most_of_bias(const ArrayView& dbias);
+  BiasPart& of_bias(std::int64_t entry, std::int64_t head) {
+    return bias_parts_[static_cast<std::size_t>(entry * setup_.bias_shape[1] + head)];
+  }
+  const BiasPart& of_bias(std::int64_t entry, std::int64_t head) const {
+    return bias_parts_[static_cast<std::size_t>(entry * setup_.bias_shape[1] + head)];
+  }
 
   /// The part of a row of queries or of keys.
   const Part& of(const Rows& rows, const Place& place) const { return parts_[rows.part_of(place)]; }
@@ -77,6 +93,7 @@ class Bounds {
   const MaskPlan& plan_;
   double unit_;
   std::vector<Part> parts_;
+  std::vector<BiasPart> bias_parts_;
 };
 
 }  // namespace ejk::attn

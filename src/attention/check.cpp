@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
+#include <limits>
 #include <tuple>
 
 #include "attention/bounds.hpp"
@@ -52,13 +52,20 @@ struct Compared {
   verify::ErrorStats<Position> stats{array.dtype, rounded_first};
 
   void row(std::int64_t order, const Place& place, const std::vector<double>& reference, double absolute) {
+    row(order, place, 0, reference, [&](std::size_t) { return absolute; });
+  }
+
+  // Elements from `first` on, each with what it may differ by beside rounding.
+  template <class F>
+  void row(std::int64_t order, const Place& place, std::int64_t first, const std::vector<double>& reference,
+           F&& absolute) {
     const kernels::StridedMatrix matrix = setup.rows_of(array, place.entry, place.head, rows.offsets());
     std::vector<double> got(reference.size());
-    load_row(matrix, place.row, 0, std::ssize(got), got.data());
+    load_row(matrix, place.row, first, std::ssize(got), got.data());
     for (std::size_t d = 0; d < got.size(); ++d) {
       const double size = std::isfinite(reference[d]) ? std::abs(reference[d]) : 0;
-      stats.see({order, place, static_cast<std::int64_t>(d)}, got[d], reference[d],
-                absolute + rounding.relative * size + rounding.least);
+      stats.see({order, place, first + static_cast<std::int64_t>(d)}, got[d], reference[d],
+                absolute(d) + rounding.relative * size + rounding.least);
     }
   }
 
@@ -76,7 +83,7 @@ struct Compared {
 };
 
 // What was found in all arrays.
-void conclude(AttentionCheck& check, std::initializer_list<const Compared*> arrays) {
+void conclude(AttentionCheck& check, const std::vector<const Compared*>& arrays) {
   const Compared* worst = nullptr;
   for (const Compared* array : arrays) {
     const auto& stats = array->stats;
@@ -139,13 +146,66 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   return result;
 }
 
+// Some elements of a row of a bias's gradient, and what they should be.
+struct BiasElements {
+  Place place;
+  Positions keys;
+  Reference::BiasGradients right;
+};
+
+// Σ dS over all keys of the queries that a place serves; nothing where one of them is not finite.
+Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place& place,
+                                      const Reference::Saved& saved) {
+  Reference::BiasGradients right{{0}, {0}, {}};
+  const Region served = setup.queries_of_bias(
+      {{place.entry, place.entry + 1}, {place.head, place.head + 1}, {place.row, place.row + 1}});
+  const Positions queries = served.positions_of(setup.q.shape[2]);
+  for (std::int64_t e = served.entries.begin; e < served.entries.end; ++e)
+    for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h)
+      for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+        const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+        if (saved.lse[at] == -std::numeric_limits<double>::infinity()) continue;
+        if (!std::isfinite(saved.lse[at]) || !std::isfinite(saved.delta[at])) return {};
+        right.weights[0] += 1;
+      }
+  return right;
+}
+
+// Rows are cut into elements where each of these is a sum over all queries. What is a sum over all keys is 0, since
+// Σ P = 1, and worked out only where that takes no longer than the rest.
+std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
+                                           const ArrayView& dout, const Reference::Saved& saved,
+                                           double effort) {
+  const Rows rows(setup, Rows::Of::bias);
+  const std::int64_t columns = setup.bias_shape[3],
+                     each = setup.bias_has(BiasAxis::queries) ? std::max<std::int64_t>(columns, 1) : 1;
+  const std::int64_t in_row = columns / each, count = rows.count() * in_row;
+  const double work = reference_work(setup);
+  const bool is_zero = work > effort && !setup.bias_has(BiasAxis::keys);
+  constexpr std::int64_t kZeros = 4096;
+  std::vector<BiasElements> elements;
+  for (const std::int64_t n :
+       verify::sample_rows(count, (is_zero ? kZeros : affordable(count, work, effort)) - 2)) {
+    const std::int64_t first = n % in_row * each;
+    elements.push_back({rows.at(n / in_row), {first, first + each}, {}});
+  }
+  const double part = is_zero ? 0 : share(elements.size(), count, work);
+  core::parallel_for(std::ssize(elements), part, [&](std::int64_t n) {
+    BiasElements& it = elements[static_cast<std::size_t>(n)];
+    it.right = is_zero ? zero_of_bias(setup, it.place, saved)
+                       : reference.bias(it.place.entry, it.place.head, it.place.row, it.keys, dout, saved);
+  });
+  return elements;
+}
+
 AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& dout,
-                               const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
-                               std::optional<DType> rounded_first, double effort) {
+                               const std::vector<ArrayView>& results, std::optional<DType> rounded_first,
+                               double effort) {
+  const ArrayView &dq = results[0], &dk = results[1], &dv = results[2];
   const Reference reference(setup, plan);
   const Rows queries(setup, Rows::Of::queries), keys(setup, Rows::Of::keys);
   AttentionCheck result;
-  result.elements = element_count(dq.shape) + element_count(dk.shape) + element_count(dv.shape);
+  for (const ArrayView& array : results) result.elements += element_count(array.shape);
   const double work = reference_work(setup);
   const auto some_queries = choose(queries, affordable(queries.count(), work, effort / 2));
   const auto some_keys = choose(keys, affordable(keys.count(), work, effort / 2));
@@ -179,6 +239,9 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
+  std::vector<BiasElements> of_bias;
+  if (setup.bias) of_bias = elements_of_bias(setup, reference, dout, saved, effort / 2);
+
   Bounds bounds(setup, plan, setup.shape.arithmetic);
   bounds.set(dout, saved.lse);
   for (std::size_t n = 0; n < some_queries.size(); ++n) {
@@ -189,6 +252,10 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     Bounds::Part& bound = bounds.of(keys, some_keys[n]);
     bound.dk_most = std::max(bound.dk_most, most_finite(key_rows[n].dk));
     bound.dv_most = std::max(bound.dv_most, most_finite(key_rows[n].dv));
+  }
+  for (const BiasElements& it : of_bias) {
+    double& most = bounds.of_bias(it.place.entry, it.place.head).most;
+    most = std::max(most, most_finite(it.right.dbias));
   }
   const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
     return Compared{name, setup, rows, in_one_form(array, setup.layout), rounded_first};
@@ -202,7 +269,19 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     dks.row(order++, some_keys[n], key_rows[n].dk, bound.of_dk(key_rows[n].weight));
     dvs.row(order++, some_keys[n], key_rows[n].dv, bound.of_dv(key_rows[n].weight));
   }
-  conclude(result, {&dqs, &dks, &dvs});
+  std::vector<const Compared*> arrays{&dqs, &dks, &dvs};
+  const Rows rows_of_bias(setup, Rows::Of::bias);
+  std::optional<Compared> dbias;
+  if (setup.bias) {
+    dbias.emplace(Compared{"dbias", setup, rows_of_bias, with_four_axes(results[3]), rounded_first});
+    for (const BiasElements& it : of_bias) {
+      const Bounds::BiasPart& bound = bounds.of_bias(it.place.entry, it.place.head);
+      dbias->row(order++, it.place, it.keys.begin, it.right.dbias,
+                 [&](std::size_t d) { return bound.of_dbias(it.right.weights[d]); });
+    }
+    arrays.push_back(&*dbias);
+  }
+  conclude(result, arrays);
   return result;
 }
 
@@ -217,8 +296,7 @@ AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std:
   for (std::size_t r = 0; r < results.size(); ++r)
     check_shape(results[r], plan.results[r].name.c_str(), plan.results[r].type.shape);
   if (!setup.gradients) return check_forward(setup, plan.blocks(), results[0], results[1], effort);
-  return check_gradients(setup, plan.blocks(), *arrays.dout, results[0], results[1], results[2],
-                         plan.rounded_first, effort);
+  return check_gradients(setup, plan.blocks(), *arrays.dout, results, plan.rounded_first, effort);
 }
 
 }  // namespace ejk::attn

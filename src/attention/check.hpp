@@ -13,7 +13,7 @@ namespace ejk::attn {
 /// Multiply-adds of the plain form: up to that all rows are evaluated, else as many as it takes.
 inline constexpr double kCheckEffort = 0x1p30;
 
-/// `results` are out and lse, or dq, dk and dv of a plan of gradients.
+/// `results` are those of the plan, in their order.
 AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
                      double effort);
 

@@ -116,12 +116,12 @@ double passes_of(const Plan& plan, Makes makes) {
              dv = static_cast<double>(plan.setup.shape.value_size);
   switch (makes) {
     case Makes::gradients:
-      return (3 * d + 2 * dv) / (d + dv) + (plan.types.out ? 0 : 1);
+      return (3 * d + 2 * dv) / (d + dv) + (plan.types.out ? 0 : 1) + (plan.types.bias ? 1 : 0);
     case Makes::dk_dv:
       return 2;
     case Makes::dq:
       return (2 * d + dv) / (d + dv);
-    default:
+    default:  // dbias: scores and dP
       return 1;
   }
 }
@@ -133,8 +133,19 @@ void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, s
   const std::int64_t heads = of_keys ? setup.group() : 1;  // query heads of a head
   const bool is_delta = line.makes() == Makes::saved && plan.types.out;
   const double passes = kOperations * passes_of(plan, line.makes());
+  const auto cost_of_bias = [&](const Region& bias) {
+    const Region queries = setup.queries_of_bias(bias), keys = setup.keys_of_bias(bias);
+    const bool has_queries = setup.bias_has(BiasAxis::queries);
+    double all = 0;
+    for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
+      for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h)
+        all += has_queries ? pairs.of_queries(e, h, queries.positions_of(setup.q_length(e)))
+                           : pairs.of_keys(e, h, keys.positions_of(setup.kv_length(e)));
+    return passes * MaskPlan::nanoseconds(setup, all, 0);
+  };
   const auto cost_of_head = [&](std::int64_t entry, std::int64_t head, Positions some) {
     double all = 0;
+
     if (!is_delta)
       for (std::int64_t h = head * heads; h < (head + 1) * heads; ++h)
         all += of_keys ? pairs.of_keys(entry, h, some) : pairs.of_queries(entry, h, some);
@@ -143,9 +154,12 @@ void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, s
   for (std::int64_t unit = 0; unit < line.units(); ++unit) {
     double cost = 0;
     for (const Region& r : line.regions(unit, unit + 1))
-      for (std::int64_t e = r.entries.begin; e < r.entries.end; ++e)
-        for (std::int64_t h = r.heads.begin; h < r.heads.end; ++h)
-          cost += cost_of_head(e, h, r.positions_of(of_keys ? setup.kv_length(e) : setup.q_length(e)));
+      if (line.makes() == Makes::dbias)
+        cost += cost_of_bias(r);
+      else
+        for (std::int64_t e = r.entries.begin; e < r.entries.end; ++e)
+          for (std::int64_t h = r.heads.begin; h < r.heads.end; ++h)
+            cost += cost_of_head(e, h, r.positions_of(of_keys ? setup.kv_length(e) : setup.q_length(e)));
     costs.push_back(cost);
   }
 }
@@ -174,10 +188,14 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t members) {
   const std::int64_t rows = rows_together(setup);
   if (!setup.gradients) return {round_of(plan, pairs, {line(Makes::out, rows)}, members)};
   const std::int64_t all = std::max<std::int64_t>(1, setup.longest_keys());
-  auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, members);
   const BlockShape block = gradient_block(setup);
   auto saved = round_of(plan, pairs, {line(Makes::saved, rows)}, members);
-  auto along = round_of(plan, pairs, {line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)}, members);
+  std::vector<Line> lines{line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)};
+  if (setup.bias) lines.push_back(line(Makes::dbias, setup.bias_has(BiasAxis::queries) ? block.q : block.kv));
+  auto along = round_of(plan, pairs, std::move(lines), members);
+  // What a bias shares takes lse and δ of others.
+  if (setup.bias) return {std::move(saved), std::move(along)};
+  auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, members);
   if (most_of(by_heads) <= most_of(saved) + most_of(along)) return {std::move(by_heads)};
   return {std::move(saved), std::move(along)};
 }
@@ -186,8 +204,12 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t members) {
 
 Line::Line(const CheckedArguments& setup, Makes makes, std::int64_t step, std::int64_t wanted)
     : makes_(makes), heads_(is_of_keys(makes) ? setup.shape.kv_heads : setup.shape.heads), step_(step) {
-  for (std::int64_t e = 0; e < setup.shape.entries; ++e) {
-    lengths_.push_back(is_of_keys(makes) ? setup.kv_length(e) : setup.q_length(e));
+  const bool of_bias = makes == Makes::dbias;
+  if (of_bias) heads_ = setup.bias_shape[1];
+  for (std::int64_t e = 0; e < (of_bias ? setup.bias_shape[0] : setup.shape.entries); ++e) {
+    lengths_.push_back(of_bias             ? setup.bias_positions()
+                       : is_of_keys(makes) ? setup.kv_length(e)
+                                           : setup.q_length(e));
     // dq is made with the keys, even where there are none.
     if (makes == Makes::gradients) lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
     longest_ = std::max(longest_, lengths_.back());

@@ -55,7 +55,9 @@ class Mistakes {
         right_(setup_, blocks_) {}
 
   std::vector<verify::Found> explain(const GivenArray& array) {
+    constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
     const double nanoseconds = row_nanoseconds(array.which);
+    if (nanoseconds > kLongest && array.which == Result::dbias) return {};
     if (is_of_key(array)) it_.saved();  // now, on all threads
     verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
     std::vector<verify::Found> found = run(array, search, 0);
@@ -85,8 +87,9 @@ class Mistakes {
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
   enum class Pass { both, backward };
 
+  // A row is made of those of many queries, whose lse and δ it takes.
   static bool is_of_key(const GivenArray& array) {
-    return array.which == Result::dk || array.which == Result::dv;
+    return array.which == Result::dk || array.which == Result::dv || array.which == Result::dbias;
   }
   static Bounds::Rounding rounding_of(const GivenArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
@@ -165,6 +168,12 @@ class Mistakes {
     v.sizes = true;
     const Reference made(setup_, blocks_, v);
     const Place place = it_.rows_of(array.which).at(n);
+    if (array.which == Result::dbias) {
+      const auto r = bias_row(made, place, it_.saved());
+      value = r.dbias;
+      squares = r.terms.squares;
+      return;
+    }
     if (is_of_key(array)) {
       const auto r = made.key(place.entry, place.head, place.row, *it_.arrays.dout, it_.saved());
       value = array.which == Result::dk ? r.dk : r.dv;
@@ -183,8 +192,18 @@ class Mistakes {
     squares = terms.squares;
   }
 
+  Reference::BiasGradients bias_row(const Reference& made, const Place& place,
+                                    const Reference::Saved& saved) const {
+    return made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *it_.arrays.dout, saved);
+  }
+
   double row_nanoseconds(Result which) const {
     const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
+    if (which == Result::dbias) {
+      const double pairs = static_cast<double>(setup_.problems()) * static_cast<double>(setup_.q.shape[2]) *
+                           static_cast<double>(setup_.k.shape[2]);
+      return pairs / std::max(1.0, static_cast<double>(it_.bias.count())) * (2 * size + 100);
+    }
     if (which == Result::dk || which == Result::dv)
       return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100);
     return static_cast<double>(setup_.longest_keys()) * (size + 100);
@@ -387,6 +406,26 @@ class Mistakes {
             fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms.sizes, 2 * unit, values, allowed);
           else
             fill(columns, r.dv, bound.of_dv(r.weight), r.dv_terms.sizes, unit, values, allowed);
+          return true;
+        };
+        break;
+      }
+      case Result::dbias: {
+        const auto own = saved ? nullptr : saved_of(change.text, v, made);
+        h.values = [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                             double* allowed) {
+          const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
+          if (statistics == nullptr) return false;
+          const Place place = it_.bias.at(n);
+          const auto r = bias_row(*made, place, *statistics);
+          const Bounds::BiasPart& bound = it_.bounds.of_bias(place.entry, place.head);
+          for (std::size_t c = 0; c < columns.size(); ++c) {
+            const auto at = static_cast<std::size_t>(columns[c]);
+            values[c] = r.dbias[at];
+            allowed[c] = bound.of_dbias(r.weights[at]) + least +
+                         relative * std::abs(std::isfinite(r.dbias[at]) ? r.dbias[at] : 0) +
+                         (unit > 0 ? 2 * unit * r.terms.sizes[at] : 0);
+          }
           return true;
         };
         break;

@@ -29,9 +29,13 @@ double timed(F&& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+bool is_of_bias(const AttentionPart& part) { return part.makes == Makes::dbias; }
+
 bool goes_by_keys(const AttentionPart& part) {
   return part.makes == Makes::gradients || part.makes == Makes::dk_dv;
 }
+
+Region own(const AttentionPart& part) { return {part.entries, part.heads, part.positions}; }
 
 std::int64_t length_of(const IndexRange& range) { return range.end - range.begin; }
 
@@ -167,15 +171,18 @@ class Run {
         run_gradients();
         break;
       case Makes::dk_dv:
-      case Makes::dq: {
+      case Makes::dq:
+      case Makes::dbias: {
         const Saved saved{dout_, rows->lse.data(), rows->delta.data()};
         work_.backward_seconds = timed([&] {
           if (part_.makes == Makes::dq)
             backward_of_queries(setup_, plan_.blocks(), boxes_.queries, part_.share, saved, writer(0),
                                 part());
-          else
+          else if (part_.makes == Makes::dk_dv)
             backward_of_keys(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, writer(1), writer(2),
                              part());
+          else
+            backward_of_bias(setup_, plan_.blocks(), own(part_), part_.share, saved, writer(3), part());
         });
         break;
       }
@@ -200,8 +207,12 @@ class Run {
   }
 
   RowWriter writer(std::size_t result) const {
-    return {setup_, results_[result], *made_[result], plan_.results[result].type.shape,
-            setup_.gradients ? plan_.rounded_first : std::nullopt};
+    return {setup_,
+            results_[result],
+            *made_[result],
+            plan_.results[result].type.shape,
+            setup_.gradients ? plan_.rounded_first : std::nullopt,
+            result == 3 ? RowWriter::Axes::of_bias : RowWriter::Axes::of_layout};
   }
 
   // Progress of the next of the passes, which come one after the other.
@@ -249,8 +260,13 @@ class Run {
     const SavedRows rows = saved_rows();
     const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
     const RowWriter dq = writer(0), dk = writer(1), dv = writer(2);
-    work_.backward_seconds +=
-        timed([&] { backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part()); });
+    work_.backward_seconds += timed([&] {
+      backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part());
+      if (!plan_.types.bias) return;
+      told_ += 2 * pairs_of_keys(setup_, boxes_.keys);
+      backward_of_bias(setup_, plan_.blocks(), plan_.setup.whole_bias(), part_.share, saved, writer(3),
+                       part());
+    });
   }
 
   const Plan& plan_;
@@ -276,13 +292,15 @@ AttentionPart whole_part(const Plan& plan) {
 }
 
 Region queries_of(const CheckedArguments& setup, const AttentionPart& part) {
-  const Region own{part.entries, part.heads, part.positions};
-  return goes_by_keys(part) ? setup.queries_of_keys(own) : own;
+  return is_of_bias(part)     ? setup.queries_of_bias(own(part))
+         : goes_by_keys(part) ? setup.queries_of_keys(own(part))
+                              : own(part);
 }
 
 Region keys_of(const CheckedArguments& setup, const AttentionPart& part) {
-  const Region own{part.entries, part.heads, part.positions};
-  return goes_by_keys(part) ? own : setup.keys_of_queries(own);
+  return is_of_bias(part)     ? setup.keys_of_bias(own(part))
+         : goes_by_keys(part) ? own(part)
+                              : setup.keys_of_queries(own(part));
 }
 
 AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part) {
@@ -311,19 +329,28 @@ AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part
 std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPart& part) {
   const Sizes& s = plan.setup.shape;
   const Boxes boxes = boxes_of(plan.setup, part);
+  std::vector<std::optional<ArrayBox>> made(plan.results.size());
   switch (part.makes) {
     case Makes::out:
       return {boxes.of_queries(s.value_size), boxes.of_lse()};
     case Makes::gradients:
-      return {boxes.of_queries(s.head_size), boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
+      made = {boxes.of_queries(s.head_size), boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
+      if (plan.types.bias) made.emplace_back(whole_box(plan.types.bias->shape));
+      break;
     case Makes::dk_dv:
-      return {std::nullopt, boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
+      made[1] = boxes.of_keys(s.head_size);
+      made[2] = boxes.of_keys(s.value_size);
+      break;
     case Makes::dq:
-      return {boxes.of_queries(s.head_size), std::nullopt, std::nullopt};
+      made[0] = boxes.of_queries(s.head_size);
+      break;
+    case Makes::dbias:
+      made[3] = boxes.of_bias(plan.types.bias->shape);
+      break;
     case Makes::saved:
       break;
   }
-  return {std::nullopt, std::nullopt, std::nullopt};
+  return made;
 }
 
 std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part) {
@@ -339,14 +366,17 @@ std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const bool runs_forward =
       part.makes == Makes::out || (!plan.types.out && (all || part.makes == Makes::saved));
   const std::int64_t forward = runs_forward ? few_queries_bytes(plan.setup, boxes.queries) : 0;
+  if (is_of_bias(part)) return bias_bytes(plan.setup, own(part));
   if (!all && part.makes != Makes::saved) return forward;
   return core::sum_of_bytes(
       {forward, all ? saved_bytes(plan, part) : 0,
        all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
+       all && plan.types.bias ? bias_bytes(plan.setup, plan.setup.whole_bias()) : 0,
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
 }
 
 std::int64_t told_pairs(const Plan& plan, const AttentionPart& part) {
+  if (is_of_bias(part)) return 2 * pairs_of_bias(plan.setup, own(part));
   const std::int64_t pairs = goes_by_keys(part) ? pairs_of_keys(plan.setup, keys_of(plan.setup, part))
                                                 : pairs_of_queries(plan.setup, queries_of(plan.setup, part));
   const std::int64_t forward = plan.types.out ? 0 : pairs;
@@ -356,7 +386,7 @@ std::int64_t told_pairs(const Plan& plan, const AttentionPart& part) {
     case Makes::saved:
       return forward;
     case Makes::gradients:
-      return forward + 2 * pairs;
+      return forward + (plan.types.bias ? 4 : 2) * pairs;
     default:
       return 2 * pairs;
   }

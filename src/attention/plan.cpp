@@ -11,6 +11,7 @@
 #include <initializer_list>
 
 #include "attention/against.hpp"
+#include "attention/backward.hpp"
 #include "attention/check.hpp"
 #include "attention/few_queries.hpp"
 #include "core/checked.hpp"
@@ -37,7 +38,8 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
                               static_cast<double>(2 * queries + 4 * keys) +
                           static_cast<double>(keys * kQueries);
   const double packed = elements * static_cast<double>(size_of(s.shape.arithmetic));
-  return core::bytes_of_estimate((packed + static_cast<double>(few_queries_thread_bytes(s))) *
+  const std::int64_t sums = s.gradients && s.bias ? bias_thread_bytes(s) : 0;
+  return core::bytes_of_estimate((packed + static_cast<double>(few_queries_thread_bytes(s) + sums)) *
                                  static_cast<double>(threads()));
 }
 
@@ -77,7 +79,10 @@ std::vector<PlannedArray> results_of(const AttentionTypes& types, const Attentio
     const DType computed = checked_result(settings.dtype.value_or(of.dtype));
     return result(name, of.shape, settings.grad_dtype.value_or(computed));
   };
-  return {gradient("dq", types.q), gradient("dk", types.k), gradient("dv", types.v)};
+  std::vector<PlannedArray> gradients{gradient("dq", types.q), gradient("dk", types.k),
+                                      gradient("dv", types.v)};
+  if (types.bias) gradients.push_back(gradient("dbias", *types.bias));
+  return gradients;
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ struct RowSteps {
   std::int64_t first = 0, entry = 0, head = 0;
 };
 
+enum class BiasAxis { entries, heads, queries, keys };
+
 /// What shapes and dtypes decide.
 struct Sizes {
   Shape out, lse;
@@ -62,6 +64,8 @@ struct CheckedArguments {
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
   std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
+  Shape bias_shape{1, 1, 1, 1};                     // of its own: 1 where one element serves all
+  std::size_t bias_rank = 0;                        // axes in front of these it lacks
   double scale = 1;
   double softcap = 0;  // 0: none
   BlockShape block;
@@ -97,6 +101,23 @@ struct CheckedArguments {
   }
 
   Problem problem(std::int64_t entry, std::int64_t head) const;
+
+  /// Regions of a bias are of its own entries and heads, and of its own positions: those of queries, of keys where
+  /// one row serves all queries, and none where one element serves all pairs.
+  bool bias_has(BiasAxis axis) const { return bias_shape[static_cast<std::size_t>(axis)] != 1; }
+  std::int64_t bias_positions() const { return bias_has(BiasAxis::queries) ? bias_shape[2] : bias_shape[3]; }
+  Region whole_bias() const { return {{0, bias_shape[0]}, {0, bias_shape[1]}, {0, bias_positions()}}; }
+  /// The queries that a region serves, and the keys.
+  Region queries_of_bias(const Region& own) const {
+    return {bias_has(BiasAxis::entries) ? own.entries : IndexRange{0, shape.entries},
+            bias_has(BiasAxis::heads) ? own.heads : IndexRange{0, shape.heads},
+            bias_has(BiasAxis::queries) ? own.positions : IndexRange{0, q.shape[2]}};
+  }
+  Region keys_of_bias(const Region& own) const {
+    Region keys = keys_of_queries(queries_of_bias(own));
+    if (bias_has(BiasAxis::keys) && !bias_has(BiasAxis::queries)) keys.positions = own.positions;
+    return keys;
+  }
 
   /// From here on lse, and what goes with it, is held of these queries alone.
   void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
@@ -150,6 +171,9 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
 
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
+
+/// An array of at most four axes with all of them, those that it lacks in front of the others.
+ArrayView with_four_axes(const ArrayView& array);
 
 /// The shape of an array of (B, heads, positions, elements) in the layout.
 Shape in_layout(const ArrayView& array, AttentionLayout layout);

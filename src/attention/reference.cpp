@@ -284,6 +284,48 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
   return sum;
 }
 
+Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, std::int64_t row,
+                                         Positions keys, const ArrayView& dout, const Saved& saved) const {
+  const ArrayView gradients = in_one_form(dout, setup_.layout);
+  const Region served = setup_.queries_of_bias({{entry, entry + 1}, {head, head + 1}, {row, row + 1}});
+  const Positions queries = served.positions_of(setup_.q.shape[2]);
+  const bool has_keys = setup_.bias_has(BiasAxis::keys);
+  const Positions columns = has_keys ? keys : Positions{0, setup_.k.shape[2]};
+  BiasGradients sum{
+      Row(static_cast<std::size_t>(keys.count())), Row(static_cast<std::size_t>(keys.count())), {}};
+  if (variation_.sizes) sum.terms.resize(sum.dbias.size());
+  if (columns.count() == 0) return sum;
+  for (std::int64_t e = served.entries.begin; e < served.entries.end; ++e)
+    for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h) {
+      const Problem p = varied(setup_.problem(e, h));
+      const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
+      for (std::int64_t i = queries.begin; i < queries.end; ++i) {
+        const auto of_query = static_cast<std::size_t>(p.first_row + i);
+        if (saved.lse[of_query] == kNothing) continue;
+        const auto attends = allowed(p, {i, i + 1, columns.begin, columns.end});
+        const Row q = loaded(p.q, i, setup_.shape.head_size),
+                  dout_row = loaded(g, i, setup_.shape.value_size);
+        for (std::int64_t j = columns.begin; j < columns.end; ++j) {
+          if (!attends[static_cast<std::size_t>(j - columns.begin)]) continue;
+          const Score s = score(p, q, loaded(p.k, j, setup_.shape.head_size), i, j);
+          if (s.value == kNothing) continue;
+          const double probability = std::exp(s.value - saved.lse[of_query]);
+          const double dp = dot(dout_row, loaded(p.v, j, setup_.shape.value_size));
+          // It is added after the soft cap, whose derivative it does not see, unless that is varied.
+          const double slope = variation_.cap == Variation::Cap::after_bias ? s.slope : 1;
+          const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;
+          const auto at = static_cast<std::size_t>(has_keys ? j - columns.begin : 0);
+          sum.dbias[at] += ds;
+          sum.weights[at] += probability;
+          if (!variation_.sizes) continue;
+          sum.terms.sizes[at] += std::abs(ds);
+          sum.terms.squares[at] += ds * ds;
+        }
+      }
+    }
+  return sum;
+}
+
 namespace {
 
 // One row of a float64 array of the arguments' layout.
@@ -318,9 +360,13 @@ Reference::Forward Reference::forward() const {
 
 Reference::Backward Reference::backward(const ArrayView& dout) const {
   const Shape q = with_last(setup_.shape.out, setup_.shape.head_size), k = in_layout(setup_.k, setup_.layout);
-  Backward result{Array(DType::float64, q), Array(DType::float64, k),
+  Backward result{Array(DType::float64, q),
+                  Array(DType::float64, k),
                   Array(DType::float64, with_last(k, setup_.shape.value_size)),
-                  Array(DType::float64, with_last(k, 1)), saved(dout)};
+                  Array(DType::float64, with_last(k, 1)),
+                  {},
+                  {},
+                  saved(dout)};
   const ArrayView g = in_one_form(dout, setup_.layout);
   core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
@@ -341,6 +387,18 @@ Reference::Backward Reference::backward(const ArrayView& dout) const {
       *row_in(setup_, result.weights, p, head, setup_.kv_offsets, j) = of_key.weight;
     }
   });
+  if (!setup_.bias) return result;
+  const Shape all = setup_.bias_shape,
+              own(all.end() - static_cast<std::ptrdiff_t>(setup_.bias_rank), all.end());
+  result.dbias = Array(DType::float64, own);
+  result.bias_weights = Array(DType::float64, own);
+  core::parallel_for(all[0] * all[1] * all[2], reference_work(setup_), [&](std::int64_t n) {
+    const BiasGradients of_row =
+        bias(n / all[2] / all[1], n / all[2] % all[1], n % all[2], {0, all[3]}, dout, result.saved);
+    std::copy(of_row.dbias.begin(), of_row.dbias.end(), result.dbias.elements<double>().data() + n * all[3]);
+    std::copy(of_row.weights.begin(), of_row.weights.end(),
+              result.bias_weights.elements<double>().data() + n * all[3]);
+  });
   return result;
 }
 
@@ -359,7 +417,9 @@ AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView&
   const Plan plan(types_of(arrays), options);
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
   Reference::Backward made = Reference(setup, plan.blocks()).backward(dout);
-  return {std::move(made.dq), std::move(made.dk), std::move(made.dv), plan.blocks().work()};
+  std::optional<Array> dbias;
+  if (options.bias) dbias = std::move(made.dbias);
+  return {std::move(made.dq), std::move(made.dk), std::move(made.dv), std::move(dbias), plan.blocks().work()};
 }
 
 }  // namespace ejk::attn

@@ -116,6 +116,16 @@ class Reference {
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
 
+  /// The gradient of a bias: of some keys of one of its rows (all keys are one where its own are), over all that
+  /// these serve. `entry` and `head` are its own.
+  struct BiasGradients {
+    std::vector<double> dbias;
+    std::vector<double> weights;  // Σ P
+    Terms terms;                  // where wanted
+  };
+  BiasGradients bias(std::int64_t entry, std::int64_t head, std::int64_t row, Positions keys,
+                     const ArrayView& dout, const Saved& saved) const;
+
   /// All of it, in float64 and the layout of the arguments.
   struct Forward {
     Array out, lse;
@@ -123,7 +133,8 @@ class Reference {
   Forward forward() const;
   struct Backward {
     Array dq, dk, dv;
-    Array weights;  // Σ P of each key: shaped as dk, but for a last axis of 1
+    Array weights;              // Σ P of each key: shaped as dk, but for a last axis of 1
+    Array dbias, bias_weights;  // of a bias, in its shape
     Saved saved;
   };
   Backward backward(const ArrayView& dout) const;

@@ -22,24 +22,27 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
-  /// A box of an array of this shape: only rows that lie in it are written.
+  /// A box of an array of this shape: only rows that lie in it are written. Those of a bias are of its own entries,
+  /// heads and queries.
+  enum class Axes { of_layout, of_bias };
   RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
-            const Shape& shape, std::optional<DType> rounded_first = std::nullopt)
+            const Shape& shape, std::optional<DType> rounded_first = std::nullopt,
+            Axes axes = Axes::of_layout)
       : setup_(setup), rounded_first_(rounded_first) {
     const ArrayView part{elements.data, elements.dtype, elements.shape};
     const ArrayView whole = seen_as_whole(part, box, shape);
-    view_ = in_one_form(whole, setup.layout);
+    view_ = axes == Axes::of_bias ? with_four_axes(whole) : in_one_form(whole, setup.layout);
     data_ = elements.data + (whole.data - part.data);
   }
 
-  /// Elements of one position of an entry and head, side by side.
+  /// Elements of one position of an entry and head, side by side from `first` on.
   template <class Real>
   void store(std::int64_t entry, std::int64_t head, const std::vector<std::int64_t>& offsets,
-             std::int64_t position, const Real* values, std::int64_t count) const {
+             std::int64_t position, const Real* values, std::int64_t count, std::int64_t first = 0) const {
     const kernels::StridedMatrix to = setup_.rows_of(view_, entry, head, offsets);
-    std::byte* const first = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
+    std::byte* const row = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
     attn::store(rounded_first_ ? rounded(values, count) : values, count, to.dtype,
-                first + position * to.row_stride);
+                row + position * to.row_stride + first * to.column_stride);
   }
 
  private:

@@ -1,4 +1,5 @@
-// The rows of results, those of queries or of keys, in one order, and where their elements stand in an array.
+// The rows of results, those of queries, of keys or of a bias, in one order, and where their elements stand in an
+// array.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -23,16 +24,23 @@ struct Place {
 /// Rows by entry, head and position.
 class Rows {
  public:
-  enum class Of { queries, keys };
+  /// Those of a bias are of its own entries, heads and queries.
+  enum class Of { queries, keys, bias };
 
   Rows(const CheckedArguments& setup, Of of) : setup_(setup), of_(of) {
-    for (std::int64_t e = 0; e < setup.shape.entries; ++e)
-      first_.push_back(first_.back() + heads() * length(e));
+    for (std::int64_t e = 0; e < entries(); ++e) first_.push_back(first_.back() + heads() * length(e));
   }
   std::int64_t count() const { return first_.back(); }
-  std::int64_t heads() const { return of_ == Of::queries ? setup_.shape.heads : setup_.shape.kv_heads; }
+  std::int64_t entries() const { return of_ == Of::bias ? setup_.bias_shape[0] : setup_.shape.entries; }
+  std::int64_t heads() const {
+    return of_ == Of::queries ? setup_.shape.heads
+           : of_ == Of::keys  ? setup_.shape.kv_heads
+                              : setup_.bias_shape[1];
+  }
   std::int64_t length(std::int64_t e) const {
-    return of_ == Of::queries ? setup_.q_length(e) : setup_.kv_length(e);
+    return of_ == Of::queries ? setup_.q_length(e)
+           : of_ == Of::keys  ? setup_.kv_length(e)
+                              : setup_.bias_shape[2];
   }
   const std::vector<std::int64_t>& offsets() const {
     return of_ == Of::queries ? setup_.q_offsets : setup_.kv_offsets;
@@ -46,7 +54,7 @@ class Rows {
   std::int64_t row_of(const Place& place) const {
     return first_[static_cast<std::size_t>(place.entry)] + place.head * length(place.entry) + place.row;
   }
-  /// Of a place: its batch entry and key head, entry by entry.
+  /// Of a place: its batch entry and key head, entry by entry. A bias has its own.
   std::size_t part_of(const Place& place) const {
     const std::int64_t head = of_ == Of::queries ? place.head / setup_.group() : place.head;
     return static_cast<std::size_t>(place.entry * setup_.shape.kv_heads + head);
@@ -59,6 +67,10 @@ class Rows {
   /// The index of an element, or of lse's, in an array of the layout.
   Shape index_of(const Place& place, std::int64_t element) const {
     const std::int64_t p = position(place);
+    if (of_ == Of::bias) {
+      const Shape all{place.entry, place.head, p, element};
+      return {all.end() - static_cast<std::ptrdiff_t>(setup_.bias_rank), all.end()};
+    }
     if (setup_.packed()) return {p, place.head, element};
     if (setup_.layout == AttentionLayout::bshd) return {place.entry, p, place.head, element};
     return {place.entry, place.head, p, element};

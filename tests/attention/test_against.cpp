@@ -39,14 +39,16 @@ TEST_CASE("right results of attention and its gradients agree, by float64 and by
     const Attention a = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
     for (const double effort : {attn::kCheckEffort, 0.5}) {
-      const auto of_forward = views_of({&a.out, &a.lse}), of_backward = views_of({&g.dq, &g.dk, &g.dv});
+      const auto of_forward = views_of({&a.out, &a.lse});
+      auto of_backward = views_of({&g.dq, &g.dk, &g.dv});
+      if (g.dbias) of_backward.push_back(g.dbias->view());
       const Against x = compared(forward, r->options, of_forward, all(of_forward), effort);
       CHECK(x.agrees());
       CHECK(x.elements == a.out.size() + a.lse.size());
       const Against y = compared(backward, r->options, of_backward, all(of_backward), effort);
       CHECK(y.agrees());
       CHECK(y.largest <= 1);
-      CHECK(y.elements == g.dq.size() + g.dk.size() + g.dv.size());
+      CHECK(y.elements == g.dq.size() + g.dk.size() + g.dv.size() + (g.dbias ? g.dbias->size() : 0));
     }
   }
 }

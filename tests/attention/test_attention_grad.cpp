@@ -59,8 +59,16 @@ std::string difference(const plain::RandomAttention& r, const AttentionGradients
         plain::gradient_far_from(array, plain::doubles(plain_form.view()), slack * floor, r.arithmetic);
     return far.empty() ? far : fmt::format("{}: {} ", name, far);
   };
-  return check("dq", got.dq, expected.dq, floors.dq) + check("dk", got.dk, expected.dk, floors.dk) +
-         check("dv", got.dv, expected.dv, floors.dv);
+  std::string all = check("dq", got.dq, expected.dq, floors.dq) +
+                    check("dk", got.dk, expected.dk, floors.dk) + check("dv", got.dv, expected.dv, floors.dv);
+  if (got.dbias.has_value() != r.options.bias.has_value()) return all + "dbias";
+  if (got.dbias) {
+    const DType type = got.dbias->dtype() == DType::float64 ? r.arithmetic : DType::float32;  // rounded to
+    const std::string far = plain::gradient_far_from(*got.dbias, plain::doubles(expected.dbias->view()),
+                                                     slack * floors.dbias, type);
+    if (!far.empty()) all += "dbias: " + far;
+  }
+  return all;
 }
 
 }  // namespace
@@ -109,6 +117,7 @@ TEST_CASE("gradients are those of central differences") {
     check(r->q, g.dq);
     check(r->k, g.dk);
     check(r->v, g.dv);
+    if (r->options.bias) check(r->bias, *g.dbias);
   }
   CHECK(compared > 200);
 }
@@ -129,8 +138,146 @@ TEST_CASE("any number of threads and any strides give the same gradients to the 
       CHECK(plain::same_bytes(one.dq, other.dq));
       CHECK(plain::same_bytes(one.dk, other.dk));
       CHECK(plain::same_bytes(one.dv, other.dv));
+      if (one.dbias) CHECK(plain::same_bytes(*one.dbias, *other.dbias));
     }
   }
+}
+
+namespace {
+
+// dS of all pairs by its definition, from out and lse of a forward pass, summed to the shape of the bias.
+std::vector<double> dbias_by_loops(const Array& q, const Array& k, const Array& v, const Array& dout,
+                                   const Array& bias, const AttentionOptions& options,
+                                   const std::function<bool(std::int64_t i, std::int64_t j)>& allowed) {
+  const std::int64_t batch = q.shape()[0], queries = q.shape()[1], heads = q.shape()[2], size = q.shape()[3],
+                     keys = k.shape()[1], kv_heads = k.shape()[2], values = v.shape()[3];
+  const std::vector<double> qs = plain::doubles(q.view()), ks = plain::doubles(k.view()),
+                            vs = plain::doubles(v.view()), gs = plain::doubles(dout.view()),
+                            bs = plain::doubles(bias.view());
+  const auto at = [](std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d, std::int64_t length,
+                     std::int64_t of_heads, std::int64_t of_size) {
+    return static_cast<std::size_t>(((b * length + i) * of_heads + h) * of_size + d);
+  };
+  Shape shape = bias.shape();
+  shape.insert(shape.begin(), 4 - shape.size(), 1);
+  const auto at_bias = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    std::int64_t place = 0, index[] = {b, h, i, j};
+    for (std::size_t d = 0; d < 4; ++d) place = place * shape[d] + (shape[d] == 1 ? 0 : index[d]);
+    return static_cast<std::size_t>(place);
+  };
+  std::vector<double> sums(bs.size()), s(static_cast<std::size_t>(keys)), dp(s.size());
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < queries; ++i) {
+        const std::int64_t g = h / (heads / kv_heads);
+        double total = 0, delta = 0;
+        for (std::int64_t j = 0; j < keys; ++j) {
+          const auto n = static_cast<std::size_t>(j);
+          s[n] = dp[n] = 0;
+          if (!allowed(i, j)) continue;
+          double score = 0;
+          for (std::int64_t d = 0; d < size; ++d)
+            score += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, g, d, keys, kv_heads, size)];
+          score /= std::sqrt(static_cast<double>(size));
+          if (options.softcap) score = *options.softcap * std::tanh(score / *options.softcap);
+          s[n] = std::exp(score + bs[at_bias(b, h, i, j)]);
+          for (std::int64_t d = 0; d < values; ++d)
+            dp[n] += gs[at(b, i, h, d, queries, heads, values)] * vs[at(b, j, g, d, keys, kv_heads, values)];
+          total += s[n];
+          delta += s[n] * dp[n];
+        }
+        for (std::int64_t j = 0; j < keys && total > 0; ++j) {
+          const auto n = static_cast<std::size_t>(j);
+          sums[at_bias(b, h, i, j)] += s[n] / total * (dp[n] - delta / total);
+        }
+      }
+  return sums;
+}
+
+}  // namespace
+
+TEST_CASE("the gradient of a bias is dS, summed over each of the axes that it is broadcast over") {
+  std::mt19937_64 engine(19);
+  const std::int64_t queries = 530, keys = 270;  // several blocks
+  for (int axes = 0; axes < 16; ++axes) {
+    CAPTURE(axes);
+    const DType dtype = plain::kFloats[static_cast<std::size_t>(axes) % 4];
+    const Array q = plain::random(dtype, {2, queries, 2, 4}, engine),
+                k = plain::random(dtype, {2, keys, 1, 4}, engine),
+                v = plain::random(dtype, {2, keys, 1, 3}, engine),
+                dout = plain::random(dtype, {2, queries, 2, 3}, engine);
+    Shape shape{2, 2, queries, keys};
+    for (std::size_t d = 0; d < 4; ++d)
+      if ((axes >> d & 1) == 0) shape[d] = 1;
+    while (!shape.empty() && shape.front() == 1) shape.erase(shape.begin());
+    const Array bias = plain::random(DType::float32, shape, engine);
+    AttentionOptions options;
+    options.bias = bias.view();
+    if (axes % 3 == 1) options.softcap = 0.7;
+    const bool causal = axes % 2 == 1;
+    if (causal) options.masks.push_back(head_masks({causal_mask(queries, keys)}));
+    const auto allowed = [&](std::int64_t i, std::int64_t j) { return !causal || j <= i; };
+    const AttentionGradients one = [&] {
+      const Threads threads(1);
+      return attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    }();
+    REQUIRE(one.dbias);
+    CHECK(one.dbias->shape() == shape);
+    CHECK(one.dbias->dtype() == DType::float32);
+    const std::vector<double> expected = dbias_by_loops(q, k, v, dout, bias, options, allowed);
+    double most = 0;
+    for (const double x : expected) most = std::max(most, std::abs(x));
+    CHECK(plain::far_from(plain::doubles(one.dbias->view()), expected, 1e-5 * (1 + most), 0) == "");
+    for (const int count : {2, 7}) {
+      const Threads threads(count);
+      const AttentionGradients other = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+      CHECK(plain::same_bytes(*one.dbias, *other.dbias));
+    }
+    // A bias that is seen in full is summed over nothing.
+    ArrayView seen = bias.view();
+    seen.shape.insert(seen.shape.begin(), 4 - seen.shape.size(), 1);
+    seen.strides.insert(seen.strides.begin(), 4 - seen.strides.size(), 0);
+    for (std::size_t d = 0; d < 4; ++d)
+      if (seen.shape[d] == 1) seen.strides[d] = 0;
+    const Shape whole{2, 2, queries, keys};
+    seen.shape = whole;
+    options.bias = seen;
+    const AttentionGradients in_full = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    CHECK(in_full.dbias->shape() == whole);
+    CHECK(plain::same_bytes(in_full.dq, one.dq));
+  }
+}
+
+TEST_CASE(
+    "hidden pairs, and queries without a key, add nothing to the gradient of a bias, NaN though they hold") {
+  std::mt19937_64 engine(20);
+  const Array q = plain::random(DType::float32, {1, 4, 1, 4}, engine),
+              dout = plain::random(DType::float32, {1, 4, 1, 4}, engine);
+  Array k = plain::random(DType::float32, {1, 6, 1, 4}, engine),
+        v = plain::random(DType::float32, {1, 6, 1, 4}, engine);
+  for (Array* array : {&k, &v})
+    for (std::size_t d = 0; d < 4; ++d)
+      array->elements<float>()[5 * 4 + d] = std::numeric_limits<float>::quiet_NaN();
+  // The mask hides the last key from all; the bias the two before from query 2, and all keys from query 3.
+  for (std::size_t n = 3 * 4; n < 5 * 4; ++n)
+    v.elements<float>()[n] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<double> hides(24, 0);
+  hides[2 * 6 + 3] = -plain::kInfinity;
+  for (std::size_t j = 0; j < 6; ++j) hides[3 * 6 + j] = -plain::kInfinity;
+  const Array bias = plain::array_of(DType::float32, {4, 6}, hides);
+  AttentionOptions options;
+  options.bias = bias.view();
+  options.masks.push_back(head_masks({causal_mask(4, 6, 1)}));
+  Array clean_k = Array::copy_of(k.view()), clean_v = Array::copy_of(v.view());
+  for (Array* array : {&clean_k, &clean_v})
+    for (float& x : array->elements<float>())
+      if (std::isnan(x)) x = 0;
+  const AttentionGradients got = attention_grad(q.view(), k.view(), v.view(), dout.view(), options),
+                           right =
+                               attention_grad(q.view(), clean_k.view(), clean_v.view(), dout.view(), options);
+  CHECK(plain::same_bytes(*got.dbias, *right.dbias));
+  for (std::size_t j = 0; j < 6; ++j) CHECK(got.dbias->elements<float>()[3 * 6 + j] == 0);
+  CHECK(got.dbias->elements<float>()[2 * 6 + 3] == 0);
 }
 
 TEST_CASE("gradients are of their input's dtype or the one asked for, rounded once") {

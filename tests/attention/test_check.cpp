@@ -27,8 +27,9 @@ TEST_CASE("right results of attention pass the check") {
           attn::check(forward_plan, forward_arrays, {a.out.view(), a.lse.view()}, effort);
       CHECK(forward.passed());
       CHECK(forward.elements == a.out.size() + a.lse.size());
-      const AttentionCheck backward =
-          attn::check(backward_plan, backward_arrays, {g.dq.view(), g.dk.view(), g.dv.view()}, effort);
+      std::vector<ArrayView> results{g.dq.view(), g.dk.view(), g.dv.view()};
+      if (g.dbias) results.push_back(g.dbias->view());
+      const AttentionCheck backward = attn::check(backward_plan, backward_arrays, results, effort);
       CHECK(backward.passed());
       if (effort > 1) {
         CHECK(forward.method == AttentionCheck::Method::every_element);
@@ -37,6 +38,45 @@ TEST_CASE("right results of attention pass the check") {
       } else if (forward.method == AttentionCheck::Method::sampled_rows) {
         CHECK(forward.compared < forward.elements);
       }
+    }
+  }
+}
+
+TEST_CASE("one wrong element of a bias's gradient fails the check and the comparison, which say where") {
+  std::mt19937_64 engine(28);
+  const Array q = plain::random(DType::float32, {2, 9, 4, 8}, engine),
+              k = plain::random(DType::float32, {2, 11, 2, 8}, engine),
+              v = plain::random(DType::float32, {2, 11, 2, 5}, engine),
+              dout = plain::random(DType::float32, {2, 9, 4, 5}, engine);
+  struct Case {
+    Shape shape, index;
+  };
+  for (const Case& c : {Case{{4, 9, 11}, {3, 8, 10}}, Case{{2, 1, 1, 11}, {1, 0, 0, 7}},
+                        Case{{1, 1, 9, 1}, {0, 0, 5, 0}}, Case{{}, {}}}) {
+    CAPTURE(to_string(c.shape));
+    const Array bias = plain::random(DType::float32, c.shape, engine);
+    AttentionOptions options;
+    options.bias = bias.view();
+    AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+    std::size_t at = 0;
+    for (std::size_t d = 0; d < c.shape.size(); ++d)
+      at = at * static_cast<std::size_t>(c.shape[d]) + static_cast<std::size_t>(c.index[d]);
+    const Array right = Array::copy_of(g.dbias->view());
+    g.dbias->elements<float>()[at] += 0.05f;
+    const AttentionCheck check = check_attention_grad(q.view(), k.view(), v.view(), dout.view(), options,
+                                                      g.dq.view(), g.dk.view(), g.dv.view(), g.dbias->view());
+    CHECK(check.violating == 1);
+    REQUIRE(check.worst);
+    CHECK(check.worst->array == "dbias");
+    CHECK(check.worst->index == c.index);
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), bias.view(), dout.view(), {}, {}};
+    for (const double effort : {attn::kCheckEffort, 0.5}) {
+      const Against against =
+          attn::compare(attn::Plan(types_of(arrays), options), arrays,
+                        {g.dq.view(), g.dk.view(), g.dv.view(), right.view()},
+                        {std::nullopt, std::nullopt, std::nullopt, g.dbias->view()}, Explain::no, effort);
+      CHECK(against.beyond == 1);
+      CHECK(against.elements == right.size());
     }
   }
 }

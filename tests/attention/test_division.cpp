@@ -223,6 +223,12 @@ TEST_CASE("a head that several members share gives the same bits, for all instru
         return causal_mask(q, kv);
       };
       r.options.masks.push_back(causal);
+      if (!packed) {
+        // With rows and columns of its own, or one of both, or none.
+        r.bias = plain::random(
+            DType::float32, {1, n % 2 == 0 ? 2 : 1, n % 3 == 0 ? 1 : queries, n % 5 == 0 ? 1 : keys}, random);
+        r.options.bias = r.bias.view();
+      }
       check_all(r, n % 2 == 0 ? 2 : 5, along);
     }
   }
@@ -262,6 +268,31 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
   REQUIRE(first.size() == 1);
   CHECK(first[0].heads.end == 1);
   CHECK(std::abs(static_cast<double>(first[0].positions.end) - 4096 * std::sqrt(0.5)) < 100);
+}
+
+TEST_CASE("a member makes some elements of a bias's gradient, with all entries and heads that share them") {
+  const ArrayType q(DType::float32, {3, 700, 4, 8}), k(DType::float32, {3, 600, 2, 8});
+  AttentionTypes types{q, k, k, {}, q, {}, {}};
+  for (const Shape& shape : {Shape{4, 700, 600}, Shape{3, 1, 1, 600}, Shape{700, 1}, Shape{}}) {
+    types.bias = ArrayType(DType::float32, shape);
+    const AttentionPlan plan(types, {});
+    const AttentionDivision division(plan, 3);
+    REQUIRE(division.rounds() == 2);
+    std::int64_t made = 0;
+    for (std::int64_t m = 0; m < 3; ++m)
+      for (const AttentionPart& part : division.parts(m, 1)) {
+        const auto boxes = division.makes(part);
+        REQUIRE(boxes.size() == 4);
+        CHECK(boxes[3].has_value() == (part.makes == AttentionPart::Makes::dbias));
+        if (!boxes[3]) continue;
+        made += element_count(boxes[3]->count);
+        const AttentionOperands<ArrayBox> needs = division.needs(part);
+        CHECK(needs.bias == boxes[3]);
+        CHECK(needs.q.count[0] == (shape.size() == 4 ? boxes[3]->count[0] : 3));
+        CHECK(needs.q.count[2] == (shape.size() == 3 ? boxes[3]->count[0] : 4));
+      }
+    CHECK(made == element_count(shape));
+  }
 }
 
 TEST_CASE("heads that are as many as members are never cut") {

@@ -39,6 +39,7 @@ Heads heads_of(const Array& array, AttentionLayout layout) {
 
 struct Expected {
   Heads out, lse, dq, dk, dv;  // lse: (B, H, Q, 1)
+  Heads ds = {};               // (B, H, Q, K): of the bias
 };
 
 // Attention and its gradient by loops over all pairs, from the definition.
@@ -48,8 +49,9 @@ Expected by_loops(const plain::RandomAttention& c) {
         dout = heads_of(c.dout, layout);
   const std::int64_t group = k.shape[1] == 0 ? 1 : c.heads / k.shape[1], size = q.shape[3],
                      values = v.shape[3];
-  Expected r{zeros(dout.shape), zeros({c.batch, c.heads, c.q_length, 1}), zeros(q.shape), zeros(k.shape),
-             zeros(v.shape)};
+  Expected r{zeros(dout.shape), zeros({c.batch, c.heads, c.q_length, 1}),
+             zeros(q.shape),    zeros(k.shape),
+             zeros(v.shape),    zeros({c.batch, c.heads, c.q_length, c.kv_length})};
   std::vector<double> s(static_cast<std::size_t>(c.kv_length)), slope(s.size());
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
@@ -92,6 +94,7 @@ Expected by_loops(const plain::RandomAttention& c) {
             dp += dout.at(b, h, i, d) * v.at(b, g, j, d);
             r.dv.at(b, g, j, d) += p * dout.at(b, h, i, d);
           }
+          r.ds.at(b, h, i, j) = p * (dp - delta);
           const double ds = p * (dp - delta) * slope[at] * c.scale;
           for (std::int64_t d = 0; d < size; ++d) {
             r.dq.at(b, h, i, d) += ds * k.at(b, g, j, d);
@@ -159,7 +162,7 @@ TEST_CASE("the plain form of attention and its gradient is that of loops over al
     CAPTURE(n);
     const auto r = plain::random_attention(random, plain::kFloats);
     const AttentionLayout layout = r->options.layout;
-    const Expected expected = by_loops(*r);
+    Expected expected = by_loops(*r);
     const Attention got = attn::reference_attention(r->q.view(), r->k.view(), r->v.view(), r->options);
     const AttentionGradients gradients =
         attn::reference_attention_grad(r->q.view(), r->k.view(), r->v.view(), r->dout.view(), r->options);
@@ -174,5 +177,18 @@ TEST_CASE("the plain form of attention and its gradient is that of loops over al
       CHECK(plain::far_from(heads_of(*std::get<1>(result), layout).values, std::get<2>(result)->values, 1e-12,
                             1e-12) == "");
     }
+    REQUIRE(gradients.dbias.has_value() == r->options.bias.has_value());
+    if (!gradients.dbias) continue;
+    Heads sums = zeros(r->bias.shape());
+    for (std::int64_t b = 0; b < r->batch; ++b)
+      for (std::int64_t h = 0; h < r->heads; ++h)
+        for (std::int64_t i = 0; i < r->q_length; ++i)
+          for (std::int64_t j = 0; j < r->kv_length; ++j) {
+            const auto own = [&](std::int64_t at, std::size_t axis) {
+              return sums.shape[axis] == 1 ? 0 : at;
+            };
+            sums.at(own(b, 0), own(h, 1), own(i, 2), own(j, 3)) += expected.ds.at(b, h, i, j);
+          }
+    CHECK(plain::far_from(plain::doubles(gradients.dbias->view()), sums.values, 1e-11, 1e-11) == "");
   }
 }

@@ -133,6 +133,7 @@ make convert qkv.h5 --dtype bfloat16 -o half/
 make convert qkv.h5 --dtype float16 --compression 4 -o packed.npz
 make convert qkv.h5 --dtype float64 --compression 2 -o packed.h5
 make convert qkv.h5:query -o query.npy
+make generate attention-inputs --seed 4 --batch 1 --seq 4 --heads "$seq" --head-dim "$seq" -o bias.npz
 for name in key value; do make convert "qkv.h5:$name[:,:,0:$kv_heads,:]" -o $name.npy; done
 # Masks of three heads, as bools and as integers in chunks.
 between 300 700 && rows=$r
@@ -242,6 +243,9 @@ problem attention-grad - in/key.npy in/value.npy in/other.h5:key --mask causal -
 expect 0
 problem attention-grad 'in/thd.h5:query[0]' 'in/thd.h5:key[0]' 'in/thd.h5:value[0]' 'in/thd.h5:value[0]' \
   --cu-seqlens in/cu.npy --mask causal --check -o out/ -q
+expect 0
+pick '' '[:,:1]' '[:,:,:1]' '[:,:,:,:1]' && bias="in/bias.npz:query$p"
+problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --bias "$bias" --mask causal -o out.npz
 expect 0
 
 # grouped-matmul

@@ -65,14 +65,14 @@ inline std::string gradient_far_from(const Array& got, const std::vector<double>
 
 /// The floors of dq, dk, dv.
 struct Floors {
-  double dq, dk, dv;
+  double dq, dk, dv, dbias;
 };
 inline Floors floors(double scale, std::int64_t value_size, const std::vector<double>& q,
                      const std::vector<double>& k, const std::vector<double>& v,
                      const std::vector<double>& dout) {
   const double u = 0x1p-22, g = most_of(dout);
   const double ds = u * std::abs(scale) * static_cast<double>(value_size) * g * most_of(v);
-  return {ds * most_of(k), ds * most_of(q), u * g};
+  return {ds * most_of(k), ds * most_of(q), u * g, u * static_cast<double>(value_size) * g * most_of(v)};
 }
 
 }  // namespace plain

@@ -144,6 +144,7 @@ Arrays of_attention(const plain::RandomAttention& r, int layout) {
     for (Array* array : {&again.dq, &again.dk, &again.dv}) arrays.push_back(std::move(*array));
   }
   for (Array* array : {&made.out, &made.lse, &g.dq, &g.dk, &g.dv}) arrays.push_back(std::move(*array));
+  if (g.dbias) arrays.push_back(std::move(*g.dbias));
   return arrays;
 }
 
@@ -406,8 +407,9 @@ TEST_CASE("attention writes every element of its results, also of rows and keys 
       for (const PlannedArray& result : plan.results()) types.push_back(result.type);
       Arrays results = poisoned(types);
       plan.run(arrays, views_of(results));
-      const std::vector<const Array*> expected =
+      std::vector<const Array*> expected =
           backward ? std::vector{&g.dq, &g.dk, &g.dv} : std::vector{&made.out, &made.lse};
+      if (backward && g.dbias) expected.push_back(&*g.dbias);
       REQUIRE(results.size() == expected.size());
       for (std::size_t i = 0; i < results.size(); ++i)
         CHECK_MESSAGE(plain::same_bytes(results[i], *expected[i]), (backward ? "gradient " : "result "), i);

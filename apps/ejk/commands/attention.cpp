@@ -300,8 +300,9 @@ Answer run(const AttentionWords& words, Job& job) {
   const AttentionWork work = run_parts(plan, division, in, made, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
-  const std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
+  std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
   const bool passed = judge(words, plan, in, given, outputs, report, job);
+  if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, "no --bias is given"});
   job.deliver(std::move(report), outputs);
   return passed ? Answer::yes : Answer::no;
 }
@@ -366,7 +367,7 @@ void add_options(OptionSet& set, AttentionWords& words) {
       set, "--bias", words.bias,
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
       "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
-      "take none.");
+      "take none. attention-grad makes its gradient, too: dbias.");
   add_word(set, "--layout", words.layout, read_layout, "LAYOUT",
            "bshd (default), bhsd, or thd for packed tokens\n"
            "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
