@@ -67,6 +67,12 @@ struct AttentionSettings {
   /// decreasing, the tokens last. Absent for keys: those of the queries.
   IntegerArray cu_seqlens_q;
   IntegerArray cu_seqlens_kv;
+  /// Packed inputs with padding behind their sequences, as TransformerEngine's THD layout has it: (n + 1,), and
+  /// sequence i begins at token cu_seqlens_q_padded[i]; cu_seqlens_q[i + 1] − cu_seqlens_q[i] tokens of those before
+  /// the next one are its own. 0 first, never decreasing, the tokens at most at last. Padding is never read; of its
+  /// queries out is 0 and lse −∞, and all gradients there are 0. Absent for keys: those of the queries.
+  IntegerArray cu_seqlens_q_padded;
+  IntegerArray cu_seqlens_kv_padded;
   std::optional<BlockShape> block;  // queries × keys of a tile; absent: chosen
   std::optional<DType> dtype;       // of out; of the gradients. Absent: of q; each of its input
   /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded
@@ -140,7 +146,7 @@ struct Plan;
 ///
 /// Throws Error{input}, with the numbers and a hint where there is a way out: ranks, lengths that do not
 /// match, H no multiple of G, dtypes, masks of another shape, cu_seqlens that begin above 0, decrease or do
-/// not end at the tokens. The subject of an error in one of the arrays is its name in AttentionOperands.
+/// not end at the tokens, a sequence that is longer than with its padding. The subject of an error in one of the arrays is its name in AttentionOperands.
 class AttentionPlan {
  public:
   AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings);

@@ -44,7 +44,7 @@ struct AttentionCheck {
   enum class Method { every_element, sampled_rows };
 
   Method method = Method::every_element;
-  std::int64_t elements = 0;  // of all arrays
+  std::int64_t elements = 0;  // of all arrays, without padding
   std::int64_t compared = 0;
   std::int64_t nonzero = 0;                  // of those compared, not 0 in the result or the reference
   std::int64_t violating = 0;                // of those compared

@@ -35,6 +35,7 @@ class Error : public std::exception {
     position_ids,       // position ids where offsets, lengths or a mask are needed
     segment_ids,        // segment ids where a mask is needed
     group_ends,         // cumulative ends of groups where their sizes are needed
+    tokens_left,        // cu_seqlens that end before the tokens do: perhaps padding follows sequences
     exceeds_dtype,      // a value that the dtype asked for cannot hold
     exceeds_row,        // a sequence that is longer than the rows it is to be packed into
     exists,             // what is to be written exists, and WriteOptions::overwrite is not set

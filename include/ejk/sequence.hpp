@@ -80,8 +80,8 @@ SequenceCounts count_sequences(const IntegerArray& cu_seqlens);
 
 /// All about the lengths: counts, percentiles (interpolated as NumPy does), a histogram in powers of two, and
 /// what packing saves against padding to the longest: tokens, and attention work as the sum of squared
-/// lengths.
-Report describe_sequences(const IntegerArray& cu_seqlens);
+/// lengths. `padded`: cu_seqlens with the padding behind each sequence, which is told, too.
+Report describe_sequences(const IntegerArray& cu_seqlens, const IntegerArray& padded = {});
 
 /// 0 … len - 1 for the tokens of each sequence: (tokens,) of cu's dtype.
 std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu_seqlens);

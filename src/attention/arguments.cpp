@@ -80,17 +80,34 @@ void check_equal(const ArrayView& a, const char* a_name, const ArrayView& b, con
         .about(b_name);
 }
 
-std::vector<std::int64_t> sequences(const ArraySource& cu_seqlens, std::int64_t tokens, const char* name) {
-  auto offsets = core::read_offsets(cu_seqlens);
-  if (offsets.back() != tokens)
-    throw invalid(fmt::format("{}: cu_seqlens ends at {} (index {}), and {} has {} tokens", cu_seqlens.name(),
-                              offsets.back(), offsets.size() - 1, name, tokens));
-  return offsets;
+// Where the packed sequences of `tokens` tokens of array `name` begin, the tokens at last; and with `padded` their
+// lengths.
+void read_sequences(const ArraySource& cu_seqlens, const ArraySource* padded, std::int64_t tokens,
+                    const char* name, std::vector<std::int64_t>& offsets,
+                    std::vector<std::int64_t>& lengths) {
+  const auto ends_at = [&](const ArraySource& source, const char* what) {
+    return fmt::format("{}: {} ends at {} (index {}), and {} has {} tokens", source.name(), what,
+                       offsets.back(), offsets.size() - 1, name, tokens);
+  };
+  if (padded == nullptr) {
+    offsets = core::read_offsets(cu_seqlens);
+    if (offsets.back() != tokens)
+      throw Error(Error::Kind::input, ends_at(cu_seqlens, "cu_seqlens"),
+                  offsets.back() < tokens ? Error::Code::tokens_left : Error::Code::other);
+    return;
+  }
+  core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, *padded);
+  offsets = std::move(sequences.begins);
+  lengths = std::move(sequences.lengths);
+  if (offsets.back() > tokens) throw invalid(ends_at(*padded, "padded cu_seqlens"));
+  if (lengths.empty() && tokens > 0) throw invalid(ends_at(*padded, "padded cu_seqlens"));
+  offsets.back() = tokens;  // what follows the last one is padding, too
 }
 
 void read_sequences(CheckedArguments& setup, const AttentionSettings& options) {
+  const bool any_padded = options.cu_seqlens_q_padded || options.cu_seqlens_kv_padded;
   if (!setup.packed()) {
-    if (options.cu_seqlens_q || options.cu_seqlens_kv)
+    if (options.cu_seqlens_q || options.cu_seqlens_kv || any_padded)
       throw invalid(
           fmt::format("cu_seqlens are for packed tokens, and the layout is {}", name_of(setup.layout)))
           .hint("the layout thd takes (tokens, heads, size)");
@@ -99,9 +116,16 @@ void read_sequences(CheckedArguments& setup, const AttentionSettings& options) {
   if (!options.cu_seqlens_q)
     throw invalid("packed tokens need cu_seqlens, which say where each sequence ends")
         .hint("one sequence is cu_seqlens [0, tokens]");
-  setup.q_offsets = sequences(*options.cu_seqlens_q, setup.q.shape[kPositions], "q");
-  setup.kv_offsets = sequences(options.cu_seqlens_kv ? *options.cu_seqlens_kv : *options.cu_seqlens_q,
-                               setup.k.shape[kPositions], "k");
+  if (options.cu_seqlens_kv_padded && !options.cu_seqlens_q_padded)
+    throw invalid("padded cu_seqlens of keys come with those of queries, which are not given");
+  const auto first_of = [](const IntegerArray& a, const IntegerArray& b) {
+    return a ? &*a : b ? &*b : nullptr;
+  };
+  read_sequences(*options.cu_seqlens_q, first_of(options.cu_seqlens_q_padded, options.cu_seqlens_q_padded),
+                 setup.q.shape[kPositions], "q", setup.q_offsets, setup.q_lengths);
+  read_sequences(*first_of(options.cu_seqlens_kv, options.cu_seqlens_q),
+                 first_of(options.cu_seqlens_kv_padded, options.cu_seqlens_q_padded),
+                 setup.k.shape[kPositions], "k", setup.kv_offsets, setup.kv_lengths);
   if (setup.q_offsets.size() != setup.kv_offsets.size())
     throw invalid(fmt::format("the cu_seqlens of queries have {} sequences, those of keys {}",
                               setup.q_offsets.size() - 1, setup.kv_offsets.size() - 1));
@@ -266,13 +290,15 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
   return s;
 }
 
-Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets) {
+Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets,
+                      const std::vector<std::int64_t>& lengths) {
   const IndexRange& entries = region.entries;
   if (entries.begin == entries.end) return {};
   const auto first = static_cast<std::size_t>(entries.begin), after = static_cast<std::size_t>(entries.end);
-  const Positions some = region.positions_of(offsets[first + 1] - offsets[first]);
   if (entries.end - entries.begin > 1) return {offsets[first], offsets[after]};
-  return {offsets[first] + some.begin, offsets[first] + some.end};
+  const std::int64_t length = lengths.empty() ? offsets[after] - offsets[first] : lengths[first];
+  const Positions some = region.positions_of(length);
+  return {offsets[first] + some.begin, some.end == length ? offsets[after] : offsets[first] + some.end};
 }
 
 ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Shape& shape) {
@@ -365,7 +391,7 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
 
 RowSteps CheckedArguments::steps_of(const Region& queries) const {
   if (packed()) {
-    const Positions tokens = token_range(queries, q_offsets);
+    const Positions tokens = token_range(queries, q_offsets, q_lengths);
     return {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
   }
   const Positions some = queries.positions_of(q.shape[kPositions]);
@@ -375,7 +401,7 @@ RowSteps CheckedArguments::steps_of(const Region& queries) const {
 }
 
 std::int64_t CheckedArguments::rows(const Region& queries) const {
-  const std::int64_t of_head = packed() ? token_range(queries, q_offsets).count()
+  const std::int64_t of_head = packed() ? token_range(queries, q_offsets, q_lengths).count()
                                         : queries.positions_of(q.shape[kPositions]).count() *
                                               (queries.entries.end - queries.entries.begin);
   return of_head * (queries.heads.end - queries.heads.begin);

@@ -135,8 +135,9 @@ class Backward {
         query_block_(block_of_passes<Real>(setup).q),
         first_turn_(first_pieces(
             queries, [&](std::int64_t e) { return setup_.q_length(e); }, query_block_)),
-        dq_transposed_(wanted == Wanted::all ? rows_held() * static_cast<std::size_t>(setup.shape.head_size)
-                                             : 0),
+        dq_transposed_(wanted == Wanted::all
+                           ? static_cast<std::size_t>(setup.rows(queries) * setup.shape.head_size)
+                           : 0),
         turns_(wanted == Wanted::all ? first_turn_.back() : 0) {
     if (wanted == Wanted::all)
       for_each_block(setup_, queries_, query_block_,
@@ -217,12 +218,6 @@ class Backward {
 
  private:
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-
-  std::size_t rows_held() const {
-    std::int64_t rows = 0;
-    for (std::int64_t e = queries_.entries.begin; e < queries_.entries.end; ++e) rows += setup_.q_length(e);
-    return static_cast<std::size_t>(rows * (queries_.heads.end - queries_.heads.begin));
-  }
 
   kernels::StridedMatrix dout_of(const Problem& p) const {
     return setup_.rows_of(saved_.dout, p.entry, p.head, setup_.q_offsets);

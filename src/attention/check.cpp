@@ -119,7 +119,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   const Reference reference(setup, plan);
   const Rows queries(setup, Rows::Of::queries);
   AttentionCheck result;
-  result.elements = element_count(out.shape) + element_count(lse.shape);
+  result.elements = queries.count() * (setup.shape.value_size + 1);
   const double work = reference_work(setup);
   const auto chosen = choose(queries, affordable(queries.count(), work, effort));
   if (std::ssize(chosen) < queries.count()) result.method = AttentionCheck::Method::sampled_rows;
@@ -205,7 +205,9 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   const Reference reference(setup, plan);
   const Rows queries(setup, Rows::Of::queries), keys(setup, Rows::Of::keys);
   AttentionCheck result;
-  for (const ArrayView& array : results) result.elements += element_count(array.shape);
+  result.elements = queries.count() * setup.shape.head_size +
+                    keys.count() * (setup.shape.head_size + setup.shape.value_size);
+  if (setup.bias) result.elements += element_count(setup.bias_shape);
   const double work = reference_work(setup);
   const auto some_queries = choose(queries, affordable(queries.count(), work, effort / 2));
   const auto some_keys = choose(keys, affordable(keys.count(), work, effort / 2));

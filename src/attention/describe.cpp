@@ -2,6 +2,8 @@
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "attention/plan.hpp"
 #include "ejk/text.hpp"
 
@@ -67,6 +69,16 @@ Report describe(const AttentionPlan& plan) {
       .add("head_size", "size of a head", s.head_size, Unit::count)
       .add("value_size", "size of a value", s.value_size, Unit::count)
       .add("scale", "scale", p.setup.scale);
+  if (p.setup.has_padding()) {
+    const auto padding = [](const std::vector<std::int64_t>& offsets,
+                            const std::vector<std::int64_t>& lengths) {
+      return offsets.back() - std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    };
+    report.add(
+        "padding", "padding of queries, keys",
+        Shape{padding(p.setup.q_offsets, p.setup.q_lengths), padding(p.setup.kv_offsets, p.setup.kv_lengths)},
+        Unit::tokens);
+  }
   if (p.setup.softcap > 0) report.add("softcap", "soft cap", p.setup.softcap);
   if (p.setup.gradients) report.add("saved", "out and lse", std::string(types.out ? "given" : "computed"));
   for (const auto& [name, type] : p.results)

@@ -210,8 +210,9 @@ Line::Line(const CheckedArguments& setup, Makes makes, std::int64_t step, std::i
     lengths_.push_back(of_bias             ? setup.bias_positions()
                        : is_of_keys(makes) ? setup.kv_length(e)
                                            : setup.q_length(e));
-    // dq is made with the keys, even where there are none.
-    if (makes == Makes::gradients) lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
+    // dq is made with the keys, even where there are none; padding with the last position, even where there is none.
+    if (makes == Makes::gradients || setup.has_padding())
+      lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
     longest_ = std::max(longest_, lengths_.back());
   }
   const auto lay_out = [&] {

@@ -41,8 +41,8 @@ std::int64_t length_of(const IndexRange& range) { return range.end - range.begin
 
 // Where a region lies along the positions of an array of (B, heads, positions, elements).
 Positions positions_in(const CheckedArguments& setup, const Region& region, const ArrayView& array,
-                       const std::vector<std::int64_t>& offsets) {
-  return setup.packed() ? token_range(region, offsets) : region.positions_of(array.shape[2]);
+                       const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& lengths) {
+  return setup.packed() ? token_range(region, offsets, lengths) : region.positions_of(array.shape[2]);
 }
 
 // Its box in the layout; `size` elements a row.
@@ -65,13 +65,15 @@ struct Boxes {
   Region queries, keys;
 
   ArrayBox of_queries(std::int64_t size) const {
-    return box_in_layout(setup, queries, positions_in(setup, queries, setup.q, setup.q_offsets), size);
+    return box_in_layout(setup, queries,
+                         positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths), size);
   }
   ArrayBox of_keys(std::int64_t size) const {
-    return box_in_layout(setup, keys, positions_in(setup, keys, setup.k, setup.kv_offsets), size);
+    return box_in_layout(setup, keys, positions_in(setup, keys, setup.k, setup.kv_offsets, setup.kv_lengths),
+                         size);
   }
   ArrayBox of_lse() const {
-    const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets);
+    const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths);
     if (setup.packed()) return {{queries.heads.begin, p.begin}, {length_of(queries.heads), p.count()}};
     return {{queries.entries.begin, queries.heads.begin, p.begin},
             {length_of(queries.entries), length_of(queries.heads), p.count()}};
@@ -159,6 +161,7 @@ class Run {
   }
 
   PartWork run(SavedRows* rows) {
+    if (setup_.has_padding()) write_padding();
     switch (part_.makes) {
       case Makes::out:
         run_forward(part(), writer(0), results_[1].data);
@@ -213,6 +216,50 @@ class Run {
             plan_.results[result].type.shape,
             setup_.gradients ? plan_.rounded_first : std::nullopt,
             result == 3 ? RowWriter::Axes::of_bias : RowWriter::Axes::of_layout};
+  }
+
+  // Padding that comes with the part's last positions: 0, and lse −∞.
+  void write_padding() const {
+    const Sizes& s = setup_.shape;
+    const auto each_row = [&](const Region& region, const std::vector<std::int64_t>& offsets,
+                              const std::vector<std::int64_t>& lengths, auto&& f) {
+      constexpr double kRow = 30;  // nanoseconds
+      const std::int64_t heads = length_of(region.heads), entries = length_of(region.entries);
+      core::parallel_for(entries,
+                         kRow * static_cast<double>(token_range(region, offsets, lengths).count() * heads),
+                         [&](std::int64_t n) {
+                           const std::int64_t e = region.entries.begin + n;
+                           const auto at = static_cast<std::size_t>(e);
+                           if (region.positions.end < lengths[at]) return;
+                           for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
+                             for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
+                               f(e, h, row);
+                         });
+    };
+    const std::vector<float> zeros(static_cast<std::size_t>(std::max(s.head_size, s.value_size)));
+    const auto write_zeros = [&](std::size_t result, const Region& region,
+                                 const std::vector<std::int64_t>& offsets,
+                                 const std::vector<std::int64_t>& lengths, std::int64_t size) {
+      if (result >= made_.size() || !made_[result]) return;
+      const RowWriter to = writer(result);
+      each_row(region, offsets, lengths, [&](std::int64_t e, std::int64_t h, std::int64_t row) {
+        to.store(e, h, offsets, row, zeros.data(), size);
+      });
+    };
+    if (part_.makes == Makes::out) {
+      write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.value_size);
+      each_row(boxes_.queries, setup_.q_offsets, setup_.q_lengths,
+               [&](std::int64_t e, std::int64_t h, std::int64_t row) {
+                 const float none = -std::numeric_limits<float>::infinity();
+                 store(&none, 1, s.arithmetic,
+                       results_[1].data +
+                           (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(s.arithmetic));
+               });
+      return;
+    }
+    write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.head_size);
+    write_zeros(1, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.head_size);
+    write_zeros(2, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.value_size);
   }
 
   // Progress of the next of the passes, which come one after the other.

@@ -62,7 +62,8 @@ struct Sizes {
 struct CheckedArguments {
   AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
-  std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences
+  std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences: where they begin, and all tokens
+  std::vector<std::int64_t> q_lengths, kv_lengths;  // where padding follows them; else empty
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
   Shape bias_shape{1, 1, 1, 1};                     // of its own: 1 where one element serves all
   std::size_t bias_rank = 0;                        // axes in front of these it lacks
@@ -76,8 +77,9 @@ struct CheckedArguments {
   RowSteps row_steps;      // of lse, or the part of it that is held
 
   bool packed() const { return layout == AttentionLayout::thd; }
-  std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, entry); }
-  std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, entry); }
+  bool has_padding() const { return !q_lengths.empty(); }
+  std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, q_lengths, entry); }
+  std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, kv_lengths, entry); }
   std::int64_t longest_queries() const { return longest(shape.entries, &CheckedArguments::q_length); }
   std::int64_t longest_keys() const { return longest(shape.entries, &CheckedArguments::kv_length); }
   std::int64_t group() const { return shape.kv_heads == 0 ? 1 : shape.heads / shape.kv_heads; }
@@ -141,9 +143,9 @@ struct CheckedArguments {
     return most;
   }
   std::int64_t length(const ArrayView& array, const std::vector<std::int64_t>& offsets,
-                      std::int64_t entry) const {
+                      const std::vector<std::int64_t>& lengths, std::int64_t entry) const {
     const auto e = static_cast<std::size_t>(entry);
-    return packed() ? offsets[e + 1] - offsets[e] : array.shape[2];
+    return !packed() ? array.shape[2] : lengths.empty() ? offsets[e + 1] - offsets[e] : lengths[e];
   }
 };
 
@@ -166,8 +168,9 @@ ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& 
 CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
                                const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays);
 
-/// The tokens of a region, of packed sequences.
-Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets);
+/// The tokens of a region, of packed sequences: with the last position of one comes its padding.
+Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets,
+                      const std::vector<std::int64_t>& lengths);
 
 /// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);

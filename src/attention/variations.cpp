@@ -70,7 +70,7 @@ class NearbyMasks {
 using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
 
 OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
-  if (!s.packed() || s.shape.entries < 2) return nullptr;
+  if (!s.packed() || s.shape.entries < 2 || s.has_padding()) return nullptr;
   const AttentionSettings& settings = plan.settings;
   const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
   std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));

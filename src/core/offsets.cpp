@@ -97,6 +97,23 @@ std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
   return cu;
 }
 
+PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded) {
+  const std::vector<std::int64_t> cu = read_offsets(cu_seqlens);
+  PaddedSequences sequences{read_offsets(padded), {}};
+  const std::vector<std::int64_t>& begins = sequences.begins;
+  if (cu.size() != begins.size())
+    throw invalid(padded, fmt::format("with padding there are {} sequences, and {} by {}", begins.size() - 1,
+                                      cu.size() - 1, cu_seqlens.name()));
+  for (std::size_t i = 0; i + 1 < cu.size(); ++i) {
+    const std::int64_t length = cu[i + 1] - cu[i], room = begins[i + 1] - begins[i];
+    if (length > room)
+      throw invalid(padded, fmt::format("sequence {} has {} tokens with its padding, and {} without by {}", i,
+                                        room, length, cu_seqlens.name()));
+    sequences.lengths.push_back(length);
+  }
+  return sequences;
+}
+
 std::int64_t read_last_offset(const ArraySource& cu_seqlens) {
   check_kind(cu_seqlens, "cu_seqlens");
   const std::int64_t n = cu_seqlens.shape()[0];

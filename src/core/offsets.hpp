@@ -21,6 +21,15 @@ std::vector<std::int64_t> read_integers(const ArraySource& source, const char* w
 /// read_integers, and that they are cu_seqlens: begin with 0 and never decrease.
 std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens);
 
+/// Sequences with padding behind them.
+struct PaddedSequences {
+  std::vector<std::int64_t> begins;   // of each, and where the padding of the last one ends
+  std::vector<std::int64_t> lengths;  // without padding
+};
+/// Of cu_seqlens without and with the padding. Throws Error{input}: what read_offsets does, other numbers of sequences,
+/// one that is longer than with its padding.
+PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded);
+
 /// The last element alone, which is the number of tokens if they are cu_seqlens.
 std::int64_t read_last_offset(const ArraySource& cu_seqlens);
 

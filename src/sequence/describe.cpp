@@ -34,8 +34,9 @@ Table histogram(const std::vector<std::int64_t>& sorted) {
 
 }  // namespace
 
-Report describe_sequences(const IntegerArray& cu_seqlens) {
+Report describe_sequences(const IntegerArray& cu_seqlens, const IntegerArray& padded) {
   const std::vector<std::int64_t> cu = core::read_offsets(cu_seqlens);
+  const std::int64_t all = padded ? core::read_padded_sequences(cu_seqlens, padded).begins.back() : cu.back();
   std::vector<std::int64_t> sorted(cu.size() - 1);
   double packed_work = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -51,6 +52,10 @@ Report describe_sequences(const IntegerArray& cu_seqlens) {
       .add("empty_sequences", "empty sequences",
            static_cast<std::int64_t>(std::upper_bound(sorted.begin(), sorted.end(), 0) - sorted.begin()),
            Unit::count);
+  if (padded)
+    report.add("padding_tokens", "padding behind them", all - cu.back(), Unit::tokens)
+        .add("padding_share", "of all tokens",
+             ratio(static_cast<double>(all - cu.back()), static_cast<double>(all)), Unit::share);
   if (sequences == 0) {
     report.add(Remark{"There are no sequences."});
     for (const char* key : {"shortest", "longest", "mean"}) report.add(JsonField{key, "null"});

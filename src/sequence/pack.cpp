@@ -166,35 +166,42 @@ std::vector<Run>::const_iterator run_of(std::int64_t token, const std::vector<Ru
                                     [](std::int64_t t, const Run& r) { return t < r.packed; }));
 }
 
+// How x has its tokens: (batch, seq, ...), or (tokens, ...), which is a batch of one row.
+enum class Axes { batch, tokens };
+
 class PackedSource final : public ForwardingSource {
  public:
-  PackedSource(const std::shared_ptr<const ArraySource>& x, std::shared_ptr<const Layout> layout)
-      : ForwardingSource(x, {x->dtype(), shape_of_tokens({layout->tokens}, *x, 2)},
+  PackedSource(const std::shared_ptr<const ArraySource>& x, std::shared_ptr<const Layout> layout,
+               Axes axes = Axes::batch)
+      : ForwardingSource(x, {x->dtype(), shape_of_tokens({layout->tokens}, *x, axes == Axes::batch ? 2 : 1)},
                          ArrayAccess(x->access().order)),
-        layout_(std::move(layout)) {}
+        layout_(std::move(layout)),
+        axes_(axes) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
     const std::int64_t token_bytes = inner_count(count, 1) * size_of(dtype());
-    Shape from{0, 0}, extent{1, 0};
+    const std::size_t place = axes_ == Axes::batch ? 1 : 0;  // of a token's axis
+    Shape from(place + 1, 0), extent(place + 1, 1);
     from.insert(from.end(), start.begin() + 1, start.end());
     extent.insert(extent.end(), count.begin() + 1, count.end());
     auto run = run_of(start[0], layout_->runs);
     auto* to = static_cast<std::byte*>(out);
     for (std::int64_t token = start[0], end = start[0] + count[0]; token < end; ++run) {
       const std::int64_t flat = run->flat + token - run->packed;
-      from[0] = flat / layout_->seq;
-      from[1] = flat % layout_->seq;
-      extent[1] = std::min(run->packed + run->length, end) - token;
+      if (axes_ == Axes::batch) from[0] = flat / layout_->seq;
+      from[place] = flat % layout_->seq;
+      extent[place] = std::min(run->packed + run->length, end) - token;
       inner().read(from, extent, to);
-      to += extent[1] * token_bytes;
-      token += extent[1];
+      to += extent[place] * token_bytes;
+      token += extent[place];
     }
   }
 
  private:
   std::shared_ptr<const Layout> layout_;
+  Axes axes_;
 };
 
 // Where each packed token is in the flattened batch.
@@ -214,11 +221,17 @@ std::shared_ptr<const ArraySource> indices_of(std::shared_ptr<const Layout> layo
 
 class UnpackedSource final : public ForwardingSource {
  public:
-  UnpackedSource(const std::shared_ptr<const ArraySource>& packed, Layout layout, Array fill)
-      : ForwardingSource(packed, {packed->dtype(), shape_of_tokens({layout.batch, layout.seq}, *packed, 1)},
-                         ArrayAccess(packed->access().order)),
+  UnpackedSource(const std::shared_ptr<const ArraySource>& packed, Layout layout, Array fill,
+                 Axes axes = Axes::batch)
+      : ForwardingSource(
+            packed,
+            {packed->dtype(),
+             shape_of_tokens(axes == Axes::batch ? Shape{layout.batch, layout.seq} : Shape{layout.seq},
+                             *packed, 1)},
+            ArrayAccess(packed->access().order)),
         layout_(std::move(layout)),
-        fill_(std::move(fill)) {}
+        fill_(std::move(fill)),
+        axes_(axes) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -226,10 +239,14 @@ class UnpackedSource final : public ForwardingSource {
     if (elements == 0) return;
     auto* to = static_cast<std::byte*>(out);
     fill(to, elements);
-    const std::int64_t token_bytes = inner_count(count, 2) * size_of(dtype());
-    Shape from(start.begin() + 1, start.end()), extent(count.begin() + 1, count.end());
-    for (std::int64_t b = 0; b < count[0]; ++b, to += count[1] * token_bytes) {
-      const std::int64_t begin = (start[0] + b) * layout_.seq + start[1], end = begin + count[1];
+    const bool batch = axes_ == Axes::batch;
+    const std::size_t place = batch ? 1 : 0;  // of a token's axis
+    const std::int64_t token_bytes = inner_count(count, place + 1) * size_of(dtype());
+    Shape from(start.begin() + static_cast<std::ptrdiff_t>(place), start.end()),
+        extent(count.begin() + static_cast<std::ptrdiff_t>(place), count.end());
+    for (std::int64_t b = 0; b < (batch ? count[0] : 1); ++b, to += count[place] * token_bytes) {
+      const std::int64_t begin = (batch ? (start[0] + b) * layout_.seq : 0) + start[place],
+                         end = begin + count[place];
       // The first run that reaches beyond `begin`.
       auto run = std::partition_point(layout_.runs.begin(), layout_.runs.end(),
                                       [&](const Run& r) { return r.flat + r.length <= begin; });
@@ -254,7 +271,27 @@ class UnpackedSource final : public ForwardingSource {
 
   Layout layout_;
   Array fill_;
+  Axes axes_;
 };
+
+// Sequences with padding behind each, along one axis of tokens.
+Layout layout_of_padded(const core::PaddedSequences& sequences, std::int64_t tokens) {
+  Layout layout{1, tokens, 0, {}};
+  for (std::size_t i = 0; i < sequences.lengths.size(); ++i) {
+    const std::int64_t length = sequences.lengths[i];
+    if (length > 0) layout.runs.push_back({sequences.begins[i], layout.tokens, length});
+    layout.tokens += length;
+  }
+  return layout;
+}
+
+void require_places(const IntegerArray& padded, const core::PaddedSequences& sequences, std::int64_t tokens,
+                    const std::string& of) {
+  if (sequences.begins.back() > tokens)
+    throw invalid(fmt::format("{}: padded cu_seqlens ends at {} (index {}), and {} has {} tokens",
+                              padded->name(), sequences.begins.back(), sequences.begins.size() - 1, of,
+                              tokens));
+}
 
 }  // namespace
 
@@ -305,6 +342,42 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
                               where.name(), layout.tokens));
   Array element = core::element_of(packed->dtype(), fill);
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
+}
+
+Packed pack_sequences(const std::shared_ptr<const ArraySource>& x, const IntegerArray& cu_seqlens,
+                      const IntegerArray& padded) {
+  if (core::required(x).shape().empty())
+    throw invalid(fmt::format("{}: padded tokens are (tokens, ...), not a scalar", x->name()));
+  const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
+  require_places(padded, sequences, x->shape()[0], x->name());
+  const auto layout = std::make_shared<const Layout>(layout_of_padded(sequences, x->shape()[0]));
+  Packed result;
+  std::vector<std::int64_t> cu{0};
+  for (const std::int64_t length : sequences.lengths) {
+    cu.push_back(cu.back() + length);
+    result.max_seqlen = std::max(result.max_seqlen, length);
+  }
+  result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
+  result.packed = std::make_shared<PackedSource>(x, layout, Axes::tokens);
+  result.indices = indices_of(layout);
+  return result;
+}
+
+std::shared_ptr<const ArraySource> unpack_sequences(const std::shared_ptr<const ArraySource>& packed,
+                                                    const IntegerArray& cu_seqlens,
+                                                    const IntegerArray& padded,
+                                                    std::optional<std::int64_t> tokens, Number fill) {
+  if (core::required(packed).shape().empty())
+    throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
+  const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
+  const std::int64_t all = tokens.value_or(sequences.begins.back());
+  require_places(padded, sequences, all, "the result");
+  Layout layout = layout_of_padded(sequences, all);
+  if (layout.tokens != packed->shape()[0])
+    throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
+                              cu_seqlens->name(), layout.tokens));
+  Array element = core::element_of(packed->dtype(), fill);
+  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element), Axes::tokens);
 }
 
 // Of a mask a run and its sums for each row; of indices their order and the places where they are, of cu_seqlens

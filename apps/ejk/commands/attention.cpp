@@ -37,7 +37,7 @@ struct AttentionWords {
   std::string q, k, v;
   std::string dout, out, lse;  // of gradients
   MaskOptions masks;
-  TwoReferences cu_seqlens, segment_ids;
+  TwoReferences cu_seqlens, padded, segment_ids;
   std::string bias;
   std::optional<AttentionLayout> layout;
   AttentionSettings settings;  // without what is opened
@@ -86,6 +86,9 @@ Request open_request(const AttentionWords& words, Job& job) {
   if (!packed && s.layout == AttentionLayout::thd)
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
+  if (!packed && !words.padded.q.empty())
+    throw usage(
+        "--cu-seqlens-padded says where sequences begin, and --cu-seqlens how long they are: give both");
   job.provenance.record("layout", std::string(name_of(s.layout)));
   HeldAttentionInputs& in = r.inputs;
   in.q = open_input("q", words.q, job);
@@ -97,6 +100,8 @@ Request open_request(const AttentionWords& words, Job& job) {
   in.lse = open_input("lse", words.lse, job);
   s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
   s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
+  s.cu_seqlens_q_padded = open_or_null("cu_seqlens_q_padded", words.padded.q, job);
+  s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
   s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
   s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
   r.masks = open_attention_masks(words.masks, job);
@@ -352,6 +357,11 @@ void add_options(OptionSet& set, AttentionWords& words) {
       "where packed sequences begin; the layout is then thd\n"
       "Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
       "a second array gives them.")
+      .group("Masks");
+  add_word(set, "--cu-seqlens-padded", words.padded, read_two, "Q_REF[,K_REF]",
+           "where they begin with padding between them, as TransformerEngine has it\n"
+           "Sequence i begins at token REF[i]; --cu-seqlens then gives lengths alone. Padding is never "
+           "read, results there are 0 and lse -inf. Of keys the same unless a second array gives them.")
       .group("Masks");
   add_word(set, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
            "ids (batch, sequence): only equal ones above 0 attend\n"

@@ -25,22 +25,53 @@ std::int64_t bytes_to_hold(const ArraySource& source, const Job& job) {
                                                                                     : type_of(source).bytes();
 }
 
+// Sequences with padding behind each, instead of a batch.
+struct PaddedWords {
+  std::string cu_seqlens, padded;
+
+  // `other`: what says where tokens are otherwise.
+  bool given(const char* name, const std::string& other) const {
+    if (cu_seqlens.empty() != padded.empty())
+      throw usage(
+          "--cu-seqlens and --cu-seqlens-padded go together: how long sequences are, and where they begin");
+    if (cu_seqlens.empty() && other.empty())
+      throw usage(fmt::format("{} is required", name))
+          .hint("sequences with padding behind each: --cu-seqlens REF --cu-seqlens-padded REF");
+    if (!cu_seqlens.empty() && !other.empty())
+      throw usage(fmt::format("{} and --cu-seqlens-padded both say where tokens are", name));
+    return !cu_seqlens.empty();
+  }
+};
+
+void add_padded(OptionSet& set, PaddedWords& words, const std::string& of) {
+  add_reference(set, "--cu-seqlens", words.cu_seqlens,
+                "with --cu-seqlens-padded: how long sequences are\nSequence i is cu[i + 1] - cu[i] tokens.");
+  add_reference(set, "--cu-seqlens-padded", words.padded,
+                "at which tokens they begin, with padding behind each\n" + of);
+}
+
 // --- pack
 
 struct PackOptions {
   std::string x, mask;
+  PaddedWords padded;
 };
 
 Answer run_pack(const PackOptions& options, Job& job) {
+  const bool by_sequences = options.padded.given("MASK", options.mask);
   const auto x = job.open("x", options.x);
-  const auto mask = job.open("mask", options.mask);
+  const auto mask =
+      by_sequences ? job.open("cu_seqlens", options.padded.cu_seqlens) : job.open("mask", options.mask);
+  const auto begins = by_sequences ? job.open("cu_seqlens_padded", options.padded.padded) : nullptr;
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
-  const std::int64_t rows = mask->shape().empty() ? 0 : mask->shape()[0];
-  if (job.plan(report, 2 * kPieceBytes + pack_bytes(type_of(*mask)) + bytes_to_hold(*x, job)))
-    return Answer::yes;
-  const Packed p = job.phase(Phase::compute, [&] { return pack(held(x, job), *mask); });
-  const std::int64_t tokens = p.packed->shape()[0], places = element_count(mask->shape());
+  const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
+  if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_hold(*x, job))) return Answer::yes;
+  const Packed p = job.phase(Phase::compute, [&] {
+    return by_sequences ? pack_sequences(held(x, job), mask, begins) : pack(held(x, job), *mask);
+  });
+  const std::int64_t rows = p.cu_seqlens.size() - 1, tokens = p.packed->shape()[0],
+                     places = by_sequences ? x->shape()[0] : element_count(mask->shape());
   report.add("packed", "packed", p.packed->shape())
       .add("sequences", "sequences", rows, Unit::count)
       .add("tokens", "tokens", tokens, Unit::count)
@@ -65,13 +96,46 @@ Answer run_pack(const PackOptions& options, Job& job) {
 
 struct UnpackOptions {
   std::string packed, where;
+  PaddedWords padded;
   Shape shape;
   Number fill = std::int64_t{0};
 };
 
+void describe_unpacked(Report& report, const ArraySource& packed, Shape leading, Job& job) {
+  report.add("packed", "packed", packed.shape()).add("dtype", "dtype", std::string(name_of(packed.dtype())));
+  if (!packed.shape().empty())
+    leading.insert(leading.end(), packed.shape().begin() + 1, packed.shape().end());
+  report.add("padded", "padded", leading);
+  job.show_options(report);
+  report.add("size", "size", byte_count(leading, packed.dtype()), Unit::bytes);
+}
+
+Answer run_unpack_sequences(const UnpackOptions& options, Job& job) {
+  if (options.shape.size() == 2)
+    throw usage("--shape is one length with --cu-seqlens-padded, that of all tokens");
+  const auto packed = job.open("packed", options.packed);
+  const auto cu_seqlens = job.open("cu_seqlens", options.padded.cu_seqlens),
+             begins = job.open("cu_seqlens_padded", options.padded.padded);
+  std::optional<std::int64_t> tokens;
+  if (!options.shape.empty()) tokens = options.shape[0];
+  const auto unpacked = job.phase(Phase::compute, [&] {
+    return unpack_sequences(held(packed, job), cu_seqlens, begins, tokens, options.fill);
+  });
+  Report report;
+  describe_unpacked(report, *packed, {unpacked->shape()[0]}, job);
+  if (job.plan(report, 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
+                           pack_bytes(type_of(*begins))))
+    return Answer::yes;
+  job.deliver(std::move(report), {{"unpack", unpacked, {}}});
+  return Answer::yes;
+}
+
 Answer run_unpack(const UnpackOptions& options, Job& job) {
+  if (options.padded.given("WHERE", options.where)) return run_unpack_sequences(options, job);
   const auto packed = job.open("packed", options.packed);
   const auto where = job.open("where", options.where);
+  if (options.shape.size() == 1)
+    throw usage("--shape is BxS for a batch: one length is that of tokens with --cu-seqlens-padded");
   const bool by_mask = where->shape().size() == 2;
   if (!by_mask && options.shape.empty())
     throw usage("--shape is required: only a mask says how long rows are")
@@ -80,13 +144,7 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
   const std::int64_t peak = 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*where));
   Report report;
-  report.add("packed", "packed", packed->shape())
-      .add("dtype", "dtype", std::string(name_of(packed->dtype())));
-  Shape shape = by_mask ? where->shape() : options.shape;
-  if (!packed->shape().empty()) shape.insert(shape.end(), packed->shape().begin() + 1, packed->shape().end());
-  report.add("padded", "padded", shape);
-  job.show_options(report);
-  report.add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
+  describe_unpacked(report, *packed, by_mask ? where->shape() : options.shape, job);
   if (job.plan(report, peak)) return Answer::yes;
   const auto unpacked =
       job.phase(Phase::compute, [&] { return unpack(held(packed, job), *where, batch, seq, options.fill); });
@@ -98,11 +156,16 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
 
 Run pack(OptionSet& set) {
   const auto options = std::make_shared<PackOptions>();
-  add_reference(set, "X", options->x, "a padded array (batch, seq, ...) of any type").required();
+  add_reference(set, "X", options->x,
+                "a padded array (batch, seq, ...) of any type\n"
+                "With --cu-seqlens-padded (tokens, ...), padding between its sequences.")
+      .required();
   add_reference(set, "MASK", options->mask,
                 "which elements are tokens (batch, seq), bool or integer\n"
-                "Non-zero is a token: padding may be on the right, on the left and in between.")
-      .required();
+                "Non-zero is a token: padding may be on the right, on the left and in between.");
+  add_padded(
+      set, options->padded,
+      "As TransformerEngine's THD layout has it: sequence i is the first tokens of X from padded[i] on.");
   return [options](Job& job) { return run_pack(*options, job); };
 }
 
@@ -114,11 +177,14 @@ Run unpack(OptionSet& set) {
       "their places: a mask (batch, seq), indices (tokens,) or cu_seqlens (batch + 1,)\n"
       "Indices are those that pack writes, batch * seq, in any order. By cu_seqlens row i begins with "
       "sequence i: padding is on the right. Numbers that can be both, batch + 1 tokens in batch rows, are "
-      "indices if they are int64 and refused otherwise.")
-      .required();
+      "indices if they are int64 and refused otherwise.");
+  add_padded(set, options->padded,
+             "As TransformerEngine's THD layout has it: sequence i goes to the tokens from padded[i] on.");
   add_word(
-      set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 2, 2, "BxS", 0); },
-      "BxS", "rows and their length; a mask says it itself");
+      set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 1, 2, "BxS", 0); },
+      "BxS",
+      "rows and their length; a mask says it itself\n"
+      "With --cu-seqlens-padded T, all tokens, where padding follows what it ends at.");
   add_word(set, "--fill", options->fill, read_number, "VALUE", "what padding becomes, 0 by default")
       .recorded()
       .shown("padding is");

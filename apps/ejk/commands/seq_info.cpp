@@ -9,18 +9,27 @@
 namespace ejk::app {
 
 Run seq_info(OptionSet& set) {
-  const auto reference = std::make_shared<std::string>();
-  add_reference(set, "CU_SEQLENS", *reference, "where each sequence begins, and the number of tokens")
+  struct Words {
+    std::string cu_seqlens, padded;
+  };
+  const auto words = std::make_shared<Words>();
+  add_reference(set, "CU_SEQLENS", words->cu_seqlens, "where each sequence begins, and the number of tokens")
       .required();
+  add_reference(set, "--cu-seqlens-padded", words->padded,
+                "the same with the padding behind each sequence\n"
+                "As TransformerEngine's THD layout has it. How much of all tokens that is is told, too.");
   set_footer(set,
              "Attention work is counted in pairs of a query and a key, the sum of squared\n"
              "lengths; a causal mask halves packed and padded work alike.");
-  return [reference](Job& job) {
-    const auto cu = job.open("cu_seqlens", *reference);
+  return [words](Job& job) {
+    const auto cu = job.open("cu_seqlens", words->cu_seqlens);
+    const auto padded = words->padded.empty() ? nullptr : job.open("cu_seqlens_padded", words->padded);
     Report plan;
     plan.add("shape", "shape", cu->shape()).add("dtype", "dtype", std::string(name_of(cu->dtype())));
-    if (job.plan(plan, kPieceBytes + sequence_work_bytes(type_of(*cu)))) return Answer::yes;
-    job.deliver(job.phase(Phase::compute, [&] { return describe_sequences(*cu); }), {});
+    const std::int64_t bytes =
+        sequence_work_bytes(type_of(*cu)) + (padded ? sequence_work_bytes(type_of(*padded)) : 0);
+    if (job.plan(plan, kPieceBytes + bytes)) return Answer::yes;
+    job.deliver(job.phase(Phase::compute, [&] { return describe_sequences(cu, padded); }), {});
     return Answer::yes;
   };
 }
