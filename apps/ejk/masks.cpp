@@ -260,7 +260,8 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
                             query i sees key j where j <= i + K
   local(left=L, right=R), with offset=K or align=bottom-right
                             the query's own key, L before and R after; or none
-  chunked(C)                causal within chunks of C
+  chunked(C), with offset=K or align=bottom-right
+                            causal within chunks of C keys
   prefix(N)                 the first N keys
   segments(REF[, REF])      equal ids above 0 of queries and keys
   documents(REF)            the same sequence of packed ones, by cu_seqlens

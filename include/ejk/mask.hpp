@@ -9,7 +9,7 @@
 //   full                        true
 //   causal(offset)              q + offset ≥ k
 //   local(left, right, offset)  q + offset - left ≤ k ≤ q + offset + right; a side left out has no bound
-//   chunked(c)                  q / c = k / c and q ≥ k
+//   chunked(c, offset)          (q + offset) / c = k / c, rounded down, and q + offset ≥ k
 //   segments(a, b)              a[q] = b[k] and a[q] > 0 and b[k] > 0
 //   prefix(n)                   k < n
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
@@ -58,7 +58,8 @@ class Mask {
   std::int64_t q_length() const;
   std::int64_t kv_length() const;
 
-  /// A single causal, local or chunked mask: a kernel can evaluate it from the indices alone.
+  /// A single causal or local mask, or a chunked one without an offset: a kernel can evaluate it from the
+  /// indices alone, as JAX's do.
   bool is_computable() const;
 
   /// The same expression: same kind, parameters and operand order; arrays, segments and documents by content.
@@ -87,14 +88,16 @@ Mask causal_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t off
 Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std::int64_t> left,
                 std::optional<std::int64_t> right, std::int64_t offset = 0);
 /// Errors: chunk < 1.
-Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk);
+Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk, std::int64_t offset = 0);
 
 /// Every query sees the first `keys` keys. Errors: a negative count.
 Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys);
 
 /// The elements of a bool array (q_length, kv_length). Errors: another rank or dtype.
 Mask array_mask(std::shared_ptr<const ArraySource> array);
-/// The same for a bool or integer array of declared polarity, or a float one that is additive.
+/// The same for a bool or integer array of declared polarity, or a float one that is additive. Integers are 0 and
+/// one other value, which is any; others are no mask but ids or positions: Error{input} when they are read
+/// (Code::ids_in_mask), as additive elements between 0 and -1e4.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
 /// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements;
@@ -168,8 +171,9 @@ enum class References { shown, hidden };
 ///   inter  := unary ('&' unary)*
 ///   unary  := '~' unary | '(' union ')' | kind [ '(' arguments ')' ]
 ///   kind   := full | causal(offset=0, align=top-left) | local(left=, right=, offset=0, align=top-left)
-///           | chunked(size=) | prefix(keys=) | segments(q=REF[, kv=REF]) | documents(cu_seqlens=REF)
-///           | file(array=REF) | blocks(array=REF, block=QxK) | from(info=REF, ...) | visited(info=REF, ...)
+///           | chunked(size=, offset=0, align=top-left) | prefix(keys=) | segments(q=REF[, kv=REF])
+///           | documents(cu_seqlens=REF) | file(array=REF) | blocks(array=REF, block=QxK)
+///           | from(info=REF, ...) | visited(info=REF, ...)
 ///
 /// Arguments may be named or, in the order above, not. left and right are counts or "none" and must be given.
 /// align=bottom-right means offset = keys - queries, and is given instead of offset. A reference with special
@@ -193,7 +197,7 @@ class MaskExpression {
   /// The same, with "..." for arguments that name arrays: "causal & file(...)".
   std::string text(References references) const;
 
-  /// Whether a causal or local mask in it says neither align nor offset: query 0 is aligned with key 0 then,
+  /// Whether a causal, local or chunked mask in it says neither align nor offset: query 0 is aligned with key 0 then,
   /// which is seldom meant where queries and keys differ in number.
   bool leaves_alignment_open() const;
 

@@ -39,7 +39,7 @@ struct MaskInfoSettings {
   bool shrink_grid = true;  // ignored by dynamic masks
   bool downcast = true;     // index arrays in the narrowest of int8, int16, int32
   bool pad = false;         // lengths that blocks do not divide are padded with False
-  /// A single causal, local or chunked mask is left to the kernel, which evaluates it: without mask_next and
+  /// A single mask that is_computable() is left to the kernel, which evaluates it: without mask_next and
   /// partial_mask_blocks. When false they are made for such a mask too. Ignored by dynamic masks.
   bool computable = true;
 };

@@ -206,29 +206,46 @@ std::vector<NearbyMask> LocalMask::nearby() const {
 
 class ChunkedMask final : public BandMask {
  public:
-  ChunkedMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk)
-      : BandMask(q_length, kv_length), chunk_(chunk) {}
-  std::int64_t first(std::int64_t q) const override { return q / chunk_ * chunk_; }
-  std::int64_t last(std::int64_t q) const override { return q; }
-  bool is_computable() const override { return true; }
+  ChunkedMask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk, std::int64_t offset)
+      : BandMask(q_length, kv_length), chunk_(chunk), offset_(offset) {}
+  std::int64_t first(std::int64_t q) const override { return bounded(chunk_of(q) * chunk_); }
+  std::int64_t last(std::int64_t q) const override { return bounded(Exact{q} + offset_); }
+  // JAX's ChunkedCausalMask, which a kernel evaluates from positions, has no offset.
+  bool is_computable() const override { return offset_ == 0; }
   bool same_as(const MaskNode& other, IndexRange) const override {
-    return chunk_ == static_cast<const ChunkedMask&>(other).chunk_;
+    const auto& o = static_cast<const ChunkedMask&>(other);
+    return chunk_ == o.chunk_ && offset_ == o.offset_;
   }
-  void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(0); }
-  std::string text() const override { return fmt::format("chunked({})", chunk_); }
-  std::vector<NearbyMask> nearby() const override {
-    const auto chunks = [&](std::int64_t length) {
-      std::vector<std::int64_t> ids(static_cast<std::size_t>(length));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i) / chunk_ + 1;
-      return ids;
-    };
-    return {{"chunks are ignored: it is causal alone", causal_mask(q_length(), kv_length())},
-            {"chunks are not causal", segments_mask(chunks(q_length()), chunks(kv_length()))}};
+  void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
+  std::string text() const override {
+    return offset_ == 0 ? fmt::format("chunked({})", chunk_)
+                        : fmt::format("chunked({},offset={})", chunk_, offset_);
   }
+  std::vector<NearbyMask> nearby() const override;
 
  private:
-  std::int64_t chunk_;
+  // The chunk of keys in which query q stands; below 0 where it stands before all keys.
+  Exact chunk_of(std::int64_t q) const {
+    const Exact at = Exact{q} + offset_;
+    return at >= 0 ? at / chunk_ : (at + 1) / chunk_ - 1;
+  }
+
+  std::int64_t chunk_, offset_;
 };
+
+std::vector<NearbyMask> ChunkedMask::nearby() const {
+  const auto at = [&](std::int64_t offset) { return chunked_mask(q_length(), kv_length(), chunk_, offset); };
+  std::vector<std::int64_t> queries, keys;  // the chunk of each, from 1 on
+  for (std::int64_t q = 0; q < q_length(); ++q) queries.push_back(bounded(chunk_of(q) + 1));
+  for (std::int64_t k = 0; k < kv_length(); ++k) keys.push_back(k / chunk_ + 1);
+  std::vector<NearbyMask> all{
+      {"chunks are ignored: it is causal alone", causal_mask(q_length(), kv_length(), offset_)},
+      {"chunks are not causal", segments_mask(queries, keys)},
+      {"chunks are a window that moves with the query",
+       local_mask(q_length(), kv_length(), chunk_ - 1, 0, offset_)}};
+  add_alignments(*this, offset_, at, all);
+  return all;
+}
 
 class DocumentsMask final : public BandMask {
  public:
@@ -297,10 +314,10 @@ Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std
   return Mask(std::make_shared<LocalMask>(q_length, kv_length, left, right, offset));
 }
 
-Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk) {
+Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk, std::int64_t offset) {
   if (chunk < 1)
     throw Error(Error::Kind::input, fmt::format("chunked: the chunk size {} is not positive", chunk));
-  return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk));
+  return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk, offset));
 }
 
 Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys) {

@@ -433,7 +433,7 @@ std::string missing_side(const Kind& kind, const Node& node) {
 }
 
 Mask make_chunked(const Node& node, const Wanted& wanted) {
-  return chunked_mask(wanted.shape[1], wanted.shape[2], *node.integer("size"));
+  return chunked_mask(wanted.shape[1], wanted.shape[2], *node.integer("size"), offset_of(node, wanted));
 }
 
 // The ids of queries and of keys.
@@ -593,7 +593,10 @@ const std::vector<Kind>& kinds() {
        make_local,
        nullptr,
        missing_side},
-      {"chunked", {{"size", Value::size, true, "chunk size"}}, "chunked(SIZE)", make_chunked},
+      {"chunked",
+       {{"size", Value::size, true, "chunk size"}, {"offset", Value::integer}, {"align", Value::align}},
+       "chunked(SIZE) with offset=K or align=bottom-right",
+       make_chunked},
       {"prefix", {{"keys", Value::count, true}}, "prefix(KEYS)", make_prefix},
       {"segments",
        {{"q", Value::reference, true}, {"kv", Value::reference}},

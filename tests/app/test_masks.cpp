@@ -95,6 +95,8 @@ TEST_CASE("masks that disagree name both") {
 TEST_CASE("queries and keys that differ in number are warned of once where nothing aligns them") {
   for (const auto& [expression, warnings] : {std::pair{"causal", std::size_t{1}},
                                              {"causal(align=bottom-right)", std::size_t{0}},
+                                             {"chunked(4)", std::size_t{1}},
+                                             {"chunked(4, align=bottom-right)", std::size_t{0}},
                                              {"full", std::size_t{0}}}) {
     MaskWords run({"--mask", expression, "--shape", "4x8"});
     Job job(run.command, run.words.set);

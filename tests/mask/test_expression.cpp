@@ -86,10 +86,10 @@ TEST_CASE("a window is aligned at the bottom right as a causal mask is") {
 TEST_CASE("an expression knows whether it leaves the alignment open") {
   const auto open = [](const char* text) { return MaskExpression::parse(text).leaves_alignment_open(); };
   for (const char* text :
-       {"causal", "~causal & file(a.npy)", "full | local(3,none)", "chunked(4) & causal()"})
+       {"causal", "~causal & file(a.npy)", "full | local(3,none)", "chunked(4) & causal()", "chunked(4)"})
     CHECK_MESSAGE(open(text), text);
   for (const char* text : {"causal(offset=0)", "causal(align=top-left)", "local(3,0,1)", "local(none,none)",
-                           "chunked(4)", "documents(cu.npy)"})
+                           "chunked(4,offset=0)", "documents(cu.npy)"})
     CHECK_MESSAGE(!open(text), text);
 }
 
@@ -195,7 +195,7 @@ TEST_CASE("the text of a mask is an expression that gives it again") {
       const std::int64_t x = plain::between(random, 0, 9);
       const Mask leaf = x < 3   ? causal_mask(8, 8, x - 1)
                         : x < 6 ? local_mask(8, 8, x, std::nullopt, x - 4)
-                                : chunked_mask(8, 8, x);
+                                : chunked_mask(8, 8, x, n % 5 - 2);
       switch (plain::between(random, 0, 4)) {
         case 0:
           m = ~m;

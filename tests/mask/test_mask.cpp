@@ -296,6 +296,13 @@ TEST_CASE("the masks that a mask is taken for have its shape, and are what their
   same(causal_mask(9, 9) & chunked_mask(9, 9, 4), "'causal' is left out", chunked_mask(9, 9, 4));
   same(causal_mask(9, 9) | full_mask(9, 9), "the causal edge is one key short",
        causal_mask(9, 9, -1) | full_mask(9, 9));
+  same(chunked_mask(9, 12, 4), "queries and keys are aligned at the bottom right", chunked_mask(9, 12, 4, 3));
+  same(chunked_mask(9, 12, 4, 3), "queries and keys are aligned at the top left", chunked_mask(9, 12, 4));
+  same(chunked_mask(9, 12, 4, 3), "chunks are ignored: it is causal alone", causal_mask(9, 12, 3));
+  same(chunked_mask(9, 12, 4, 3), "chunks are a window that moves with the query",
+       local_mask(9, 12, 3, 0, 3));
+  CHECK(elements(find(chunked_mask(9, 12, 4, -2), "chunks are not causal")) ==
+        plain::table(9, 12, [](auto i, auto j) { return i >= 2 && (i - 2) / 4 == j / 4; }));
   same(~causal_mask(9, 9), "'causal' is not negated", causal_mask(9, 9));
   same(causal_mask(9, 9), "the last key is left out", causal_mask(9, 9) & prefix_mask(9, 9, 8));
   same(full_mask(2, 37), "the keys after whole tiles of 16 are left out",

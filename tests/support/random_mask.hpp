@@ -85,9 +85,11 @@ inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int dep
               })};
     }
     case 3: {
-      const std::int64_t chunk = between(random, 1, 40);
-      return {chunked_mask(q, kv, chunk),
-              table(q, kv, [&](auto i, auto j) { return i / chunk == j / chunk && i >= j; })};
+      const std::int64_t chunk = between(random, 1, 40),
+                         offset = between(random, -1, 1) * between(random, 0, kv + 2);
+      return {chunked_mask(q, kv, chunk, offset), table(q, kv, [&](auto i, auto j) {
+                return i + offset >= j && (i + offset) / chunk == j / chunk;  // j >= 0: i + offset is, too
+              })};
     }
     case 4: {
       const auto a = random_ids(random, q), b = random_ids(random, kv);

@@ -119,8 +119,8 @@ Run mask_info(OptionSet& set) {
       .recorded();
   add_flag(
       set, "--no-computable", options->how.computable,
-      "write a computable mask's blocks as well\nA kernel computes a single causal, local or chunked mask "
-      "from positions; its mask_next and partial_mask_blocks are left out otherwise.",
+      "write a computable mask's blocks as well\nA kernel computes a single causal or local mask, or a chunked one "
+      "without an offset, from positions; its mask_next and partial_mask_blocks are left out otherwise.",
       false)
       .recorded("computable");
   declare_picture(set);
