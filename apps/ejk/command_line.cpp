@@ -13,6 +13,7 @@
 #include "commands.hpp"
 #include "documents.hpp"
 #include "ejk/io.hpp"
+#include "ejk/mask.hpp"
 #include "ejk/text.hpp"
 #include "exit_status.hpp"
 #include "help.hpp"
@@ -118,8 +119,56 @@ std::string commands_with(const std::string& option) {
   return names.size() > kFew ? "" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// What the parser could not place.
-void refuse_extras(const Command& command, const CLI::App& app) {
+// Options that other programs have for masks, and the words of ejk::MaskExpression::meant_by for them.
+struct MaskOption {
+  std::string_view name, expression;
+};
+constexpr MaskOption kMaskOptions[] = {
+    {"--causal", "causal"},          {"--is-causal", "causal"},          {"--window", "window({})"},
+    {"--window-size", "window({})"}, {"--sliding-window", "window({})"},
+};
+
+const MaskOption* mask_option(std::string_view name) {
+  const auto* row = std::find_if(std::begin(kMaskOptions), std::end(kMaskOptions),
+                                 [&](const MaskOption& option) { return option.name == name; });
+  return row == std::end(kMaskOptions) ? nullptr : row;
+}
+
+// The words to type for such options, in place of all of them: "--mask 'causal & local(left=127, right=0)'".
+std::string mask_of_options(const std::vector<std::string>& words) {
+  std::string all;
+  for (std::size_t w = 0; w < words.size() && words[w] != "--"; ++w) {
+    const std::size_t equals = words[w].find('=');
+    const std::string_view name = std::string_view(words[w]).substr(0, equals);
+    const MaskOption* option = mask_option(name);
+    if (option == nullptr && name != "--mask") continue;
+    std::string value = w + 1 < words.size() ? words[w + 1] : "";
+    if (equals != std::string::npos) value = words[w].substr(equals + 1);
+    std::string expression = value.find('|') == std::string::npos ? value : "(" + value + ")";
+    if (option != nullptr) {
+      std::erase_if(value, [](char c) { return c == '(' || c == ')' || c == ' '; });  // (128, 0)
+      expression = fmt::format(fmt::runtime(option->expression), value);
+    }
+    if (option != nullptr && expression != option->expression) {
+      const auto meant = MaskExpression::meant_by(expression);
+      if (!meant) return "a causal window of L + 1 keys is --mask 'local(left=L, right=0)'";
+      expression = *meant;
+    }
+    all += (all.empty() ? "" : " & ") + expression;
+  }
+  const bool is_word = all.find_first_of("()&|~ ") == std::string::npos;
+  return "--mask " + (is_word ? all : "'" + all + "'");
+}
+
+// An option, with its value if it has one: "--cp 4".
+std::string with_value(const std::vector<std::string>& words, const std::string& option) {
+  const auto at = std::find(words.begin(), words.end(), option);
+  const bool has_value = at != words.end() && at + 1 != words.end() && !(at + 1)->starts_with("-");
+  return printable(has_value ? option + " " + *(at + 1) : option);
+}
+
+// What the parser could not place of `words`.
+void refuse_extras(const Command& command, const CLI::App& app, const std::vector<std::string>& words) {
   std::vector<std::string> names{"--help"};
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
@@ -130,12 +179,17 @@ void refuse_extras(const Command& command, const CLI::App& app) {
     if (word.size() < 2 || word[0] != '-') continue;
     word = word.substr(0, word.find('='));
     Error error = usage(fmt::format("unknown option '{}'", printable(word)));
-    if (const Command* other = sibling_with(command, word))
+    if (mask_option(word) != nullptr && app.get_option_no_throw("--mask-kind") != nullptr)
+      error.hint(mask_of_options(words));
+    else if (const Command* other = sibling_with(command, word))
       error.hint(fmt::format("'ejk {}' has such an option", other->name));
     else if (const auto nearest = nearest_name(word, names))
       error.hint(fmt::format("did you mean '{}'?", *nearest));
     else if (const std::string others = commands_with(word); !others.empty())
-      error.hint(fmt::format("it is an option of {}", others));
+      error.hint(
+          others.find(',') != std::string::npos
+              ? fmt::format("it is an option of {}", others)
+              : fmt::format("it is an option of {0}: ejk {0} ... {1}", others, with_value(words, *extra)));
     else
       error.hint(fmt::format("'ejk {} -h' lists the options", command.name));
     throw error;
@@ -197,6 +251,7 @@ int run_command(const Command& command, std::vector<std::string> words, const st
   Parser parser(command);
   parser.shared.program = program;
   std::string typed = command_line(command, words);
+  const std::vector<std::string> given = words;
   // A request for help is answered, whatever else is wrong.
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     if (*word == "-h") return print(command_help(command, parser.app, HelpLength::brief)), kExitDone;
@@ -208,10 +263,10 @@ int run_command(const Command& command, std::vector<std::string> words, const st
   try {
     parser.app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
-    refuse_extras(command, parser.app);
+    refuse_extras(command, parser.app, given);
     throw reworded(command, parser.app, error);
   }
-  refuse_extras(command, parser.app);
+  refuse_extras(command, parser.app, given);
   refuse_two_readers(parser.app);
   voice.color = parser.shared.color;
 

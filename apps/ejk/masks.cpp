@@ -22,11 +22,12 @@ Polarity read_polarity(const std::string& word) {
   return values[read_choice(word, {"keep", "drop", "additive"})];
 }
 
-bool is_expression(const std::string& text) {
+// The expression that a word is or means.
+std::optional<std::string> as_expression(const std::string& word) {
   try {
-    return MaskExpression::parse(text), true;
+    return MaskExpression::parse(word), word;
   } catch (const Error&) {
-    return false;
+    return MaskExpression::meant_by(word);
   }
 }
 
@@ -35,8 +36,8 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
   try {
     return open(reference);
   } catch (Error& error) {
-    if (is_expression(reference))
-      error.hint(fmt::format("an expression follows --mask: --mask '{}'", reference));
+    if (const auto expression = as_expression(reference))
+      error.hint(fmt::format("an expression follows --mask: --mask '{}'", *expression));
     throw;
   }
 }

@@ -181,8 +181,13 @@ enum class References { shown, hidden };
 /// head_shards= and q_seq_shards= for what the file does not say.
 class MaskExpression {
  public:
-  /// Throws Error{usage} that says where the text stops making sense, with the nearest kind as a hint.
+  /// Throws Error{usage} that says where the text stops making sense. The hint is the expression that is meant,
+  /// or the nearest kind.
   static MaskExpression parse(std::string_view text);
+
+  /// The expression that is meant by the words of other libraries and languages, "sliding_window(256) and
+  /// causal": "local(left=255, right=0) & causal". Nothing where the text is an expression, or makes none.
+  static std::optional<std::string> meant_by(std::string_view text);
 
   /// Heads, queries and keys as far as the arrays in the expression fix them. Throws Error{input} when they
   /// disagree.

@@ -4,6 +4,7 @@
 // What a kind of mask takes, how it is made and what fixes its shape stand in its row of the table of kinds.
 // tests: tests/mask/test_expression.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -114,6 +115,65 @@ struct Kind {
 
 const std::vector<Kind>& kinds();
 
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
+}
+
+std::string lower_case(std::string_view word) {
+  std::string lower(word);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
+// Words of other libraries and languages, and what says the same here.
+struct Foreign {
+  std::string_view words;
+  std::int64_t values;  // that the word has
+  /// {} is the value, {less} one less, {left} and {right} are two, of which -1 is no bound.
+  std::string_view text;
+  std::string_view usage;  // where its values make no mask
+  bool is_beside = false;  // it adds to another mask: after or before "or"
+};
+
+constexpr std::string_view kOperators = "& is and, | is or, ~ is not";
+constexpr std::string_view kWindowUsage = "a causal window of L + 1 keys is local(left=L, right=0)";
+constexpr Foreign kForeign[] = {
+    {"and &&", 0, "&", kOperators},
+    {"or ||", 0, "|", kOperators},
+    {"not !", 0, "~", kOperators},
+    {"is_causal causal_mask causal_upper_left tril", 0, "causal", "causal"},
+    {"causal_lower_right bottom_right", 0, "causal(align=bottom-right)", "causal(align=bottom-right)"},
+    {"window window_size sliding_window swa local_window", 1, "local(left={less}, right=0)", kWindowUsage},
+    {"window window_size sliding_window swa local_window", 2, "local(left={left}, right={right})",
+     kWindowUsage},
+    {"chunk chunked_causal chunked_attention", 1, "chunked({})", "chunked(SIZE)"},
+    {"sink sinks attention_sink attention_sinks", 1, "causal & prefix({})",
+     "a window of L + 1 keys, and the first N keys beside it: local(left=L, right=0) | causal & prefix(N)",
+     true},
+    {"prefix_lm", 1, "causal | prefix({})", "causal | prefix(KEYS)"},
+    {"document block_diagonal block_diag cu_seqlens varlen", 1, "documents({})", "documents(CU_SEQLENS_REF)"},
+    {"segment segment_ids padding padding_mask key_padding_mask attention_mask", 1, "segments({})",
+     "segments(REF), of ids for each token: those of padding are 0"},
+    {"array dense", 1, "file({})", "file(REF)"},
+    {"bidirectional no_mask", 0, "full", "full"},
+};
+
+// The row of a word, with so many values; -1: any.
+const Foreign* foreign(std::string_view word, std::int64_t values = -1) {
+  for (const Foreign& row : kForeign)
+    for (std::string_view rest = row.words; !rest.empty() && (values < 0 || values == row.values);) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (rest.substr(0, end) == word) return &row;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  return nullptr;
+}
+
+bool is_kind(std::string_view word) {
+  return std::any_of(kinds().begin(), kinds().end(), [&](const Kind& kind) { return kind.word == word; });
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -123,9 +183,12 @@ class Parser {
 
   NodePtr parse() {
     NodePtr tree = parse_union();
-    if (at_ < text_.size())
-      throw fail(text_[at_] == ')' ? "')' closes nothing" : "expected '&', '|' or the end");
-    return tree;
+    if (at_ == text_.size()) return tree;
+    if (text_[at_] == ')') throw fail("')' closes nothing");
+    std::size_t end = at_;
+    while (end < text_.size() && is_letter(text_[end])) ++end;
+    const Foreign* row = foreign(lower_case(text_.substr(at_, end - at_)));
+    throw fail("expected '&', '|' or the end").hint(row == nullptr ? "" : std::string(row->usage));
   }
 
  private:
@@ -195,9 +258,6 @@ class Parser {
   NodePtr parse_kind() {
     skip_spaces();
     const std::size_t begin = at_;
-    const auto is_letter = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
-    };
     std::size_t end = begin;
     while (end < text_.size() && is_letter(text_[end])) ++end;
     if (end == begin) throw fail("expected a kind of mask").hint("the kinds are " + words());
@@ -231,11 +291,13 @@ class Parser {
   }
 
   Error unknown(const std::string& word) const {
+    const Error error = fail(fmt::format("'{}' is not a kind of mask", printable(word, 40)));
+    if (const Foreign* row = foreign(lower_case(word))) return Error(error).hint(std::string(row->usage));
     std::vector<std::string> names;
     for (const Kind& k : kinds()) names.push_back(k.word);
     const auto nearest = core::nearest_name(word, names);
-    return fail(fmt::format("'{}' is not a kind of mask", printable(word, 40)))
-        .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "the kinds are " + words());
+    return Error(error).hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
+                                     : "the kinds are " + words());
   }
 
   // An argument ends at a comma or the closing parenthesis; those inside of [], () and "" belong to it.
@@ -364,6 +426,128 @@ class Parser {
   std::size_t at_ = 0;
   int depth_ = 0;
   int joins_ = 0;
+};
+
+// A text with the words of other libraries replaced. Arguments stay as they are.
+class Translation {
+ public:
+  explicit Translation(std::string_view text) : text_(text) {}
+
+  /// Nothing where no word was another library's, or its arguments make no mask.
+  std::optional<std::string> run() {
+    while (at_ < text_.size() && !failed_) step();
+    if (failed_ || !changed_) return std::nullopt;
+    return out_;
+  }
+
+ private:
+  void step() {
+    const std::size_t begin = at_;
+    if (is_letter(text_[at_])) {
+      while (at_ < text_.size() && is_letter(text_[at_])) ++at_;
+    } else {
+      at_ += text_.substr(at_, 2) == "&&" || text_.substr(at_, 2) == "||" ? 2 : 1;
+    }
+    const std::string_view token = text_.substr(begin, at_ - begin);
+    const std::string word = lower_case(token);
+    if (is_kind(word)) {
+      arguments();
+      out_ += word;
+      out_ += text_.substr(begin + word.size(), at_ - begin - word.size());
+      changed_ = changed_ || word != token;
+    } else if (const Foreign* row = foreign(word)) {
+      changed_ = true;
+      if (row->text.size() > 1) return replace(word);
+      out_ += row->text;
+      if (row->text == "~") skip_spaces();
+    } else {
+      out_ += token;
+    }
+  }
+
+  void replace(const std::string& word) {
+    std::vector<std::string> values, more;  // those of the word, and those that kinds take as well
+    for (const std::string& argument : arguments()) {
+      const std::size_t equals = argument.find('=');
+      const std::string name = argument.substr(0, equals == std::string::npos ? 0 : equals);
+      if (name == "align" || name == "offset")
+        more.push_back(argument);
+      else
+        values.push_back(argument.substr(name.empty() ? 0 : equals + 1));
+    }
+    const Foreign* row = foreign(word, std::ssize(values));
+    if (row == nullptr || (row->is_beside && !is_alternative())) return void(failed_ = true);
+    std::string text(row->text);
+    const auto put = [&](std::string_view name, const std::optional<std::string>& value) {
+      const std::size_t at = text.find(name);
+      if (at == std::string::npos) return;
+      if (value)
+        text.replace(at, name.size(), *value);
+      else
+        failed_ = true;
+    };
+    values.resize(2);
+    put("{less}", moved(values[0], -1, 0));
+    put("{left}", moved(values[0], 0, -1));
+    put("{right}", moved(values[1], 0, -1));
+    put("{}", values[0]);
+    if (!more.empty() && text.ends_with(')'))
+      text.insert(text.size() - 1, fmt::format(", {}", fmt::join(more, ", ")));
+    else if (!more.empty())
+      text += fmt::format("({})", fmt::join(more, ", "));
+    const bool is_whole = out_.empty() && at_ == text_.size();
+    out_ += !is_whole && text.find(" | ") != std::string::npos ? "(" + text + ")" : text;
+  }
+
+  // What stands before or behind is joined to it by "or".
+  bool is_alternative() const {
+    const std::size_t before = out_.find_last_not_of(' '), behind = text_.find_first_not_of(' ', at_);
+    return (before != std::string::npos && out_[before] == '|') ||
+           (behind != std::string_view::npos &&
+            (text_[behind] == '|' || lower_case(text_.substr(behind, 3)) == "or "));
+  }
+
+  // A count of at least `least`; -1 is no bound.
+  static std::optional<std::string> moved(const std::string& value, std::int64_t by, std::int64_t least) {
+    const auto number = core::parse_integer(value);
+    if (!number || *number < least - by) return std::nullopt;
+    return *number + by < 0 ? "none" : fmt::format("{}", *number + by);
+  }
+
+  // The arguments in parentheses that follow, without the spaces around each.
+  std::vector<std::string> arguments() {
+    std::vector<std::string> all;
+    std::size_t at = text_.find_first_not_of(' ', at_);
+    if (at == std::string_view::npos || text_[at] != '(') return all;
+    std::size_t begin = at + 1;
+    int depth = 0;
+    bool is_quoted = false;
+    for (; at < text_.size(); ++at) {
+      const char c = text_[at];
+      is_quoted ^= c == '"';
+      if (is_quoted) continue;
+      depth += (c == '(' || c == '[') - (c == ')' || c == ']');
+      if (depth > 1 || (depth == 1 && c != ',')) continue;
+      std::string_view one = text_.substr(begin, at - begin);
+      one.remove_prefix(std::min(one.find_first_not_of(' '), one.size()));
+      one = one.substr(0, one.find_last_not_of(' ') + 1);
+      if (!one.empty() || !all.empty()) all.emplace_back(one);
+      begin = at + 1;
+      if (depth == 0) break;
+    }
+    failed_ = failed_ || at == text_.size();
+    at_ = std::min(at + 1, text_.size());
+    return all;
+  }
+
+  void skip_spaces() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::string out_;
+  bool changed_ = false, failed_ = false;
 };
 
 // What there is of an array with an axis of heads or without: `axes` are its last two.
@@ -668,9 +852,25 @@ MaskExpression MaskExpression::parse(std::string_view text) {
   MaskExpression expression;
   expression.text_ = text;
   Parser parser(text);
-  expression.root_ = parser.parse();
+  try {
+    expression.root_ = parser.parse();
+  } catch (Error& error) {
+    if (const auto meant = meant_by(text)) error.hint(fmt::format("'{}'", *meant));
+    throw;
+  }
   expression.references_ = parser.references();
   return expression;
+}
+
+std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
+  const std::optional<std::string> meant = Translation(text).run();
+  if (!meant) return std::nullopt;
+  try {
+    Parser(*meant).parse();
+    return meant;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 MaskShape MaskExpression::shape(const OpenArray& open) const {

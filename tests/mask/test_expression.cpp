@@ -258,6 +258,57 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
   CHECK(failure("\x1b[2Jcausal").find('\x1b') == std::string::npos);
 }
 
+TEST_CASE("chunks are aligned as causal masks and windows are") {
+  const auto row = [](const char* text) {
+    const Mask mask = MaskExpression::parse(text).resolve({1, 1, 11}, 0, Polarity::keep, open_test_array);
+    return plain::elements_of(mask);
+  };
+  CHECK(row("chunked(4, align=bottom-right)") == std::vector<std::uint8_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1});
+  CHECK(row("chunked(4, offset=5)") == std::vector<std::uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0});
+  CHECK(row("chunked(4, offset=-1)") == std::vector<std::uint8_t>(11));
+  CHECK(row("chunked(4)") == row("chunked(4, align=top-left)"));
+  CHECK(MaskExpression::parse("full & chunked(4)").leaves_alignment_open());
+  CHECK_FALSE(MaskExpression::parse("chunked(4, align=bottom-right)").leaves_alignment_open());
+  // As JAX's ChunkedCausalMask, which has no offset.
+  CHECK(chunked_mask(8, 8, 4).is_computable());
+  CHECK_FALSE(chunked_mask(8, 8, 4, 1).is_computable());
+  CHECK_FALSE(chunked_mask(8, 8, 4, 1).same_as(chunked_mask(8, 8, 4)));
+  for (const std::int64_t far : {INT64_MIN, INT64_MAX - 1})
+    CHECK(plain::elements_of(chunked_mask(1, 11, INT64_MAX, far)) == std::vector<std::uint8_t>(11, far > 0));
+}
+
+TEST_CASE("the words of other libraries get the expression that is meant") {
+  const auto meant = [](const char* text) { return MaskExpression::meant_by(text).value_or(""); };
+  CHECK(meant("causal and local(left=255, right=0)") == "causal & local(left=255, right=0)");
+  CHECK(meant("causal&&full||not full") == "causal&full|~full");
+  CHECK(meant("!causal AND Full") == "~causal & full");
+  CHECK(meant("sliding_window(256)") == "local(left=255, right=0)");
+  CHECK(meant("window(128, 0) & causal") == "local(left=128, right=0) & causal");
+  CHECK(meant("window_size(-1, 0)") == "local(left=none, right=0)");
+  CHECK(meant("sliding_window(window=4, align=bottom-right)") ==
+        "local(left=3, right=0, align=bottom-right)");
+  CHECK(meant("sliding_window(256) or sink(4)") == "local(left=255, right=0) | causal & prefix(4)");
+  CHECK(meant("sinks(4) | window(3)") == "causal & prefix(4) | local(left=2, right=0)");
+  CHECK(meant("chunk(64) & block_diagonal(cu.npy)") == "chunked(64) & documents(cu.npy)");
+  CHECK(meant("document(cu.h5:/x[0,:]) and causal_mask") == "documents(cu.h5:/x[0,:]) & causal");
+  CHECK(meant("segment(q.npy, kv.npy)") == "");
+  CHECK(meant("padding(pad.npy[0])") == "segments(pad.npy[0])");
+  CHECK(meant("prefix_lm(4) & documents(cu.npy)") == "(causal | prefix(4)) & documents(cu.npy)");
+  CHECK(meant("prefix_lm(4)") == "causal | prefix(4)");
+  CHECK(meant("causal_lower_right") == "causal(align=bottom-right)");
+  CHECK(meant("file(this and that.npy) and causal") == "file(this and that.npy) & causal");
+  // No expression is meant, or it is one.
+  for (const char* text : {"causal", "casual and full", "window(0)", "window", "window(x)", "sink(4)",
+                           "causal & sink(4)", "and", "window(4", "sink((((", ""})
+    CHECK_MESSAGE(meant(text) == "", text);
+  CHECK(failure("causal and full").find(" | 'causal & full'") != std::string::npos);
+  CHECK(failure("sink(4)").find("local(left=L, right=0) | causal & prefix(N)") != std::string::npos);
+  CHECK(failure("window").find("a causal window of L + 1 keys is local(left=L, right=0)") !=
+        std::string::npos);
+  CHECK(failure("casual and full").find("did you mean 'causal'?") != std::string::npos);
+  CHECK(failure("causal and casual").find("& is and") != std::string::npos);
+}
+
 TEST_CASE("an expression says what it is without naming its arrays") {
   const auto hidden = [](const char* text) { return MaskExpression::parse(text).text(References::hidden); };
   CHECK(hidden("causal(offset=3) & ~full") == "causal(offset=3) & ~full");
