@@ -28,7 +28,7 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
 }
 
 Answer deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
-  job.deliver(describe(findings), {});
+  job.deliver(describe(findings, flags.strict ? Severity::warning : Severity::error), {});
   return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Answer::no : Answer::yes;
 }
 

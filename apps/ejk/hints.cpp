@@ -27,6 +27,10 @@ constexpr Row kHints[] = {
      "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: --mask-kind "
      "additive (0 attends, -1e4 and less hides)"},
     {Code::integer_mask, "--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides"},
+    {Code::ids_in_mask,
+     "segment ids of a row are --mask 'segments(REF)', in attention --segment-ids REF; of position ids 'ejk "
+     "cu-seqlens REF --from position-ids' makes CU for --mask 'documents(CU)'; of a MaskInfo the blocks are "
+     "--mask 'visited(FILE)'"},
     {Code::ones_in_mask, "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool"},
     {Code::indivisible_mask, "--pad fills the mask up with False"},
     {Code::too_many_blocks, "use more --head-shards or --q-seq-shards"},

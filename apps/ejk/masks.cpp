@@ -103,6 +103,31 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   return masks;
 }
 
+// A warning of a MASK (Q, K) that is likely (batch, tokens), with the words that take such a one; or nothing.
+std::string padding_warning(const HeadMasks& part, const std::string& reference) {
+  if (!part.is_array || part.has_head_axis || part.q_length == 0 || part.kv_length == 0) return {};
+  try {
+    if (!resembles_padding(part.mask(0, 0, part.q_length, part.kv_length))) return {};
+  } catch (const Error&) {  // is said of the elements by what looks at them
+    return {};
+  }
+  return fmt::format(
+      "{0} looks like a padding mask (batch, tokens), each row one run of tokens: row 0 is --mask "
+      "'segments({0}[0])', and attention takes all as --segment-ids {0}",
+      printable(reference));
+}
+
+// Calls f(); where it fails without a hint, that is one.
+template <class F>
+auto hinted(const std::string& hint, F&& f) {
+  try {
+    return f();
+  } catch (Error& error) {
+    if (error.hint().empty() && !hint.empty()) error.hint(hint);
+    throw;
+  }
+}
+
 }  // namespace
 
 BlockShape read_block(const std::string& word) {
@@ -126,8 +151,8 @@ void declare_masks(OptionSet& set, MaskOptions& into) {
   add_reference(
       set, "MASK", into.array,
       "an array (Q, K) or (H, Q, K), bool or integer\n"
-      "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. A mask of a "
-      "batch needs a slice: mask.npy[0].")
+      "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. Integers are 0 and one "
+      "other value: ids and positions are no mask. A mask of a batch needs a slice: mask.npy[0].")
       .group("Masks");
   add_expressions(
       set, into,
@@ -139,11 +164,11 @@ void declare_masks(OptionSet& set, MaskOptions& into) {
   add_mask_kind(set, into.polarity).group("Masks");
 }
 
-std::string alignment_warning(const std::string& expression) {
+std::string alignment_warning(const std::string& expression, const std::string& option) {
   return fmt::format(
-      "--mask '{}': queries and keys differ in number, and query 0 is aligned with key 0; "
+      "{} '{}': queries and keys differ in number, and query 0 is aligned with key 0; "
       "align=bottom-right aligns the last ones, align=top-left confirms this",
-      printable(expression, 60));
+      option, printable(expression, 60));
 }
 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
@@ -161,30 +186,34 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (!given && std::none_of(masks.parts.begin(), masks.parts.end(), has_lengths))
     throw usage("--shape is required: no array says how many queries and keys there are")
         .hint("for example --shape 8x4096x4096 for 8 heads");
-  const MaskSet set(masks.parts, given);
+  Masks result;
+  result.padding = padding_warning(masks.parts.front(), options.array);
+  const MaskSet set = hinted(result.padding, [&] { return MaskSet(masks.parts, given); });
   job.require_memory(set.bytes());
   const JoinedMasks joined = set.join();
 
-  Masks result;
   result.q_length = set.lengths().q;
   result.kv_length = set.lengths().kv;
   result.has_head_axis = set.has_head_axis();
   result.name = masks.parts.front().name;
   result.remarks = broadcast_remarks(set, masks);
   if (result.q_length != result.kv_length)
-    for (const std::string& text : set.unaligned()) result.warnings.push_back(alignment_warning(text));
+    for (const std::string& text : set.unaligned()) result.alignment.push_back(alignment_warning(text));
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
 }
 
-std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
-                                      const Masks& of, Job& job) {
+std::vector<Mask> resolve_expressions(const std::string& option,
+                                      const std::vector<MaskExpression>& expressions, Polarity polarity,
+                                      Masks& of, Job& job) {
   if (expressions.empty()) return {};
   const OpenArray open([&job](const std::string& reference) { return job.open("mask_array", reference); },
                        group_opener(job));
   const MaskSet set({head_masks(expressions, polarity, open)},
                     MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
   const JoinedMasks joined = set.join();
+  if (of.q_length != of.kv_length)
+    for (const std::string& text : set.unaligned()) of.alignment.push_back(alignment_warning(text, option));
   std::vector<Mask> heads;
   for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
   return heads;
@@ -200,7 +229,7 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_reference(set, "MASK", into.array,
                 "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
                 "bool or integer: non-zero means that query q may attend to key k, unless --mask-kind says "
-                "otherwise.")
+                "otherwise. Integers are 0 and one other value.")
       .group("Masks");
   add_expressions(
       set, into,

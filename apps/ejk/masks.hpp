@@ -30,19 +30,25 @@ void declare_masks(OptionSet& set, MaskOptions& into);
 
 /// Of a mask expression that aligns query 0 with key 0 without having been told to, where queries and keys
 /// differ in number.
-std::string alignment_warning(const std::string& expression);
+std::string alignment_warning(const std::string& expression, const std::string& option = "--mask");
 
 /// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).
 struct Masks {
   std::vector<Mask> heads;
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool has_head_axis = false;         // the shape was given or found with an axis of heads
-  std::string name;                   // what to call them in a message
-  std::vector<std::string> remarks;   // broadcasts
-  std::vector<std::string> warnings;  // an alignment that is likely not meant
+  bool has_head_axis = false;          // the shape was given or found with an axis of heads
+  std::string name;                    // what to call them in a message
+  std::vector<std::string> remarks;    // broadcasts
+  std::vector<std::string> alignment;  // warnings of one that is likely not meant
+  std::string padding;                 // a warning of MASK that is likely (batch, tokens); or empty
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
+  std::vector<std::string> warnings() const {
+    std::vector<std::string> all = alignment;
+    if (!padding.empty()) all.push_back(padding);
+    return all;
+  }
 };
 
 /// Opens what the options name. Throws Error{usage} when they do not say enough, Error{input} when they or
@@ -53,13 +59,15 @@ Masks resolve_masks(const MaskOptions& options, Job& job);
 BlockShape read_block(const std::string& word);
 
 /// Calls f(), which plans work on the masks: its errors get the masks' name, and are usage errors where the
-/// lengths were typed and are no input's.
+/// lengths were typed and are no input's. Blocks that do not divide what is likely a padding mask get its hint.
 template <class F>
 auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   try {
     return f();
   } catch (Error& error) {
     error.at(masks.name);
+    if (error.code() == Error::Code::indivisible_mask && !masks.padding.empty())
+      throw Error(error.kind(), error.message()).hint(masks.padding);
     if (options.shape.empty()) throw;
     throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
   }
@@ -86,9 +94,11 @@ PlannedWork planned_work(const Plan& plan, const Job& job) {
   return work;
 }
 
-/// The masks of an option that takes expressions, for masks that are there: one a head.
-std::vector<Mask> resolve_expressions(const std::vector<MaskExpression>& expressions, Polarity polarity,
-                                      const Masks& of, Job& job);
+/// The masks of an option that takes expressions, for masks that are there: one a head. Warnings of their
+/// alignment are added to those.
+std::vector<Mask> resolve_expressions(const std::string& option,
+                                      const std::vector<MaskExpression>& expressions, Polarity polarity,
+                                      Masks& of, Job& job);
 
 /// Adds an option --name EXPR, which may be given once, or once for each head.
 Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,

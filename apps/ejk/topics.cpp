@@ -114,13 +114,14 @@ Alignment
   meant. In packed inputs positions count within each sequence.
 
 Arrays
-  bool, or integers of which non-zero is True: (Q, K) for all heads, (H, Q, K)
-  for each; attention takes (B, Q, K), (B, 1, Q, K) and (B, H, Q, K) instead of
-  the latter. Use a slice for one entry of a batch: 'mask.npy[0]'. A padding
-  mask (batch, tokens) is not such a mask: attention takes it as --segment-ids,
-  as integers. --mask-kind says what elements mean. keep (default): non-zero
-  attends. drop: non-zero is hidden. additive: a float bias, 0 attends, -1e4 and
-  less hides.
+  bool, or integers of which non-zero is True, and is one value: ids are not a
+  mask. (Q, K) for all heads, (H, Q, K) for each; attention takes (B, Q, K),
+  (B, 1, Q, K) and (B, H, Q, K) instead of the latter. Use a slice for one entry
+  of a batch: 'mask.npy[0]'. A padding mask (batch, tokens) is not such a mask:
+  attention takes it as --segment-ids, as integers, and 'segments(pad.npy[0])'
+  is one row of it. --mask-kind says what elements mean. keep (default):
+  non-zero attends. drop: non-zero is hidden. additive: a float bias, 0 attends,
+  -1e4 and less hides.
 
 Heads
   One --mask serves all heads; as many as there are heads, one each. --shape

@@ -131,8 +131,9 @@ class Findings {
 };
 
 /// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and
-/// how many there are of each rule that was broken.
-Report describe(const Findings& findings);
+/// how many there are of each rule that was broken. `fails`: from which severity on a finding makes the answer
+/// no; then the verdict does not begin with "ok".
+Report describe(const Findings& findings, Severity fails = Severity::error);
 
 struct CheckOptions {
   std::int64_t most_findings = Findings::kFew;  // kept of each rule

@@ -49,6 +49,7 @@ class Error : public std::exception {
     padding_mask,       // (batch, keys) where queries × keys belong; the subject is the mask
     float_mask,         // numbers of a mask that is not said to be additive
     integer_mask,       // whole numbers of a mask that is said to be additive
+    ids_in_mask,        // whole numbers of several values in a mask: ids or positions
     ones_in_mask,       // a 1 in an additive mask: zeros and ones were meant as bools
     indivisible_mask,   // blocks do not divide its lengths; padding would do
     too_many_blocks,    // in a shard of a mask

@@ -82,21 +82,23 @@ std::vector<Findings::Kept> Findings::kept() const& {
 
 namespace {
 
-// "1 error, 3 warnings"; "ok" where there is no error.
-std::string verdict_of(const Findings& findings) {
+// "1 error, 3 warnings"; "ok" where nothing makes the answer no.
+std::string verdict_of(const Findings& findings, Severity fails) {
   const auto counted = [](std::int64_t count, const char* what) {
     return count == 0 ? "" : fmt::format("{} {}{}", format_count(count), what, count == 1 ? "" : "s");
   };
   const std::string errors = findings.errors() == 0 ? "ok" : counted(findings.errors(), "error");
   const std::string warnings = counted(findings.warnings(), "warning");
+  if (fails == Severity::warning && findings.errors() == 0 && !warnings.empty())
+    return warnings + " (strict)";
   return warnings.empty() ? errors : errors + ", " + warnings;
 }
 
 }  // namespace
 
-Report describe(const Findings& findings) {
+Report describe(const Findings& findings, Severity fails) {
   Report report = findings.facts();
-  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(findings)});
+  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(findings, fails)});
   report.add(JsonField{"errors", fmt::format("{}", findings.errors())})
       .add(JsonField{"warnings", fmt::format("{}", findings.warnings())});
 

@@ -48,6 +48,10 @@ class Checker {
       // Steps are compared with rows that are known.
       if (found_.count("begin") + found_.count("decreasing") == 0) look_at_rows();
     }
+    if (!claims_.tm)
+      found_.add("unchecked", 0, [] {
+        return Finding{"m_tile_ids", {}, {}, "tiles are not compared with the rows of their groups"};
+      });
     found_.facts()
         .add("groups", "groups", groups_, Unit::count)
         .add("rows", "rows", offsets_.empty() ? 0 : offsets_.back(), Unit::count)

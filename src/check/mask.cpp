@@ -85,7 +85,7 @@ class MaskCheck {
         .add("queries", "queries", first.q_length(), Unit::rows)
         .add("keys", "keys", first.kv_length(), Unit::keys)
         .add("block", "block", Shape{claims_.block.q, claims_.block.kv}, Unit::count);
-    if (found_.count("between") > 0) return std::move(found_);  // it cannot be read as a mask
+    if (found_.count("between") + found_.count("ids") > 0) return std::move(found_);  // it is no mask
     scan();
     compare(claims_.within, "outside", &BlockDifference::outside, "within");
     compare(claims_.covers, "missing", &BlockDifference::missing, "covers");
@@ -107,6 +107,7 @@ class MaskCheck {
   // between.
   void look_at_values(const ArraySource& array) {
     const bool additive = claims_.polarity == Polarity::additive;
+    std::optional<std::uint64_t> value;  // the first that is not 0
     constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
     std::vector<std::byte> raw;
     std::int64_t done = 0;
@@ -116,13 +117,22 @@ class MaskCheck {
       array.read(start, count, raw.data());
       const auto look = [&]<class T>(const T* values, auto&& fine) {
         for (std::int64_t i = 0; i < n; ++i)
-          if (!fine(values[i])) report_value(array.shape(), done + i, values[i], additive);
+          if (!fine(values[i]))
+            report_value(array.shape(), done + i, values[i], additive ? "between" : "values");
       };
       dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
         if constexpr (std::is_same_v<T, bool>) {
           look(reinterpret_cast<const std::uint8_t*>(raw.data()), [](auto v) { return v <= 1; });
         } else if constexpr (std::is_integral_v<T>) {
-          look(reinterpret_cast<const T*>(raw.data()), [](T v) { return v == 0 || v == 1; });
+          const auto* values = reinterpret_cast<const T*>(raw.data());
+          for (std::int64_t i = 0; i < n; ++i) {
+            if (values[i] == 0) continue;
+            if (!value) value = static_cast<std::uint64_t>(values[i]);
+            if (*value != static_cast<std::uint64_t>(values[i]))
+              report_value(array.shape(), done + i, values[i], "ids");
+            else if (values[i] != 1)
+              report_value(array.shape(), done + i, values[i], "values");
+          }
         } else {
           using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
           const auto hides = static_cast<Wide>(T(mask::kHides));
@@ -135,8 +145,8 @@ class MaskCheck {
   }
 
   template <class T>
-  void report_value(const Shape& shape, std::int64_t at, T value, bool additive) {
-    found_.add(additive ? "between" : "values", at, [&] {
+  void report_value(const Shape& shape, std::int64_t at, T value, std::string_view rule) {
+    found_.add(rule, at, [&] {
       Shape index(shape.size());
       for (std::size_t d = shape.size(); d-- > 0; at /= shape[d]) index[d] = at % shape[d];
       ReportValue number;
@@ -148,7 +158,9 @@ class MaskCheck {
         number = static_cast<double>(
             static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
       return Finding{"mask", index, number,
-                     additive ? "0 attends, and -1e4 and less hides" : "taken as 1, being no 0"};
+                     rule == "between"  ? "0 attends, and -1e4 and less hides"
+                     : rule == "values" ? "taken as 1, being no 0"
+                                        : "another value than before: ids, or positions?"};
     });
   }
 
@@ -170,6 +182,14 @@ class MaskCheck {
       ranges("unseen", h, count, scan.summary.keys_without_row, mask.kv_length(), "key",
              "is seen by no query");
       look_at_polarity(h, count, mask);
+      if (claims_.stored && resembles_padding(mask))
+        found_.add("padding-mask", h, [&] {
+          return Finding{"mask",
+                         {h},
+                         {},
+                         fmt::format("{} rows, each one run from an end: padding of {} tokens?{}",
+                                     mask.q_length(), mask.kv_length(), also(count))};
+        });
     }
     found_.facts().add("pairs", "pairs", pairs, Unit::elements);
   }
@@ -196,14 +216,12 @@ class MaskCheck {
   // a window, of packed documents is like that, and hardly a mask that is meant.
   void look_at_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
     const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
-    if (offset < 0 || q < 2 || !mask.node().random_access()) return;
-    for (std::int64_t i = 0; i < q; ++i) {
-      bool own = false;
-      mask.read(i, i + 1, i + offset, i + offset + 1, &own);
-      if (own) return;
-    }
-    const Mask later = mask & ~causal_mask(q, kv, offset);
-    const std::int64_t pairs = mask::scan_mask(later, claims_.block, nullptr).summary.true_elements;
+    if (offset < 0 || q < 2) return;
+    const auto pairs_of = [&](const Mask& part) {
+      return mask::scan_mask(mask & part, claims_.block, nullptr).summary.true_elements;
+    };
+    if (pairs_of(local_mask(q, kv, 0, 0, offset)) > 0) return;
+    const std::int64_t pairs = pairs_of(~causal_mask(q, kv, offset));
     if (pairs == 0) return;
     found_.add("inverted", head, [&] {
       return Finding{

@@ -142,6 +142,7 @@ class MaskInfoCheck {
       check_padding(row);
       check_dynamic_blocks(row);
     }
+    check_elements();
     return std::move(found_);
   }
 
@@ -643,9 +644,23 @@ class MaskInfoCheck {
       add_picture(shared.head, states);
     }
     found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
-    if (arrays_.is_computable())
-      found_.facts().add(Remark{
-          "A kernel computes the elements of partial blocks from positions: they are taken to be the mask's."});
+  }
+
+  // What a kernel computes from positions is stored nowhere, so that it cannot be compared.
+  void check_elements() {
+    std::int64_t partial = 0;
+    for (const auto& grid : grids_)
+      partial += std::count_if(grid->entries.begin(), grid->entries.end(), [](const BlockGrid::Entry& entry) {
+        return entry.pattern != BlockGrid::kFull;
+      });
+    if (!arrays_.is_computable() || partial == 0) return;
+    found_.add("assumed", 0, [&] {
+      return Finding{"block_mask",
+                     {},
+                     {},
+                     fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
+                                 format_count(partial), partial == 1 ? "" : "s")};
+    });
   }
 
   static std::string counted_pairs(std::int64_t pairs) {

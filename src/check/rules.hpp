@@ -57,6 +57,7 @@ inline constexpr Rule kGroupMetadata[] = {
     {"empty-groups", kError, "all empty groups have a step, or none has"},
     {"int32", kWarning, "offsets fit int32, which kernels take"},
     {"idle", kWarning, "each step has rows, or is of an empty group"},
+    {"unchecked", kWarning, "how many rows a tile has is known"},
 };
 
 inline constexpr Rule kTopkIds[] = {
@@ -71,6 +72,7 @@ inline constexpr Rule kIndices[] = {
     {"future", kError, "no key is after its query"},
     {"gap", kWarning, "-1 stands behind the keys of a query"},
     {"empty", kWarning, "each query has a key"},
+    {"assumed", kWarning, "nothing is assumed: where query 0 stands"},
 };
 
 inline constexpr Rule kBlockTable[] = {
@@ -86,10 +88,13 @@ inline constexpr Rule kMask[] = {
     {"outside", kError, "no pair is seen that a claim hides"},
     {"missing", kError, "no pair is hidden that a claim shows"},
     {"between", kError, "an additive mask holds 0, or -1e4 and less"},
+    {"ids", kError, "integers are 0 and one other value, no ids"},
     {"values", kWarning, "a stored mask holds 0 and 1 alone"},
     {"inverted", kWarning, "who sees later keys sees its own position"},
     {"no-keys", kWarning, "each query sees a key"},
     {"unseen", kWarning, "each key is seen by a query"},
+    {"padding-mask", kWarning, "it is of queries x keys, not batch x tokens"},
+    {"assumed", kWarning, "nothing is assumed: how queries meet keys"},
 };
 
 inline constexpr Rule kMaskInfo[] = {
@@ -106,6 +111,7 @@ inline constexpr Rule kMaskInfo[] = {
     {"unused", kWarning, "each distinct partial block is used"},
     {"decided", kWarning, "no partial block is all True or all False"},
     {"dtype", kWarning, "indices are int8, int16 or int32"},
+    {"assumed", kWarning, "nothing is assumed: elements, alignment"},
 };
 
 }  // namespace ejk::check

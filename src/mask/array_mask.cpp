@@ -1,10 +1,12 @@
 // Masks that are stored: the elements of an array, in a file or in memory.
 //
 // Elements become bits as they are read: a mapped, row-contiguous array goes through the bit kernels at the
-// speed of memory; anything else is first copied, a few rows at a time.
+// speed of memory; anything else is first copied, a few rows at a time. Integers are first looked at for a second
+// value beside 0, while they lie in the cache.
 // tests: tests/mask/test_array_mask.cpp
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -20,6 +22,7 @@ namespace ejk {
 
 namespace {
 
+using mask::BitBuffer;
 using mask::BitRows;
 using mask::BlockClassifier;
 using mask::BlockState;
@@ -45,6 +48,18 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
           v == 1 ? Error::Code::ones_in_mask : Error::Code::other)
           .hint(v == 1 ? "a mask of numbers 0 and 1 is to be converted to bool" : "");
   }
+}
+
+// The one value beside 0; 0 where there is none, nothing where there are several. Of a single bit, as 1 has it, one
+// "or" of all elements tells.
+template <class T>
+std::optional<T> only_value(const T* in, std::int64_t n) {
+  T any = 0;
+  for (std::int64_t i = 0; i < n; ++i) any = static_cast<T>(any | in[i]);
+  if ((any & (any - 1)) == 0) return any;
+  const T value = *std::find_if(in, in + n, [](T v) { return v != 0; });
+  const bool is_only = std::all_of(in, in + n, [&](T v) { return v == 0 || v == value; });
+  return is_only ? std::optional(value) : std::nullopt;
 }
 
 class ArrayMask final : public MaskNode {
@@ -100,24 +115,81 @@ class ArrayMask final : public MaskNode {
       });
       return;
     }
-    switch (size_of(dtype_)) {
-      case 1:
-        kernel.nonzero_bits_8(in, n, out);
-        break;
-      case 2:
-        kernel.nonzero_bits_16(in, n, out);
-        break;
-      case 4:
-        kernel.nonzero_bits_32(in, n, out);
-        break;
-      default:
-        kernel.nonzero_bits_64(in, n, out);
-        break;
+    constexpr std::int64_t kAtOnce = std::int64_t{1} << 11;  // a multiple of 64
+    if (dtype_ == DType::boolean) kernel.nonzero_bits_8(in, n, out);
+    for (std::int64_t i = 0; i < n && dtype_ != DType::boolean; i += kAtOnce) {
+      const std::byte* from = in + i * size_of(dtype_);
+      const std::int64_t count = std::min(kAtOnce, n - i);
+      switch (size_of(dtype_)) {
+        case 1:
+          require_one_value<std::uint8_t>(from, count, q, k + i);
+          kernel.nonzero_bits_8(from, count, out + i / 64);
+          break;
+        case 2:
+          require_one_value<std::uint16_t>(from, count, q, k + i);
+          kernel.nonzero_bits_16(from, count, out + i / 64);
+          break;
+        case 4:
+          require_one_value<std::uint32_t>(from, count, q, k + i);
+          kernel.nonzero_bits_32(from, count, out + i / 64);
+          break;
+        default:
+          require_one_value<std::uint64_t>(from, count, q, k + i);
+          kernel.nonzero_bits_64(from, count, out + i / 64);
+          break;
+      }
     }
     if (polarity_ == Polarity::drop) {
       for (std::int64_t w = 0; w < mask::words_for(n); ++w) out[w] = ~out[w];
       if (n % 64 != 0) out[n / 64] &= mask::low_bits(n % 64);
     }
+  }
+
+  template <class T>
+  void require_one_value(const std::byte* in, std::int64_t n, std::int64_t q, std::int64_t k) const {
+    const auto* elements = reinterpret_cast<const T*>(in);
+    const auto value = only_value(elements, n);
+    if (value == T{0}) return;
+    std::uint64_t known = 0;  // what another thread saw, or an earlier call
+    if (value && (value_ == *value || value_.compare_exchange_strong(known, *value) || known == *value))
+      return;
+    throw several_values(elements, n, q, k);
+  }
+
+  // Of elements that can be read again the first place in the array is named, for any number of threads.
+  template <class T>
+  Error several_values(const T* elements, std::int64_t n, std::int64_t q, std::int64_t k) const {
+    T first = random_access() ? T{0} : static_cast<T>(value_), second = 0;
+    const auto find_second = [&](const T* in, std::int64_t columns) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        if (first == 0) first = in[i];
+        if (in[i] == 0 || in[i] == first) continue;
+        second = in[i], k += i;
+        return true;
+      }
+      return false;
+    };
+    if (!random_access()) {
+      find_second(elements, n);
+    } else {
+      std::vector<T> row(static_cast<std::size_t>(kv_length()));
+      q = -1, k = 0;
+      do {
+        copy_rows(++q, 1, 0, kv_length(), reinterpret_cast<std::byte*>(row.data()));
+      } while (!find_second(row.data(), kv_length()) && q + 1 < q_length());
+    }
+    const auto text = [&](T v) {
+      return dtype_ < DType::uint8 ? fmt::format("{}", static_cast<std::make_signed_t<T>>(v))
+                                   : fmt::format("{}", v);
+    };
+    return Error(
+               Error::Kind::input,
+               fmt::format(
+                   "{}: element [{}, {}] is {} and another is {}: a mask of integers holds 0 and one other value",
+                   source_->name(), q, k, text(second), text(first)),
+               Error::Code::ids_in_mask)
+        .hint(
+            "ids of segments make segments_mask, positions that count from 0 documents_mask of their cu_seqlens");
   }
 
   void copy_rows(std::int64_t q, std::int64_t rows, std::int64_t k, std::int64_t columns,
@@ -147,6 +219,7 @@ class ArrayMask final : public MaskNode {
   Polarity polarity_;
   DType dtype_;
   std::optional<ArrayView> view_;
+  mutable std::atomic<std::uint64_t> value_ = 0;  // of the integers, beside 0; 0: none yet
 };
 
 class LookClassifier final : public BlockClassifier {
@@ -260,6 +333,27 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
                Error::Code::integer_mask)
         .hint("Polarity::keep: non-zero attends; Polarity::drop: non-zero hides");
   return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
+}
+
+bool resembles_padding(const Mask& mask) {
+  constexpr std::int64_t kMost = 64, kTimes = 4;  // rows, and how much longer they are
+  const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
+  if (rows < 2 || rows > kMost || columns < kTimes * rows || !mask.node().random_access()) return false;
+  BitBuffer buffer;
+  std::int64_t whole = 0, steps = 0, begin_before = 0, end_before = 0;
+  for (std::int64_t q = 0; q < rows; ++q) {
+    const BitRows row = buffer.rows(1, columns);
+    mask.node().fill({q, q + 1, 0, columns}, row);
+    std::int64_t runs = 0, begin = 0, end = 0;
+    mask::for_each_run(std::span(row.words, static_cast<std::size_t>(row.row_words)), columns, true,
+                       [&](std::int64_t b, std::int64_t e) { ++runs, begin = b, end = e; });
+    if (runs != 1 || (begin > 0 && end < columns)) return false;
+    whole += begin == 0 && end == columns;
+    // One key more than the query before, or one less: as a causal edge has it, and a window's.
+    steps += q > 0 && (end == end_before + 1 || begin == begin_before + 1);
+    begin_before = begin, end_before = end;
+  }
+  return whole > 0 && whole < rows && steps < rows - 1;
 }
 
 }  // namespace ejk

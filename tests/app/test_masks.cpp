@@ -46,7 +46,7 @@ TEST_CASE("an expression has the heads and lengths of --shape, and says that it 
   CHECK(masks.q_length == 8);
   CHECK(masks.has_head_axis);
   CHECK(masks.remarks == std::vector<std::string>{"--mask 'causal' serves all 4 heads."});
-  CHECK(masks.warnings.empty());
+  CHECK(masks.warnings().empty());
   CHECK(job.provenance.settings().at("mask") == "causal");
   CHECK(job.provenance.settings().at("mask_kind") == "keep");
 }
@@ -100,7 +100,7 @@ TEST_CASE("queries and keys that differ in number are warned of once where nothi
                                              {"full", std::size_t{0}}}) {
     MaskWords run({"--mask", expression, "--shape", "4x8"});
     Job job(run.command, run.words.set);
-    CHECK(resolve_masks(run.options, job).warnings.size() == warnings);
+    CHECK(resolve_masks(run.options, job).warnings().size() == warnings);
   }
 }
 

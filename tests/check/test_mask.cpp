@@ -111,12 +111,28 @@ TEST_CASE("the complement of a usual mask looks inverted, and a usual mask does 
     CHECK(check_mask({mask}).count("inverted") == 0);
 }
 
+TEST_CASE("the polarity of a mask that is read in order is looked at, too") {
+  Array array(DType::boolean, {8, 8});
+  for (std::int64_t i = 0; i < 64; ++i) array.elements<bool>()[static_cast<std::size_t>(i)] = i % 8 > i / 8;
+  const auto source = make_source(std::move(array), "m");
+  const auto in_order = generated_source(
+      type_of(*source), "m",
+      [source](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
+        source->read(start, count, out);
+      },
+      ArrayAccess(ArrayAccess::Order::sequential));
+  CHECK(check_mask({array_mask(in_order)}).count("inverted") == 1);
+}
+
 TEST_CASE("elements that are neither 0 nor 1 are counted, and additive ones told that are neither") {
-  const std::vector<std::int64_t> values{1, 0, 2, -1, 1, 0};
+  const std::vector<std::int64_t> values{-1, 0, -1, 0, 0, 0}, ids{1, 0, 2, -1, 1, 0};
   const Findings found = of_array(Array::from<std::int64_t>({2, 3}, values), Polarity::keep);
   CHECK(found.count("values") == 2);
   CHECK(text_of(found).find("values: mask(0, 2): taken as 1, being no 0") != std::string::npos);
   CHECK(found.errors() == 0);
+  const Findings several = of_array(Array::from<std::int64_t>({2, 3}, ids), Polarity::keep);
+  CHECK(several.count("ids") == 2);
+  CHECK(text_of(several).find("ids: mask(0, 2): another value than before") != std::string::npos);
   Array bytes(DType::boolean, {1, 2});
   bytes.data()[0] = std::byte{7};
   CHECK(of_array(std::move(bytes), Polarity::drop).count("values") == 1);

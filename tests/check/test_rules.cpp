@@ -82,12 +82,13 @@ std::function<Findings()> mask(const Mask& one, const MaskClaims& claims = {}) {
   return [=] { return check_mask({one}, claims); };
 }
 
-std::function<Findings()> stored_mask(const std::vector<float>& values, Polarity polarity) {
+std::function<Findings()> stored_mask(const std::vector<float>& values, Polarity polarity,
+                                      std::int64_t rows = 1) {
   return [=] {
-    Array array = Array::from<float>({1, std::ssize(values)}, std::span<const float>(values));
+    Array array = Array::from<float>({rows, std::ssize(values) / rows}, std::span<const float>(values));
     MaskClaims claims{.stored = nullptr, .polarity = polarity};
     if (polarity != Polarity::additive) {
-      Array bytes(DType::uint8, {1, array.size()});
+      Array bytes(DType::uint8, array.shape());
       for (std::size_t i = 0; i < values.size(); ++i)
         bytes.elements<std::uint8_t>()[i] = static_cast<std::uint8_t>(values[i]);
       array = std::move(bytes);
@@ -95,6 +96,12 @@ std::function<Findings()> stored_mask(const std::vector<float>& values, Polarity
     claims.stored = make_source(std::move(array), "m.npy");
     return check_mask({array_mask(claims.stored, polarity)}, claims);
   };
+}
+
+Findings assumed() {
+  Findings found(rules_of("mask"));
+  found.add("assumed", 0, [] { return Finding{"mask", {}, {}, "causal"}; });
+  return found;
 }
 
 // A MaskInfo of 8 x 8 in blocks of 4 x 4, of which one number, or what else, is changed. As stored:
@@ -198,7 +205,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"int32",
        {metadata({{0, kInt32 + 1}, {0}, {0}, {1}}, 1, {}, kInt32 + 1),
         metadata({{0, kInt32}, {0}, {0}, {1}}, 1, {}, kInt32 + 1)}},
-      {"idle", {metadata({{0, 4}, {0, 0}, {0, 1}, {2}}), metadata({{0, 5}, {0, 0}, {0, 1}, {2}})}}}},
+      {"idle", {metadata({{0, 4}, {0, 0}, {0, 1}, {2}}), metadata({{0, 5}, {0, 0}, {0, 1}, {2}})}},
+      {"unchecked", {metadata({}, 1, {}, std::nullopt), metadata()}}}},
     {"topk-ids",
      {{"range", {experts({0, 4}, {1, 2}, 4), experts({0, 3}, {1, 2}, 4)}},
       {"duplicate", {experts({0, 1, 2, 2}, {2, 2}), experts({0, 1, 1, 2, -1, -1}, {3, 2})}},
@@ -208,7 +216,10 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"duplicate", {keys({3, 1, 3}, {1, 3}), keys({3, 1, 3, 1}, {2, 2})}},
       {"future", {keys({0, 2}, {2, 1}, {.causal = true}), keys({0, 1}, {2, 1}, {.causal = true})}},
       {"gap", {keys({1, -1, 0}, {1, 3}), keys({1, 0, -1}, {1, 3})}},
-      {"empty", {keys({0, -1}, {2, 1}), keys({0, 0}, {2, 1})}}}},
+      {"empty", {keys({0, -1}, {2, 1}), keys({0, 0}, {2, 1})}},
+      {"assumed",
+       {keys({0, 1}, {2, 1}, {.keys = 3, .causal = true}),
+        keys({0, 1}, {2, 1}, {.keys = 3, .causal = true, .offset = 1})}}}},
     {"block-table",
      {{"length", {pages({0}, {1, 1}, {-1}), pages({0}, {1, 1}, {0})}},
       {"beyond", {pages({0, 1}, {1, 2}, {9}), pages({0, 1}, {1, 2}, {8})}},
@@ -225,10 +236,16 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
         mask(causal_mask(8, 8), {.covers = {causal_mask(8, 8)}})}},
       {"between",
        {stored_mask({0, -9999}, Polarity::additive), stored_mask({0, -10000}, Polarity::additive)}},
+      {"ids", {stored_mask({0, 1, 2}, Polarity::keep), stored_mask({0, 2, 2}, Polarity::keep)}},
       {"values", {stored_mask({0, 2}, Polarity::keep), stored_mask({0, 1}, Polarity::keep)}},
       {"inverted", {mask(~causal_mask(8, 8)), mask(causal_mask(8, 8, 1))}},
       {"no-keys", {mask(causal_mask(8, 8, -1)), mask(causal_mask(8, 8))}},
-      {"unseen", {mask(prefix_mask(8, 8, 7)), mask(prefix_mask(8, 8, 8))}}}},
+      {"unseen", {mask(prefix_mask(8, 8, 7)), mask(prefix_mask(8, 8, 8))}},
+      {"padding-mask",
+       {stored_mask({1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1}, Polarity::keep, 2),
+        stored_mask({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1}, Polarity::keep, 2)}},
+      // The program says which expression it is of.
+      {"assumed", {assumed, mask(causal_mask(8, 8))}}}},
     {"mask-info",
      {{"shape", {info([](ArrayGroup& g) { g.arrays.erase("data_next"); }), info(no_change)}},
       {"state", {info(number("block_mask", 2, 3)), info(no_change)}},
@@ -253,7 +270,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
             wide.elements<std::int64_t>()[i] = old.elements<std::int8_t>()[i];
           g.arrays["data_next"] = make_source(std::move(wide), "data_next");
         }),
-        info(no_change)}}}},
+        info(no_change)}},
+      {"assumed", {info(no_change, true), info(no_change)}}}},
 };
 
 }  // namespace

@@ -44,8 +44,12 @@ TEST_CASE("integer masks of every width, C and Fortran order, strided and backwa
       const std::int64_t q = plain::between(random, 1, 150), kv = plain::between(random, 1, 150),
                          size = size_of(dtype);
       std::vector<std::byte> raw(static_cast<std::size_t>(4 * q * kv * size));
-      for (auto& b : raw)
-        b = static_cast<std::byte>(dtype == DType::boolean ? random() % 2 : random() % 7 == 0 ? random() : 0);
+      // One value beside 0, of one byte or of all.
+      const std::size_t width = static_cast<std::size_t>(size);
+      const bool all_bytes = dtype != DType::boolean && n % 2 == 1;
+      const auto value = static_cast<std::byte>(dtype == DType::boolean ? 1 : 1 + random() % 255);
+      for (std::size_t at = 0; at < raw.size(); at += width)
+        if (random() % 7 == 0) std::fill_n(raw.data() + at, all_bytes ? width : 1, value);
       ArrayView view{raw.data(), dtype, {q, kv}, {kv * size, size}};
       if (n % 4 == 1) view.strides = {size, q * size};
       if (n % 4 == 2) view.strides = {4 * kv * size, 2 * size};
@@ -71,6 +75,78 @@ TEST_CASE("integer masks of every width, C and Fortran order, strided and backwa
       for (auto& e : hidden) e ^= 1;
       CHECK(elements_of(array_mask(make_source(view), Polarity::drop)) == hidden);
     }
+}
+
+TEST_CASE("integers of several values are ids and no mask, wherever the second one stands") {
+  plain::Random random(8);
+  const auto of = [](std::vector<std::int64_t> values, std::int64_t rows, DType dtype = DType::int64) {
+    Array array(dtype, {rows, std::ssize(values) / rows});
+    dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+      if constexpr (std::is_integral_v<T>)
+        for (std::size_t i = 0; i < values.size(); ++i)
+          reinterpret_cast<T*>(array.data())[i] = static_cast<T>(values[i]);
+    });
+    return make_source(std::move(array), "ids.npy");
+  };
+  const auto failure = [](const std::shared_ptr<const ArraySource>& source) {
+    try {
+      elements_of(array_mask(source, Polarity::keep));
+    } catch (const Error& e) {
+      CHECK(e.code() == Error::Code::ids_in_mask);
+      return e.message();
+    }
+    return std::string();
+  };
+  CHECK(failure(of({0, 1, 2, 0, 1, 2}, 2)) ==
+        "ids.npy: element [0, 2] is 2 and another is 1: a mask of integers holds 0 and one other value");
+  CHECK(failure(of({0, -1, 0, 255, 0, -1}, 2, DType::uint8)).empty());
+  CHECK(failure(of({0, 0, 0, -128, 0, -1}, 2, DType::int8)).find("[1, 2] is -1 and another is -128") !=
+        std::string::npos);
+  // A value of 1 and one whose bits hold that; both alone are masks.
+  for (const DType dtype : {DType::int8, DType::uint16, DType::int32, DType::uint64})
+    for (int n = 0; n < 30; ++n) {
+      std::vector<std::int64_t> values(static_cast<std::size_t>(3 * plain::between(random, 2000, 3000)));
+      const std::int64_t one = plain::between(random, 1, 100), other = plain::between(random, 1, 100);
+      for (auto& v : values) v = random() % 3 == 0 ? one : 0;
+      CHECK(failure(of(values, 3, dtype)).empty());
+      const auto at = static_cast<std::size_t>(plain::between(random, 0, std::ssize(values) - 1));
+      values[at] = other;
+      CHECK(failure(of(values, 3, dtype)).empty() == (one == other));
+    }
+  // The same place is named whatever a thread looks at first, and of a source that is read in order.
+  std::vector<std::int64_t> blocks(300 * 300);
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::int64_t>(i / 300 / 100) + 1;
+  const std::string expected =
+      "ids.npy: element [100, 0] is 2 and another is 1: a mask of integers holds 0 and one other value";
+  for (int n = 0; n < 5; ++n) try {
+      process_mask({array_mask(of(blocks, 300), Polarity::keep)}, {50, 50});
+      FAIL("ids are taken for a mask");
+    } catch (const Error& e) {
+      CHECK(e.message() == expected);
+    }
+  CHECK(failure(std::make_shared<StreamSource>(read_all(*of(blocks, 300)))) ==
+        "stream" + expected.substr(expected.find(':')));
+}
+
+TEST_CASE("a padding mask is told from masks of few queries") {
+  const auto resembles = [](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
+    return resembles_padding(
+        array_mask(make_source(plain::array_of(rows, std::ssize(elements) / rows, elements))));
+  };
+  const auto runs = [](std::int64_t columns, const std::vector<std::pair<std::int64_t, std::int64_t>>& rows) {
+    return plain::table(std::ssize(rows), columns, [&](auto i, auto j) {
+      return rows[static_cast<std::size_t>(i)].first <= j && j < rows[static_cast<std::size_t>(i)].second;
+    });
+  };
+  CHECK(resembles(2, runs(16, {{0, 16}, {0, 5}})));                  // padded at the right
+  CHECK(resembles(3, runs(16, {{9, 16}, {0, 16}, {4, 16}})));        // at the left
+  CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {0, 16}})));           // nothing is padded
+  CHECK_FALSE(resembles(2, runs(16, {{0, 7}, {0, 5}})));             // no longest row
+  CHECK_FALSE(resembles(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})));  // causal, the last queries
+  CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {3, 9}})));
+  CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {7, 7}})));
+  CHECK_FALSE(resembles(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})));  // as many rows as columns, about
+  CHECK_FALSE(resembles(1, runs(16, {{0, 9}})));
 }
 
 TEST_CASE("additive masks attend at 0, hide at -1e4 and less, and anything between is an error") {

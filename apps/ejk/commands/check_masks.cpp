@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "checks.hpp"
@@ -33,25 +34,33 @@ struct MaskInfoWords {
   bool dkv = false;
 };
 
+// What was assumed of expressions is a finding: it counts with --strict.
+void add_alignment(const std::vector<std::string>& warnings, Findings& found) {
+  for (std::size_t n = 0; n < warnings.size(); ++n)
+    found.add("assumed", static_cast<std::int64_t>(n) + 1, [&] {
+      return Finding{"mask", {}, {}, warnings[n]};
+    });
+}
+
 Answer run(const MaskWords& words, Job& job) {
-  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
+  Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
   MaskClaims claims;
   claims.block = words.block;
   claims.polarity = words.masks.polarity;
   if (!words.masks.array.empty()) claims.stored = job.open("mask", words.masks.array);
   job.phase(Phase::read, [&] {
-    for (const auto& [expressions, into] :
-         {std::pair{&words.within, &claims.within}, std::pair{&words.covers, &claims.covers},
-          std::pair{&words.equals, &claims.equals}})
-      *into = resolve_expressions(*expressions, words.masks.polarity, masks, job);
+    for (const auto& [option, expressions, into] : {std::tuple{"--within", &words.within, &claims.within},
+                                                    std::tuple{"--covers", &words.covers, &claims.covers},
+                                                    std::tuple{"--equals", &words.equals, &claims.equals}})
+      *into = resolve_expressions(option, *expressions, words.masks.polarity, masks, job);
   });
   Report plan;
-  plan.warnings = masks.warnings;
+  plan.warnings = masks.warnings();
   const std::int64_t peak = ejk::check_mask_bytes(masks.q_length, masks.kv_length, words.block);
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
-  found.facts().warnings = masks.warnings;
+  add_alignment(masks.alignment, found);
   return deliver(found, words.flags, job);
 }
 
@@ -82,7 +91,7 @@ Answer run(const MaskInfoWords& words, Job& job) {
     if (masks.shape.empty() && masks.array.empty()) masks.shape = *shape;
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
-    plan.warnings = given.warnings;
+    plan.warnings = given.alignment;
   }
   constexpr std::int64_t kOfEntry = 40, kOfPattern = 32, kMost = std::int64_t{1} << 50;
   std::int64_t peak = 0;
@@ -108,11 +117,11 @@ Answer run(const MaskInfoWords& words, Job& job) {
     for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kMostPictures, (*shape)[0]); ++n)
       peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
   }
-  const std::vector<std::string> warnings = plan.warnings;
+  const std::vector<std::string> alignment = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
-  found.facts().warnings = warnings;
+  add_alignment(alignment, found);
   return deliver(found, words.flags, job);
 }
 

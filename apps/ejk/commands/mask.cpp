@@ -57,7 +57,7 @@ Answer run(const MaskOptions& options, Job& job) {
   std::vector<std::pair<std::size_t, Mask>> drawn;
   if (job.wants_picture()) drawn = job.phase(Phase::read, [&] { return distinct(masks.heads); });
   Report report;
-  report.warnings = masks.warnings;
+  report.warnings = masks.warnings();
   const auto elements = elements_of(std::move(masks));
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))

@@ -63,7 +63,7 @@ Answer run(const MaskInfoOptions& options, Job& job) {
                         options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how);
   });
   Report description = describe(plan);
-  description.warnings = masks.warnings;
+  description.warnings = masks.warnings();
   const PlannedWork work = planned_work(plan, job);
   if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
 
@@ -77,7 +77,7 @@ Answer run(const MaskInfoOptions& options, Job& job) {
     report.add(Remark{
         "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
         "mask from positions. --no-computable writes them."});
-  report.warnings = masks.warnings;
+  report.warnings = masks.warnings();
   if (share.info) append(report, describe(*share.info));  // rank 0's report alone is shown
 
   Array dynamic(DType::boolean, {});

@@ -37,7 +37,7 @@ Answer run(const SparsityWords& words, Job& job) {
   const SparsityPlan plan =
       plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
   Report description = describe(plan);
-  description.warnings = masks.warnings;
+  description.warnings = masks.warnings();
   const PlannedWork work = planned_work(plan, job);
   if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
 
@@ -47,7 +47,7 @@ Answer run(const SparsityWords& words, Job& job) {
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
-  report.warnings = masks.warnings;
+  report.warnings = masks.warnings();
   if (sparsity) append(report, describe(*sparsity));  // rank 0's report alone is shown
   job.deliver(std::move(report), {});
   return Answer::yes;
