@@ -175,6 +175,9 @@ struct PositionIdsClaims {
   IntegerArray cu_seqlens = {};
   /// The position of padding, beside those below 0, where it is not one more than the position before it.
   std::optional<std::int64_t> padding = {};
+  /// Not 0 where there is a token, of bools or integers and the shape of the ids. Positions then count the tokens
+  /// of a row, not its places, and those of padding mean nothing. Excludes the others.
+  IntegerArray mask = {};
 };
 
 /// Positions of packed tokens in their sequences, (tokens,) or (..., tokens): 0, 1, 2, … and again from 0.

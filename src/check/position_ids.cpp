@@ -1,5 +1,6 @@
 // Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said
-// by cu_seqlens, or by the zeros among the positions.
+// by cu_seqlens, or by the zeros among the positions. With a mask of tokens the one before is the token before:
+// cumsum(mask) - 1, and not the place in the row.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -54,6 +55,39 @@ void walk_rows(PositionWalk& walk, std::optional<std::int64_t> padding, const Ch
   });
 }
 
+void walk_tokens(PositionWalk& walk, const ArraySource& mask, const CheckOptions& options) {
+  const std::int64_t columns = walk.source.shape().back();
+  std::int64_t before = -1, gap = 0, column = 0;  // padding since the token before
+  bool has_tokens = false;
+  check::Buffer buffer;
+  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    const auto is_token = check::read_range(mask, first, first + std::ssize(ids), buffer);
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
+      if (column == 0) before = -1, gap = 0, has_tokens = false;
+      if (++column == columns) column = 0;
+      if (is_token[k] == 0) {
+        ++walk.padding, ++gap;
+        continue;
+      }
+      if (has_tokens && gap > 0)
+        walk.add("padding-inside", at - gap, ids[k],
+                 [&] { return fmt::format("tokens go on at {}", at % columns); });
+      walk.sequences += id == 0 || !has_tokens;
+      if (gap > 0 && follows(id, before + gap))
+        walk.add("counts-padding", at, id,
+                 [&] { return fmt::format("should be {}: {} of padding before it", before + 1, gap); });
+      else if (id != 0 && !follows(id, before))
+        walk.add(has_tokens ? "jump" : "restart", at, id, [&] {
+          return has_tokens ? fmt::format("neither 0 nor one more than {}", before)
+                            : "the first position is not 0";
+        });
+      before = id, gap = 0;
+      has_tokens = true;
+    }
+  });
+}
+
 void walk_sequences(PositionWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
   const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     if (s + 1 == cu.size()) {
@@ -74,7 +108,18 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
                             const CheckOptions& options) {
   check::require_integers(*ids, "position ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   PositionWalk walk{*ids, Findings(rules_of("position-ids"), options.most_findings)};
-  if (claims.cu_seqlens) {
+  if (claims.mask) {
+    if (claims.cu_seqlens || claims.padding)
+      throw Error(Error::Kind::usage, "a mask says which positions are padding, and something else as well");
+    if (is_float(claims.mask->dtype()))
+      throw Error(Error::Kind::input, fmt::format("{}: a mask of tokens must be bool or integers, not {}",
+                                                  claims.mask->name(), name_of(claims.mask->dtype())));
+    if (claims.mask->shape() != ids->shape())
+      throw Error(Error::Kind::input,
+                  fmt::format("{} has the shape {}, the position ids {}", claims.mask->name(),
+                              to_string(claims.mask->shape()), to_string(ids->shape())));
+    walk_tokens(walk, *claims.mask, options);
+  } else if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");
     walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);
   } else {

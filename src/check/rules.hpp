@@ -32,6 +32,7 @@ inline constexpr Rule kSegmentIds[] = {
 inline constexpr Rule kPositionIds[] = {
     {"restart", kError, "a sequence, and a row, begins with position 0"},
     {"jump", kError, "a position is one more than the last, or 0"},
+    {"counts-padding", kError, "with a mask, positions leave out padding"},
     {"length", kError, "each token of the sequences has a position"},
     {"padding-inside", kWarning, "no padding stands between tokens of a row"},
 };

@@ -59,7 +59,9 @@ void read_integer_box(const ArraySource& source, const Shape& start, const Shape
   raw.resize(static_cast<std::size_t>(n * size_of(source.dtype())));
   source.read(start, count, raw.data());
   dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    if constexpr (std::is_same_v<T, bool>) {
+      std::transform(raw.begin(), raw.end(), out, [](std::byte b) { return b != std::byte{0} ? 1 : 0; });
+    } else if constexpr (std::is_integral_v<T>) {
       const T* values = reinterpret_cast<const T*>(raw.data());
       bool fits = true;
       for (std::int64_t i = 0; i < n; ++i) {

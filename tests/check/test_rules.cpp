@@ -35,6 +35,15 @@ std::function<Findings()> positions(const Numbers& ids, const Numbers& cu_seqlen
   };
 }
 
+// Positions of tokens beside a mask of them.
+std::function<Findings()> masked(const Numbers& ids, const Numbers& tokens) {
+  return [=] {
+    PositionIdsClaims claims;
+    claims.mask = integers(tokens);
+    return check_position_ids(integers(ids), claims);
+  };
+}
+
 std::function<Findings()> sizes(const Numbers& values, std::optional<std::int64_t> m = {}) {
   return [=] { return check_group_sizes(integers(values), m); };
 }
@@ -180,6 +189,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
     {"position-ids",
      {{"restart", {positions({0, 1, 2}, {0, 2, 3}), positions({0, 1, 0}, {0, 2, 3})}},
       {"jump", {positions({0, 2}), positions({0, 1, 0, 0, 1})}},
+      {"counts-padding", {masked({0, 1, 2, 3}, {0, 0, 1, 1}), masked({1, 1, 0, 1}, {0, 0, 1, 1})}},
       {"length", {positions({0, 1}, {0, 3}), positions({0, 1, 7}, {0, 2})}},
       {"padding-inside", {positions({0, -1, 0}), positions({-1, 0, 1, -1, -1})}}}},
     {"group-sizes",

@@ -146,6 +146,51 @@ TEST_CASE("a changed position is an error, but where it means nothing, or begins
   CHECK(std::min({right.yes, right.no, right_alone.yes, right_alone.no}) > 100);
 }
 
+TEST_CASE("with a mask of tokens positions count tokens, in each row and for any type of mask") {
+  Random random(17);
+  Answers right;
+  for (int trial = 0; trial < 1000; ++trial) {
+    const std::int64_t rows = between(random, 1, 3), columns = between(random, 1, 12);
+    const bool left = between(random, 0, 1) == 1;
+    Numbers mask, wanted, places;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t padding = between(random, 0, columns);
+      for (std::int64_t c = 0, seen = 0; c < columns; ++c) {
+        const bool is_token = left ? c >= padding : c < columns - padding;
+        mask.push_back(is_token);
+        wanted.push_back(is_token ? seen++ : between(random, -1, 5));
+        places.push_back(c);
+      }
+    }
+    const auto check = [&](const Numbers& ids) {
+      PositionIdsClaims claims;
+      claims.mask = integers(mask, {rows, columns}, any_dtype(random));
+      return check_position_ids(integers(ids, {rows, columns}), claims);
+    };
+    CHECK(check(wanted).errors() == 0);
+    // Places in the row are right where no token follows padding.
+    bool is_right = true;
+    std::int64_t counting = 0;  // rows whose first token is not at place 0
+    for (std::size_t i = 0; i < mask.size(); ++i) {
+      is_right = is_right && (mask[i] == 0 || places[i] == wanted[i]);
+      counting += places[i] > 0 && mask[i] == 1 && mask[i - 1] == 0;
+    }
+    right.add(is_right);
+    CHECK((check(places).errors() == 0) == is_right);
+    CHECK(check(places).count("counts-padding") == counting);
+  }
+  CHECK(std::min(right.yes, right.no) > 100);
+  Array bools(DType::boolean, {1, 4});
+  bools.elements<bool>()[3] = bools.elements<bool>()[2] = true;
+  const IntegerArray mask(make_source(std::move(bools), "mask"));
+  PositionIdsClaims claims;
+  claims.mask = mask;
+  CHECK(check_position_ids(integers({1, 1, 0, 1}, {1, 4}), claims).errors() == 0);
+  CHECK_THROWS_AS(check_position_ids(integers({1, 1, 0, 1}), claims), Error);
+  claims.padding = 1;
+  CHECK_THROWS_AS(check_position_ids(integers({1, 1, 0, 1}, {1, 4}), claims), Error);
+}
+
 TEST_CASE("rows of a batch are looked at one by one") {
   CHECK(check_segment_ids(integers({1, 1, 2, 2, 1, 0}, {2, 3})).errors() == 0);
   const auto split = check_segment_ids(integers({1, 2, 1, 1, 2, 2}, {2, 3}));

@@ -120,14 +120,22 @@ Run check_position_ids(OptionSet& set) {
   add_word(set, "--padding", words->claims.padding, at_least(0), "N",
            "the position that padding has, as 1 in some tokenizers; without --cu-seqlens\n"
            "Only where it does not go on from the position before it.");
+  add_reference(
+      set, "--mask", words->third,
+      "not 0 where there is a token, of the shape of IDS\n"
+      "Positions then count the tokens of a row, cumsum(mask) - 1, and not its places; those of padding "
+      "may be anything. Without --cu-seqlens and --padding.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
+    if (!words->third.empty() && (words->claims.padding || !words->second.empty()))
+      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask says what is padding");
     if (words->claims.padding && !words->second.empty())
       throw usage("--padding goes without --cu-seqlens")
           .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
+    words->claims.mask = inspection.open("mask", words->third);
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_position_ids(ids, words->claims, options); });
   };
