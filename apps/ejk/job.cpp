@@ -96,7 +96,7 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
                     report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
   // What cannot be drawn is told before anything is written.
   std::vector<FileContent> files;
-  if (team.is_first()) files = reporter_.pictures(report);
+  if (team.is_first()) files = reporter_.draw(report);
   statistics_.bytes_written =
       phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), team); });
   statistics_.bytes_read = inputs.bytes_read();

@@ -108,7 +108,7 @@ void Reporter::check_files() const {
     if (!path->empty()) check_file(*path);
 }
 
-std::vector<FileContent> Reporter::pictures(const Report& report) const {
+std::vector<FileContent> Reporter::draw(Report& report) const {
   std::vector<FileContent> files;
   if (shared_.picture.empty()) return files;
   const std::string& path = shared_.picture;
@@ -120,10 +120,12 @@ std::vector<FileContent> Reporter::pictures(const Report& report) const {
                             report.pictures_left_out > 0 ? "there are too many blocks to draw"
                                                          : "there are no blocks to draw"));
   const std::string by = envelope().command_line;
+  Table table{"pictures", "pictures", {{"file", "file"}, {"title", "shows"}}, {}};
   for (std::size_t n = 0; n < pictures.size(); ++n) {
     const std::string name =
         pictures.size() == 1 ? path : fmt::format("{}-{}{}", path.substr(0, dot), n, path.substr(dot));
     check_file(name);
+    table.rows.push_back({name, pictures[n]->title});
     try {
       files.push_back({name, path.ends_with(".png") ? to_png(*pictures[n], by) : to_svg(*pictures[n], by)});
     } catch (Error& error) {
@@ -131,6 +133,7 @@ std::vector<FileContent> Reporter::pictures(const Report& report) const {
       throw;
     }
   }
+  if (pictures.size() > 1) report.add(std::move(table));
   return files;
 }
 

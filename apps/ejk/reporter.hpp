@@ -43,8 +43,8 @@ class Reporter {
   void check_files() const;
   /// A picture is wanted, of a report that has none otherwise.
   bool wants_picture() const { return !shared_.picture.empty() || !shared_.html.empty(); }
-  /// The pictures that --picture asks for.
-  std::vector<FileContent> pictures(const Report& report) const;
+  /// The pictures that --picture asks for. Of several the report gets a table: the file of each, and what it shows.
+  std::vector<FileContent> draw(Report& report) const;
   /// The page that --html asks for.
   std::vector<FileContent> page(const Report& report) const;
 

@@ -74,6 +74,7 @@ constexpr ReportKey kSparsity[] = {
     {"sizes[].pairs_allowed", kInteger, kDone, "as above: the same for all sizes"},
     {"sizes[].pairs_computed", kInteger, kDone, "pairs in blocks that are visited, each counted whole"},
     {"sizes[].padding_pairs", kInteger, kDone, "those of them beyond the edge of the mask"},
+    {"sizes[].cost", kNumber, kDone, "pairs_computed, and block_cost for each block that is visited"},
     {"sizes[].computed_per_allowed", kNumberOrNull, kDone, "pairs_computed / pairs_allowed"},
     {"sizes[].distinct_partial_blocks", kInteger, kDone, "partial blocks that differ from each other"},
     {"sizes[].metadata_bytes", kInteger, kDone,
@@ -85,7 +86,11 @@ constexpr ReportKey kSparsity[] = {
     {"sizes[].row_imbalance", kNumberOrNull, kDone, "heaviest_row_blocks / mean_row_blocks"},
     {"sizes[].fits_budget", kBoolean, "with --metadata-budget", "metadata_bytes are within it"},
     {"metadata_budget_bytes", kInteger, "with --metadata-budget", "bytes that the metadata may take"},
-    {"least_block", kShapeOrNull, kDone, "the size that costs least; null where none fits the budget"},
+    {"fewest_pairs_block", kShapeOrNull, kDone,
+     "the size with the fewest pairs_computed; null where none fits the budget"},
+    {"least_block", kShapeOrNull, kDone,
+     "the size of the least cost, or by metadata of the fewest bytes; null where none fits the budget"},
+    {"block_cost", kInteger, kDone, "what a visited block costs beside its pairs, in pairs: --block-cost"},
     {"measure", kString, kDone, "pairs or metadata: by what it costs least"},
     {"context_parallel", kSection, "with --cp", "what context-parallel ranks have to do"},
     {"context_parallel.block", kShape, kAlways, "the block size that pairs computed are for: the first"},
@@ -880,6 +885,9 @@ std::span<const ReportKey> envelope_keys() {
 std::span<const ReportKey> shared_keys() {
   constexpr std::string_view kRanks = "on several ranks";
   static constexpr ReportKey keys[] = {
+      {"pictures", kTable, "with --picture, of several", "the files of pictures"},
+      {"pictures[].file", kString, kAlways, "its name"},
+      {"pictures[].title", kString, kAlways, "what it shows: block size, mask and heads"},
       {"peak_bytes", kInteger, kDryRun, "memory that is needed, about"},
       {"max_memory_bytes", kInteger, kDryRun, "memory that is allowed"},
       {"stats", kSection, "with --stats", "time and memory"},

@@ -7,6 +7,7 @@
 //   pairs allowed       True elements: pairs of a query and a key that it sees
 //   pairs computed      pairs in visited blocks, each counted whole, as a kernel computes it
 //   padding             those of them beyond the edge of the mask
+//   cost                pairs computed, and for each visited block what its start costs, in pairs
 //   metadata            the bytes of the arrays that process_mask gives at that size
 // Equal heads are looked at once and counted as often as there are.
 //
@@ -35,14 +36,22 @@
 
 namespace ejk {
 
-/// What the size that costs least has least of: pairs computed, or bytes of metadata. Between equals the
-/// other one decides, then the order in which sizes were given.
+/// What the size that costs least has least of: cost, or bytes of metadata. Between equals the other one
+/// decides, then the order in which sizes were given.
 enum class SparsityMeasure { pairs, metadata };
 
 /// "pairs", "metadata".
 const char* name_of(SparsityMeasure measure);
 
+/// Pairs that an H100 computes while it waits once for memory, as a kernel does when it follows an index to the
+/// next block and nothing hides the wait. 989 TFLOP/s of dense bfloat16 (NVIDIA's data sheet) are some 4,270 FLOP
+/// a cycle on each of 132 multiprocessors at 1.755 GHz; a pair takes 4 FLOP for each of 128 elements of a head, so
+/// 8 pairs a cycle; memory answers after some 480 cycles (arXiv:2402.13499).
+inline constexpr std::int64_t kPairsOfBlock = 4096;
+
 struct SparsityOptions {
+  /// What visiting a block costs, beside its pairs and as many of them; not negative.
+  std::int64_t block_cost = kPairsOfBlock;
   SparsityMeasure measure = SparsityMeasure::pairs;
   /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs
   /// least.
@@ -57,6 +66,7 @@ struct BlockSizeCost {
   std::int64_t empty_blocks = 0, partial_blocks = 0, full_blocks = 0;
   std::int64_t pairs_computed = 0;
   std::int64_t padding_pairs = 0;            // among them
+  double cost = 0;                           // in pairs; a double, as any block_cost is allowed
   std::int64_t distinct_partial_blocks = 0;  // over all heads
   std::int64_t metadata_bytes = 0;
 
@@ -89,18 +99,19 @@ struct ContextParallel {
 };
 
 struct Sparsity {
-  Shape shape;                          // heads, queries, keys
-  std::vector<Mask> masks;              // the distinct ones, in order of first appearance
-  std::vector<std::int64_t> head_mask;  // for each head the index of its mask
-  std::int64_t pairs_allowed = 0;       // over all heads
-  std::vector<BlockSizeCost> sizes;     // in the order in which they were given
-  std::optional<std::size_t> least;     // the size that costs least; nothing where none fits the budget
+  Shape shape;                              // heads, queries, keys
+  std::vector<Mask> masks;                  // the distinct ones, in order of first appearance
+  std::vector<std::int64_t> head_mask;      // for each head the index of its mask
+  std::int64_t pairs_allowed = 0;           // over all heads
+  std::vector<BlockSizeCost> sizes;         // in the order in which they were given
+  std::optional<std::size_t> least;         // the size that costs least; nothing where none fits the budget
+  std::optional<std::size_t> fewest_pairs;  // that with the fewest pairs computed, of the same ones
   SparsityOptions options;
   std::vector<ContextParallel> parallel;  // one a distribution; none without ranks
 };
 
-/// Errors: those of process_mask with padding; no block size; Error{usage} for a number of ranks below 0 or
-/// above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
+/// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, a number of
+/// ranks below 0 or above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
 Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                           const SparsityOptions& options = {}, const BlockProgress& progress = {},
                           std::int64_t max_pattern_bytes = 0);

@@ -20,6 +20,7 @@
 #include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
 #include "mask/picture.hpp"
@@ -83,7 +84,8 @@ std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t r
   return visited * block.kv - (last ? columns * block.kv - s.kv_length : 0);
 }
 
-BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::int64_t>>& visited) {
+BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::int64_t>>& visited,
+                      std::int64_t block_cost) {
   BlockSizeCost cost;
   cost.block = info.block;
   const MaskSummary& first = info.summaries.front();
@@ -106,26 +108,28 @@ BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::i
         cost.heaviest_head = h, cost.heaviest_row = i, cost.heaviest_row_blocks = blocks;
     }
   }
-  cost.mean_row_blocks = static_cast<double>(cost.partial_blocks + cost.full_blocks) /
-                         static_cast<double>(heads * cost.q_blocks);
+  const auto visits = static_cast<double>(cost.partial_blocks + cost.full_blocks);
+  cost.cost = static_cast<double>(cost.pairs_computed) + static_cast<double>(block_cost) * visits;
+  cost.mean_row_blocks = visits / static_cast<double>(heads * cost.q_blocks);
   cost.distinct_partial_blocks = info.distinct_partial_blocks;
   for (const PlannedArray& array : mask::arrays_of(info)) cost.metadata_bytes += array.type.bytes();
   if (static_cast<std::int64_t>(info.masks.size()) * first.states.size() <= BlockSizeCost::kMostDrawn)
     for (std::size_t u = 0; u < info.masks.size(); ++u) {
       BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
+      const std::string of = mask::heads_with(info.head_mask, static_cast<std::int64_t>(u));
       picture.title =
-          fmt::format("{} blocks of mask {} (queries down, keys across)", to_string(info.block), u);
+          fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(info.block), u,
+                      of.find_first_of(",-") == std::string::npos ? "" : "s", of);
       picture.page_only = true;
       cost.pictures.push_back(std::move(picture));
     }
   return cost;
 }
 
-std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, const SparsityOptions& options) {
-  const auto key = [&](const BlockSizeCost& size) {
-    return options.measure == SparsityMeasure::pairs ? std::pair(size.pairs_computed, size.metadata_bytes)
-                                                     : std::pair(size.metadata_bytes, size.pairs_computed);
-  };
+// The size of the least key, the first of equals, among those whose metadata fit.
+template <class Key>
+std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, const SparsityOptions& options,
+                                    Key&& key) {
   std::optional<std::size_t> least;
   for (std::size_t s = 0; s < sizes.size(); ++s)
     if (!options.metadata_budget || sizes[s].metadata_bytes <= *options.metadata_budget)
@@ -175,13 +179,20 @@ Sparsity costs_of(const mask::SizesPlan& plan, const mask::DistinctMasks& distin
                                        mask::type_alone(mask::blocks_type(size, patterns[s])));
     std::vector<std::vector<std::int64_t>> visited;
     for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
-    sparsity.sizes[s] = cost_of(info, visited);
+    sparsity.sizes[s] = cost_of(info, visited, plan.options.block_cost);
     if (s > 0) return;
     for (const std::int64_t u : info.head_mask)
       sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
     if (runs) computed = computed_pairs(*runs, info.block, visited, info.head_mask);
   });
-  sparsity.least = least_of(sparsity.sizes, sparsity.options);
+  const bool by_pairs = plan.options.measure == SparsityMeasure::pairs;
+  sparsity.least = least_of(sparsity.sizes, plan.options, [&](const BlockSizeCost& size) {
+    const auto bytes = static_cast<double>(size.metadata_bytes);
+    return by_pairs ? std::pair(size.cost, bytes) : std::pair(bytes, size.cost);
+  });
+  sparsity.fewest_pairs = least_of(sparsity.sizes, plan.options, [](const BlockSizeCost& size) {
+    return std::pair(size.pairs_computed, size.metadata_bytes);
+  });
   sparsity.masks = distinct.masks;
   sparsity.head_mask = distinct.of_head;
   return sparsity;
@@ -223,6 +234,7 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
                {"pairs_allowed", "allowed", Unit::none, true},
                {"pairs_computed", "computed", Unit::none, true},
                {"padding_pairs", "padding", Unit::none, true},
+               {"cost", "cost", Unit::none, true},
                {"computed_per_allowed", "pairs per pair"},
                {"distinct_partial_blocks", "distinct"},
                {"metadata", "metadata", Unit::bytes},
@@ -245,6 +257,7 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
                                  sparsity.pairs_allowed,
                                  s.pairs_computed,
                                  s.padding_pairs,
+                                 whole_number(s.cost),
                                  ratio(static_cast<double>(s.pairs_computed), allowed),
                                  s.distinct_partial_blocks,
                                  s.metadata_bytes,
@@ -258,17 +271,24 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
   }
   report.add(std::move(table));
 
-  const BlockSizeCost* least = sparsity.least ? &sparsity.sizes[*sparsity.least] : nullptr;
+  const auto block_of = [&](const std::optional<std::size_t>& size) {
+    if (!size) return ReportValue();
+    const BlockShape block = sparsity.sizes[*size].block;
+    return ReportValue(Shape{block.q, block.kv});
+  };
   if (options.metadata_budget)
     report.add("metadata_budget", "metadata may take", *options.metadata_budget, Unit::bytes);
-  report.add("least_block", "costs least",
-             least ? ReportValue(Shape{least->block.q, least->block.kv}) : ReportValue());
-  report.add(JsonField{"measure", fmt::format("\"{}\"", name_of(options.measure))});
-  report.add(Remark{fmt::format(
-      "Pairs per pair: pairs of a query and a key that a kernel computes, per pair that is allowed. {}",
-      options.measure == SparsityMeasure::pairs
-          ? "By them a size costs least, and between equals by bytes of metadata."
-          : "By bytes of metadata a size costs least, and between equals by pairs computed.")});
+  report.add("fewest_pairs_block", "fewest pairs", block_of(sparsity.fewest_pairs))
+      .add("least_block",
+           options.measure == SparsityMeasure::metadata
+               ? "least metadata"
+               : fmt::format("least with {} pairs a block", format_count(options.block_cost)),
+           block_of(sparsity.least));
+  report.add(JsonField{"measure", fmt::format("\"{}\"", name_of(options.measure))})
+      .add(JsonField{"block_cost", fmt::format("{}", options.block_cost)});
+  report.add(Remark{
+      "Pairs per pair: pairs of a query and a key that a kernel computes, per pair that is allowed. They are "
+      "fewest at small sizes: what each visited block costs beside them is counted apart."});
 }
 
 void add_ranks(Report& report, const Sparsity& sparsity) {
@@ -341,6 +361,8 @@ SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<Blo
     // Counts of pairs of all heads, with padding, fit 64 bits.
     element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
   }
+  if (options.block_cost < 0)
+    throw Error(Error::Kind::usage, fmt::format("a block does not cost {} pairs", options.block_cost));
   const std::int64_t queries = plan->first().q_length();
   if (options.ranks < 0)
     throw Error(Error::Kind::usage, fmt::format("{} is not a number of ranks", options.ranks));

@@ -73,7 +73,7 @@ std::int64_t metadata_of(const MaskInfo& info) {
   return bytes;
 }
 
-void check_size(const Heads& heads, const BlockSizeCost& size) {
+void check_size(const Heads& heads, const BlockSizeCost& size, std::int64_t block_cost) {
   const BlockShape block = size.block;
   const std::int64_t rows = (heads.q + block.q - 1) / block.q, columns = (heads.kv + block.kv - 1) / block.kv;
   std::int64_t states[3] = {}, heaviest = 0;
@@ -93,6 +93,7 @@ void check_size(const Heads& heads, const BlockSizeCost& size) {
   CHECK(size.partial_blocks == states[1]);
   CHECK(size.full_blocks == states[2]);
   CHECK(size.pairs_computed == (states[1] + states[2]) * block.q * block.kv);
+  CHECK(size.cost == static_cast<double>((states[1] + states[2]) * (block.q * block.kv + block_cost)));
   CHECK(size.heaviest_row_blocks == heaviest);
   const double all_rows = static_cast<double>(rows) * static_cast<double>(heads.masks.size());
   CHECK(size.mean_row_blocks == doctest::Approx(static_cast<double>(states[1] + states[2]) / all_rows));
@@ -219,6 +220,7 @@ TEST_CASE("random masks at random block sizes cost what plain loops and process_
     const std::vector<BlockShape> blocks = random_blocks(random);
     SparsityOptions options;
     options.ranks = between(random, 0, std::min<std::int64_t>(heads.q, 7));
+    options.block_cost = between(random, 0, 1) * between(random, 0, 5000);
     const Sparsity sparsity = measure_sparsity(heads.masks, blocks, options);
     CHECK(sparsity.shape == Shape{std::ssize(heads.masks), heads.q, heads.kv});
     std::int64_t pairs = 0;
@@ -229,7 +231,7 @@ TEST_CASE("random masks at random block sizes cost what plain loops and process_
     for (std::size_t s = 0; s < blocks.size(); ++s) {
       CAPTURE(to_string(blocks[s]));
       CHECK(to_string(sparsity.sizes[s].block) == to_string(blocks[s]));
-      check_size(heads, sparsity.sizes[s]);
+      check_size(heads, sparsity.sizes[s], options.block_cost);
     }
     REQUIRE(sparsity.parallel.size() == (options.ranks > 0 ? 3 : 0));
     for (const ContextParallel& parallel : sparsity.parallel)
@@ -314,16 +316,29 @@ TEST_CASE("a stored mask is read once, whatever the number of sizes") {
   CHECK(source->elements == 700 * 128);
 }
 
-TEST_CASE("the size that costs least has the fewest pairs or bytes, and fits the budget") {
+TEST_CASE(
+    "the size that costs least has the fewest pairs, with those of its blocks, or bytes, and fits the budget") {
   const std::vector<Mask> heads{causal_mask(1000, 1000) & array_mask(make_source([] {
                                   Array all(DType::boolean, {1000, 1000});
                                   std::fill(all.elements<bool>().begin(), all.elements<bool>().end(), true);
                                   return all;
                                 }()))};
   const std::vector<BlockShape> blocks{{100, 100}, {10, 10}, {50, 50}, {500, 500}};
-  const Sparsity by_pairs = measure_sparsity(heads, blocks);
-  CHECK(by_pairs.least == 1);
   SparsityOptions options;
+  options.block_cost = 0;
+  const Sparsity by_pairs = measure_sparsity(heads, blocks, options);
+  CHECK(by_pairs.least == 1);
+  CHECK(by_pairs.fewest_pairs == 1);
+  // 5,050 blocks of 10 x 10, 210 of 50 x 50, 55 of 100 x 100, 3 of 500 x 500.
+  for (const auto& [cost, least] : {std::pair{4, 1}, {5, 2}, {161, 2}, {162, 0}, {3846, 0}, {3847, 3}}) {
+    options.block_cost = cost;
+    const Sparsity sparsity = measure_sparsity(heads, blocks, options);
+    CHECK(sparsity.least == static_cast<std::size_t>(least));
+    CHECK(sparsity.fewest_pairs == 1);
+  }
+  options.block_cost = -1;
+  CHECK_THROWS_AS(measure_sparsity(heads, blocks, options), Error);
+  options.block_cost = 0;
   options.measure = SparsityMeasure::metadata;
   const Sparsity by_metadata = measure_sparsity(heads, blocks, options);
   for (const BlockSizeCost& size : by_metadata.sizes)
@@ -335,7 +350,10 @@ TEST_CASE("the size that costs least has the fewest pairs or bytes, and fits the
   options.metadata_budget = 10;
   CHECK(!measure_sparsity(heads, blocks, options).least);
   // Of equals the one with less metadata; of those the first.
-  const Sparsity full = measure_sparsity({full_mask(64, 64)}, {{8, 8}, {32, 32}, {64, 16}, {32, 32}});
+  SparsityOptions pairs_alone;
+  pairs_alone.block_cost = 0;
+  const Sparsity full =
+      measure_sparsity({full_mask(64, 64)}, {{8, 8}, {32, 32}, {64, 16}, {32, 32}}, pairs_alone);
   CHECK(full.least == 1);
 }
 
