@@ -32,7 +32,8 @@ void declare_masks(OptionSet& set, MaskOptions& into);
 /// differ in number.
 std::string alignment_warning(const std::string& expression, const std::string& option = "--mask");
 
-/// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments).
+/// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments, and a
+/// MASK of few queries, which may be padding).
 struct Masks {
   std::vector<Mask> heads;
   std::int64_t q_length = 0;

@@ -863,7 +863,7 @@ MaskExpression MaskExpression::parse(std::string_view text) {
 }
 
 std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
-  const std::optional<std::string> meant = Translation(text).run();
+  std::optional<std::string> meant = Translation(text).run();
   if (!meant) return std::nullopt;
   try {
     Parser(*meant).parse();
