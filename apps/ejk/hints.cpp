@@ -47,7 +47,6 @@ constexpr Row kHints[] = {
      "ejk cu-seqlens IN --from segment-ids -o OUT makes cu_seqlens of segment ids; ejk convert IN -o OUT --dtype bool a "
      "mask of what is not 0"},
     {Code::group_ends, "--from ends takes ends of groups, as torch's offs are"},
-    {Code::not_offsets, "if these are lengths: ejk cu-seqlens IN -o OUT"},
     {Code::tokens_left,
      "where padding follows sequences, --cu-seqlens-padded REF says at which tokens they begin"},
     {Code::exceeds_dtype, "--dtype int64 holds more"},

@@ -165,6 +165,17 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids
   return made;
 }
 
+void warn_of_positions(const ArraySource& segment_ids, Report& report) {
+  const std::size_t rank = segment_ids.shape().size();
+  if (!segment_ids.random_access() || !is_integer(segment_ids.dtype()) || rank < 1 || rank > 2) return;
+  const std::optional<LikelyForm> likely = likely_form(segment_ids);
+  if (!likely || !likely->restart) return;
+  report.warnings.push_back(fmt::format(
+      "{} was taken for segment ids, but restarts at 0 at index {}, as position ids do: tokens at equal positions attend "
+      "to each other; 'ejk cu-seqlens --from position-ids' makes cu_seqlens of them",
+      printable(segment_ids.name()), *likely->restart));
+}
+
 void add_groups_from(OptionSet& set, GroupsFrom& into) {
   add_word(
       set, "--from", into,

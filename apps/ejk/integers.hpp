@@ -40,6 +40,10 @@ struct Lengths {
 Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom asked, DType of_ids,
                    Report& report);
 
+/// Adds a warning where segment ids (tokens,) or (batch, tokens) are likely position ids. Ids that can only be read in
+/// order are not looked at.
+void warn_of_positions(const ArraySource& segment_ids, Report& report);
+
 /// What GROUP_SIZES are.
 enum class GroupsFrom { automatic, sizes, ends };
 

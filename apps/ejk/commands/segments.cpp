@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
 #include "sources.hpp"
@@ -92,6 +93,7 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
       .add("dtype", "dtype", std::string(name_of(options.how.dtype)))
       .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
   job.show_options(report);
+  warn_of_positions(*q, report);
   // Every member has all ids, and makes what it writes.
   const auto division = [&](std::int64_t members) {
     std::int64_t written = byte_count(shape, options.how.dtype);
