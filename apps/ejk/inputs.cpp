@@ -189,7 +189,8 @@ JsonValue Inputs::read_json(const std::string& role, const std::string& path,
 
 std::int64_t Inputs::allow_held(std::int64_t bytes) {
   read_memory_->add(bytes - std::exchange(spare_, bytes));
-  return read_memory_->wanted() <= bytes ? read_memory_->wanted() : 0;
+  const std::int64_t counted = read_memory_->wanted() - kHeldBeside;
+  return counted > 0 && counted <= bytes ? counted : 0;
 }
 
 std::string Inputs::too_large() const {

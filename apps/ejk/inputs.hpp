@@ -36,7 +36,7 @@ class Inputs {
         provenance_(provenance),
         team_(team),
         spare_(budget.bytes() / 4),
-        read_memory_(std::make_shared<ReadMemory>(spare_)) {}
+        read_memory_(std::make_shared<ReadMemory>(spare_ + kHeldBeside)) {}
 
   /// The array that a reference names, noted as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
@@ -72,8 +72,8 @@ class Inputs {
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget). Returns how many of them
-  /// one of those opened so far will.
+  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget), beside the few of
+  /// kHeldBeside. Returns how many of them one of those opened so far will.
   std::int64_t allow_held(std::int64_t bytes);
 
   /// "a.npy holds 3 GiB: " where one input alone exceeds the memory allowed.
@@ -86,6 +86,9 @@ class Inputs {
   };
 
   const ArrayFile& file(const ArrayReference& reference);
+
+  // What no plan counts, as the memory of HDF5's processes itself: two arrays are often read in turns.
+  static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
 
   bool allow_external_;
   const Budget& budget_;

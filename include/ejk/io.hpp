@@ -66,8 +66,9 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
 /// closed.
 std::vector<std::string> split_references(std::string_view text);
 
-/// Memory that open files share, in which they hold what reading in C order comes back to: rows of HDF5's chunks that
-/// are larger than 64 MiB, decoded. Without it such a row is decoded anew for each piece that is read of it.
+/// Memory that open files share, in which they hold what reading in C order comes back to: rows of HDF5's chunks,
+/// decoded. Where there is too little for a row that is larger than 64 MiB, it is decoded anew for each piece that is
+/// read of it.
 class ReadMemory {
  public:
   explicit ReadMemory(std::int64_t bytes) : spare_(bytes) {}

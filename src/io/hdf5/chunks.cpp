@@ -109,10 +109,6 @@ std::int64_t Hdf5Chunks::cache_bytes() const {
   return std::max(chunk_bytes_, std::min(kMaxChunkCache, row_bytes_));
 }
 
-std::int64_t Hdf5Chunks::large_row_bytes() const {
-  return decoded_here_ && row_bytes_ > cache_bytes() ? row_bytes_ : 0;
-}
-
 std::string Hdf5Chunks::written() const {
   return entries_ < places_ ? fmt::format(", {} of {} written", entries_, places_) : "";
 }

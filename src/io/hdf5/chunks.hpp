@@ -73,11 +73,11 @@ class Hdf5Chunks {
   /// Whether `read` can be used: otherwise only the library undoes the filters.
   bool decoded_here() const { return decoded_here_; }
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
-  /// What is held of chunks: one row of them, which reading in C order comes back to, if it is no larger than 64 MiB.
+  /// What is held of chunks: one row of them, which reading in C order comes back to, or 64 MiB of it.
   std::int64_t cache_bytes() const;
-  /// The bytes of such a row where it is larger; 0 where only the library decodes.
-  std::int64_t large_row_bytes() const;
-  /// Holds a large row.
+  /// The bytes of such a row; 0 where only the library decodes.
+  std::int64_t row_bytes() const { return decoded_here_ ? row_bytes_ : 0; }
+  /// Holds it whole.
   void hold_row() { cache_.enlarge(row_bytes_ / chunk_bytes_); }
   /// What reading takes of memory beside that, with so many threads beside this one.
   std::int64_t working_bytes(int helpers) const;

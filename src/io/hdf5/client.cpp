@@ -76,7 +76,7 @@ struct OpenedDataset {
   ArrayLayout layout;
   std::string everywhere;            // the one element that all are
   std::int64_t id = 0, process = 0;  // 0: in none
-  // Bytes of a row of chunks that is larger than what is held without asking, and what was taken to hold it.
+  // Bytes of a row of chunks, and what was taken to hold it.
   std::int64_t row = 0, held = 0;
 };
 
@@ -247,8 +247,9 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
   });
 }
 
-// For its row of chunks, from what is there or else from datasets of this file that were read before; not at all where
-// that is too little: of a row that is held in part nothing is left when reading comes back to it.
+// For its row of chunks, from what is there or else from datasets of this file that were read before. Not at all where
+// that is too little: of a row that is held in part nothing is left when reading comes back to it. It is then the only
+// one of which up to 64 MiB are held.
 void Hdf5File::take_memory(OpenedDataset& set) const {
   const auto holds = [&](const OpenedDataset* other) { return other != &set && other->held > 0; };
   while (!memory_->take(set.row)) {

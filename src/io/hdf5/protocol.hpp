@@ -16,12 +16,12 @@ enum class Hdf5Call : std::int64_t {
   // the path of an object → how many; each attribute's name and text
   attributes,
   // the dataset's path or "" → a number for it, its path, dtype, byte order, shape, offset in the file or -1,
-  // how it is stored, the bytes of the one element that all are or "", the bytes of a row of chunks that does not fit
-  // the usual cache or 0
+  // how it is stored, the bytes of the one element that all are or "", the bytes of a row of chunks that are
+  // decoded or 0
   open,
   // the number → nothing
   close,
-  // the number, bytes that may be held of its chunks or 0 (the usual cache), start, count of a box → nothing; its
+  // the number, the bytes of its row of chunks if that may be held or 0, start, count of a box → nothing; its
   // elements, as in the file, are in the buffer
   read,
   // overwrite (0, 1), how many, then each object's path → nothing: they could be written

@@ -64,7 +64,7 @@ struct Dataset {
   Handle id, type;
   ArrayLayout layout;
   std::optional<Hdf5Chunks> chunks;
-  std::int64_t held = 0;   // bytes that may be held of chunks, where that is more than the usual
+  std::int64_t held = 0;   // bytes of a row of chunks, where that may be held whole
   std::string everywhere;  // the one element that all are, where nothing was ever written
 };
 
@@ -127,7 +127,7 @@ class Server {
             .put(set.layout.offset)
             .put(set.layout.storage)
             .put(set.everywhere)
-            .put(set.chunks ? set.chunks->large_row_bytes() : 0);
+            .put(set.chunks ? set.chunks->row_bytes() : 0);
         datasets_.emplace(last_id_, std::move(set));
         return reply;
       }
