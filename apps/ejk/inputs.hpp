@@ -72,8 +72,8 @@ class Inputs {
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget), beside the few of
-  /// kHeldBeside. Returns how many of them one of those opened so far will.
+  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget), beside the few
+  /// of kHeldBeside. Returns how many of them one of those opened so far will.
   std::int64_t allow_held(std::int64_t bytes);
 
   /// "a.npy holds 3 GiB: " where one input alone exceeds the memory allowed.

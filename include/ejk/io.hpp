@@ -44,14 +44,14 @@ struct ArrayReference {
   std::string text;              // as it was given
 };
 
-/// Takes a reference apart by its words alone. A path that ends in "/" is a directory; any other that does not
-/// look like .npz or HDF5 is an .npy file. Throws Error{usage} for a malformed slice or an empty word.
+/// Takes a reference apart by its words alone. A path that ends in "/" is a directory; any other that does
+/// not look like .npz or HDF5 is an .npy file. Throws Error{usage} for a malformed slice or an empty word.
 ArrayReference parse_reference(std::string_view text);
 
-/// The same for an input, which is looked at: what a regular file is, its first bytes say, whatever its suffix (an
-/// HDF5 file may begin with a block of other data), and a folder to be read whole needs no "/" at its end. What is
-/// not there, or a pipe, is taken by its words. Throws also Error{input}: for a file that cannot be read, and for
-/// netCDF-3, HDF4 and MATLAB's files before 7.3, with a hint.
+/// The same for an input, which is looked at: what a regular file is, its first bytes say, whatever its
+/// suffix (an HDF5 file may begin with a block of other data), and a folder to be read whole needs no "/" at
+/// its end. What is not there, or a pipe, is taken by its words. Throws also Error{input}: for a file that
+/// cannot be read, and for netCDF-3, HDF4 and MATLAB's files before 7.3, with a hint.
 ArrayReference parse_input(std::string_view text);
 
 /// The same for a target: a folder that is there needs no "/", and of all other paths only those without a
@@ -66,9 +66,9 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
 /// closed.
 std::vector<std::string> split_references(std::string_view text);
 
-/// Memory that open files share, in which they hold what reading in C order comes back to: rows of HDF5's chunks,
-/// decoded. Where there is too little for a row that is larger than 64 MiB, it is decoded anew for each piece that is
-/// read of it.
+/// Memory that open files share, in which they hold what reading in C order comes back to: rows of HDF5's
+/// chunks, decoded. Where there is too little for a row that is larger than 64 MiB, it is decoded anew for
+/// each piece that is read of it.
 class ReadMemory {
  public:
   explicit ReadMemory(std::int64_t bytes) : spare_(bytes) {}
@@ -142,8 +142,9 @@ class OpenContainer;
 /// held. Any number of threads may use it.
 class ArrayFile {
  public:
-  /// What a reference without a slice names, as parse_input takes it: a file, or a group or an array in one. Throws
-  /// as open_array does where there is no such container; an .npy file is opened when its array is taken.
+  /// What a reference without a slice names, as parse_input takes it: a file, or a group or an array in one.
+  /// Throws as open_array does where there is no such container; an .npy file is opened when its array is
+  /// taken.
   explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
   explicit ArrayFile(ArrayReference reference, const OpenOptions& options = {});
 

@@ -1,6 +1,6 @@
 // The table of containers: for each its suffixes and the functions that open, write and check it. A new
-// format is one row. What an output is, its suffix decides; what an input is, the first bytes of the file, and the
-// suffix where these say nothing. A folder is known by its final slash or by looking.
+// format is one row. What an output is, its suffix decides; what an input is, the first bytes of the file, and
+// the suffix where these say nothing. A folder is known by its final slash or by looking.
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 
@@ -125,8 +125,9 @@ constexpr std::array<Foreign, 5> kForeign{{
     {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
 }};
 
-// What a regular file is by its content; nothing where that is no container's. Throws Error{input} for a file that
-// cannot be read, or is of another format. (To open a pipe would take something from those who wait for it.)
+// What a regular file is by its content; nothing where that is no container's. Throws Error{input} for a file
+// that cannot be read, or is of another format. (To open a pipe would take something from those who wait for
+// it.)
 std::optional<Kind> kind_of_content(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
@@ -144,8 +145,8 @@ std::optional<Kind> kind_of_content(const std::string& path) {
   return std::nullopt;
 }
 
-// A path that is not there may be that of a file, ':' and a name in it, as those of the container's suffixes are
-// without looking.
+// A path that is not there may be that of a file, ':' and a name in it, as those of the container's suffixes
+// are without looking.
 ArrayReference split_by_content(ArrayReference reference) {
   const std::string word =
       reference.member.empty() ? reference.path : reference.path + ':' + reference.member;

@@ -1,4 +1,5 @@
-// Array references taken apart by their words alone. (What an input's content says is parse_input's, container.cpp.)
+// Array references taken apart by their words alone. (What an input's content says is parse_input's,
+// container.cpp.)
 //   reference := ('-' | path '.npy' | path '.npz' [':' member] | path '.h5' [':' path] | folder '/') [slice]
 //   slice     := '[' entry {',' entry} [','] ']'
 //   entry     := integer | [integer] ':' [integer] [':' [integer]] | '...'

@@ -247,9 +247,9 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
   });
 }
 
-// For its row of chunks, from what is there or else from datasets of this file that were read before. Not at all where
-// that is too little: of a row that is held in part nothing is left when reading comes back to it. It is then the only
-// one of which up to 64 MiB are held.
+// For its row of chunks, from what is there or else from datasets of this file that were read before. Not at
+// all where that is too little: of a row that is held in part nothing is left when reading comes back to it.
+// It is then the only one of which up to 64 MiB are held.
 void Hdf5File::take_memory(OpenedDataset& set) const {
   const auto holds = [&](const OpenedDataset* other) { return other != &set && other->held > 0; };
   while (!memory_->take(set.row)) {

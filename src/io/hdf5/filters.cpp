@@ -39,9 +39,9 @@ void inflate(const Bytes& from, std::int64_t size, Bytes& to) {
     throw damaged(fmt::format("inflates to {} bytes, not to its {}", yielded, size));
 }
 
-// A byte below 32 is one less than how many bytes follow as they are. The upper three bits of any other are two less
-// than how many bytes come again that are there already (7: so many more as the next byte says), the lower five and the
-// next byte how far back those begin, less one.
+// A byte below 32 is one less than how many bytes follow as they are. The upper three bits of any other are
+// two less than how many bytes come again that are there already (7: so many more as the next byte says), the
+// lower five and the next byte how far back those begin, less one.
 void inflate_lzf(const Bytes& from, std::int64_t size, Bytes& to) {
   to.resize(static_cast<std::size_t>(size));
   std::size_t at = 0, done = 0;

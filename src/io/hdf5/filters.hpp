@@ -29,10 +29,10 @@ inline bool is_compression(Filter::Kind kind) {
   return kind == Filter::Kind::deflate || kind == Filter::Kind::lzf;
 }
 
-/// Undoes the filters, which stand in the order in which they were applied, at most one of them a compression.
-/// Filter i was left out for this chunk where bit i of `left_out` is set. `bytes` holds what is stored and
-/// becomes what the chunk holds: `size` bytes. `spare` is a workspace. Throws Error{input} saying how the
-/// stored bytes are damaged, without a name.
+/// Undoes the filters, which stand in the order in which they were applied, at most one of them a
+/// compression. Filter i was left out for this chunk where bit i of `left_out` is set. `bytes` holds what is
+/// stored and becomes what the chunk holds: `size` bytes. `spare` is a workspace. Throws Error{input} saying
+/// how the stored bytes are damaged, without a name.
 void undo_filters(std::span<const Filter> filters, std::uint32_t left_out, std::int64_t size, Bytes& bytes,
                   Bytes& spare);
 

@@ -21,8 +21,8 @@ enum class Hdf5Call : std::int64_t {
   open,
   // the number → nothing
   close,
-  // the number, the bytes of its row of chunks if that may be held or 0, start, count of a box → nothing; its
-  // elements, as in the file, are in the buffer
+  // the number, the bytes of its row of chunks if that may be held or 0, start, count of a box → nothing;
+  // its elements, as in the file, are in the buffer
   read,
   // overwrite (0, 1), how many, then each object's path → nothing: they could be written
   check,

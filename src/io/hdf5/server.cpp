@@ -49,8 +49,8 @@ constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 // Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
 constexpr hsize_t kAlignFrom = 1024, kAlignment = 64;
 
-// What two opaque bytes that are a bfloat16 are called: nothing by h5py, which has no other type for ml_dtypes' arrays
-// (NumPy's .npy files have V2 for it as well); with h5py.opaque_dtype as NumPy calls it.
+// What two opaque bytes that are a bfloat16 are called: nothing by h5py, which has no other type for
+// ml_dtypes' arrays (NumPy's .npy files have V2 for it as well); with h5py.opaque_dtype as NumPy calls it.
 constexpr std::array<std::string_view, 4> kBfloat16Tags{"", "NUMPY:<V2", "NUMPY:|V2", "bfloat16"};
 
 herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
