@@ -74,10 +74,9 @@ Report describe(const AttentionPlan& plan) {
                             const std::vector<std::int64_t>& lengths) {
       return offsets.back() - std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     };
-    report.add(
-        "padding", "padding of queries, keys",
-        Shape{padding(p.setup.q_offsets, p.setup.q_lengths), padding(p.setup.kv_offsets, p.setup.kv_lengths)},
-        Unit::tokens);
+    report.add("padding", "padding of queries, keys",
+               Shape{padding(p.setup.q_offsets, p.setup.q_lengths),
+                     padding(p.setup.kv_offsets, p.setup.kv_lengths)});
   }
   if (p.setup.softcap > 0) report.add("softcap", "soft cap", p.setup.softcap);
   if (p.setup.gradients) report.add("saved", "out and lse", std::string(types.out ? "given" : "computed"));

@@ -347,6 +347,7 @@ Shape with_last(Shape shape, std::int64_t length) {
 Reference::Forward Reference::forward() const {
   Forward result{Array(DType::float64, setup_.shape.out), Array(DType::float64, setup_.shape.lse)};
   const auto lse = result.lse.elements<double>();
+  std::fill(lse.begin(), lse.end(), kNothing);  // of padding, which no problem has
   core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
     for (std::int64_t i = 0; i < p.q_length; ++i) {

@@ -53,9 +53,10 @@ TEST_CASE("random attention equals its plain form in float64") {
       for (std::int64_t h = 0; h < r->heads; ++h)
         for (std::int64_t i = 0; i < r->q_length; ++i)
           for (std::int64_t j = 0; j < r->kv_length; ++j) allowed += r->allowed(b, h, i, j);
-    const std::int64_t without = std::count(lse.begin(), lse.end(), -plain::kInfinity);
+    const std::int64_t without =
+        std::count(lse.begin(), lse.end(), -plain::kInfinity) - r->heads * r->padding;
     CHECK(got.work.allowed_pairs == allowed);
-    CHECK(got.work.rows == r->batch * r->heads * r->q_length);
+    CHECK(got.work.rows == r->batch * r->heads * (r->q_length - r->padding));
     CHECK(got.work.rows_without_key == without);
     CHECK(got.work.first_row_without_key.empty() == (without == 0));
     CHECK(got.work.computed_pairs >= allowed);
@@ -353,6 +354,23 @@ TEST_CASE("what does not fit together is said with its numbers") {
         "cu_q.npy: cu_seqlens ends at 5 (index 2), and q has 6 tokens");
   CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 6})) ==
         "cu_k.npy: cu_seqlens ends at 6 (index 2), and k has 5 tokens");
+  const auto padded = [&](std::vector<std::int64_t> begins_q, std::vector<std::int64_t> begins_kv) {
+    AttentionOptions o = packed({0, 2, 4}, {0, 3, 3});
+    o.cu_seqlens_q_padded = plain::integers(begins_q, {std::ssize(begins_q)}, "at_q.npy");
+    o.cu_seqlens_kv_padded = plain::integers(begins_kv, {std::ssize(begins_kv)}, "at_k.npy");
+    return o;
+  };
+  CHECK(said(tq, tk, tv, padded({0, 3, 5}, {0, 3, 5})) == "no error");
+  CHECK(said(tq, tk, tv, padded({0, 3, 7}, {0, 3, 5})) ==
+        "at_q.npy: padded cu_seqlens ends at 7 (index 2), and q has 6 tokens");
+  CHECK(said(tq, tk, tv, padded({0, 1, 6}, {0, 3, 5})) ==
+        "at_q.npy: sequence 0 has 1 tokens with its padding, and 2 without by cu_q.npy");
+  CHECK(said(tq, tk, tv, padded({0, 3, 6}, {0, 2, 5})) ==
+        "at_k.npy: sequence 0 has 2 tokens with its padding, and 3 without by cu_k.npy");
+  CHECK(said(tq, tk, tv, padded({0, 6}, {0, 3, 5})) ==
+        "at_q.npy: with padding there are 1 sequences, and 2 by cu_q.npy");
+  CHECK(said(tq, tk, tv, padded({0, 4, 3}, {0, 3, 5}))
+            .starts_with("at_q.npy: cu_seqlens decreases at index 2"));
   CHECK(said(tq, tk, tv, packed({0, 6}, {0, 5, 5})) ==
         "the cu_seqlens of queries have 1 sequences, those of keys 2");
   CHECK(said(tq, tk, tv, packed({1, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
@@ -367,6 +385,78 @@ TEST_CASE("what does not fit together is said with its numbers") {
   AttentionOptions biased = packed({0, 2, 6}, {0, 5, 5});
   biased.bias = bias.view();
   CHECK(said(tq, tk, tv, biased).starts_with("a bias needs a padded batch"));
+}
+
+TEST_CASE("padding behind packed sequences is as if it were not there, and never read") {
+  std::mt19937_64 engine(6);
+  for (const DType dtype : plain::kFloats)
+    for (const std::int64_t longest : {3, 80}) {  // few queries, and many
+      CAPTURE(std::string(name_of(dtype)));
+      CAPTURE(longest);
+      const std::vector<std::int64_t> cu{0, longest, longest, longest + 2},
+          begins{0, longest + 3, longest + 5, longest + 9};
+      const std::int64_t tokens = cu.back(), all = begins.back() + 2;
+      const auto make = [&](std::int64_t heads, std::int64_t size) {
+        return plain::random(dtype, {tokens, heads, size}, engine);
+      };
+      const Array q = make(4, 8), k = make(2, 8), v = make(2, 5), dout = make(4, 5);
+      // NaN everywhere but in the sequences.
+      const auto padded = [&](const Array& packed) {
+        Shape shape = packed.shape();
+        shape[0] = all;
+        const std::int64_t row = shape[1] * shape[2];
+        std::vector<double> values(static_cast<std::size_t>(all * row), std::nan(""));
+        const std::vector<double> from = plain::doubles(packed.view());
+        for (std::size_t s = 0; s + 1 < cu.size(); ++s)
+          std::copy(from.begin() + cu[s] * row, from.begin() + cu[s + 1] * row,
+                    values.begin() + begins[s] * row);
+        return plain::array_of(dtype, shape, values);
+      };
+      AttentionOptions options;
+      options.layout = AttentionLayout::thd;
+      options.cu_seqlens_q = options.cu_seqlens_kv = plain::integers(cu, {4}, "cu");
+      HeadMasks causal;
+      causal.mask = [](std::int64_t, std::int64_t, std::int64_t n, std::int64_t m) {
+        return causal_mask(n, m);
+      };
+      options.masks.push_back(causal);
+      const Attention dense = attention(q.view(), k.view(), v.view(), options);
+      const AttentionGradients gradients = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+      options.cu_seqlens_q_padded = plain::integers(begins, {4}, "begins");
+      const Array pq = padded(q), pk = padded(k), pv = padded(v), pdout = padded(dout);
+      const AttentionArrays forward{pq.view(), pk.view(), pv.view(), {}, {}, {}, {}},
+          backward{pq.view(), pk.view(), pv.view(), {}, pdout.view(), {}, {}};
+      for (const auto* arrays : {&forward, &backward}) {
+        const AttentionPlan plan(types_of(*arrays), options);
+        std::vector<Array> results;
+        std::vector<MutableArrayView> views;
+        for (const PlannedArray& result : plan.results()) {
+          results.emplace_back(result.type.dtype, result.type.shape);
+          std::memset(results.back().data(), 0xFF, static_cast<std::size_t>(results.back().bytes()));
+          views.push_back(results.back().mutable_view());
+        }
+        plan.run(*arrays, views);
+        std::vector<ArrayView> seen;
+        for (const Array& result : results) seen.push_back(result.view());
+        CHECK(plan.check(*arrays, seen).passed());
+        const std::vector<const Array*> right =
+            arrays == &forward ? std::vector{&dense.out, &dense.lse}
+                               : std::vector{&gradients.dq, &gradients.dk, &gradients.dv};
+        for (std::size_t r = 0; r < right.size(); ++r) {
+          const bool is_lse = arrays == &forward && r == 1;
+          const std::vector<double> got = plain::doubles(results[r].view()),
+                                    from = plain::doubles(right[r]->view());
+          const std::int64_t heads = right[r]->shape()[is_lse ? 0 : 1],
+                             row = is_lse ? 1 : heads * right[r]->shape()[2];
+          std::vector<double> expected(got.size(), is_lse ? -plain::kInfinity : 0.0);
+          for (std::int64_t h = 0; h < (is_lse ? heads : 1); ++h)
+            for (std::size_t s = 0; s + 1 < cu.size(); ++s)
+              std::copy(from.begin() + h * tokens + cu[s] * row, from.begin() + h * tokens + cu[s + 1] * row,
+                        expected.begin() + h * all + begins[s] * row);
+          CHECK(got == expected);
+        }
+      }
+    }
 }
 
 TEST_CASE("expressions are masks of each sequence's own lengths") {

@@ -26,7 +26,7 @@ TEST_CASE("right results of attention pass the check") {
       const AttentionCheck forward =
           attn::check(forward_plan, forward_arrays, {a.out.view(), a.lse.view()}, effort);
       CHECK(forward.passed());
-      CHECK(forward.elements == a.out.size() + a.lse.size());
+      if (!r->options.cu_seqlens_q_padded) CHECK(forward.elements == a.out.size() + a.lse.size());
       std::vector<ArrayView> results{g.dq.view(), g.dk.view(), g.dv.view()};
       if (g.dbias) results.push_back(g.dbias->view());
       const AttentionCheck backward = attn::check(backward_plan, backward_arrays, results, effort);

@@ -145,6 +145,8 @@ make mask --mask 'causal | prefix(20)' --shape "$seq"x"$seq" -o square.npy
 # Packed sequences, one of them without a token.
 make generate lens --seed "$seed" --count 9 --longest 60 --mean 25 -o lens.npy
 make cu-seqlens lens.npy -o cu.npy
+make cdiv lens.npy --by 2 -o half.npy
+make cu-seqlens half.npy -o short.npy  # with padding behind each where cu.npy says that they begin
 tokens=$("$ejk" convert cu.npy 2>/dev/null | awk 'NF { last = $NF } END { print last }')
 make generate attention-inputs --seed 3 --batch 1 --seq "$tokens" --heads 4 --head-dim 8 -o thd.h5
 # Segments.
@@ -243,6 +245,9 @@ problem attention-grad - in/key.npy in/value.npy in/other.h5:key --mask causal -
 expect 0
 problem attention-grad 'in/thd.h5:query[0]' 'in/thd.h5:key[0]' 'in/thd.h5:value[0]' 'in/thd.h5:value[0]' \
   --cu-seqlens in/cu.npy --mask causal --check -o out/ -q
+expect 0
+problem attention-grad 'in/thd.h5:query[0]' 'in/thd.h5:key[0]' 'in/thd.h5:value[0]' 'in/thd.h5:value[0]' \
+  --cu-seqlens in/short.npy --cu-seqlens-padded in/cu.npy --check -o out.npz
 expect 0
 pick '' '[:,:1]' '[:,:,:1]' '[:,:,:,:1]' && bias="in/bias.npz:query$p"
 problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --bias "$bias" --mask causal -o out.npz

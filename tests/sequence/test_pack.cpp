@@ -38,6 +38,45 @@ Array random_mask(std::int64_t batch, std::int64_t seq, std::mt19937_64& random)
 
 }  // namespace
 
+TEST_CASE("sequences with padding behind them are packed and unpacked, in any boxes") {
+  const std::vector<std::int64_t> cu{0, 3, 3, 5}, padded{0, 4, 6, 9};
+  const Array x = counting_floats({11, 2});  // two tokens more than the padding ends at
+  const Packed p = pack_sequences(make_source(x.view(), "x"), cu, padded);
+  const Array packed = read_all(*p.packed), indices = read_all(*p.indices);
+  const std::vector<std::int64_t> places{0, 1, 2, 6, 7};
+  REQUIRE(packed.shape() == Shape{5, 2});
+  CHECK(std::ranges::equal(indices.elements<std::int64_t>(), places));
+  CHECK(std::ranges::equal(p.cu_seqlens.elements<std::int32_t>(), cu));
+  CHECK(p.max_seqlen == 3);
+  for (std::size_t i = 0; i < 5; ++i)
+    for (std::size_t d = 0; d < 2; ++d)
+      CHECK(packed.elements<float>()[2 * i + d] ==
+            x.elements<float>()[2 * static_cast<std::size_t>(places[i]) + d]);
+  const auto back = unpack_sequences(make_source(packed.view(), "p"), cu, padded, 11, -1.0);
+  REQUIRE(back->shape() == Shape{11, 2});
+  for (std::int64_t begin = 0; begin < 11; ++begin)
+    for (std::int64_t count = 1; begin + count <= 11; ++count) {
+      Array box(DType::float32, {count, 1});
+      back->read(Shape{begin, 1}, Shape{count, 1}, box.data());
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t token = begin + i;
+        const bool is_token = std::ranges::find(places, token) != places.end();
+        CHECK(box.elements<float>()[static_cast<std::size_t>(i)] ==
+              (is_token ? x.elements<float>()[static_cast<std::size_t>(2 * token + 1)] : -1.0f));
+      }
+    }
+  CHECK(unpack_sequences(make_source(packed.view(), "p"), cu, padded)->shape() == Shape{9, 2});
+  const auto source = make_source(x.view(), "x");
+  CHECK(plain::failure([&] {
+          pack_sequences(source, cu, std::vector<std::int64_t>{0, 2, 6, 9});
+        }).find("sequence 0 has 2 tokens with its padding, and 3 without") != std::string::npos);
+  CHECK(plain::failure([&] {
+          pack_sequences(source, cu, std::vector<std::int64_t>{0, 4, 6, 12});
+        }).find("ends at 12 (index 3), and x has 11 tokens") != std::string::npos);
+  CHECK(plain::failure([&] { unpack_sequences(source, cu, padded); }).find("x has 11 tokens") !=
+        std::string::npos);
+}
+
 TEST_CASE("pack is a plain loop over the mask, and unpack is its inverse") {
   std::mt19937_64 random(11);
   for (int n = 0; n < 60; ++n) {

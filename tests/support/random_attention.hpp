@@ -17,6 +17,7 @@ struct RandomAttention {
   DType arithmetic = DType::float32;
   std::int64_t batch = 1, heads = 1, q_length = 0, kv_length = 0;  // packed tokens are one batch entry
   double scale = 1, softcap = 0;
+  std::int64_t padding = 0;  // queries of no sequence
   /// Whether query i sees key j, and the bias there: batch entry, query head, positions in the array.
   std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> allowed;
   std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> bias_at;
@@ -29,14 +30,16 @@ inline std::shared_ptr<const ejk::ArraySource> integers(const std::vector<std::i
   return ejk::make_source(Array::from<std::int64_t>(std::move(shape), values), name);
 }
 
-/// Sequence of every token, and its position in it.
+/// Sequence of every token, and its position in it; −1: it is padding. Sequence s begins at begins[s].
 struct Token {
-  std::int64_t sequence, position;
+  std::int64_t sequence = -1, position = 0;
 };
-inline std::vector<Token> tokens_of(const std::vector<std::int64_t>& cu) {
-  std::vector<Token> tokens;
+inline std::vector<Token> tokens_of(const std::vector<std::int64_t>& cu,
+                                    const std::vector<std::int64_t>& begins, std::int64_t length) {
+  std::vector<Token> tokens(static_cast<std::size_t>(length));
   for (std::size_t s = 0; s + 1 < cu.size(); ++s)
-    for (std::int64_t p = 0; p < cu[s + 1] - cu[s]; ++p) tokens.push_back({static_cast<std::int64_t>(s), p});
+    for (std::int64_t p = 0; p < cu[s + 1] - cu[s]; ++p)
+      tokens[static_cast<std::size_t>(begins[s] + p)] = {static_cast<std::int64_t>(s), p};
   return tokens;
 }
 
@@ -59,6 +62,16 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     q_length = q_cu.back();
     kv_length = kv_cu.back();
   }
+  // Padding behind each sequence, and behind all of them.
+  std::vector<std::int64_t> q_begins = q_cu, kv_begins = kv_cu;
+  const bool padded = packed && q_cu.size() > 1 && between(random, 0, 1) == 0;
+  const auto pad = [&](const std::vector<std::int64_t>& cu, std::vector<std::int64_t>& begins) {
+    for (std::size_t s = 0; s + 1 < cu.size(); ++s)
+      begins[s + 1] = begins[s] + cu[s + 1] - cu[s] + between(random, 0, 3);
+    return begins.back() + between(random, 0, 2);
+  };
+  if (padded) q_length = pad(q_cu, q_begins), kv_length = pad(kv_cu, kv_begins);
+  r->padding = packed ? q_length - q_cu.back() : 0;
   const std::int64_t entries = packed ? std::ssize(q_cu) - 1 : batch;
   const auto dtype = [&] {
     return dtypes[static_cast<std::size_t>(between(random, 0, std::ssize(dtypes) - 1))];
@@ -88,13 +101,18 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
   if (between(random, 0, 3) > 0) o.block = ejk::BlockShape{between(random, 1, 20), between(random, 1, 70)};
 
   std::vector<std::function<bool(std::int64_t, std::int64_t, std::int64_t, std::int64_t)>> rules;
-  const auto q_tokens = tokens_of(q_cu), kv_tokens = tokens_of(kv_cu);
+  const auto q_tokens = tokens_of(q_cu, q_begins, q_length),
+             kv_tokens = tokens_of(kv_cu, kv_begins, kv_length);
   if (packed) {
     o.cu_seqlens_q = integers(q_cu, {std::ssize(q_cu)}, "cu_q");
     o.cu_seqlens_kv = integers(kv_cu, {std::ssize(kv_cu)}, "cu_k");
+    if (padded) {
+      o.cu_seqlens_q_padded = integers(q_begins, {std::ssize(q_begins)}, "padded_q");
+      o.cu_seqlens_kv_padded = integers(kv_begins, {std::ssize(kv_begins)}, "padded_k");
+    }
     rules.emplace_back([=](auto, auto, std::int64_t i, std::int64_t j) {
-      return q_tokens[static_cast<std::size_t>(i)].sequence ==
-             kv_tokens[static_cast<std::size_t>(j)].sequence;
+      const std::int64_t of_query = q_tokens[static_cast<std::size_t>(i)].sequence;
+      return of_query >= 0 && of_query == kv_tokens[static_cast<std::size_t>(j)].sequence;
     });
   }
   // Masks of entries and heads, each shared or not.
@@ -102,7 +120,7 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     ejk::HeadMasks m;
     m.batch = between(random, 0, 1) == 0 ? 1 : entries;
     m.heads = between(random, 0, 1) == 0 ? 1 : heads;
-    if (packed) m.batch = 1;
+    if (packed) m.batch = entries;
     auto pairs = std::make_shared<std::vector<std::optional<Pair>>>();
     const std::int64_t made = packed ? entries : m.batch;
     for (std::int64_t e = 0; e < made; ++e)
@@ -123,7 +141,7 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
       std::int64_t e = all == 1 ? 0 : b;
       if (packed) {
         const Token q = q_tokens[static_cast<std::size_t>(i)], kv = kv_tokens[static_cast<std::size_t>(j)];
-        if (q.sequence != kv.sequence) return false;
+        if (q.sequence < 0 || q.sequence != kv.sequence) return false;
         e = q.sequence, i = q.position, j = kv.position;
       }
       const Pair& pair = *(*pairs)[static_cast<std::size_t>(e * count + (count == 1 ? 0 : h))];

@@ -118,15 +118,16 @@ Answer run_unpack_sequences(const UnpackOptions& options, Job& job) {
              begins = job.open("cu_seqlens_padded", options.padded.padded);
   std::optional<std::int64_t> tokens;
   if (!options.shape.empty()) tokens = options.shape[0];
-  const auto unpacked = job.phase(Phase::compute, [&] {
-    return unpack_sequences(held(packed, job), cu_seqlens, begins, tokens, options.fill);
-  });
+  const auto unpacked = [&](const std::shared_ptr<const ArraySource>& from) {
+    return job.phase(Phase::compute,
+                     [&] { return unpack_sequences(from, cu_seqlens, begins, tokens, options.fill); });
+  };
   Report report;
-  describe_unpacked(report, *packed, {unpacked->shape()[0]}, job);
+  describe_unpacked(report, *packed, {unpacked(packed)->shape()[0]}, job);
   if (job.plan(report, 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
                            pack_bytes(type_of(*begins))))
     return Answer::yes;
-  job.deliver(std::move(report), {{"unpack", unpacked, {}}});
+  job.deliver(std::move(report), {{"unpack", unpacked(held(packed, job)), {}}});
   return Answer::yes;
 }
 
