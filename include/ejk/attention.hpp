@@ -8,9 +8,9 @@
 // and for dout, with P = exp(s − lse), dP = dout · v, δ = Σ_d dout · out and dS = P · (dP − δ), times
 // 1 − tanh²(s₀ / c) with a soft cap:
 //   dv = Pᵀ dout,  dq = scale · dS k,  dk = scale · dSᵀ q; dk and dv are summed over the query heads that
-// share a key/value head. dbias is P · (dP − δ), as the bias is added after the cap, summed over the axes that the bias
-// is broadcast over. A query with no key to attend to, be it masked or its key sequence empty, has
-// out = 0 and lse = −∞ and adds 0 to every gradient.
+// share a key/value head. dbias is P · (dP − δ), as the bias is added after the cap, summed over the axes
+// that the bias is broadcast over. A query with no key to attend to, be it masked or its key sequence empty,
+// has out = 0 and lse = −∞ and adds 0 to every gradient.
 //
 // Arithmetic: float32; float64 where one of q, k, v (or dout) is. Inputs are converted before, results once
 // at the end; weights are never rounded to 16 bits. (Products of two bfloat16, which are exact in float32,
@@ -67,10 +67,11 @@ struct AttentionSettings {
   /// decreasing, the tokens last. Absent for keys: those of the queries.
   IntegerArray cu_seqlens_q;
   IntegerArray cu_seqlens_kv;
-  /// Packed inputs with padding behind their sequences, as TransformerEngine's THD layout has it: (n + 1,), and
-  /// sequence i begins at token cu_seqlens_q_padded[i]; cu_seqlens_q[i + 1] − cu_seqlens_q[i] tokens of those before
-  /// the next one are its own. 0 first, never decreasing, the tokens at most at last. Padding is never read; of its
-  /// queries out is 0 and lse −∞, and all gradients there are 0. Absent for keys: those of the queries.
+  /// Packed inputs with padding behind their sequences, as TransformerEngine's THD layout has it: (n + 1,),
+  /// and sequence i begins at token cu_seqlens_q_padded[i]; cu_seqlens_q[i + 1] − cu_seqlens_q[i] tokens of
+  /// those before the next one are its own. 0 first, never decreasing, the tokens at most at last. Padding is
+  /// never read; of its queries out is 0 and lse −∞, and all gradients there are 0. Absent for keys: those of
+  /// the queries.
   IntegerArray cu_seqlens_q_padded;
   IntegerArray cu_seqlens_kv_padded;
   std::optional<BlockShape> block;  // queries × keys of a tile; absent: chosen
@@ -146,7 +147,8 @@ struct Plan;
 ///
 /// Throws Error{input}, with the numbers and a hint where there is a way out: ranks, lengths that do not
 /// match, H no multiple of G, dtypes, masks of another shape, cu_seqlens that begin above 0, decrease or do
-/// not end at the tokens, a sequence that is longer than with its padding. The subject of an error in one of the arrays is its name in AttentionOperands.
+/// not end at the tokens, a sequence that is longer than with its padding. The subject of an error in one of
+/// the arrays is its name in AttentionOperands.
 class AttentionPlan {
  public:
   AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings);

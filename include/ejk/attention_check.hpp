@@ -10,8 +10,8 @@
 //          floor = 2⁻²² |scale| Dv max|dout| max|v| max|k|
 //   dk     the same with max|q| for max|k|, and the floor times Σ P of the key, at least 1
 //   dv     the same with the floor 2⁻²² max|dout|
-//   dbias  the same with the floor 2⁻²² Dv max|dout| max|v| and Σ P of the pairs that an element sums; maxima are those
-//          of all entries and heads that share it
+//   dbias  the same with the floor 2⁻²² Dv max|dout| max|v| and Σ P of the pairs that an element sums;
+//          maxima are those of all entries and heads that share it
 // and half of the smallest positive result on top. A maximum is that of one batch entry (or sequence) and key
 // head: of q, lse and dout over the queries of its query heads that a mask leaves a key, of k and v over the
 // keys that it leaves a query, of R over the rows that are compared; for out and lse, |lse| is the row's own.
@@ -60,8 +60,8 @@ struct AttentionCheck {
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
 
-/// The same for gradients: dq, dk, dv are what attention_grad gave, with a bias dbias, too. Sampled keys take lse and
-/// out from a forward pass of the library.
+/// The same for gradients: dq, dk, dv are what attention_grad gave, with a bias dbias, too. Sampled keys take
+/// lse and out from a forward pass of the library.
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,

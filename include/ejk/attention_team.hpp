@@ -5,9 +5,9 @@
 // queries) or (entry, key/value head), and needs nothing of the others. Where heads are few, gradients are divided
 // along the sequence, in two rounds: lse and δ of some queries, which go to who needs them; then dk and dv of some
 // keys, with all queries, and dq of some queries, with all keys. That makes scores and dP twice, 7 products
-// instead of 5; which of the two takes less time is known from the masks. With a bias it is always the latter, and
-// some members make dbias of some of its queries or keys, with all entries and heads that share them. All bits are those
-// of the plan's own run(), however many members there are.
+// instead of 5; which of the two takes less time is known from the masks. With a bias it is always the
+// latter, and some members make dbias of some of its queries or keys, with all entries and heads that share
+// them. All bits are those of the plan's own run(), however many members there are.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ namespace attn {
 struct Division;
 }
 
-/// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Of a bias
-/// they are its own, not those that it is broadcast to; its positions are its queries, or its keys where one row serves
-/// all queries.
+/// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Of a
+/// bias they are its own, not those that it is broadcast to; its positions are its queries, or its keys where
+/// one row serves all queries.
 struct AttentionPart {
   enum class Makes {
     out,        // out and lse of queries

@@ -20,8 +20,9 @@ namespace ejk {
 /// A part of a set: a mask for every batch entry (of packed inputs: sequence) and query head.
 struct HeadMasks {
   std::string name = "a mask";  // in messages
-  std::int64_t batch = 1;       // 1: the same for all entries, else as many as there are
-  std::int64_t heads = 1;       // 1: the same for all heads, else as many as there are
+  /// 1: the same for all entries, packed ones as far as their lengths are equal; else as many as there are.
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;  // 1: the same for all heads, else as many as there are
   /// Queries and keys that it is for; 0: any. Packed sequences have lengths of their own and take no other.
   std::int64_t q_length = 0, kv_length = 0;
   bool lengths_at_most = false;  // whole blocks have them, whose last may be cut short
@@ -67,9 +68,14 @@ struct MaskBroadcast {
 struct JoinedMasks {
   std::int64_t entries = 1, heads = 1;
   std::vector<std::optional<Mask>> masks;  // (entries, heads); nothing: an entry without queries or keys
+  std::vector<std::int64_t>
+      of_entry{};  // where some share: the row of each entry; empty: its own, or the only one
 
+  std::int64_t row(std::int64_t entry) const {
+    return !of_entry.empty() ? of_entry[static_cast<std::size_t>(entry)] : entries == 1 ? 0 : entry;
+  }
   const std::optional<Mask>& of(std::int64_t entry, std::int64_t head) const {
-    return masks[static_cast<std::size_t>((entries == 1 ? 0 : entry) * heads + (heads == 1 ? 0 : head))];
+    return masks[static_cast<std::size_t>(row(entry) * heads + (heads == 1 ? 0 : head))];
   }
 };
 
@@ -104,6 +110,10 @@ class MaskSet {
 
   /// Entries and heads whose masks are made and kept apart; 1: all share.
   std::int64_t distinct_entries() const;
+  /// One of the entries that share the row `n` of those.
+  std::int64_t entry_of_row(std::int64_t n) const {
+    return first_.empty() ? n : first_[static_cast<std::size_t>(n)];
+  }
   std::int64_t distinct_heads() const;
   /// Memory that the masks take, about; ids and arrays that they read come on top.
   std::int64_t bytes() const;
@@ -117,12 +127,15 @@ class MaskSet {
 
  private:
   JoinedMasks make(const HeadMasks& part) const;
+  void share_by_lengths();
 
   std::vector<HeadMasks> parts_;
   std::int64_t entries_ = 1, heads_ = 1;
   std::function<Lengths(std::int64_t entry)> lengths_;
   bool packed_ = false;
   bool has_head_axis_ = false;
+  // Packed entries of equal lengths that share masks: the row of each entry, and an entry of each row.
+  std::vector<std::int64_t> of_entry_, first_;
 };
 
 }  // namespace ejk

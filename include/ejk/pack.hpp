@@ -42,22 +42,22 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
                                           std::optional<std::int64_t> seq = {},
                                           Number fill = std::int64_t{0});
 
-/// The tokens of x (tokens, ...) whose sequences begin at padded[i] and are cu_seqlens[i + 1] − cu_seqlens[i] long;
-/// both (n + 1,). The indices are places in x. Errors: other numbers of sequences, one that is longer than its place,
-/// places beyond x.
+/// The tokens of x (tokens, ...) whose sequences begin at padded[i] and are cu_seqlens[i + 1] − cu_seqlens[i]
+/// long; both (n + 1,). The indices are places in x. Errors: other numbers of sequences, one that is longer
+/// than its place, places beyond x.
 Packed pack_sequences(const std::shared_ptr<const ArraySource>& x, const IntegerArray& cu_seqlens,
                       const IntegerArray& padded);
 
-/// (tokens, ...) with the packed tokens in those places and `fill` everywhere else; as many as `padded` ends at unless
-/// they are given. Errors as before, and packed tokens that are not those of cu_seqlens.
+/// (tokens, ...) with the packed tokens in those places and `fill` everywhere else; as many as `padded` ends
+/// at unless they are given. Errors as before, and packed tokens that are not those of cu_seqlens.
 std::shared_ptr<const ArraySource> unpack_sequences(const std::shared_ptr<const ArraySource>& packed,
                                                     const IntegerArray& cu_seqlens,
                                                     const IntegerArray& padded,
                                                     std::optional<std::int64_t> tokens = {},
                                                     Number fill = std::int64_t{0});
 
-/// Memory that either takes: `where` is the mask, the indices or cu_seqlens. Masks are mostly padded at an end, which is one
-/// run of tokens a row; one of every other token takes up to half a mask of int32 more.
+/// Memory that either takes: `where` is the mask, the indices or cu_seqlens. Masks are mostly padded at an
+/// end, which is one run of tokens a row; one of every other token takes up to half a mask of int32 more.
 std::int64_t pack_bytes(const ArrayType& where);
 
 enum class LongSequence {

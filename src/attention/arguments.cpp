@@ -80,8 +80,8 @@ void check_equal(const ArrayView& a, const char* a_name, const ArrayView& b, con
         .about(b_name);
 }
 
-// Where the packed sequences of `tokens` tokens of array `name` begin, the tokens at last; and with `padded` their
-// lengths.
+// Where the packed sequences of `tokens` tokens of array `name` begin, the tokens at last; and with `padded`
+// their lengths.
 void read_sequences(const ArraySource& cu_seqlens, const ArraySource* padded, std::int64_t tokens,
                     const char* name, std::vector<std::int64_t>& offsets,
                     std::vector<std::int64_t>& lengths) {

@@ -10,8 +10,8 @@
 // queries by tasks of theirs, which go through the blocks of keys in the same order: the same bits at the cost
 // of the scores and dP, which are made twice.
 //
-// The gradient of a bias is a pass of its own, which makes scores and dP once more: what an element adds up may come
-// from every entry and head, and tasks that go by its elements need no turns. Sums are float64.
+// The gradient of a bias is a pass of its own, which makes scores and dP once more: what an element adds up
+// may come from every entry and head, and tasks that go by its elements need no turns. Sums are float64.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
@@ -182,8 +182,9 @@ class Backward {
     return queries.count() * p.kv_length;
   }
 
-  // Adds dS of some pairs of an entry and head to `sums`, block by block: of key j and query i, which count from the
-  // first of them, to sums[j * by_key + i * by_query]. Blocks begin there, too. Returns the number of pairs.
+  // Adds dS of some pairs of an entry and head to `sums`, block by block: of key j and query i, which count
+  // from the first of them, to sums[j * by_key + i * by_query]. Blocks begin there, too. Returns the number
+  // of pairs.
   std::int64_t bias(std::int64_t entry, std::int64_t head, Positions queries, Positions keys, double* sums,
                     std::int64_t by_key, std::int64_t by_query) const {
     const Problem p = setup_.problem(entry, head);
@@ -373,8 +374,8 @@ class Backward {
            !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
   }
 
-  // dS of a block, and what it adds to dk and dv, or to the sums of the bias, where they are wanted. Keys and queries
-  // were taken.
+  // dS of a block, and what it adds to dk and dv, or to the sums of the bias, where they are wanted. Keys and
+  // queries were taken.
   void differentiate_block(const Problem& p, Positions queries, Positions keys, TileMask& mask,
                            Task& t) const {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
@@ -413,8 +414,8 @@ class Backward {
     }
   }
 
-  // dS of a key and some queries, each to a sum of its own or all to one: several at once, as one would wait for
-  // itself.
+  // dS of a key and some queries, each to a sum of its own or all to one: several at once, as one would wait
+  // for itself.
   static void add_to_sums(const Real* gradients, Positions queries, double* sums, std::int64_t by_query) {
     if (by_query == 1) {
       for (std::int64_t i = queries.begin; i < queries.end; ++i) sums[i] += gradients[i];
@@ -602,8 +603,8 @@ void run_elements(const CheckedArguments& setup, const Backward<Real>& pass, con
   });
 }
 
-// Of a bias whose rows or columns are one: a task has the sums along these of an entry and head and a block of the other
-// positions. What entries and heads share is then added in order.
+// Of a bias whose rows or columns are one: a task has the sums along these of an entry and head and a block
+// of the other positions. What entries and heads share is then added in order.
 template <class Real>
 void run_sums(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
               const RowWriter& out, Progress& progress) {

@@ -32,8 +32,8 @@ void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const
 void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
                          double share, const Saved& saved, const RowWriter& dq, const PairProgress& progress);
 
-/// The gradient of some of a bias, a region of its own (CheckedArguments::queries_of_bias), which begins at a multiple
-/// of gradient_block(): the same bits.
+/// The gradient of some of a bias, a region of its own (CheckedArguments::queries_of_bias), which begins at a
+/// multiple of gradient_block(): the same bits.
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress);
 

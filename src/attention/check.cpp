@@ -171,8 +171,8 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
   return right;
 }
 
-// Rows are cut into elements where each of these is a sum over all queries. What is a sum over all keys is 0, since
-// Σ P = 1, and worked out only where that takes no longer than the rest.
+// Rows are cut into elements where each of these is a sum over all queries. What is a sum over all keys is 0,
+// since Σ P = 1, and worked out only where that takes no longer than the rest.
 std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
                                            const ArrayView& dout, const Reference::Saved& saved,
                                            double effort) {

@@ -25,14 +25,12 @@ class ComputedPairs {
  public:
   explicit ComputedPairs(const Plan& plan) : setup_(plan.setup), masks_(plan.blocks()) {
     if (!masks_.has_masks()) return;
-    const std::int64_t heads = masks_.distinct_heads();
-    sums_.resize(static_cast<std::size_t>(masks_.distinct_entries() * heads));
+    const std::vector<MaskTiles>& masks = masks_.distinct();
+    sums_.resize(masks.size());
     double blocks = 0;
-    for (std::int64_t e = 0; e < masks_.distinct_entries(); ++e)
-      blocks += static_cast<double>(core::ceil_div(setup_.q_length(e), setup_.block.q)) *
-                static_cast<double>(core::ceil_div(setup_.kv_length(e), setup_.block.kv));
-    core::parallel_for(std::ssize(sums_), blocks * static_cast<double>(heads), [&](std::int64_t n) {
-      sum(*masks_.of(setup_.problem(n / heads, n % heads)), sums_[static_cast<std::size_t>(n)]);
+    for (const MaskTiles& tiles : masks) blocks += static_cast<double>(tiles.summary.states.size());
+    core::parallel_for(std::ssize(sums_), blocks, [&](std::int64_t n) {
+      sum(masks[static_cast<std::size_t>(n)], sums_[static_cast<std::size_t>(n)]);
     });
   }
 
@@ -85,9 +83,7 @@ class ComputedPairs {
   }
 
   const Sums& of(std::int64_t entry, std::int64_t head) const {
-    const std::int64_t e = masks_.distinct_entries() == 1 ? 0 : entry,
-                       h = masks_.distinct_heads() == 1 ? 0 : head;
-    return sums_[static_cast<std::size_t>(e * masks_.distinct_heads() + h)];
+    return sums_[static_cast<std::size_t>(masks_.index_of(entry, head))];
   }
 
   const CheckedArguments& setup_;
@@ -210,7 +206,8 @@ Line::Line(const CheckedArguments& setup, Makes makes, std::int64_t step, std::i
     lengths_.push_back(of_bias             ? setup.bias_positions()
                        : is_of_keys(makes) ? setup.kv_length(e)
                                            : setup.q_length(e));
-    // dq is made with the keys, even where there are none; padding with the last position, even where there is none.
+    // dq is made with the keys, even where there are none; padding with the last position, even where there
+    // is none.
     if (makes == Makes::gradients || setup.has_padding())
       lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
     longest_ = std::max(longest_, lengths_.back());

@@ -52,7 +52,7 @@ HeadMasks segments_of(const std::shared_ptr<const CheckedArguments>& setup,
   const auto q_ids = options.q_segment_ids;
   const auto kv_ids = options.kv_segment_ids ? options.kv_segment_ids : q_ids;
   HeadMasks part;
-  part.batch = setup->packed() ? 1 : setup->shape.entries;
+  part.batch = setup->shape.entries;
   part.same_for_heads = true;
   part.name = q_ids->name();
   part.mask = [setup, q_ids, kv_ids](std::int64_t entry, std::int64_t, std::int64_t q, std::int64_t kv) {
@@ -94,6 +94,7 @@ MaskPlan::MaskPlan(const CheckedArguments& setup, JoinedMasks masks)
 
 void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Team& team) {
   tiles_.resize(joined.masks.size());
+  of_entry_ = std::move(joined.of_entry);
   bool random_access = true, stored = false;
   double elements = 0;  // of all masks
   for (std::size_t t = 0; t < tiles_.size(); ++t) {

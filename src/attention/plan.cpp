@@ -48,10 +48,12 @@ std::int64_t Plan::mask_bytes() const {
   const CheckedArguments& s = setup;
   if (masks.empty()) return 0;
   double states = 0;
-  for (std::int64_t e = 0; e < masks.distinct_entries(); ++e)
+  for (std::int64_t n = 0; n < masks.distinct_entries(); ++n) {
+    const std::int64_t e = masks.entry_of_row(n);
     states += static_cast<double>(core::ceil_div(s.q_length(e), s.block.q)) *
                   static_cast<double>(core::ceil_div(s.kv_length(e), s.block.kv)) +
               static_cast<double>(sizeof(MaskTiles));
+  }
   const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block, mask::Patterns::dropped,
                                      mask::Reading::in_order);
   return core::sum_of_bytes({masks.bytes(),

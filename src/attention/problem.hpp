@@ -104,8 +104,8 @@ struct CheckedArguments {
 
   Problem problem(std::int64_t entry, std::int64_t head) const;
 
-  /// Regions of a bias are of its own entries and heads, and of its own positions: those of queries, of keys where
-  /// one row serves all queries, and none where one element serves all pairs.
+  /// Regions of a bias are of its own entries and heads, and of its own positions: those of queries, of keys
+  /// where one row serves all queries, and none where one element serves all pairs.
   bool bias_has(BiasAxis axis) const { return bias_shape[static_cast<std::size_t>(axis)] != 1; }
   std::int64_t bias_positions() const { return bias_has(BiasAxis::queries) ? bias_shape[2] : bias_shape[3]; }
   Region whole_bias() const { return {{0, bias_shape[0]}, {0, bias_shape[1]}, {0, bias_positions()}}; }
@@ -208,10 +208,17 @@ class MaskPlan {
 
   /// Null: all pairs attend.
   const MaskTiles* of(const Problem& problem) const {
-    if (tiles_.empty()) return nullptr;
-    const std::int64_t at = (entries_ == 1 ? 0 : problem.entry) * heads_ + (heads_ == 1 ? 0 : problem.head);
-    return &tiles_[static_cast<std::size_t>(at)];
+    return tiles_.empty() ? nullptr
+                          : &tiles_[static_cast<std::size_t>(index_of(problem.entry, problem.head))];
   }
+  /// Among those that are kept apart.
+  std::int64_t index_of(std::int64_t entry, std::int64_t head) const {
+    const std::int64_t row = !of_entry_.empty() ? of_entry_[static_cast<std::size_t>(entry)]
+                             : entries_ == 1    ? 0
+                                                : entry;
+    return row * heads_ + (heads_ == 1 ? 0 : head);
+  }
+  const std::vector<MaskTiles>& distinct() const { return tiles_; }
 
   /// The bits of a rectangle of a mask: one thread at a time where the mask wants that.
   static void fill(const MaskTiles& tiles, const mask::Rectangle& where, const mask::BitRows& out);
@@ -238,6 +245,7 @@ class MaskPlan {
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share
   std::vector<MaskTiles> tiles_;          // (entries, heads); empty: there is no mask
+  std::vector<std::int64_t> of_entry_;    // as JoinedMasks has it
   AttentionWork work_;
 };
 

@@ -116,8 +116,8 @@ class Reference {
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
 
-  /// The gradient of a bias: of some keys of one of its rows (all keys are one where its own are), over all that
-  /// these serve. `entry` and `head` are its own.
+  /// The gradient of a bias: of some keys of one of its rows (all keys are one where its own are), over all
+  /// that these serve. `entry` and `head` are its own.
   struct BiasGradients {
     std::vector<double> dbias;
     std::vector<double> weights;  // Σ P

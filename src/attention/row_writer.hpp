@@ -22,8 +22,8 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
-  /// A box of an array of this shape: only rows that lie in it are written. Those of a bias are of its own entries,
-  /// heads and queries.
+  /// A box of an array of this shape: only rows that lie in it are written. Those of a bias are of its own
+  /// entries, heads and queries.
   enum class Axes { of_layout, of_bias };
   RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
             const Shape& shape, std::optional<DType> rounded_first = std::nullopt,

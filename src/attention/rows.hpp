@@ -1,5 +1,5 @@
-// The rows of results, those of queries, of keys or of a bias, in one order, and where their elements stand in an
-// array.
+// The rows of results, those of queries, of keys or of a bias, in one order, and where their elements stand
+// in an array.
 // tests: tests/attention/test_check.cpp
 #pragma once
 

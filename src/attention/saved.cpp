@@ -18,8 +18,8 @@ JoinedMasks varied_masks(const CheckedArguments& setup, const CheckedArguments& 
                          const Variation& variation) {
   JoinedMasks joined;
   joined.entries = variation.one_sequence ? 1
-                   : plan.has_masks()     ? plan.distinct_entries()
                    : setup.packed()       ? setup.shape.entries
+                   : plan.has_masks()     ? plan.distinct_entries()
                                           : 1;
   joined.heads = variation.one_sequence ? setup.shape.heads : plan.distinct_heads();
   for (std::int64_t e = 0; e < joined.entries; ++e)

@@ -26,8 +26,8 @@ struct PaddedSequences {
   std::vector<std::int64_t> begins;   // of each, and where the padding of the last one ends
   std::vector<std::int64_t> lengths;  // without padding
 };
-/// Of cu_seqlens without and with the padding. Throws Error{input}: what read_offsets does, other numbers of sequences,
-/// one that is longer than with its padding.
+/// Of cu_seqlens without and with the padding. Throws Error{input}: what read_offsets does, other numbers of
+/// sequences, one that is longer than with its padding.
 PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded);
 
 /// The last element alone, which is the number of tokens if they are cu_seqlens.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "core/checked.hpp"
@@ -227,9 +228,29 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_
       throw invalid(fmt::format("{} has {} heads, q has {}", part.name, part.heads, heads))
           .hint(hint_of_heads(part, "one mask serves all heads, else each query head has its own"));
   }
+  const auto shared = [](const HeadMasks& part) { return part.batch == 1; };
+  if (packed_ && !parts_.empty() && entries_ > 1 && std::all_of(parts_.begin(), parts_.end(), shared))
+    share_by_lengths();
+}
+
+void MaskSet::share_by_lengths() {
+  struct Hash {
+    std::size_t operator()(const std::pair<std::int64_t, std::int64_t>& l) const {
+      return static_cast<std::size_t>(l.first) * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(l.second);
+    }
+  };
+  std::unordered_map<std::pair<std::int64_t, std::int64_t>, std::int64_t, Hash> rows;
+  of_entry_.reserve(static_cast<std::size_t>(entries_));
+  for (std::int64_t e = 0; e < entries_; ++e) {
+    const Lengths l = lengths_(e);
+    const auto [row, is_new] = rows.try_emplace({l.q, l.kv}, std::ssize(first_));
+    if (is_new) first_.push_back(e);
+    of_entry_.push_back(row->second);
+  }
 }
 
 std::int64_t MaskSet::distinct_entries() const {
+  if (!first_.empty()) return std::ssize(first_);
   const auto shared = [](const HeadMasks& part) { return part.batch == 1; };
   const bool all = !packed_ && std::all_of(parts_.begin(), parts_.end(), shared);
   return all ? std::min<std::int64_t>(1, entries_) : entries_;
@@ -245,10 +266,11 @@ std::int64_t MaskSet::bytes() const {
   constexpr std::int64_t kMask = 512, kShared = 64;  // a mask with its parts; a head's share in another's
   if (parts_.empty()) return 0;
   const auto distinct = core::checked_mul(distinct_entries(), distinct_heads());
+  const std::int64_t of_rows = 8 * (std::ssize(of_entry_) + std::ssize(first_));
   const auto bytes = distinct == 1 ? core::checked_mul(heads_, kShared)
                      : distinct    ? core::checked_mul(*distinct, kMask)
                                    : std::nullopt;
-  return std::min(bytes.value_or(core::kMostBytes), core::kMostBytes);
+  return core::sum_of_bytes({std::min(bytes.value_or(core::kMostBytes), core::kMostBytes), of_rows});
 }
 
 std::vector<MaskBroadcast> MaskSet::broadcasts() const {
@@ -270,10 +292,11 @@ std::vector<std::string> MaskSet::unaligned() const {
 
 JoinedMasks MaskSet::make(const HeadMasks& part) const {
   JoinedMasks made;
-  made.entries = packed_ ? entries_ : std::min(part.batch, entries_);
+  made.entries = packed_ ? distinct_entries() : std::min(part.batch, entries_);
   made.heads = std::min(part.heads, heads_);
   made.masks.reserve(static_cast<std::size_t>(made.entries * made.heads));
-  for (std::int64_t e = 0; e < made.entries; ++e) {
+  for (std::int64_t row = 0; row < made.entries; ++row) {
+    const std::int64_t e = entry_of_row(row);
     const Lengths lengths = lengths_(e);
     for (std::int64_t h = 0; h < made.heads; ++h) {
       auto& mask = made.masks.emplace_back();
@@ -289,6 +312,7 @@ JoinedMasks MaskSet::join() const {
   JoinedMasks joined;
   joined.entries = distinct_entries();
   joined.heads = distinct_heads();
+  joined.of_entry = of_entry_;
   joined.masks.resize(static_cast<std::size_t>(joined.entries * joined.heads));
   for (const HeadMasks& part : parts_) {
     const JoinedMasks made = make(part);

@@ -2,8 +2,11 @@
 #include "ejk/attention.hpp"
 
 #include <atomic>
+#include <cmath>
+#include <cstring>
 
 #include "attention/reference.hpp"
+#include "ejk/attention_check.hpp"
 #include "support/golden_attention.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"

@@ -72,6 +72,38 @@ TEST_CASE("what all heads share is made once, and the set says what is broadcast
   CHECK(set.broadcasts()[1].count == 3);
 }
 
+TEST_CASE("packed entries of equal lengths share what is the same for all entries") {
+  const std::vector<MaskSet::Lengths> lengths{{4, 4}, {2, 4}, {0, 3}, {4, 4}, {2, 4}, {4, 2}};
+  std::vector<std::int64_t> made;
+  HeadMasks part;
+  part.mask = [&](std::int64_t entry, std::int64_t, std::int64_t q, std::int64_t kv) {
+    made.push_back(entry);
+    return causal_mask(q, kv);
+  };
+  const auto set_of = [&](std::vector<HeadMasks> parts) {
+    return MaskSet(
+        std::move(parts), 6, 2, [&](std::int64_t e) { return lengths[static_cast<std::size_t>(e)]; },
+        MaskSet::Entries::packed);
+  };
+  const MaskSet set = set_of({part});
+  CHECK(set.distinct_entries() == 4);
+  const JoinedMasks joined = set.join();
+  CHECK(made == std::vector<std::int64_t>{0, 1, 5});
+  for (std::int64_t e = 0; e < 6; ++e) {
+    const MaskSet::Lengths l = lengths[static_cast<std::size_t>(e)];
+    const auto& mask = joined.of(e, 1);
+    REQUIRE(mask.has_value() == (l.q > 0));
+    if (mask) CHECK((mask->q_length() == l.q && mask->kv_length() == l.kv));
+    CHECK(lengths[static_cast<std::size_t>(set.entry_of_row(joined.row(e)))].q == l.q);
+  }
+  // A part with masks of its own for each entry keeps them apart.
+  HeadMasks own = part;
+  own.batch = 6;
+  const MaskSet apart = set_of({part, own});
+  CHECK(apart.distinct_entries() == 6);
+  CHECK(apart.join().masks.size() == 6);
+}
+
 TEST_CASE("a set for attention's inputs is of their entries, heads and lengths") {
   const auto attends = [](std::vector<HeadMasks> parts, MaskSet::Entries kind = MaskSet::Entries::padded) {
     const auto lengths = [](std::int64_t) { return MaskSet::Lengths{4, 6}; };
