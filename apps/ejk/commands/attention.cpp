@@ -17,6 +17,7 @@
 #include "ejk/attention_team.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
 #include "parts.hpp"
@@ -304,6 +305,7 @@ Answer run(const AttentionWords& words, Job& job) {
   Parts made;
   const AttentionWork work = run_parts(plan, division, in, made, job);
   add_work(report, work, r.masks);
+  if (r.settings.q_segment_ids) warn_of_positions(*r.settings.q_segment_ids, report);
   add_times(report, work, plan.flop());
   std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
   const bool passed = judge(words, plan, in, given, outputs, report, job);
