@@ -1,3 +1,4 @@
+// Arrays are small, and read whole: 16 bytes an element.
 // tests: tests/cli/cu-seqlens/, lens/, bin-pack/, group-metadata/, grouped-matmul/
 #include "integers.hpp"
 
@@ -126,7 +127,8 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids
   Lengths made;
   if (from == From::mask) {
     try {
-      const RowPadding padding = inspect_padding(input);
+      const RowPadding padding = inspect_padding(
+          input, asked == From::automatic ? MaskIntegers::zero_one : MaskIntegers::any);
       made.without_padding = add_padding(report, padding);
       made.lens = prepare_lens_from_mask(input);
       return made;
@@ -134,8 +136,8 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids
       const bool positions = error.code() == Error::Code::position_ids;
       if (!positions && error.code() != Error::Code::segment_ids) throw;
       throw Error(error.kind(), error.message())
-          .hint(fmt::format("--from {}-ids takes {} ids", positions ? "position" : "segment",
-                            positions ? "position" : "segment"));
+          .hint(fmt::format("--from {}-ids takes {} ids; --from mask takes all but 0 for tokens",
+                            positions ? "position" : "segment", positions ? "position" : "segment"));
     }
   }
   const auto values = in_memory(input);  // a stream is read once

@@ -241,13 +241,14 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
-  /// Holds nothing: it stands where a sequence needs a page no longer, any number of times.
+  /// Holds nothing: servers put it where a sliding window has left a page behind. So it may stand in front of
+  /// the pages of a sequence, any number of times, which is a warning: how long the window is is not known.
   std::optional<std::int64_t> null_page = {};
 };
 
 /// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size)
-/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and 8
-/// bytes for each page of the cache, or without their number 64 for each page that is used.
+/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and for each
+/// entry that is in use at most 64 bytes, or 8 for each page up to the largest where that is less.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 

@@ -66,9 +66,8 @@ struct RunDifferences {
 struct TileDifferences {
   std::int64_t row_axis = 0, column_axis = 0;
   std::int64_t tile_rows = 0, tile_columns = 0;
-  std::int64_t rows = 0, columns = 0;  // of the grid
-  std::shared_ptr<const std::vector<std::uint8_t>>
-      states;  // (rows, columns): 0 none, 1 some, 2 all elements differ
+  std::int64_t rows = 0, columns = 0;         // of the grid
+  std::shared_ptr<const BlockStates> states;  // (rows, columns): 0 none, 1 some, 2 all elements differ
 };
 
 struct Explained {

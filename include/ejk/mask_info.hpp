@@ -56,9 +56,9 @@ struct ProcessMaskOptions : MaskInfoSettings {
 
 /// What one pass over a mask found.
 struct MaskSummary {
-  std::int64_t q_length = 0;   // without padding
-  std::int64_t kv_length = 0;  // without padding
-  Array states;                // (q blocks, kv blocks) uint8: 0 empty, 1 partial, 2 full
+  std::int64_t q_length = 0;            // without padding
+  std::int64_t kv_length = 0;           // without padding
+  std::shared_ptr<BlockStates> states;  // (q blocks, kv blocks)
   std::int64_t empty_blocks = 0;
   std::int64_t partial_blocks = 0;
   std::int64_t full_blocks = 0;

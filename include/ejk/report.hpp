@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "ejk/array.hpp"
 
 namespace ejk {
 
@@ -89,16 +92,66 @@ struct BlockDetails {
   std::function<void(std::int64_t row, std::uint32_t* terms)> emptied_by;
 };
 
-/// A grid of block states (0 empty, 1 partial, 2 full, 3 marked). In text it is drawn at the window's width: a
+/// The states of blocks: 0 empty, 1 partial, 2 full, 3 marked. Of each row a run of columns is held; the other
+/// blocks are empty.
+class BlockStates {
+ public:
+  BlockStates() = default;
+  /// All empty. `runs`: what is held of each row, within the columns.
+  BlockStates(std::int64_t columns, const std::vector<IndexRange>& runs);
+  /// All are held, `columns` a row.
+  BlockStates(std::int64_t columns, std::vector<std::uint8_t> states);
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }
+  std::int64_t columns() const { return columns_; }
+  std::int64_t blocks() const { return rows() * columns_; }
+
+  /// The columns of a row that are held, and their states.
+  IndexRange run(std::int64_t row) const {
+    const Row& r = rows_[static_cast<std::size_t>(row)];
+    return {r.column, r.column + r.end - begin_of(row)};
+  }
+  std::span<std::uint8_t> states(std::int64_t row) {
+    return held().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
+  }
+  std::span<const std::uint8_t> states(std::int64_t row) const {
+    return held().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
+  }
+  std::uint8_t at(std::int64_t row, std::int64_t column) const {
+    const IndexRange columns = run(row);
+    if (column < columns.begin || column >= columns.end) return 0;
+    return states(row)[static_cast<std::size_t>(column - columns.begin)];
+  }
+
+  /// Those of all rows, one row after the other, and where a row begins among them.
+  std::span<std::uint8_t> held() { return held_; }
+  std::span<const std::uint8_t> held() const { return held_; }
+  std::int64_t begin_of(std::int64_t row) const {
+    return row == 0 ? 0 : rows_[static_cast<std::size_t>(row - 1)].end;
+  }
+
+ private:
+  struct Row {
+    std::int64_t column;  // the first that is held
+    std::int64_t end;     // in held_
+  };
+  std::size_t length_of(std::int64_t row) const {
+    return static_cast<std::size_t>(rows_[static_cast<std::size_t>(row)].end - begin_of(row));
+  }
+
+  std::int64_t columns_ = 0;
+  std::vector<Row> rows_;
+  std::vector<std::uint8_t> held_;
+};
+
+/// A grid of block states. In text it is drawn at the window's width: a
 /// cell that stands for several blocks is marked if one of them is; else empty, partial or full if all of them
 /// are, else mixed; the scale is stated and no row or column is left out. In JSON: rows of letters of at most
 /// 64 cells.
 struct BlockPicture {
   std::string key;
   std::string title;
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  std::shared_ptr<const std::vector<std::uint8_t>> states;  // rows × columns
+  std::shared_ptr<const BlockStates> states;  // null: no block
   /// What the states and the grid's cells are called, in the text and in the legend of the JSON.
   std::array<std::string, 3> state_names = {"empty", "partial", "full"};
   std::string block_name = "block";
@@ -108,6 +161,9 @@ struct BlockPicture {
   std::function<BlockDetails()> details = {};  // null where no more is known
   /// Text and JSON leave it out: the report's arrays or numbers say the same.
   bool page_only = false;
+
+  std::int64_t rows() const { return states ? states->rows() : 0; }
+  std::int64_t columns() const { return states ? states->columns() : 0; }
 };
 
 struct Report;

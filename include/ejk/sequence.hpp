@@ -28,9 +28,8 @@ Array cdiv(const ArraySource& a, std::int64_t b);
 /// Lengths: (n,) of cu's dtype.
 Array prepare_lens(const IntegerArray& cu_seqlens);
 
-/// The number of True in each row of a mask (batch, seq), holes and padding on either side allowed: (batch,)
-/// int32. A mask is bool, or integers 0 and 1, of uint8 also 255. Errors: another rank, a float dtype, another
-/// integer, by its index: ids are no mask (Error::Code::segment_ids or position_ids).
+/// The number of True (non-zero) in each row of a bool or integer mask (batch, seq), holes and padding on
+/// either side allowed: (batch,) int32. Errors: another rank, a float dtype.
 Array prepare_lens_from_mask(const ArraySource& mask);
 
 /// 0 and the running sum of those lengths: (batch + 1,) of any integer or float dtype. Errors: a sum that it
@@ -67,7 +66,11 @@ struct RowPadding {
   std::int64_t left_padded = 0;  // the first True is not at 0
   std::int64_t with_holes = 0;   // a False between two True
 };
-RowPadding inspect_padding(const ArraySource& mask);
+
+/// Which integers a mask may hold: any, and what is not 0 is True; or 0 and 1, of uint8 also 255. Others are then
+/// Error{input} that names the index, and whether the row looks like ids (Error::Code::position_ids or segment_ids).
+enum class MaskIntegers { any, zero_one };
+RowPadding inspect_padding(const ArraySource& mask, MaskIntegers integers = MaskIntegers::any);
 
 /// What cu_seqlens come to.
 struct SequenceCounts {

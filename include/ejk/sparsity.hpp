@@ -126,7 +126,7 @@ class SparsityPlan {
   SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                const SparsityOptions& options = {});
 
-  /// Memory that run() takes at the most; the partial blocks, as bits, come on top.
+  /// Memory that run() takes at the most; some 130 bytes for each different partial block come on top.
   std::int64_t work_bytes() const;
 
   Sparsity run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;

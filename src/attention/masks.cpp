@@ -31,14 +31,15 @@ std::shared_ptr<const ArraySource> ids_of_entry(const std::shared_ptr<const Arra
 }
 
 std::int64_t computed_pairs(const MaskSummary& summary, BlockShape block) {
-  const auto states = summary.states.elements<std::uint8_t>();
-  const std::int64_t columns = summary.states.shape()[1];
   std::int64_t pairs = 0;
-  for (std::size_t b = 0; b < states.size(); ++b) {
-    if (states[b] == 0) continue;
-    const std::int64_t i = static_cast<std::int64_t>(b) / columns, j = static_cast<std::int64_t>(b) % columns;
-    pairs += std::min(block.q, summary.q_length - i * block.q) *
-             std::min(block.kv, summary.kv_length - j * block.kv);
+  for (std::int64_t i = 0; i < summary.states->rows(); ++i) {
+    std::int64_t k = summary.states->run(i).begin * block.kv;
+    for (const std::uint8_t state : summary.states->states(i)) {
+      if (state != 0)
+        pairs +=
+            std::min(block.q, summary.q_length - i * block.q) * std::min(block.kv, summary.kv_length - k);
+      k += block.kv;
+    }
   }
   return pairs;
 }

@@ -188,9 +188,7 @@ struct MaskTiles {
   std::int64_t computed_pairs = 0;
 
   mask::BlockState state(std::int64_t q_block, std::int64_t kv_block) const {
-    const std::int64_t columns = summary.states.shape()[1];
-    return static_cast<mask::BlockState>(
-        summary.states.elements<std::uint8_t>()[static_cast<std::size_t>(q_block * columns + kv_block)]);
+    return static_cast<mask::BlockState>(summary.states->at(q_block, kv_block));
   }
 };
 

@@ -1,5 +1,6 @@
 // Block tables: row after row, only as far as the length of its sequence needs. For each page the last
-// sequence that has it is kept, which tells a page that a sequence has twice from one that several share.
+// sequence that has it is kept, which tells a page that a sequence has twice from one that several share: in an
+// array where there are not many more pages than entries, as in any cache that is in use, else in a map.
 // tests: tests/check/test_block_table.cpp
 #include <fmt/format.h>
 
@@ -18,16 +19,22 @@ constexpr std::int64_t kNobody = -1;
 // The last sequence that had a page.
 class Owners {
  public:
-  explicit Owners(std::optional<std::int64_t> pages)
-      : of_page_(static_cast<std::size_t>(pages.value_or(0)), kNobody) {}
+  /// Of a table of which so many entries are in use.
+  explicit Owners(std::int64_t entries)
+      : chunks_(static_cast<std::size_t>(core::ceil_div(kPagesPerEntry * entries, kChunk))) {}
 
   std::int64_t& operator[](std::int64_t page) {
-    if (page < std::ssize(of_page_)) return of_page_[static_cast<std::size_t>(page)];
-    return others_.try_emplace(page, kNobody).first->second;
+    const std::int64_t chunk = page / kChunk;
+    if (chunk >= std::ssize(chunks_)) return others_.try_emplace(page, kNobody).first->second;
+    std::vector<std::int64_t>& pages = chunks_[static_cast<std::size_t>(chunk)];
+    if (pages.empty()) pages.assign(kChunk, kNobody);
+    return pages[static_cast<std::size_t>(page % kChunk)];
   }
 
  private:
-  std::vector<std::int64_t> of_page_;  // where their number is known
+  static constexpr std::int64_t kPagesPerEntry = 4;  // an entry of the map takes as much memory as 8 pages
+  static constexpr std::int64_t kChunk = 4096;       // pages
+  std::vector<std::vector<std::int64_t>> chunks_;    // made when a page of theirs is used
   std::unordered_map<std::int64_t, std::int64_t> others_;
 };
 
@@ -47,8 +54,13 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
                         .at(seq_lens->name()));
 
   Findings found(rules_of("block-table"), options.most_findings);
-  Owners owners(claims.pages);
   const std::vector<std::int64_t> lengths = check::read_all_of(*seq_lens);
+  const auto pages_of = [&](std::int64_t length) {
+    return length <= 0 ? 0 : core::ceil_div(length, claims.page_size);
+  };
+  std::int64_t entries_in_use = 0;
+  for (const std::int64_t length : lengths) entries_in_use += std::min(pages_of(length), columns);
+  Owners owners(entries_in_use);
   std::int64_t used = 0, different = 0;
   check::Buffer buffer;
   for (std::int64_t s = 0; s < batch; ++s) {
@@ -57,10 +69,12 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
       found.add(rule, s, [&] { return Finding{"seq_lens", {s}, length, message()}; });
     };
     if (length < 0) of_length("length", [] { return "less than 0"; });
-    const std::int64_t needed = length <= 0 ? 0 : core::ceil_div(length, claims.page_size);
+    const std::int64_t needed = pages_of(length);
     if (needed > columns)
       of_length("beyond", [&] { return fmt::format("needs {} pages; a row holds {}", needed, columns); });
     const std::int64_t end = std::min(needed, columns);
+    std::int64_t left_behind = 0;  // null pages in front of the first other one
+    bool has_others = false;
     for (std::int64_t begin = 0; begin < end; begin += check::kPiece) {
       const std::int64_t stop = std::min(end, begin + check::kPiece);
       const auto entries = check::read_range(table, s * columns + begin, s * columns + stop, buffer);
@@ -69,7 +83,19 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
         const auto add = [&](std::string_view rule, auto&& message) {
           found.add(rule, s * columns + p, [&] { return Finding{"block_table", {s, p}, page, message()}; });
         };
-        if (claims.null_page && page == *claims.null_page) continue;
+        if (claims.null_page && page == *claims.null_page) {
+          const bool first = p == left_behind;
+          if (first && p + 1 < needed)
+            ++left_behind;
+          else
+            add("null", [&] {
+              return first ? fmt::format("all {} pages of sequence {} are null", needed, s)
+                           : fmt::format("page {} of {} of sequence {}, behind page {}", p, needed, s,
+                                         left_behind);
+            });
+          continue;
+        }
+        has_others = true;
         if (page == -1) {
           add("missing", [&] { return fmt::format("page {} of {} of sequence {}", p, needed, s); });
           continue;
@@ -89,6 +115,13 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
           add("shared", [&] { return fmt::format("also of sequence {}", owner); });
       }
     }
+    if (left_behind > 0 && has_others)
+      found.add("window", s * columns, [&] {
+        return Finding{"block_table",
+                       {s, 0},
+                       *claims.null_page,
+                       fmt::format("the first {} of {} pages of sequence {}", left_behind, needed, s)};
+      });
     if (options.progress) options.progress(s + 1, batch);
   }
   found.facts()

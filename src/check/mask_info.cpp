@@ -586,28 +586,25 @@ class MaskInfoCheck {
     return all;
   }
 
-  using States = std::shared_ptr<std::vector<std::uint8_t>>;
+  using States = std::shared_ptr<BlockStates>;
 
   // What a kernel computes of a row of the index arrays, where a picture of it is still wanted.
   States states_of(std::int64_t row) const {
     if (pictures_ == claims_.pictures) return nullptr;
     const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
-    auto states =
-        std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(grid.q_blocks * grid.kv_blocks));
+    auto states = std::make_shared<BlockStates>(
+        grid.kv_blocks, std::vector<std::uint8_t>(static_cast<std::size_t>(grid.q_blocks * grid.kv_blocks)));
     for (std::int64_t i = 0; i < grid.q_blocks; ++i)
       for (const BlockGrid::Entry& entry : grid.row(i))
-        (*states)[static_cast<std::size_t>(i * grid.kv_blocks + entry.column)] =
-            entry.pattern == BlockGrid::kFull ? 2 : 1;
+        states->states(i)[static_cast<std::size_t>(entry.column)] = entry.pattern == BlockGrid::kFull ? 2 : 1;
     return states;
   }
 
   void add_picture(std::int64_t head, const States& states) {
     if (!states) return;
-    const mask::Layout& layout = layout_.layout;
     BlockPicture picture{
         fmt::format("picture_{}", pictures_++),
-        fmt::format("blocks that a kernel computes for head {} (queries down, keys across)", head),
-        layout.q_blocks, layout.kv_blocks, states};
+        fmt::format("blocks that a kernel computes for head {} (queries down, keys across)", head), states};
     if (!claims_.masks.empty()) picture.marked_name = "differs from the mask";
     picture.row_axis = {"queries", arrays_.block.q, layout_.q_length};
     picture.column_axis = {"keys", arrays_.block.kv, layout_.kv_length};
@@ -627,8 +624,7 @@ class MaskInfoCheck {
           found_, options_,
           [&](Findings& found, const BlockDifference& difference) {
             wrong_blocks += shared.heads;
-            if (states)
-              (*states)[static_cast<std::size_t>(difference.i * layout_.layout.kv_blocks + difference.j)] = 3;
+            if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
             if ((difference.i + 1) * arrays_.block.q > layout_.q_length ||
                 (difference.j + 1) * arrays_.block.kv > layout_.kv_length) {
               const std::scoped_lock lock(reading_);

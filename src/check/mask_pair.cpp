@@ -48,8 +48,8 @@ void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
   const std::int64_t keys = first_.kv_length();
   scratch.first.resize(static_cast<std::size_t>(columns_));
   scratch.second.resize(static_cast<std::size_t>(columns_));
-  first_states_->classify(q_begin, q_end, scratch.first.data());
-  second_states_->classify(q_begin, q_end, scratch.second.data());
+  first_states_->classify(q_begin, q_end, {0, columns_}, scratch.first.data());
+  second_states_->classify(q_begin, q_end, {0, columns_}, scratch.second.data());
   const auto state = [&](const std::vector<BlockState>& states, std::int64_t j) {
     return states[static_cast<std::size_t>(j)];
   };

@@ -82,6 +82,8 @@ inline constexpr Rule kBlockTable[] = {
     {"missing", kError, "each page that a sequence needs has an entry"},
     {"range", kError, "entries are pages that there are"},
     {"twice", kError, "no sequence has a page twice"},
+    {"null", kError, "null pages stand before a sequence's others"},
+    {"window", kWarning, "no page is null (a window is assumed)"},
     {"shared", kWarning, "no page is of several sequences"},
 };
 

@@ -35,10 +35,10 @@ ArrayAccess access_to(const ArrayView& elements, const ArrayLayout& layout, cons
 
 class MappedSource final : public ArraySource {
  public:
-  MappedSource(Mapping mapping, const ArrayLayout& layout, std::string name, File file)
+  MappedSource(std::shared_ptr<const Mapping> mapping, const ArrayLayout& layout, std::string name, File file)
       : ArraySource({layout.dtype, layout.shape}, std::move(name),
-                    access_to(elements_in(mapping, layout), layout, file)),
-        elements_(elements_in(mapping, layout)),
+                    access_to(elements_in(*mapping, layout), layout, file)),
+        elements_(elements_in(*mapping, layout)),
         mapping_(std::move(mapping)),
         file_(std::move(file)),
         byte_order_(layout.byte_order) {}
@@ -54,17 +54,17 @@ class MappedSource final : public ArraySource {
     constexpr std::int64_t kWorthACall = std::int64_t{64} << 10;
     const std::int64_t bytes = byte_count(box.shape, box.dtype);
     if (file_.is_open() && bytes >= kWorthACall && box.is_c_contiguous())
-      read_all_at(file_.fd(), out, bytes, box.data - mapping_.data(), name());
+      read_all_at(file_.fd(), out, bytes, box.data - mapping_->data(), name());
     else
       copy_elements(box, out);
     if (byte_order_ == ByteOrder::swapped) swap_bytes(out, element_count(box.shape), size_of(box.dtype));
   }
 
-  void release(const std::byte* data, std::int64_t bytes) const override { mapping_.release(data, bytes); }
+  void release(const std::byte* data, std::int64_t bytes) const override { mapping_->release(data, bytes); }
 
  private:
   ArrayView elements_;
-  Mapping mapping_;
+  std::shared_ptr<const Mapping> mapping_;
   File file_;
   ByteOrder byte_order_;
 };
@@ -83,8 +83,9 @@ std::string storage_of(const ArrayLayout& layout) {
   return words;
 }
 
-std::shared_ptr<const ArraySource> make_mapped_source(Mapping mapping, const ArrayLayout& layout,
-                                                      std::string name, File file) {
+std::shared_ptr<const ArraySource> make_mapped_source(std::shared_ptr<const Mapping> mapping,
+                                                      const ArrayLayout& layout, std::string name,
+                                                      File file) {
   // Descriptors are few, and the system hands out the lowest that is free.
   constexpr int kMany = 256;
   if (file.fd() >= kMany) file = File();

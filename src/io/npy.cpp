@@ -338,7 +338,7 @@ std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, con
     check_size(found, size - found.offset);
     return found;
   });
-  Mapping mapping = Mapping::of_file(file.fd(), size, name);
+  auto mapping = std::make_shared<const Mapping>(Mapping::of_file(file.fd(), size, name));
   return make_mapped_source(std::move(mapping), layout, name, std::move(file));
 }
 
@@ -367,7 +367,7 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
     char extra = 0;
     if (read(&extra, 1) != 0)
       refuse(fmt::format("more follows the {} bytes that the header promises", promised));
-    return make_mapped_source(std::move(data), layout, name);
+    return make_mapped_source(std::make_shared<const Mapping>(std::move(data)), layout, name);
   });
 }
 

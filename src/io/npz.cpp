@@ -16,6 +16,7 @@
 #include <functional>
 #include <mutex>
 #include <system_error>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "core/named.hpp"
@@ -118,8 +119,11 @@ std::vector<std::string> names_of(const std::vector<Member>& members) {
   return names;
 }
 
-const Member& find_member(const std::vector<Member>& members, const std::string& path,
-                          const std::string& member_name) {
+// Members by their names, of which several may have the same.
+using MembersByName = std::unordered_multimap<std::string_view, const Member*>;
+
+const Member& find_member(const std::vector<Member>& members, const MembersByName& by_name,
+                          const std::string& path, const std::string& member_name) {
   if (members.empty()) throw input_error(path, "the archive holds no array");
   if (member_name.empty()) {
     if (members.size() == 1) return members[0];
@@ -127,18 +131,17 @@ const Member& find_member(const std::vector<Member>& members, const std::string&
         .hint(fmt::format("write {}:NAME with one of {}", path, listed(names_of(members))));
   }
   std::string_view wanted = member_name;
-  const Member* found = nullptr;
-  for (int attempt = 0; attempt < 2 && found == nullptr; ++attempt) {
-    for (const Member& member : members) {
-      if (member.name != wanted) continue;
-      if (found != nullptr)
+  while (true) {
+    const auto [first, last] = by_name.equal_range(wanted);
+    if (first != last) {
+      if (std::next(first) != last)
         throw input_error(path, fmt::format("two members are named '{}'", core::printable(wanted)));
-      found = &member;
+      return *first->second;
     }
-    if (!wanted.ends_with(kSuffix)) break;  // "x.npy" may be written for "x"
+    // "x.npy" may be written for "x".
+    if (wanted.size() < member_name.size() || !wanted.ends_with(kSuffix)) break;
     wanted.remove_suffix(kSuffix.size());
   }
-  if (found != nullptr) return *found;
   const std::vector<std::string> names = names_of(members);
   Error error = input_error(path, fmt::format("holds no array '{}'", core::printable(member_name)));
   if (const auto nearest = core::nearest_name(member_name, names))
@@ -152,6 +155,7 @@ class MemberReader;
 struct Archive {
   Zip zip;
   std::vector<Member> members;
+  MembersByName by_name;
   std::vector<MemberReader*> open;  // the last few that were begun
   std::mutex mutex;
 };
@@ -344,10 +348,11 @@ class NpzFile final : public OpenContainer {
   explicit NpzFile(const std::string& path) : path_(path), archive_(std::make_shared<Archive>()) {
     archive_->zip = open_zip(path);
     archive_->members = members_of(archive_->zip.get());
+    for (const Member& member : archive_->members) archive_->by_name.emplace(member.name, &member);
   }
 
   std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {
-    const Member& member = find_member(archive_->members, core::printable(path_), wanted);
+    const Member& member = find_member(archive_->members, archive_->by_name, core::printable(path_), wanted);
     return open_member(archive_, member, core::printable(path_ + ":" + member.name));
   }
   std::vector<std::string> names(const std::string&) const override { return names_of(archive_->members); }

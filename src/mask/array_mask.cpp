@@ -17,6 +17,7 @@
 #include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
+#include "mask/patterns.hpp"
 
 namespace ejk {
 
@@ -80,6 +81,7 @@ class ArrayMask final : public MaskNode {
   }
 
   bool same_as(const MaskNode& other, IndexRange queries) const override;
+  std::uint64_t stored_hash(IndexRange queries) const override;
   std::int64_t stored_bytes() const override { return size_of(dtype_); }
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override;
@@ -106,6 +108,29 @@ class ArrayMask final : public MaskNode {
   }
 
  private:
+  // f(where) for these queries, some rows at a time: `in_order`, or by several threads. False from f ends it soon.
+  // A source that is read in order is the slower the more often reading goes back and forth: so in 64 MiB of bits.
+  template <class F>
+  void for_each_stripe(IndexRange queries, bool in_order, F&& f) const {
+    const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
+    const std::int64_t rows_at_once = std::max<std::int64_t>(1, bits_at_once / kv_length());
+    const std::int64_t stripes = core::ceil_div(queries.end - queries.begin, rows_at_once);
+    std::atomic<bool> goes_on{true};
+    const auto stripe = [&](std::int64_t s) {
+      const std::int64_t q = queries.begin + s * rows_at_once;
+      if (goes_on.load(std::memory_order_relaxed) &&
+          !f(Rectangle{q, std::min(queries.end, q + rows_at_once), 0, kv_length()}))
+        goes_on.store(false, std::memory_order_relaxed);
+    };
+    if (!in_order) {
+      const double elements =
+          static_cast<double>(queries.end - queries.begin) * static_cast<double>(kv_length());
+      core::parallel_for(stripes, elements / 4, stripe);
+    } else {
+      for (std::int64_t s = 0; s < stripes; ++s) stripe(s);
+    }
+  }
+
   void row_bits(const std::byte* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k) const {
     const kernels::Kernels& kernel = kernels::active();
     if (polarity_ == Polarity::additive) {
@@ -225,8 +250,9 @@ class ArrayMask final : public MaskNode {
 class LookClassifier final : public BlockClassifier {
  public:
   explicit LookClassifier(std::int64_t blocks) : blocks_(blocks) {}
-  void classify(std::int64_t, std::int64_t, BlockState* out) const override {
-    std::fill(out, out + blocks_, BlockState::undecided);
+  IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
+  void classify(std::int64_t, std::int64_t, IndexRange columns, BlockState* out) const override {
+    std::fill(out, out + (columns.end - columns.begin), BlockState::undecided);
   }
 
  private:
@@ -243,33 +269,34 @@ bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
   if (view_ && o.view_ && view_->data == o.view_->data && view_->strides == o.view_->strides &&
       dtype_ == o.dtype_ && polarity_ == o.polarity_)
     return true;
-  // A source that is read in order is the slower the more often reading goes back and forth: so in 64 MiB of
-  // bits.
-  const bool in_order = !random_access() || !o.random_access();
-  const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
-  const std::int64_t rows_at_once = std::max<std::int64_t>(1, bits_at_once / kv_length());
-  const std::int64_t stripes = core::ceil_div(queries.end - queries.begin, rows_at_once);
   std::atomic<bool> same{true};
-  const auto compare = [&](std::int64_t s) {
-    if (!same.load(std::memory_order_relaxed)) return;
-    const std::int64_t q = queries.begin + s * rows_at_once;
-    const Rectangle where{q, std::min(queries.end, q + rows_at_once), 0, kv_length()};
+  for_each_stripe(queries, !random_access() || !o.random_access(), [&](const Rectangle& where) {
     mask::BitBuffer mine, theirs;
     const BitRows a = mine.rows(where.rows(), where.columns()),
                   b = theirs.rows(where.rows(), where.columns());
     fill(where, a);
     o.fill(where, b);
-    if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words))
-      same.store(false, std::memory_order_relaxed);
-  };
-  if (!in_order) {
-    const double elements =
-        static_cast<double>(queries.end - queries.begin) * static_cast<double>(kv_length());
-    core::parallel_for(stripes, elements / 4, compare);
-  } else {
-    for (std::int64_t s = 0; s < stripes && same; ++s) compare(s);
-  }
+    if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words)) same = false;
+    return same.load();
+  });
   return same;
+}
+
+// A sum over rows, which does not show how they were cut into stripes.
+std::uint64_t ArrayMask::stored_hash(IndexRange queries) const {
+  std::atomic<std::uint64_t> sum{0};
+  for_each_stripe(queries, !random_access(), [&](const Rectangle& where) {
+    mask::BitBuffer buffer;
+    const BitRows rows = buffer.rows(where.rows(), where.columns());
+    fill(where, rows);
+    for (std::int64_t r = 0; r < rows.rows; ++r) {
+      const Word row[] = {static_cast<Word>(where.q_begin + r),
+                          mask::hash_words(rows.row(r), rows.row_words)};
+      sum += mask::hash_words(row, std::ssize(row));
+    }
+    return true;
+  });
+  return sum;
 }
 
 // One slice of the first axis of another source.

@@ -53,21 +53,33 @@ class BandClassifier final : public BlockClassifier {
  public:
   BandClassifier(const BandMask& band, std::int64_t kv_block) : band_(band), kv_block_(kv_block) {}
 
-  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
-    const std::int64_t keys = band_.kv_length(), blocks = core::ceil_div(keys, kv_block_);
-    // Keys that some query of the row sees, [seen, seen_end), and keys that all of them see.
-    const auto cut = [&](std::int64_t k) { return std::clamp<std::int64_t>(k, 0, keys); };
+  // The blocks with keys that some query of the row sees.
+  IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
     const std::int64_t seen = cut(band_.first(q_begin)), seen_end = cut(band_.last(q_end - 1) + 1);
+    if (seen >= seen_end) return {};
+    return {seen / kv_block_, core::ceil_div(seen_end, kv_block_)};
+  }
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
+                BlockState* out) const override {
+    std::fill(out, out + (columns.end - columns.begin), BlockState::empty);
+    const auto fill = [&](std::int64_t begin, std::int64_t end, BlockState state) {
+      begin = std::max(begin, columns.begin), end = std::min(end, columns.end);
+      if (begin < end) std::fill(out + begin - columns.begin, out + end - columns.begin, state);
+    };
+    const auto [first, last] = run(q_begin, q_end);
+    if (first >= last) return;
+    fill(first, last, BlockState::partial);
+    // Keys that all of them see.
+    const std::int64_t keys = band_.kv_length();
     const std::int64_t common = cut(band_.first(q_end - 1)), common_end = cut(band_.last(q_begin) + 1);
-    std::fill(out, out + blocks, BlockState::empty);
-    if (seen >= seen_end) return;
-    std::fill(out + seen / kv_block_, out + core::ceil_div(seen_end, kv_block_), BlockState::partial);
-    const std::int64_t full = core::ceil_div(common, kv_block_);
-    const std::int64_t full_end = common_end == keys ? blocks : common_end / kv_block_;
-    if (full < full_end) std::fill(out + full, out + full_end, BlockState::full);
+    fill(core::ceil_div(common, kv_block_),
+         common_end == keys ? core::ceil_div(keys, kv_block_) : common_end / kv_block_, BlockState::full);
   }
 
  private:
+  std::int64_t cut(std::int64_t key) const { return std::clamp<std::int64_t>(key, 0, band_.kv_length()); }
+
   const BandMask& band_;
   std::int64_t kv_block_;
 };

@@ -3,10 +3,12 @@
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "core/checked.hpp"
 #include "mask/node.hpp"
+#include "mask/patterns.hpp"
 
 namespace ejk {
 
@@ -45,6 +47,7 @@ class NotMask final : public MaskNode {
   bool same_as(const MaskNode& other, IndexRange queries) const override {
     return mask::same_as(of_, static_cast<const NotMask&>(other).of_, queries);
   }
+  std::uint64_t stored_hash(IndexRange queries) const override { return of_.node().stored_hash(queries); }
   bool random_access() const override { return of_.node().random_access(); }
   std::int64_t stored_bytes() const override { return of_.node().stored_bytes(); }
   void add_offsets(std::set<std::int64_t>& offsets) const override { of_.node().add_offsets(offsets); }
@@ -70,9 +73,11 @@ class NotMask final : public MaskNode {
      public:
       Classifier(std::unique_ptr<BlockClassifier> of, std::int64_t blocks)
           : of_(std::move(of)), blocks_(blocks) {}
-      void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
-        of_->classify(q_begin, q_end, out);
-        for (std::int64_t j = 0; j < blocks_; ++j) out[j] = negate(out[j]);
+      IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
+      void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
+                    BlockState* out) const override {
+        of_->classify(q_begin, q_end, columns, out);
+        std::transform(out, out + (columns.end - columns.begin), out, negate);
       }
 
      private:
@@ -103,6 +108,10 @@ class JoinMask final : public MaskNode {
   bool same_as(const MaskNode& other, IndexRange queries) const override {
     const auto& o = static_cast<const JoinMask&>(other);
     return mask::same_as(a_, o.a_, queries) && mask::same_as(b_, o.b_, queries);
+  }
+  std::uint64_t stored_hash(IndexRange queries) const override {
+    const Word both[] = {a_.node().stored_hash(queries), b_.node().stored_hash(queries)};
+    return mask::hash_words(both, std::ssize(both));
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override {
     a_.node().add_offsets(offsets);
@@ -147,23 +156,31 @@ class JoinMask final : public MaskNode {
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override {
     class Classifier final : public BlockClassifier {
      public:
-      Classifier(std::unique_ptr<BlockClassifier> a, std::unique_ptr<BlockClassifier> b, std::int64_t blocks)
-          : a_(std::move(a)), b_(std::move(b)), blocks_(static_cast<std::size_t>(blocks)) {}
-      void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
-        a_->classify(q_begin, q_end, out);
-        std::vector<BlockState> other(blocks_);
-        b_->classify(q_begin, q_end, other.data());
-        for (std::size_t j = 0; j < blocks_; ++j)
-          out[j] = join == Join::both ? intersect(out[j], other[j]) : unite(out[j], other[j]);
+      Classifier(std::unique_ptr<BlockClassifier> a, std::unique_ptr<BlockClassifier> b)
+          : a_(std::move(a)), b_(std::move(b)) {}
+      IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
+        const IndexRange a = a_->run(q_begin, q_end), b = b_->run(q_begin, q_end);
+        if (join == Join::either && a.begin >= a.end) return b;
+        if (join == Join::either && b.begin >= b.end) return a;
+        if (join == Join::either) return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+        const IndexRange both{std::max(a.begin, b.begin), std::min(a.end, b.end)};
+        return both.begin < both.end ? both : IndexRange{};
+      }
+      void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
+                    BlockState* out) const override {
+        a_->classify(q_begin, q_end, columns, out);
+        std::vector<BlockState> other(static_cast<std::size_t>(columns.end - columns.begin));
+        b_->classify(q_begin, q_end, columns, other.data());
+        std::transform(other.begin(), other.end(), out, out, [](BlockState b, BlockState a) {
+          return join == Join::both ? intersect(a, b) : unite(a, b);
+        });
       }
 
      private:
       std::unique_ptr<BlockClassifier> a_, b_;
-      std::size_t blocks_;
     };
     return std::make_unique<Classifier>(a_.node().classifier(q_block, kv_block),
-                                        b_.node().classifier(q_block, kv_block),
-                                        core::ceil_div(kv_length(), kv_block));
+                                        b_.node().classifier(q_block, kv_block));
   }
 
  private:

@@ -60,13 +60,16 @@ void add_loads(Report& report, const MaskInfo& info) {
               {}};
   const std::int64_t side = dkv ? info.block.kv : info.block.q;
   for (std::size_t u = 0; u < info.summaries.size(); ++u) {
-    const Array& states = info.summaries[u].states;
-    const std::int64_t rows = states.shape()[0], columns = states.shape()[1];
+    const BlockStates& states = *info.summaries[u].states;
+    const std::int64_t rows = states.rows(), columns = states.columns();
     std::vector<std::int64_t> load(static_cast<std::size_t>(dkv ? columns : rows)), order(load.size());
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < columns; ++j)
-        load[static_cast<std::size_t>(dkv ? j : i)] +=
-            states.elements<std::uint8_t>()[static_cast<std::size_t>(i * columns + j)] != 0;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::int64_t j = states.run(i).begin;
+      for (const std::uint8_t state : states.states(i)) {
+        load[static_cast<std::size_t>(dkv ? j : i)] += state != 0;
+        ++j;
+      }
+    }
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
       return load[static_cast<std::size_t>(a)] > load[static_cast<std::size_t>(b)];
@@ -147,7 +150,7 @@ Report describe(const MaskInfo& info) {
   const MaskSummary& first = info.summaries.front();
   const auto heads = static_cast<std::int64_t>(info.head_mask.size());
   const std::int64_t q = first.q_length, kv = first.kv_length;
-  const std::int64_t q_blocks = first.states.shape()[0], kv_blocks = first.states.shape()[1];
+  const std::int64_t q_blocks = first.states->rows(), kv_blocks = first.states->columns();
   const bool padded = q_blocks * info.block.q != q || kv_blocks * info.block.kv != kv;
 
   report.add("direction", "walk", std::string(info.direction == Direction::forward ? "forward" : "dkv"));
@@ -191,7 +194,7 @@ Report describe(const MaskInfo& info) {
               {}};
   for (std::size_t u = 0; u < info.summaries.size(); ++u) {
     const MaskSummary& s = info.summaries[u];
-    const std::int64_t grid = s.states.size();
+    const std::int64_t grid = s.states->blocks();
     const auto middle = keys_of_middle_query(info.masks[u]);
     masks.rows.push_back({static_cast<std::int64_t>(u),
                           mask::heads_with(info.head_mask, static_cast<std::int64_t>(u)),

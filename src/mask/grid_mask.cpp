@@ -112,33 +112,41 @@ class GridClassifier final : public BlockClassifier {
  public:
   GridClassifier(const GridMask& mask, std::int64_t kv_block) : mask_(mask), kv_block_(kv_block) {}
 
-  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+  IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
     const BlockGrid& grid = mask_.grid();
-    const std::int64_t first = q_begin / grid.block.q, last = (q_end - 1) / grid.block.q;
-    const std::int64_t bk = grid.block.kv, keys = mask_.kv_length(), n = core::ceil_div(keys, kv_block_);
-    const auto state_of = [](const BlockGrid::Entry& entry) {
-      return entry.pattern == BlockGrid::kFull ? BlockState::full : BlockState::undecided;
-    };
-    if (first == last && bk == kv_block_) {
-      std::fill(out, out + n, BlockState::empty);
-      for (const BlockGrid::Entry& entry : grid.row(first)) out[entry.column] = state_of(entry);
-      return;
+    std::int64_t begin = INT64_MAX, end = 0;  // keys
+    for (std::int64_t i = q_begin / grid.block.q; i * grid.block.q < q_end; ++i) {
+      const auto row = grid.row(i);
+      if (row.empty()) continue;
+      begin = std::min(begin, row.front().column * grid.block.kv);
+      end = std::max(end, std::min((row.back().column + 1) * grid.block.kv, mask_.kv_length()));
     }
-    // The rows of the grid that the blocks reach over as one, then its columns.
+    return begin < end ? IndexRange{begin / kv_block_, core::ceil_div(end, kv_block_)} : IndexRange{};
+  }
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange blocks, BlockState* out) const override {
+    const BlockGrid& grid = mask_.grid();
+    const std::int64_t bk = grid.block.kv, keys = mask_.kv_length();
+    // The rows of the grid that the blocks reach over as one, of its columns that they reach over.
+    const std::int64_t first = blocks.begin * kv_block_ / bk,
+                       last = core::ceil_div(std::min(blocks.end * kv_block_, keys), bk);
     std::vector<BlockState> columns, more;
-    for (std::int64_t i = first; i <= last; ++i) {
-      std::vector<BlockState>& row = i == first ? columns : more;
-      row.assign(static_cast<std::size_t>(grid.kv_blocks), BlockState::empty);
+    for (std::int64_t i = q_begin / grid.block.q; i * grid.block.q < q_end; ++i) {
+      const bool is_first = columns.empty();
+      std::vector<BlockState>& row = is_first ? columns : more;
+      row.assign(static_cast<std::size_t>(std::max<std::int64_t>(last - first, 0)), BlockState::empty);
       for (const BlockGrid::Entry& entry : grid.row(i))
-        row[static_cast<std::size_t>(entry.column)] = state_of(entry);
-      if (i > first)
+        if (entry.column >= first && entry.column < last)
+          row[static_cast<std::size_t>(entry.column - first)] =
+              entry.pattern == BlockGrid::kFull ? BlockState::full : BlockState::undecided;
+      if (!is_first)
         std::transform(columns.begin(), columns.end(), more.begin(), columns.begin(), state_of_both);
     }
-    for (std::int64_t j = 0; j < n; ++j) {
+    for (std::int64_t j = blocks.begin; j < blocks.end; ++j, ++out) {
       const std::int64_t begin = j * kv_block_ / bk, end = (std::min((j + 1) * kv_block_, keys) - 1) / bk;
-      out[j] = columns[static_cast<std::size_t>(begin)];
-      for (std::int64_t c = begin + 1; c <= end && out[j] != BlockState::partial; ++c)
-        out[j] = state_of_both(out[j], columns[static_cast<std::size_t>(c)]);
+      *out = columns[static_cast<std::size_t>(begin - first)];
+      for (std::int64_t c = begin + 1; c <= end && *out != BlockState::partial; ++c)
+        *out = state_of_both(*out, columns[static_cast<std::size_t>(c - first)]);
     }
   }
 

@@ -1,6 +1,6 @@
 // The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking. Each is made in
-// the type that it is to have, and in forward without its empty blocks: memory that is touched for the first
-// time costs more than all else here. Cost: two passes over the blocks, in parallel.
+// the type that it is to have, and without the empty blocks that it is to be without: memory that is touched for the
+// first time costs more than all else here. Cost: two passes over the blocks that are held, in parallel.
 //
 // tests: tests/mask/test_mask_info.cpp
 #include "mask/layout.hpp"
@@ -54,59 +54,57 @@ struct Slab {
   IndexArrays& out;
   std::int64_t first_row;
   std::int64_t first_block;  // of the query shard
+  double work;               // nanoseconds for a pass over it
 
   std::int64_t lines() const { return layout.rows_per_shard() * layout.q_blocks_per_shard(); }
-  double work() const { return 2 * static_cast<double>(lines()) * static_cast<double>(layout.kv_blocks); }
   // Line l: row of the arrays, row of blocks within the shard.
   std::int64_t row(std::int64_t l) const { return first_row + l / layout.q_blocks_per_shard(); }
   std::int64_t local(std::int64_t l) const { return l % layout.q_blocks_per_shard(); }
-  std::int64_t at(std::int64_t l) const { return (first_block + local(l)) * layout.kv_blocks; }
-  const std::uint8_t* states(std::int64_t l) const {
-    return rows[static_cast<std::size_t>(row(l))].states + at(l);
-  }
+  std::int64_t block(std::int64_t l) const { return first_block + local(l); }
+  const RowGrid& grid(std::int64_t l) const { return rows[static_cast<std::size_t>(row(l))]; }
+  // What is not empty lies in these columns; their states, and the pattern ids of their blocks.
+  IndexRange run(std::int64_t l) const { return grid(l).states->run(block(l)); }
+  const std::uint8_t* states(std::int64_t l) const { return grid(l).states->states(block(l)).data(); }
   const std::int32_t* patterns(std::int64_t l) const {
-    const std::int32_t* p = rows[static_cast<std::size_t>(row(l))].patterns;
-    return p == nullptr ? nullptr : p + at(l);
+    return grid(l).patterns == nullptr ? nullptr : grid(l).patterns + grid(l).states->begin_of(block(l));
   }
   template <class T>
   T* target(Array& array, std::int64_t l) const {
-    return reinterpret_cast<T*>(array.data()) + row(l) * layout.grid() + at(l);
+    return reinterpret_cast<T*>(array.data()) + row(l) * layout.grid() + block(l) * layout.kv_blocks;
   }
 };
 
 // Where the non-empty blocks of a grid go. A line is a row (forward) or a column (dkv) of blocks of one query
 // shard; the most blocks that any line of a shard keeps is the shard's extent, the widest extent the new
-// axis.
+// axis. Each slab has one row of the arrays, all alike.
 struct Shrink {
   const Layout& layout;
-  const std::uint8_t* states;         // of the first row of the arrays; the others are alike
-  std::vector<std::int64_t> kept;     // blocks a line keeps, by shard and line
+  const BlockStates& states;
   std::vector<std::int64_t> extents;  // by shard, at least 1
   std::int64_t widest = 1;
 
-  Shrink(const Layout& l, const std::uint8_t* s) : layout(l), states(s) {
-    kept.resize(static_cast<std::size_t>(layout.q_shards * lines()));
+  Shrink(const Layout& l, const BlockStates& s) : layout(l), states(s) {
     extents.assign(static_cast<std::size_t>(layout.q_shards), 1);
+    std::vector<std::int64_t> kept(static_cast<std::size_t>(layout.kv_blocks));  // of columns, in a shard
     for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
-      const std::uint8_t* line = states + i * layout.kv_blocks;
       std::int64_t& extent = extents[static_cast<std::size_t>(i / layout.q_blocks_per_shard())];
-      if (forward()) {
-        const std::int64_t some = layout.kv_blocks - std::count(line, line + layout.kv_blocks, 0);
-        extent = std::max(extent, kept[line_of(i, 0)] = some);
-        continue;
+      if (i % layout.q_blocks_per_shard() == 0) std::fill(kept.begin(), kept.end(), 0);
+      std::int64_t of_row = 0;
+      auto j = static_cast<std::size_t>(states.run(i).begin);
+      for (const std::uint8_t state : states.states(i)) {
+        of_row += state != 0;
+        kept[j] += state != 0;
+        if (!forward()) extent = std::max(extent, kept[j]);
+        ++j;
       }
-      for (std::int64_t j = 0; j < layout.kv_blocks; ++j)
-        if (line[j] != 0) extent = std::max(extent, ++kept[line_of(i, j)]);
+      if (forward()) extent = std::max(extent, of_row);
     }
     widest = *std::max_element(extents.begin(), extents.end());
   }
 
   bool forward() const { return layout.direction == Direction::forward; }
-  double work() const { return 2 * static_cast<double>(layout.grid()); }
-  std::int64_t lines() const { return forward() ? layout.q_blocks_per_shard() : layout.kv_blocks; }
-  std::size_t line_of(std::int64_t i, std::int64_t j) const {
-    const std::int64_t per_shard = layout.q_blocks_per_shard();
-    return static_cast<std::size_t>(i / per_shard * lines() + (forward() ? i % per_shard : j));
+  std::int64_t extent(std::int64_t block) const {
+    return extents[static_cast<std::size_t>(block / layout.q_blocks_per_shard())];
   }
   Shape shape() const {
     return forward() ? Shape{layout.rows, layout.q_blocks, widest}
@@ -117,180 +115,179 @@ struct Shrink {
 // What fills a shard up to the widest: zeros, or its own last column (row).
 enum class Extend { zeros, last };
 
-// A line of an array, left-aligned without its empty blocks, in row of blocks i.
-template <class T>
-void shrink_line(const Shrink& plan, std::int64_t i, const T* line, Extend extend, T* row) {
-  const std::uint8_t* states = plan.states + i * plan.layout.kv_blocks;
-  std::int64_t n = 0;
-  for (std::int64_t j = 0; j < plan.layout.kv_blocks; ++j)
-    if (states[j] != 0) row[n++] = line[j];
-  const std::int64_t extent = plan.extents[static_cast<std::size_t>(i / plan.layout.q_blocks_per_shard())];
-  if (extend == Extend::last) std::fill(row + extent, row + plan.widest, row[extent - 1]);
-}
-
-// With a plan to shrink there is one row of the arrays for each head, all alike.
 void fill_forward(const Slab& slab, const Shrink* shrink) {
   const std::int64_t width = slab.layout.kv_blocks;
   const bool masks = slab.out.mask_next.size() > 0;
   const auto lines = static_cast<std::size_t>(slab.lines());
   std::vector<std::int32_t> first_data(lines, kNone), first_mask(lines, kNone);
-  core::parallel_for(slab.lines(), slab.work(), [&](std::int64_t l) {
+  core::parallel_for(slab.lines(), slab.work, [&](std::int64_t l) {
+    const auto [begin, last] = slab.run(l);
     const std::uint8_t* states = slab.states(l);
-    const std::uint8_t* end = states + width;
+    const std::uint8_t* end = states + (last - begin);
     const auto* some = std::find_if(states, end, [](auto s) { return s != 0; });
-    if (some != end) first_data[static_cast<std::size_t>(l)] = static_cast<std::int32_t>(some - states);
+    if (some != end)
+      first_data[static_cast<std::size_t>(l)] = static_cast<std::int32_t>(begin + (some - states));
     const auto* partial = masks ? std::find(some, end, kPartial) : end;
     if (partial != end) first_mask[static_cast<std::size_t>(l)] = slab.patterns(l)[partial - states];
   });
   const auto data_carry = carries(first_data), mask_carry = carries(first_mask);
-  core::parallel_for(slab.lines(), slab.work(), [&](std::int64_t l) {
+  core::parallel_for(slab.lines(), slab.work, [&](std::int64_t l) {
+    const IndexRange run = slab.run(l);
+    const std::int64_t length = run.end - run.begin;
     const std::uint8_t* states = slab.states(l);
-    // make(to) makes the line of an array.
-    const auto fill = [&](Array& array, Extend extend, auto&& make) {
+    // make(to) makes the run of a line of an array, which has `after` behind it, and gives what is before it.
+    const auto fill = [&](Array& array, std::int32_t after, Extend extend, auto&& make) {
       with_type(array.dtype(), [&]<class T>(T) {
-        if (shrink == nullptr) return make(slab.template target<T>(array, l));
-        std::vector<T> line(static_cast<std::size_t>(width));
+        if (shrink == nullptr) {
+          T* to = slab.template target<T>(array, l);
+          std::fill(to, to + run.begin, static_cast<T>(make(to + run.begin)));
+          std::fill(to + run.end, to + width, static_cast<T>(after));
+          return;
+        }
+        std::vector<T> line(static_cast<std::size_t>(length));
         make(line.data());
-        const std::int64_t i = slab.first_block + slab.local(l);
-        shrink_line(
-            *shrink, i, line.data(), extend,
-            reinterpret_cast<T*>(array.data()) + (slab.row(l) * slab.layout.q_blocks + i) * shrink->widest);
+        const std::int64_t i = slab.block(l), extent = shrink->extent(i);
+        T* to =
+            reinterpret_cast<T*>(array.data()) + (slab.row(l) * slab.layout.q_blocks + i) * shrink->widest;
+        std::int64_t n = 0;
+        for (std::int64_t k = 0; k < length; ++k)
+          if (states[k] != 0) to[n++] = line[static_cast<std::size_t>(k)];
+        if (extend == Extend::last) std::fill(to + extent, to + shrink->widest, to[extent - 1]);
       });
     };
-    fill(slab.out.block_mask, Extend::zeros, [&]<class T>(T* to) {
-      for (std::int64_t j = 0; j < width; ++j) to[j] = static_cast<T>(states[j]);
+    fill(slab.out.block_mask, 0, Extend::zeros, [&]<class T>(T* to) {
+      for (std::int64_t k = 0; k < length; ++k) to[k] = static_cast<T>(states[k]);
+      return 0;
     });
-    fill(slab.out.data_next, Extend::last, [&]<class T>(T* to) {
-      std::int32_t next = data_carry[static_cast<std::size_t>(l)];
-      for (std::int64_t j = width; j-- > 0;) {
-        next = states[j] != 0 ? static_cast<std::int32_t>(j) : next;
-        to[j] = static_cast<T>(next);
+    const std::int32_t data_after = data_carry[static_cast<std::size_t>(l)];
+    fill(slab.out.data_next, data_after, Extend::last, [&]<class T>(T* to) {
+      std::int32_t next = data_after;
+      for (std::int64_t k = length; k-- > 0;) {
+        next = states[k] != 0 ? static_cast<std::int32_t>(run.begin + k) : next;
+        to[k] = static_cast<T>(next);
       }
+      return next;
     });
     if (!masks) return;
-    fill(slab.out.mask_next, Extend::last, [&]<class T>(T* to) {
+    const std::int32_t mask_after = mask_carry[static_cast<std::size_t>(l)];
+    fill(slab.out.mask_next, mask_after, Extend::last, [&]<class T>(T* to) {
       const std::int32_t* patterns = slab.patterns(l);
-      std::int32_t next = mask_carry[static_cast<std::size_t>(l)];
-      for (std::int64_t j = width; j-- > 0;) {
-        next = states[j] == kPartial ? patterns[j] : next;
-        to[j] = static_cast<T>(next);
+      std::int32_t next = mask_after;
+      for (std::int64_t k = length; k-- > 0;) {
+        next = states[k] == kPartial ? patterns[k] : next;
+        to[k] = static_cast<T>(next);
       }
+      return next;
     });
   });
 }
 
-// The lines are columns here, but memory runs along rows: columns are done side by side, a tile at a time.
-void fill_dkv(const Slab& slab) {
+// The lines are columns here, but memory runs along rows: columns are done side by side, a tile at a time. With a
+// plan to shrink, what a column keeps is at the bottom of the shard's extent.
+void fill_dkv(const Slab& slab, const Shrink* shrink) {
   constexpr std::int64_t kTile = 256;
   const std::int64_t width = slab.layout.kv_blocks, lines = slab.lines();
   const std::int64_t tiles = (width + kTile - 1) / kTile;
   const bool masks = slab.out.mask_next.size() > 0;
   std::vector<std::int32_t> first_data(static_cast<std::size_t>(width), kNone), first_mask = first_data;
-  core::parallel_for(tiles, slab.work(), [&](std::int64_t tile) {
+  // f(l, j, k) for the blocks of the tile that may not be empty, bottom up: block k of the run of line l is in
+  // column j.
+  const auto for_each_line = [&](std::int64_t tile, auto&& f) {
     const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
     for (std::int64_t l = lines; l-- > 0;) {
+      const IndexRange run = slab.run(l);
+      f(l, begin, end, std::max(begin, run.begin), std::min(end, run.end), run.begin);
+    }
+  };
+  core::parallel_for(tiles, slab.work, [&](std::int64_t tile) {
+    for_each_line(tile, [&](std::int64_t l, std::int64_t, std::int64_t, std::int64_t from, std::int64_t to,
+                            std::int64_t first) {
       const std::uint8_t* states = slab.states(l);
       const std::int32_t* patterns = slab.patterns(l);
-      for (std::int64_t j = begin; j < end; ++j) {
-        if (states[j] != 0)
-          first_data[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(slab.local(l));
-        if (masks && states[j] == kPartial) first_mask[static_cast<std::size_t>(j)] = patterns[j];
+      for (std::int64_t j = from; j < to; ++j) {
+        const std::uint8_t state = states[j - first];
+        if (state != 0) first_data[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(slab.local(l));
+        if (masks && state == kPartial) first_mask[static_cast<std::size_t>(j)] = patterns[j - first];
       }
-    }
+    });
   });
   std::vector<std::int32_t> data_next = carries(first_data), mask_next = carries(first_mask);
-  core::parallel_for(tiles, slab.work(), [&](std::int64_t tile) {
-    const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
-    for (std::int64_t l = lines; l-- > 0;) {
+  const std::int64_t extent = shrink != nullptr ? shrink->extent(slab.first_block) : 0;
+  std::vector<std::int64_t> place(static_cast<std::size_t>(shrink != nullptr ? width : 0), extent);
+  const std::int64_t shard = slab.first_block / slab.layout.q_blocks_per_shard();
+  // Where the shard begins in an array without empty blocks.
+  const auto top_of = [&]<class T>(Array& array, T) {
+    return reinterpret_cast<T*>(array.data()) +
+           (slab.first_row * slab.layout.q_shards + shard) * shrink->widest * width;
+  };
+  core::parallel_for(tiles, slab.work, [&](std::int64_t tile) {
+    for_each_line(tile, [&](std::int64_t l, std::int64_t begin, std::int64_t end, std::int64_t from,
+                            std::int64_t to, std::int64_t first) {
       const std::uint8_t* states = slab.states(l);
-      const auto here = static_cast<std::int32_t>(slab.local(l));
-      const auto fill = [&](Array& array, auto&& make) {
-        with_type(array.dtype(), [&]<class T>(T) { make(slab.template target<T>(array, l)); });
-      };
-      fill(slab.out.block_mask, [&]<class T>(T* to) {
-        for (std::int64_t j = begin; j < end; ++j) to[j] = static_cast<T>(states[j]);
-      });
-      fill(slab.out.data_next, [&]<class T>(T* to) {
-        for (std::int64_t j = begin; j < end; ++j) {
-          std::int32_t& next = data_next[static_cast<std::size_t>(j)];
-          next = states[j] != 0 ? here : next;
-          to[j] = static_cast<T>(next);
-        }
-      });
-      if (!masks) continue;
       const std::int32_t* patterns = slab.patterns(l);
-      fill(slab.out.mask_next, [&]<class T>(T* to) {
-        for (std::int64_t j = begin; j < end; ++j) {
-          std::int32_t& next = mask_next[static_cast<std::size_t>(j)];
-          next = states[j] == kPartial ? patterns[j] : next;
-          to[j] = static_cast<T>(next);
-        }
+      for (std::int64_t j = from; j < to; ++j) {
+        const std::uint8_t state = states[j - first];
+        if (state != 0) data_next[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(slab.local(l));
+        if (masks && state == kPartial) mask_next[static_cast<std::size_t>(j)] = patterns[j - first];
+        if (shrink != nullptr && state != 0) --place[static_cast<std::size_t>(j)];
+      }
+      // value(j) is the array's for a column of the run, or of the tile.
+      const auto fill = [&](Array& array, IndexRange columns, auto&& value) {
+        with_type(array.dtype(), [&]<class T>(T type) {
+          if (shrink == nullptr) {
+            T* line = slab.template target<T>(array, l);
+            for (std::int64_t j = columns.begin; j < columns.end; ++j) line[j] = static_cast<T>(value(j));
+            return;
+          }
+          T* top = top_of(array, type);
+          for (std::int64_t j = from; j < to; ++j)
+            if (states[j - first] != 0)
+              top[place[static_cast<std::size_t>(j)] * width + j] = static_cast<T>(value(j));
+        });
+      };
+      fill(slab.out.block_mask, {from, to}, [&](std::int64_t j) { return states[j - first]; });
+      fill(slab.out.data_next, {begin, end},
+           [&](std::int64_t j) { return data_next[static_cast<std::size_t>(j)]; });
+      if (masks)
+        fill(slab.out.mask_next, {begin, end},
+             [&](std::int64_t j) { return mask_next[static_cast<std::size_t>(j)]; });
+    });
+  });
+  if (shrink == nullptr) return;
+  for (Array* array : {&slab.out.data_next, &slab.out.mask_next})
+    if (array->size() > 0)
+      with_type(array->dtype(), [&]<class T>(T type) {
+        T* top = top_of(*array, type);
+        for (std::int64_t n = extent; n < shrink->widest; ++n)
+          std::copy_n(top + (extent - 1) * width, width, top + n * width);
       });
-    }
-  });
-}
-
-// Bottom-aligned in each column of blocks, within the extent of the shard.
-template <class T>
-void shrink_dkv(const Shrink& plan, const T* from, Extend extend, T* to) {
-  const std::int64_t width = plan.layout.kv_blocks, per_shard = plan.layout.q_blocks_per_shard();
-  core::parallel_for(plan.layout.q_shards, plan.work(), [&](std::int64_t shard) {
-    const std::int64_t extent = plan.extents[static_cast<std::size_t>(shard)];
-    T* top = to + shard * plan.widest * width;
-    std::vector<std::int64_t> place(static_cast<std::size_t>(width));
-    for (std::int64_t j = 0; j < width; ++j)
-      place[static_cast<std::size_t>(j)] = extent - plan.kept[plan.line_of(shard * per_shard, j)];
-    for (std::int64_t i = shard * per_shard; i < (shard + 1) * per_shard; ++i)
-      for (std::int64_t j = 0; j < width; ++j)
-        if (plan.states[i * width + j] != 0)
-          top[place[static_cast<std::size_t>(j)]++ * width + j] = from[i * width + j];
-    if (extend == Extend::last)
-      for (std::int64_t n = extent; n < plan.widest; ++n)
-        std::copy_n(top + (extent - 1) * width, width, top + n * width);
-  });
-}
-
-// The other rows are like the first one.
-void shrink_dkv(const Shrink& plan, Extend extend, Array& array) {
-  if (array.size() == 0) return;
-  Array fresh(array.dtype(), plan.shape());
-  with_type(array.dtype(), [&]<class T>(T) {
-    for (std::int64_t r = 0; r < plan.layout.rows; ++r)
-      shrink_dkv(plan, reinterpret_cast<const T*>(array.data()) + r * plan.layout.grid(), extend,
-                 reinterpret_cast<T*>(fresh.data()) + r * (fresh.size() / plan.layout.rows));
-  });
-  array = std::move(fresh);
 }
 
 // What data_next holds at the most: the last coordinate of a block that is not empty. Else it holds zeros.
-std::int64_t largest_coordinate(const Layout& layout, const std::vector<const std::uint8_t*>& grids) {
-  const std::int64_t width = layout.kv_blocks;
+std::int64_t largest_coordinate(const Layout& layout, const std::vector<const BlockStates*>& grids) {
   std::int64_t largest = 0;
-  for (const std::uint8_t* grid : grids)
+  for (const BlockStates* grid : grids)
     for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
-      const std::uint8_t* states = grid + i * width;
-      const std::int64_t here = i % layout.q_blocks_per_shard();
-      if (layout.direction == Direction::dkv) {
-        if (here > largest && std::any_of(states, states + width, [](auto s) { return s != 0; }))
-          largest = here;
-        continue;
-      }
-      for (std::int64_t j = width; j-- > largest + 1;)
-        if (states[j] != 0) largest = j;
+      const auto states = grid->states(i);
+      const auto last = std::find_if(states.rbegin(), states.rend(), [](auto s) { return s != 0; });
+      if (last == states.rend()) continue;
+      largest = std::max(largest, layout.direction == Direction::dkv
+                                      ? i % layout.q_blocks_per_shard()
+                                      : grid->run(i).begin + (states.rend() - last) - 1);
     }
   return largest;
 }
 
-std::uint8_t largest_state(const Layout& layout, const std::vector<const std::uint8_t*>& grids) {
+std::uint8_t largest_state(const std::vector<const BlockStates*>& grids) {
   std::uint8_t largest = 0;
-  for (const std::uint8_t* grid : grids)
-    largest = std::max(largest, *std::max_element(grid, grid + layout.grid()));
+  for (const BlockStates* grid : grids)
+    for (const std::uint8_t state : grid->held()) largest = std::max(largest, state);
   return largest;
 }
 
 // The states that there are: many rows may have the same.
-std::vector<const std::uint8_t*> distinct_grids(const std::vector<RowGrid>& rows) {
-  std::vector<const std::uint8_t*> grids;
+std::vector<const BlockStates*> distinct_grids(const std::vector<RowGrid>& rows) {
+  std::vector<const BlockStates*> grids;
   for (const RowGrid& row : rows) grids.push_back(row.states);
   std::sort(grids.begin(), grids.end(), std::less<>());
   grids.erase(std::unique(grids.begin(), grids.end()), grids.end());
@@ -299,30 +296,36 @@ std::vector<const std::uint8_t*> distinct_grids(const std::vector<RowGrid>& rows
 
 }  // namespace
 
+IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
+                       Empty empty, const std::function<DType(std::int64_t)>& dtype_of) {
+  const std::vector<const BlockStates*> grids = distinct_grids(rows);
+  return {empty == Empty::left_out ? Shrink(layout, *rows.front().states).shape()
+                                   : Shape{layout.rows, layout.q_blocks, layout.kv_blocks},
+          dtype_of(largest_coordinate(layout, grids)), dtype_of(std::max<std::int64_t>(patterns - 1, 0)),
+          dtype_of(largest_state(grids))};
+}
+
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of) {
   std::optional<Shrink> shrink;
-  if (empty == Empty::left_out) shrink.emplace(layout, rows.front().states);
-  const bool in_place = shrink && shrink->forward();
-  const Shape shape = in_place ? shrink->shape() : Shape{layout.rows, layout.q_blocks, layout.kv_blocks};
-  const std::vector<const std::uint8_t*> grids = distinct_grids(rows);
+  if (empty == Empty::left_out) shrink.emplace(layout, *rows.front().states);
+  const IndexTypes types = index_types(layout, rows, patterns, empty, dtype_of);
   IndexArrays arrays;
-  arrays.data_next = Array(dtype_of(largest_coordinate(layout, grids)), shape);
-  arrays.block_mask = Array(dtype_of(largest_state(layout, grids)), shape);
-  if (patterns > 0) arrays.mask_next = Array(dtype_of(patterns - 1), shape);
+  arrays.data_next = Array(types.data_next, types.shape);
+  arrays.block_mask = Array(types.block_mask, types.shape);
+  if (patterns > 0) arrays.mask_next = Array(types.mask_next, types.shape);
+  const std::int64_t blocks =
+      shrink ? std::ssize(rows.front().states->held()) : layout.rows_per_shard() * layout.grid();
+  const double work = 2 * static_cast<double>(blocks) / static_cast<double>(layout.q_shards);
   for (std::int64_t s = 0; s < layout.head_shards; ++s)
     for (std::int64_t t = 0; t < layout.q_shards; ++t) {
-      const Slab slab{layout, rows, arrays, s * layout.rows_per_shard(), t * layout.q_blocks_per_shard()};
+      const Slab slab{layout, rows, arrays, s * layout.rows_per_shard(), t * layout.q_blocks_per_shard(),
+                      work};
       if (layout.direction == Direction::forward)
-        fill_forward(slab, in_place ? &*shrink : nullptr);
+        fill_forward(slab, shrink ? &*shrink : nullptr);
       else
-        fill_dkv(slab);
+        fill_dkv(slab, shrink ? &*shrink : nullptr);
     }
-  if (shrink && !in_place) {
-    shrink_dkv(*shrink, Extend::last, arrays.data_next);
-    shrink_dkv(*shrink, Extend::last, arrays.mask_next);
-    shrink_dkv(*shrink, Extend::zeros, arrays.block_mask);
-  }
   return arrays;
 }
 

@@ -23,10 +23,10 @@ struct Layout {
   std::int64_t grid() const { return q_blocks * kv_blocks; }
 };
 
-/// What a row of the index arrays is made from: states (uint8) and pattern ids (int32), (q blocks, kv
-/// blocks).
+/// What a row of the index arrays is made from: states, (q blocks, kv blocks), and for each that is held the id of
+/// a pattern.
 struct RowGrid {
-  const std::uint8_t* states;
+  const BlockStates* states;
   const std::int32_t* patterns;  // null when there are no partial blocks
 };
 
@@ -40,6 +40,14 @@ struct IndexArrays {
 /// Step 6: `left_out`, the empty blocks of each row (forward) or column (dkv) of blocks have no place; the
 /// states of all rows are then the same.
 enum class Empty { kept, left_out };
+
+/// Their types, which take no more than a look at the states.
+struct IndexTypes {
+  Shape shape;
+  DType data_next, mask_next, block_mask;
+};
+IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
+                       Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
 /// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in
 /// each slab, each in the type that `dtype_of` gives for its largest value (int8, int16 or int32). The pattern

@@ -32,8 +32,10 @@ class TransposedMask final : public MaskNode {
 
   // The queries are keys of the other, which is compared whole.
   bool same_as(const MaskNode& other, IndexRange queries) const override {
-    const IndexRange all{0, queries.begin < queries.end ? of_.q_length() : 0};
-    return mask::same_as(of_, static_cast<const TransposedMask&>(other).of_, all);
+    return mask::same_as(of_, static_cast<const TransposedMask&>(other).of_, all_if_any(queries));
+  }
+  std::uint64_t stored_hash(IndexRange queries) const override {
+    return of_.node().stored_hash(all_if_any(queries));
   }
   std::string text() const override { return "the transpose of " + of_.text(); }
   bool random_access() const override { return of_.node().random_access(); }
@@ -55,8 +57,9 @@ class TransposedMask final : public MaskNode {
     class Classifier final : public mask::BlockClassifier {
      public:
       explicit Classifier(std::int64_t blocks) : blocks_(blocks) {}
-      void classify(std::int64_t, std::int64_t, mask::BlockState* out) const override {
-        std::fill(out, out + blocks_, mask::BlockState::undecided);
+      IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
+      void classify(std::int64_t, std::int64_t, IndexRange columns, mask::BlockState* out) const override {
+        std::fill(out, out + (columns.end - columns.begin), mask::BlockState::undecided);
       }
 
      private:
@@ -66,6 +69,10 @@ class TransposedMask final : public MaskNode {
   }
 
  private:
+  IndexRange all_if_any(IndexRange queries) const {
+    return {0, queries.begin < queries.end ? of_.q_length() : 0};
+  }
+
   Mask of_;
 };
 

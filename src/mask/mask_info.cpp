@@ -248,16 +248,19 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
                      per_shard = layout.q_blocks_per_shard();
   for (std::int64_t h = 0; h < layout.rows; ++h) {
     Scan& scan = scans[static_cast<std::size_t>(h)];
-    const auto* found = reinterpret_cast<const std::uint8_t*>(scan.summary.states.data());
-    for (std::int64_t i = 0; i < layout.q_blocks; ++i)
-      for (std::int64_t j = 0; j < layout.kv_blocks; ++j, ++found, ++data, ++next, ++states) {
-        *states = *found;
-        if (*found != 0)
-          *data = static_cast<std::int32_t>(plan.direction == Direction::forward ? j : i % per_shard);
-        if (*found == 1)
-          *next = static_cast<std::int32_t>(
+    for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
+      std::int64_t j = scan.summary.states->run(i).begin;
+      for (const std::uint8_t state : scan.summary.states->states(i)) {
+        const std::int64_t at = (h * layout.q_blocks + i) * layout.kv_blocks + j;
+        states[at] = state;
+        if (state != 0)
+          data[at] = static_cast<std::int32_t>(plan.direction == Direction::forward ? j : i % per_shard);
+        if (state == 1)
+          next[at] = static_cast<std::int32_t>(
               ((h % heads_per_shard) * per_shard + i % per_shard) * layout.kv_blocks + j);
+        ++j;
       }
+    }
     info.summaries.push_back(std::move(scan.summary));
   }
   // Narrowed by what the indices could be, not by what they are: the arrays of all masks of a shape are
@@ -338,30 +341,64 @@ std::shared_ptr<const ArraySource> mask::type_alone(const ArrayType& type) {
   return generated_source(type, "partial_mask_blocks", nothing);
 }
 
+namespace {
+
+// Steps 3, 6 and 7: what the index arrays are made from.
+struct IndexInputs {
+  bool is_left_to_kernel;
+  std::int64_t kept;  // patterns that there are ids of
+  Layout layout;
+  std::vector<mask::RowGrid> rows;
+  mask::Empty empty;
+};
+
+IndexInputs index_inputs(const InfoPlan& plan, const mask::DistinctMasks& distinct,
+                         const std::vector<Scan>& scans, std::int64_t patterns) {
+  // 7. A computable mask keeps no partial blocks.
+  const bool is_left_to_kernel = plan.is_left_to_kernel(distinct);
+  IndexInputs inputs{
+      is_left_to_kernel,
+      is_left_to_kernel ? 0 : patterns,
+      plan.layout,
+      {},
+      plan.settings.shrink_grid && distinct.masks.size() == 1 ? mask::Empty::left_out : mask::Empty::kept};
+  // 3. Leading rows.
+  inputs.layout.rows = plan.rows(distinct);
+  for (std::int64_t r = 0; r < inputs.layout.rows; ++r) {
+    const auto head = static_cast<std::size_t>(r * (plan.head_count() / inputs.layout.rows));
+    const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
+    inputs.rows.push_back(
+        {scan.summary.states.get(),
+         inputs.kept > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+std::vector<PlannedArray> mask::arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
+                                          const std::vector<Scan>& scans, std::int64_t patterns) {
+  const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
+  const IndexTypes types = index_types(in.layout, in.rows, in.kept, in.empty,
+                                       [&](std::int64_t largest) { return plan.index_dtype(largest); });
+  std::vector<PlannedArray> arrays{{"data_next", {types.data_next, types.shape}}};
+  if (in.kept > 0) arrays.push_back({"mask_next", {types.mask_next, types.shape}});
+  arrays.push_back({"block_mask", {types.block_mask, types.shape}});
+  if (in.kept > 0) arrays.push_back({"partial_mask_blocks", blocks_type(plan, patterns)});
+  if (in.is_left_to_kernel) arrays.push_back({"q_sequence", {DType::int32, {plan.q_length()}}});
+  return arrays;
+}
+
 MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
                             std::shared_ptr<const ArraySource> partial_blocks) {
   MaskInfo info = begun(plan);
   const std::int64_t patterns = partial_blocks->shape()[0];
-
-  // 7. A computable mask keeps no partial blocks.
-  const bool is_left_to_kernel = plan.is_left_to_kernel(distinct);
-  const std::int64_t kept = is_left_to_kernel ? 0 : patterns;
-
-  // 3. Leading rows.
-  Layout layout = plan.layout;
-  layout.rows = plan.rows(distinct);
-  std::vector<mask::RowGrid> rows;
-  for (std::int64_t r = 0; r < layout.rows; ++r) {
-    const auto head = static_cast<std::size_t>(r * (plan.head_count() / layout.rows));
-    const Scan& scan = scans[static_cast<std::size_t>(distinct.of_head[head])];
-    rows.push_back({reinterpret_cast<const std::uint8_t*>(scan.summary.states.data()),
-                    kept > 0 ? reinterpret_cast<const std::int32_t*>(scan.pattern_ids.data()) : nullptr});
-  }
+  const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
+  const bool is_left_to_kernel = in.is_left_to_kernel;
+  const Layout& layout = in.layout;
 
   // 5., 6. and 8. Look-ahead, shrinking and narrowing.
-  const mask::Empty empty =
-      plan.settings.shrink_grid && distinct.masks.size() == 1 ? mask::Empty::left_out : mask::Empty::kept;
-  IndexArrays arrays = index_arrays(layout, rows, kept, empty,
+  IndexArrays arrays = index_arrays(layout, in.rows, in.kept, in.empty,
                                     [&](std::int64_t largest) { return plan.index_dtype(largest); });
   info.unshrunk_grid = {layout.rows, layout.q_blocks, layout.kv_blocks};
 

@@ -50,8 +50,12 @@ struct NearbyMask {
 class BlockClassifier {
  public:
   virtual ~BlockClassifier() = default;
-  /// The states of the blocks whose queries are [q_begin, q_end), one of the rows of blocks, for all columns.
-  virtual void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const = 0;
+  /// Of the blocks whose queries are [q_begin, q_end), one of the rows of blocks: columns outside of which all are
+  /// empty. Takes less time than a look at each column, so that what is sparse costs what is in it.
+  virtual IndexRange run(std::int64_t q_begin, std::int64_t q_end) const = 0;
+  /// The states of these columns of the row.
+  virtual void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
+                        BlockState* out) const = 0;
 };
 
 }  // namespace mask
@@ -80,6 +84,10 @@ class MaskNode {
   /// compared: the two are the same where the answer is true for each of some ranges that hold all queries.
   /// For an empty range nothing is read.
   virtual bool same_as(const MaskNode& other, IndexRange queries) const = 0;
+
+  /// Of the stored elements of the queries [begin, end): equal where same_as() is true of them. 0 where none are
+  /// stored.
+  virtual std::uint64_t stored_hash(IndexRange) const { return 0; }
 
   /// The masks of the same shape that this one is taken for by mistake: edges that are off by one, parts that
   /// are left out. None of these is necessarily another mask.

@@ -1,5 +1,6 @@
 // A table of the distinct partial blocks as bits, found by hash and compared in full. Cost: an eighth of the blocks
-// as bools, and one comparison for each block that was seen before.
+// as bools, and one comparison for each block that was seen before. Where blocks are only counted, digests take the
+// place of bits.
 //
 // tests: tests/mask/test_patterns.cpp
 #include "mask/patterns.hpp"
@@ -42,15 +43,23 @@ PatternTable::PatternTable(BlockShape block, std::int64_t max_bytes, Hash functi
       hash_(function),
       used_bytes_(std::make_shared<std::atomic<std::int64_t>>(0)) {}
 
+PatternTable PatternTable::of_digests(BlockShape block, std::int64_t max_bytes, const Digester::Seed& seed) {
+  PatternTable table(block, max_bytes);
+  table.digester_ = std::make_shared<const Digester>(block.q * table.row_words_, seed);
+  return table;
+}
+
 PatternTable PatternTable::part() const {
   PatternTable table(block_, max_bytes_, hash_);
+  table.digester_ = digester_;
   table.used_bytes_ = used_bytes_;
   table.whole_ = this;
   return table;
 }
 
 PatternTable PatternTable::beside(BlockShape block) const {
-  PatternTable table(block, max_bytes_, hash_);
+  PatternTable table =
+      digester_ ? of_digests(block, max_bytes_, digester_->seed()) : PatternTable(block, max_bytes_, hash_);
   table.used_bytes_ = used_bytes_;
   return table;
 }
@@ -122,6 +131,12 @@ std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
 }
 
 std::int32_t PatternTable::find_or_add(const Word* pattern) {
+  if (!digester_) return find_or_add_words(pattern);
+  const Digest digest = (*digester_)(pattern);
+  return find_or_add_words(digest.data());
+}
+
+std::int32_t PatternTable::find_or_add_words(const Word* pattern) {
   const std::uint64_t hash = hash_(pattern, pattern_words());
   if (whole_ != nullptr)
     if (const auto slot = whole_->find(hash, pattern)) return ~*slot;
@@ -157,6 +172,15 @@ void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::i
       slot_of_.push_back(blocks[b]);
     }
     blocks[b] = id;
+  }
+}
+
+void PatternTable::number_all() {
+  for (std::int32_t slot = 0; slot < size(); ++slot) {
+    std::int32_t& id = entries_[static_cast<std::size_t>(slot)].id;
+    if (id != kNoId) continue;
+    id = static_cast<std::int32_t>(slot_of_.size());
+    slot_of_.push_back(slot);
   }
 }
 

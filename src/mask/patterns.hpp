@@ -16,6 +16,7 @@
 #include "ejk/array.hpp"
 #include "ejk/mask_info.hpp"
 #include "mask/bits.hpp"
+#include "mask/digest.hpp"
 
 namespace ejk::mask {
 
@@ -29,6 +30,9 @@ class PatternTable {
   /// `function` is replaced only by a test that forces collisions.
   explicit PatternTable(BlockShape block, std::int64_t max_bytes = 0, Hash function = hash_words);
 
+  /// The same where patterns are only counted: of each 32 bytes are kept, a digest of its bits.
+  static PatternTable of_digests(BlockShape block, std::int64_t max_bytes, const Digester::Seed& seed);
+
   /// An empty table for a thread, to be joined with this one, which must not change before: patterns that are
   /// here already are not kept again there.
   PatternTable part() const;
@@ -38,7 +42,9 @@ class PatternTable {
 
   BlockShape block() const { return block_; }
   std::int64_t row_words() const { return row_words_; }
-  std::int64_t pattern_words() const { return block_.q * row_words_; }
+  /// Of what is kept of a pattern: its bits, or a digest.
+  std::int64_t pattern_words() const { return digester_ ? std::ssize(Digest()) : block_.q * row_words_; }
+  bool keeps_bits() const { return !digester_; }
   std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
 
   /// The slot of a pattern; a new one is copied and gets the next slot. A part gives ~slot for a pattern that
@@ -55,7 +61,10 @@ class PatternTable {
   /// order in which they stand in `blocks`, which is looked at only where `states` says partial.
   void number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks);
 
-  /// The bits of the pattern with an id.
+  /// Gives ids to all slots without one, in the order of slots: for patterns that are only counted.
+  void number_all();
+
+  /// What is kept of the pattern with an id.
   const Word* bits(std::int64_t id) const {
     return entries_[static_cast<std::size_t>(slot_of_[static_cast<std::size_t>(id)])].bits;
   }
@@ -73,6 +82,7 @@ class PatternTable {
   };
 
   std::optional<std::int32_t> find(std::uint64_t hash, const Word* pattern) const;
+  std::int32_t find_or_add_words(const Word* words);
   std::int32_t enter(std::uint64_t hash, const Word* kept);
   void place(std::uint64_t hash, std::int32_t slot);
   Word* room_for_pattern();
@@ -81,6 +91,7 @@ class PatternTable {
   std::int64_t row_words_;
   std::int64_t max_bytes_;
   Hash hash_;
+  std::shared_ptr<const Digester> digester_;  // null: the bits are kept
   std::shared_ptr<std::atomic<std::int64_t>> used_bytes_;
   const PatternTable* whole_ = nullptr;  // of which this is a part
   std::vector<Array> chunks_;            // the bits lie here

@@ -27,13 +27,15 @@ std::int64_t cell_length(std::int64_t i, std::int64_t cell, std::int64_t length)
 
 std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blocks,
                               std::vector<std::int64_t> elements) {
-  const std::int64_t columns = core::ceil_div(picture.columns, cell_blocks);
+  const std::int64_t columns = core::ceil_div(picture.columns(), cell_blocks);
   const std::int64_t full = picture.row_axis.block * picture.column_axis.block;
-  const std::uint8_t* state = picture.states->data();
-  for (std::int64_t r = 0; r < picture.rows; ++r) {
+  for (std::int64_t r = 0; r < picture.rows(); ++r) {
     std::int64_t* row = elements.data() + r / cell_blocks * columns;
-    for (std::int64_t c = 0; c < picture.columns; ++c)
-      if (*state++ == 2) row[c / cell_blocks] += full;
+    std::int64_t c = picture.states->run(r).begin;
+    for (const std::uint8_t state : picture.states->states(r)) {
+      if (state == 2) row[c / cell_blocks] += full;
+      ++c;
+    }
   }
   std::vector<double> shares;
   for (std::size_t n = 0; n < elements.size(); ++n) {
@@ -67,20 +69,21 @@ class Causes {
     return texts;
   }
 
-  void of_row(std::int64_t row, const std::uint8_t* blocks, std::uint32_t* terms) {
+  void of_row(std::int64_t row, const BlockStates& blocks, std::uint32_t* terms) {
     const std::int64_t begin = row * block_.q, end = std::min(begin + block_.q, factors_[0].q_length());
     std::vector<std::uint32_t> undecided(states_.size());
     std::fill(terms, terms + states_.size(), 0);
     for (std::size_t f = 0; f < factors_.size(); ++f) {
-      classifiers_[f]->classify(begin, end, states_.data());
+      classifiers_[f]->classify(begin, end, {0, std::ssize(states_)}, states_.data());
       for (std::size_t c = 0; c < states_.size(); ++c) {
         terms[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::empty) << f;
         undecided[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::undecided) << f;
       }
     }
     for (std::size_t c = 0; c < states_.size(); ++c) {
-      if (blocks[c] != 0) terms[c] = 0;
-      if (blocks[c] != 0 || terms[c] != 0) continue;
+      const bool is_empty_block = blocks.at(row, static_cast<std::int64_t>(c)) == 0;
+      if (!is_empty_block) terms[c] = 0;
+      if (!is_empty_block || terms[c] != 0) continue;
       const std::int64_t k = static_cast<std::int64_t>(c) * block_.kv;
       const Rectangle where{begin, end, k, std::min(k + block_.kv, factors_[0].kv_length())};
       bool known = true;
@@ -116,10 +119,7 @@ class Causes {
 
 BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary) {
   BlockPicture picture;
-  picture.rows = summary.states.shape()[0];
-  picture.columns = summary.states.shape()[1];
-  const auto states = summary.states.elements<std::uint8_t>();
-  picture.states = std::make_shared<const std::vector<std::uint8_t>>(states.begin(), states.end());
+  picture.states = summary.states;
   picture.row_axis = {"queries", block.q, mask.q_length()};
   picture.column_axis = {"keys", block.kv, mask.kv_length()};
   BlockPicture plain = picture;  // shares the states
@@ -131,7 +131,7 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
     const auto causes = std::make_shared<Causes>(mask, block);
     details.terms = causes->texts();
     details.emptied_by = [causes, plain](std::int64_t row, std::uint32_t* terms) {
-      causes->of_row(row, plain.states->data() + row * plain.columns, terms);
+      causes->of_row(row, *plain.states, terms);
     };
     return details;
   };

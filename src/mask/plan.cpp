@@ -3,13 +3,16 @@
 // How many masks differ and how many blocks are partial is known only afterwards, so the plan takes the most
 // that can be: every block of every mask that may differ is partial and unlike any other, nothing is shrunk.
 //
-// Cost: a comparison of each head with the distinct ones before it; no array is read.
+// Cost: a look at each head; no array is read.
 // tests: tests/mask/test_plan.cpp
 #include "mask/plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "core/checked.hpp"
@@ -70,16 +73,33 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
   return {direction, settings.head_shards, shards, head_count, q_blocks, kv_blocks};
 }
 
-template <class Same>
-DistinctMasks distinct_by(const std::vector<Mask>& heads, Same&& same) {
+// Heads are compared with those that have the same key: `keys` has one for each, equal where they are the same.
+template <class Key, class Same>
+DistinctMasks distinct_by(const std::vector<Mask>& heads, const std::vector<Key>& keys, Same&& same) {
   DistinctMasks distinct;
-  for (const Mask& head : heads) {
-    const auto found = std::find_if(distinct.masks.begin(), distinct.masks.end(),
-                                    [&](const Mask& mask) { return same(mask, head); });
-    distinct.of_head.push_back(found - distinct.masks.begin());
-    if (found == distinct.masks.end()) distinct.masks.push_back(head);
+  std::unordered_map<Key, std::vector<std::int64_t>> with_key;
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    std::vector<std::int64_t>& others = with_key[keys[h]];
+    const auto found = std::find_if(others.begin(), others.end(), [&](std::int64_t u) {
+      return same(distinct.masks[static_cast<std::size_t>(u)], heads[h]);
+    });
+    if (found != others.end()) {
+      distinct.of_head.push_back(*found);
+      continue;
+    }
+    others.push_back(std::ssize(distinct.masks));
+    distinct.of_head.push_back(others.back());
+    distinct.masks.push_back(heads[h]);
   }
   return distinct;
+}
+
+DistinctMasks known_distinct(const std::vector<Mask>& heads) {
+  std::vector<std::string> keys;  // of a computable mask what it is, of others which
+  for (const Mask& head : heads)
+    keys.push_back(head.is_computable() ? head.text()
+                                        : fmt::format("{}", static_cast<const void*>(&head.node())));
+  return distinct_by(heads, keys, known_same);
 }
 
 }  // namespace
@@ -111,15 +131,34 @@ IndexBounds InfoPlan::bounds(const DistinctMasks& distinct) const {
 }
 
 std::int64_t InfoPlan::work_bytes() const {
-  // States and ids of each mask, three arrays in 32 bits, one of them twice while it shrinks, and the states
-  // once more in the report.
-  constexpr std::int64_t kBytesPerBlock = 1 + 4 + 3 * 4 + 4 + 1;
-  const auto blocks = core::checked_mul(layout.q_blocks * kBytesPerBlock, layout.kv_blocks);
-  const auto all = blocks ? core::checked_mul(*blocks, head_count()) : std::nullopt;
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
-  constexpr std::int64_t kMost = std::int64_t{1} << 60;  // no memory holds as much
-  if (!all || !scan || *all > kMost) return INT64_MAX;
-  return *all + 4 * q_length() + *scan;
+  // A state and an id of each block that is held, some numbers of each row and column, and three arrays.
+  constexpr std::int64_t kOfBlock = 1 + 4, kOfLine = 64;
+  const auto times = [](std::int64_t a, std::int64_t b) {
+    return core::checked_mul(a, b).value_or(core::kMostBytes);
+  };
+  std::int64_t bytes = core::sum_of_bytes({4 * q_length(), scan.value_or(core::kMostBytes)});
+  HeldBlocks held;
+  for (const Mask& mask : known.masks) {
+    held = held_blocks(mask, block);
+    bytes = core::sum_of_bytes(
+        {bytes, times(kOfBlock, held.all), kOfLine * (layout.q_blocks + layout.kv_blocks)});
+  }
+  std::int64_t places = layout.grid();
+  if (!is_dynamic() && settings.shrink_grid && known.masks.size() == 1)
+    places =
+        direction == Direction::forward
+            ? layout.q_blocks * std::max<std::int64_t>(1, held.widest)
+            : times(layout.q_shards * std::clamp<std::int64_t>(held.tallest, 1, layout.q_blocks_per_shard()),
+                    layout.kv_blocks);
+  const IndexBounds most = bounds(known);
+  // Those of dynamic masks are made in 32 bits, and one of them is there twice.
+  const std::int64_t of_place = is_dynamic() ? 4 * 4
+                                             : size_of(index_dtype(most.data_next)) +
+                                                   size_of(index_dtype(most.mask_next)) +
+                                                   size_of(index_dtype(most.block_mask));
+  bytes = core::sum_of_bytes({bytes, times(times(of_place, layout.rows), places)});
+  return bytes < core::kMostBytes ? bytes : INT64_MAX;  // no memory holds as much
 }
 
 ArrayType blocks_type(const InfoPlan& plan, std::int64_t patterns) {
@@ -148,29 +187,54 @@ std::vector<PlannedArray> InfoPlan::arrays() const {
   return arrays;
 }
 
-// Members compare their rows in steps that grow, and agree after each, so that a difference that one finds
-// spares the others the rest.
+// Masks are compared only where all of their stored elements have one hash. Rows are hashed in steps that grow,
+// and masks that are told apart are hashed no further: mostly the first rows are enough. Each member has some of
+// the rows, and all agree after each step.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team) {
-  if (team.is_alone()) return distinct_by(heads, [](const Mask& a, const Mask& b) { return a.same_as(b); });
-  constexpr std::int64_t kFirstStep = std::int64_t{1} << 21;  // elements
-  const auto agreed = [&](bool same) {
-    const auto answers = team.all_gather(TeamMessage().put(same).bytes());
-    return std::all_of(answers.begin(), answers.end(),
-                       [](const Bytes& answer) { return TeamMessage(answer).take<bool>(); });
+  constexpr std::int64_t kFirstStep = std::int64_t{1} << 21,
+                         kFirstInOrder = std::int64_t{1} << 29;  // elements
+  DistinctMasks known = known_distinct(heads);
+  const std::vector<Mask>& masks = known.masks;
+  const std::int64_t length = masks[0].q_length(), longest = core::ceil_div(length, team.size());
+  const std::int64_t first = std::min(length, team.rank() * longest),
+                     last = std::min(length, first + longest);
+  const auto agreed = [&](std::span<const std::uint64_t> mine) {
+    std::vector<std::vector<std::uint64_t>> all;
+    for (Bytes& bytes : team.all_gather(TeamMessage().put_all(mine).bytes()))
+      all.push_back(TeamMessage(std::move(bytes)).take_all<std::uint64_t>());
+    return all;
   };
-  return distinct_by(heads, [&](const Mask& a, const Mask& b) {
-    if (known_same(a, b)) return true;
+
+  std::vector<std::uint64_t> hashes(masks.size());
+  const bool in_order =
+      std::any_of(masks.begin(), masks.end(), [](const Mask& mask) { return !mask.node().random_access(); });
+  std::int64_t step =
+      std::max<std::int64_t>(1, (in_order ? kFirstInOrder : kFirstStep) / masks[0].kv_length());
+  for (std::int64_t at = 0; at < longest; at += step, step *= 2) {
+    std::unordered_map<std::uint64_t, std::int64_t> with_hash;
+    for (const std::uint64_t hash : hashes) ++with_hash[hash];
+    std::vector<std::size_t> open;  // of two, a comparison tells as much
+    for (std::size_t u = 0; u < masks.size(); ++u)
+      if (with_hash[hashes[u]] > 2) open.push_back(u);
+    if (open.empty()) break;
+    const IndexRange rows{std::min(last, first + at), std::min(last, first + at + step)};
+    std::vector<std::uint64_t> mine;
+    for (const std::size_t u : open) mine.push_back(masks[u].node().stored_hash(rows));
+    for (const auto& of_member : agreed(mine))
+      for (std::size_t n = 0; n < open.size(); ++n) {
+        const Word both[] = {hashes[open[n]], of_member[n]};
+        hashes[open[n]] = hash_words(both, std::ssize(both));
+      }
+  }
+
+  DistinctMasks distinct = distinct_by(masks, hashes, [&](const Mask& a, const Mask& b) {
     if (!same_as(a, b, {0, 0})) return false;  // which all members see alike
-    const std::int64_t length = a.q_length(), longest = core::ceil_div(length, team.size());
-    const std::int64_t first = std::min(length, team.rank() * longest),
-                       last = std::min(length, first + longest);
-    std::int64_t step = std::max<std::int64_t>(1, kFirstStep / a.kv_length());
-    for (std::int64_t at = 0; at < longest; at += step, step *= 2) {
-      const IndexRange rows{std::min(last, first + at), std::min(last, first + at + step)};
-      if (!agreed(rows.begin == rows.end || same_as(a, b, rows))) return false;
-    }
-    return true;
+    const std::uint64_t same = first == last || same_as(a, b, {first, last});
+    const auto answers = agreed(std::span(&same, 1));
+    return std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer[0] != 0; });
   });
+  for (std::int64_t& u : known.of_head) u = distinct.of_head[static_cast<std::size_t>(u)];
+  return {std::move(distinct.masks), std::move(known.of_head)};
 }
 
 std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const {
@@ -244,9 +308,11 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
                   Error::Code::too_many_blocks)
           .hint("use more shards of heads or queries");
     element_count(Shape{plan.head_count(), plan.layout.q_blocks, plan.layout.kv_blocks, block.q, block.kv});
-    plan.known = distinct_by(plan.heads, [](const Mask&, const Mask&) { return false; });
+    plan.known.masks = plan.heads;
+    plan.known.of_head.resize(plan.heads.size());
+    std::iota(plan.known.of_head.begin(), plan.known.of_head.end(), 0);
   } else {
-    plan.known = distinct_by(plan.heads, known_same);
+    plan.known = known_distinct(plan.heads);
   }
   plan.layout.rows = plan.rows(plan.known);
   return plan;

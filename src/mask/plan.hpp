@@ -102,6 +102,9 @@ MaskInfo put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<
 
 /// The arrays that there are of those that a plan lists, without is_dynamic_mask.
 std::vector<PlannedArray> arrays_of(const MaskInfo& info);
+/// The same before they are put together from the scans of the distinct masks, which have so many patterns.
+std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
+                                    const std::vector<Scan>& scans, std::int64_t patterns);
 
 /// "0-3, 7": the heads whose mask is `u`; `head_mask` has the mask of each head.
 std::string heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u);

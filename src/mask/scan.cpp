@@ -38,6 +38,15 @@ std::int64_t at_most(std::int64_t most, std::int64_t rows, std::int64_t columns)
   return elements ? std::max<std::int64_t>(1, most / std::max<std::int64_t>(1, *elements)) : 1;
 }
 
+// The columns of some rows of blocks that are not known to be empty.
+std::vector<IndexRange> runs_of(const Mask& mask, BlockShape block, const IndexRange& rows) {
+  const auto classifier = mask.node().classifier(block.q, block.kv);
+  std::vector<IndexRange> runs;
+  for (std::int64_t i = rows.begin; i < rows.end; ++i)
+    runs.push_back(classifier->run(i * block.q, std::min((i + 1) * block.q, mask.q_length())));
+  return runs;
+}
+
 // What each column of the panel has in any row and in all rows: read along the rows, as the panel lies.
 void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, std::int64_t end_word) {
   const auto words = static_cast<std::size_t>(panel.row_words);
@@ -65,7 +74,7 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexR
                   Reading::any_order))
     throw Error(Error::Kind::budget,
                 fmt::format("a block of {} x {} is larger than any memory", block.q, block.kv));
-  scan_ = begun_scan(mask, block, rows, table ? Patterns::kept : Patterns::dropped);
+  scan_ = begun_scan(mask, block, rows, keeps_ids() ? Patterns::kept : Patterns::dropped);
   cell_blocks_ = scan_.summary.cell_blocks;
   cell_rows_ = core::ceil_div(core::ceil_div(mask.q_length(), block.q), cell_blocks_);
   cell_columns_ = core::ceil_div(kv_blocks_, cell_blocks_);
@@ -86,53 +95,66 @@ IndexRange Scanner::queries(std::int64_t i) const {
   return {i * block_.q, std::min((i + 1) * block_.q, mask_.q_length())};
 }
 
-BlockState* Scanner::row_of_states(std::int64_t i) {
-  return reinterpret_cast<BlockState*>(scan_.summary.states.data()) + (i - scan_.rows.begin) * kv_blocks_;
+std::span<BlockState> Scanner::states(std::int64_t i) {
+  const auto states = scan_.summary.states->states(i - scan_.rows.begin);
+  return {reinterpret_cast<BlockState*>(states.data()), states.size()};
 }
 
 std::span<const BlockState> Scanner::states(std::int64_t i) const {
-  const auto* first = reinterpret_cast<const BlockState*>(scan_.summary.states.data());
-  return {first + (i - scan_.rows.begin) * kv_blocks_, static_cast<std::size_t>(kv_blocks_)};
+  const auto states = std::as_const(*scan_.summary.states).states(i - scan_.rows.begin);
+  return {reinterpret_cast<const BlockState*>(states.data()), states.size()};
 }
 
 void Scanner::classify(std::int64_t i) {
   const auto [q_begin, q_end] = queries(i);
-  BlockState* states = row_of_states(i);
-  classifier_->classify(q_begin, q_end, states);
+  const std::span<BlockState> found = states(i);
+  if (found.empty()) return;
+  classifier_->classify(q_begin, q_end, run(i), found.data());
   // A full block that the edge cuts short is partial: what is missing of it is False.
   if (q_end - q_begin < block_.q)
-    std::replace(states, states + kv_blocks_, BlockState::full, BlockState::partial);
-  else if (kv_blocks_ * block_.kv > mask_.kv_length() && states[kv_blocks_ - 1] == BlockState::full)
-    states[kv_blocks_ - 1] = BlockState::partial;
+    std::replace(found.begin(), found.end(), BlockState::full, BlockState::partial);
+  else if (run(i).end * block_.kv > mask_.kv_length() && found.back() == BlockState::full)
+    found.back() = BlockState::partial;
 }
 
 // Calls f(begin, end) for every run of open blocks of a row, of at most so many.
 template <class F>
 void Scanner::for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const {
-  const auto open = [states = states(i)](std::int64_t j) {
-    return is_open(states[static_cast<std::size_t>(j)]);
+  const auto [first, last] = run(i);
+  const auto open = [states = states(i), first = first](std::int64_t j) {
+    return is_open(states[static_cast<std::size_t>(j - first)]);
   };
-  for (std::int64_t j = 0; j < kv_blocks_;) {
+  for (std::int64_t j = first; j < last;) {
     if (!open(j)) {
       ++j;
       continue;
     }
     std::int64_t end = j + 1;
-    while (end < kv_blocks_ && end - j < most_blocks && open(end)) ++end;
+    while (end < last && end - j < most_blocks && open(end)) ++end;
     f(j, end);
     j = end;
   }
 }
 
-void Scanner::add_needed_words(std::int64_t i, Word* words) const {
+IndexRange Scanner::needed_words(std::int64_t i) const {
+  IndexRange words{INT64_MAX, 0};
   for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    set_bits(words, j * block_.kv / 64, words_for(std::min(end * block_.kv, mask_.kv_length())));
+    words.begin = std::min(words.begin, j * block_.kv / 64);
+    words.end = words_for(std::min(end * block_.kv, mask_.kv_length()));
+  });
+  return words.begin < words.end ? words : IndexRange{};
+}
+
+void Scanner::add_needed_words(std::int64_t i, std::int64_t first_word, Word* words) const {
+  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
+    set_bits(words, j * block_.kv / 64 - first_word,
+             words_for(std::min(end * block_.kv, mask_.kv_length())) - first_word);
   });
 }
 
-void Scanner::look(Part& part, std::int64_t i, const BitRows& rows) {
+void Scanner::look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key) {
   for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    judge_run(part, rows, i, {j, end}, 0);
+    judge_run(part, rows, i, {j, end}, first_key);
   });
   count(part, i);
 }
@@ -163,21 +185,26 @@ void Scanner::look(Part& part, std::int64_t i) {
 // Judges the open ones of a run of blocks of row `i`; the panel's column 0 is `first_key`.
 void Scanner::judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
                         std::int64_t first_key) {
-  BlockState* states = row_of_states(i);
+  const std::span<BlockState> found = states(i);
+  const std::int64_t first = run(i).begin;
   fold(part, panel, (blocks.begin * block_.kv - first_key) / 64,
        words_for(std::min(blocks.end * block_.kv, mask_.kv_length()) - first_key));
-  for (std::int64_t j = blocks.begin; j < blocks.end; ++j)
-    if (is_open(states[j])) states[j] = judge(part, panel, i, j, j * block_.kv - first_key);
+  for (std::int64_t j = blocks.begin; j < blocks.end; ++j) {
+    BlockState& state = found[static_cast<std::size_t>(j - first)];
+    if (is_open(state)) state = judge(part, panel, i, j, j * block_.kv - first_key);
+  }
 }
 
 // Of a row whose blocks are all decided.
 void Scanner::count(Part& part, std::int64_t i) {
-  const BlockState* states = row_of_states(i);
+  const std::span<const BlockState> found = states(i);
+  part.empty_blocks += kv_blocks_ - std::ssize(found);
   std::int64_t full = 0;
-  for (std::int64_t j = 0; j < kv_blocks_; ++j) {
-    part.empty_blocks += states[j] == BlockState::empty;
-    full += states[j] == BlockState::full;
-    part.full_columns[static_cast<std::size_t>(j)] |= states[j] == BlockState::full;
+  auto column = static_cast<std::size_t>(run(i).begin);
+  for (const BlockState state : found) {
+    part.empty_blocks += state == BlockState::empty;
+    full += state == BlockState::full;
+    part.full_columns[column++] |= state == BlockState::full;
   }
   part.full_blocks += full;
   part.true_elements += full * block_.q * block_.kv;
@@ -219,8 +246,9 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
     if (shift != 0) to[1] |= keys >> (64 - shift);
   }
   if (part.patterns) {
-    const std::int64_t at = (i - scan_.rows.begin) * kv_blocks_ + j;
-    pattern_ids()[static_cast<std::size_t>(at)] = part.patterns->find_or_add(bits);
+    const std::int32_t slot = part.patterns->find_or_add(bits);
+    const std::int64_t at = scan_.summary.states->begin_of(i - scan_.rows.begin) + j - run(i).begin;
+    if (keeps_ids()) pattern_ids()[static_cast<std::size_t>(at)] = slot;
   }
   return BlockState::partial;
 }
@@ -259,14 +287,16 @@ void Scanner::join(Part& part) {
   for (std::size_t j = 0; j < all_.full_columns.size(); ++j) all_.full_columns[j] |= part.full_columns[j];
   if (table_ == nullptr) return;
   const std::vector<std::int32_t> slots = table_->join(std::move(*part.patterns));
-  const auto states = scan_.summary.states.elements<std::uint8_t>();
-  const std::int64_t first = scan_.rows.begin;
-  for (const IndexRange& rows : part.rows)
-    for (std::int64_t at = (rows.begin - first) * kv_blocks_; at < (rows.end - first) * kv_blocks_; ++at) {
-      std::int32_t& slot = pattern_ids()[static_cast<std::size_t>(at)];
-      if (states[static_cast<std::size_t>(at)] == static_cast<std::uint8_t>(BlockState::partial))
-        slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
+  if (!keeps_ids()) return;
+  const BlockStates& states = *scan_.summary.states;
+  for (const IndexRange& rows : part.rows) {
+    const std::int64_t first = states.begin_of(rows.begin - scan_.rows.begin),
+                       last = states.begin_of(rows.end - scan_.rows.begin);
+    for (auto at = static_cast<std::size_t>(first); at < static_cast<std::size_t>(last); ++at) {
+      std::int32_t& slot = pattern_ids()[at];
+      if (states.held()[at] == kPartial) slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
     }
+  }
 }
 
 BandScan Scanner::finish() {
@@ -277,7 +307,8 @@ BandScan Scanner::finish() {
       set_bits(all_.keys_seen.data(), j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length()));
   scan_.rows_seen = std::move(all_.rows_seen);
   scan_.keys_seen = std::move(all_.keys_seen);
-  if (table_ != nullptr) table_->number(scan_.summary.states.elements<std::uint8_t>(), pattern_ids());
+  if (table_ != nullptr && !keeps_ids()) table_->number_all();
+  if (keeps_ids()) table_->number(scan_.summary.states->held(), pattern_ids());
   return std::move(scan_);
 }
 
@@ -289,9 +320,9 @@ BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Pattern
   MaskSummary& s = scan.summary;
   s.q_length = mask.q_length();
   s.kv_length = mask.kv_length();
-  s.states = Array(DType::uint8, {rows.end - rows.begin, kv_blocks});
+  s.states = std::make_shared<BlockStates>(kv_blocks, runs_of(mask, block, rows));
   while (core::ceil_div(std::max(q_blocks, kv_blocks), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
-  if (patterns == Patterns::kept) scan.pattern_ids = Array(DType::int32, {rows.end - rows.begin, kv_blocks});
+  if (patterns == Patterns::kept) scan.pattern_ids = Array(DType::int32, {std::ssize(s.states->held())});
   return scan;
 }
 
@@ -303,11 +334,11 @@ Scan completed(BandScan all, std::int64_t patterns) {
   for_each_run(all.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
     s.keys_without_row.push_back({begin, end});
   });
-  const auto states = s.states.elements<std::uint8_t>();
+  const auto states = s.states->held();
   const auto ids = all.pattern_ids.elements<std::int32_t>();
   std::vector<bool> own(static_cast<std::size_t>(patterns));
   for (std::size_t b = 0; b < ids.size(); ++b) {
-    if (states[b] != static_cast<std::uint8_t>(BlockState::partial)) continue;
+    if (states[b] != kPartial) continue;
     s.distinct_partial_blocks += !own[static_cast<std::size_t>(ids[b])];
     own[static_cast<std::size_t>(ids[b])] = true;
   }
@@ -358,26 +389,52 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
   return joined_by_all(mask, block, std::move(mine), team);
 }
 
-std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
-                                       Patterns patterns, Reading reading) {
+HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // that are asked, in a fraction of a second
+  const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
+                     columns = core::ceil_div(mask.kv_length(), block.kv);
+  if (rows > kMostRows || columns > kMostRows)
+    return {core::checked_mul(rows, columns).value_or(core::kMostBytes), columns, rows};
+  HeldBlocks held;
+  std::vector<std::int64_t> steps(static_cast<std::size_t>(columns + 1));  // of rows that hold a column
+  for (const IndexRange& run : runs_of(mask, block, {0, rows})) {
+    held.all += run.end - run.begin;
+    held.widest = std::max(held.widest, run.end - run.begin);
+    ++steps[static_cast<std::size_t>(run.begin)];
+    --steps[static_cast<std::size_t>(run.end)];
+  }
+  std::int64_t here = 0;
+  for (const std::int64_t step : steps) held.tallest = std::max(held.tallest, here += step);
+  return held;
+}
+
+std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, std::int64_t panel_words) {
   if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
   const BlockShape whole = held(block, q_length, kv_length, patterns);
-  const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
-  constexpr std::int64_t kMost = std::int64_t{1} << 52;
-  if (!row || !one || std::max(*row, *one) > kMost) return std::nullopt;
+  if (!one || std::max(*one, panel_words) > std::int64_t{1} << 52) return std::nullopt;
   const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *
                              std::min(core::ceil_div(kv_length, block.kv), kMostCells);
-  // A panel of bits and as much for an operand of a composed mask, one block, a bit for each query and each
-  // key, a byte for each column of blocks, the counts.
+  // One block, a bit for each query and each key, a byte for each column of blocks, the counts.
+  return 8 * (panel_words + *one + words_for(q_length) + words_for(kv_length) + 2) +
+         core::ceil_div(kv_length, block.kv) + cells;
+}
+
+std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, Reading reading) {
+  const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
+  const BlockShape whole = held(block, q_length, kv_length, patterns);
+  const auto one = core::checked_mul(whole.q, words_for(whole.kv));
+  if (!row || !one || *row > std::int64_t{1} << 52) return std::nullopt;
+  // A panel of bits and as much for an operand of a composed mask.
   const auto part = [&](std::int64_t panel) {
-    return 8 * (2 * panel + 16 * std::min(block.q, q_length) + *one + words_for(q_length) +
-                words_for(kv_length) + 2) +
-           core::ceil_div(kv_length, block.kv) + cells;
+    return part_bytes(q_length, kv_length, block, patterns, 2 * panel + 16 * std::min(block.q, q_length));
   };
-  const auto any_order = core::checked_mul(part(std::min(*row, std::max(kPanelWords, *one))), threads());
-  if (!any_order || *any_order > std::int64_t{1} << 60) return std::nullopt;
-  return reading == Reading::in_order ? std::max(*any_order, part(*row)) : *any_order;
+  const auto of_panel = part(std::min(*row, std::max(kPanelWords, *one))), of_row = part(*row);
+  const auto any_order = of_panel ? core::checked_mul(*of_panel, threads()) : std::nullopt;
+  if (!any_order || !of_row || *any_order > std::int64_t{1} << 60) return std::nullopt;
+  return reading == Reading::in_order ? std::max(*any_order, *of_row) : *any_order;
 }
 
 }  // namespace ejk::mask

@@ -20,14 +20,14 @@ enum class Reading { any_order, in_order };
 
 struct Scan {
   MaskSummary summary;
-  Array pattern_ids;  // (q blocks, kv blocks) int32: the pattern of each partial block; others 0
+  Array pattern_ids;  // int32, for each block whose state is held: the pattern of a partial one; others 0
 };
 
 /// What a pass over some rows of blocks found: a part of a Scan.
 struct BandScan {
-  IndexRange rows;              // of blocks
-  MaskSummary summary;          // states of these rows alone, sums over them; no ranges, no distinct blocks
-  Array pattern_ids;            // of these rows, by where they stand among all that the table has seen
+  IndexRange rows;      // of blocks
+  MaskSummary summary;  // states of these rows alone, sums over them; no ranges, no distinct blocks
+  Array pattern_ids;    // of the blocks that are held, by where they stand among all that the table has seen
   std::vector<Word> rows_seen;  // all queries: those of these rows that see a key
   std::vector<Word> keys_seen;  // all keys: those that a query of these rows sees
 };
@@ -40,7 +40,7 @@ Scan completed(BandScan all, std::int64_t patterns);
 
 /// Cuts the mask into blocks (the last of a row or column may be cut short; what is missing of it counts as
 /// False) and looks into those that cannot be told otherwise. Partial blocks are entered into `table` in
-/// row-major order when one is given; else no pattern is kept.
+/// row-major order when one is given; else no pattern is kept. A table of digests counts them: there are no ids.
 ///
 /// Time: a few operations a block, and reading every undecided or partial block once. Memory: the states, the
 /// ids, and scan_bytes: with a table a block's bits are held whole, cut short or not, else as far as the mask
@@ -89,9 +89,22 @@ std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockS
                                       QueryRuns* runs, std::int64_t weight,
                                       const std::function<void(std::int64_t blocks)>& done = {});
 
-/// Bytes of the elements that scan_sizes holds. Nothing where that is more than any memory has.
-std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,
-                                        const std::vector<BlockShape>& blocks);
+/// Bytes of the elements that scan_sizes holds for any of these masks, and of what it notes. Nothing where that is more than any memory has.
+std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,
+                                        Reading reading);
+
+/// The blocks of which a scan holds the states and ids.
+struct HeldBlocks {
+  std::int64_t all = 0;
+  std::int64_t widest = 0;   // the most in a row of blocks
+  std::int64_t tallest = 0;  // and in a column
+};
+HeldBlocks held_blocks(const Mask& mask, BlockShape block);
+
+/// Bytes in which a thread notes what it finds of one block size, with so many words of bits that it looks at.
+/// Nothing where that is more than any memory has.
+std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, std::int64_t panel_words);
 
 /// Bytes that scan_mask works in, on all threads: beside the states, the ids and the partial blocks that it
 /// finds. A mask that is read in order takes whole rows of blocks, on one thread; what is enough for that one

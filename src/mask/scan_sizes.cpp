@@ -64,22 +64,23 @@ std::int64_t ones(const Word* row, std::int64_t begin, std::int64_t end) {
          kernels::active().count_bits(row + first + 1, last - first - 1);
 }
 
-// What the runs see in row `i` of the blocks of a size, which were looked at.
+// What the runs see in row `i` of the blocks of a size, which were looked at in `rows`, from `first_word` on.
 void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockShape block, std::int64_t i,
-             const BitRows& rows) {
+             const BitRows& rows, std::int64_t first_word) {
   const std::span<const BlockState> states = size.states(i);
   const auto [q_begin, q_end] = size.queries(i);
+  const auto [first, last] = size.run(i);
   auto run = std::lower_bound(runs.bounds.begin(), runs.bounds.end(), q_begin) - runs.bounds.begin();
   for (; runs.bounds[static_cast<std::size_t>(run)] < q_end; ++run) {
     const std::int64_t begin = runs.bounds[static_cast<std::size_t>(run)],
                        end = runs.bounds[static_cast<std::size_t>(run) + 1];
     Word* keys = runs.keys_of(run);
     std::int64_t pairs = 0;
-    for (std::int64_t j = 0; j < size.kv_blocks();) {  // blocks of one state together
-      const BlockState state = states[static_cast<std::size_t>(j)];
+    for (std::int64_t j = first; j < last;) {  // blocks of one state together
+      const BlockState state = states[static_cast<std::size_t>(j - first)];
       const std::int64_t k_begin = j * block.kv;
-      while (j < size.kv_blocks() && states[static_cast<std::size_t>(j)] == state) ++j;
-      const std::int64_t k_end = std::min(j * block.kv, rows.columns);
+      while (j < last && states[static_cast<std::size_t>(j - first)] == state) ++j;
+      const std::int64_t k_end = std::min(j * block.kv, size.kv_length());
       if (state == BlockState::empty) continue;
       if (state == BlockState::full) {
         pairs += (end - begin) * (k_end - k_begin);
@@ -89,8 +90,8 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
       // The words at both ends are whole: what else is in them is the mask's as well.
       for (std::int64_t q = begin; q < end; ++q) {
         const Word* row = rows.row(q - q_begin);
-        pairs += ones(row, k_begin, k_end);
-        for (std::int64_t w = k_begin / 64; w < words_for(k_end); ++w) keys[w] |= row[w];
+        pairs += ones(row, k_begin - 64 * first_word, k_end - 64 * first_word);
+        for (std::int64_t w = k_begin / 64; w < words_for(k_end); ++w) keys[w] |= row[w - first_word];
       }
     }
     runs.pairs[static_cast<std::size_t>(run)] += weight * pairs;
@@ -138,10 +139,11 @@ class Walk {
   };
   // What a thread finds of each size; made when it is needed.
   using Parts = std::vector<std::unique_ptr<Scanner::Part>>;
-  // The bits of some queries.
+  // The bits of some queries, of the words that are needed.
   struct Held {
-    Array bits;  // (queries from `first` on, row_words_)
-    std::int64_t first = 0;
+    BitBuffer buffer;
+    BitRows bits;
+    std::int64_t first = 0, first_word = 0;
     std::vector<std::int64_t> next;  // of each size the first row of blocks that is not looked at
     std::vector<std::int64_t> open;  // of each size the elements of open blocks that begin in the stripe
   };
@@ -151,10 +153,9 @@ class Walk {
   };
 
   Held make_held() const {
-    Held held{Array(DType::uint64, {stripes_.held, row_words_}),
-              begin_,
-              {},
-              std::vector<std::int64_t>(sizes_.size())};
+    Held held;
+    held.first = begin_;
+    held.open.resize(sizes_.size());
     for (const auto& size : sizes_) held.next.push_back(size->rows().begin);
     return held;
   }
@@ -185,6 +186,7 @@ class Walk {
           part.held.first = begin;
           for (std::size_t s = 0; s < sizes_.size(); ++s) part.held.next[s] = begin / blocks_[s].q;
           classify(part.held, begin, end);
+          hold(part.held, needed_words(begin, end));
           fill(part.held, begin, end);
           for (const Row& row : filled_rows(part.held, end)) look(part.parts, part.held, row);
         },
@@ -193,6 +195,7 @@ class Walk {
 
   void run_in_order() {
     Held held = make_held();
+    hold(held, {0, row_words_});  // of queries that are kept from one stripe to the next
     for (std::int64_t begin = begin_; begin < end_; begin += stripes_.queries) {
       const std::int64_t end = std::min(end_, begin + stripes_.queries);
       drop_before(held, begin);
@@ -212,8 +215,27 @@ class Walk {
   }
 
   BitRows rows_of(Held& held, std::int64_t begin, std::int64_t end) const {
-    Word* first = held.bits.elements<Word>().data();
-    return {first + (begin - held.first) * row_words_, row_words_, end - begin, node_.kv_length()};
+    return {held.bits.row(begin - held.first), held.bits.row_words, end - begin, held.bits.columns};
+  }
+
+  // Makes room for these words of as many queries as are held at a time.
+  void hold(Held& held, IndexRange words) const {
+    if (words.end - words.begin > held.bits.row_words) held.buffer = BitBuffer();  // before there are two
+    held.first_word = words.begin;
+    held.bits =
+        held.buffer.rows(stripes_.held, std::min(64 * words.end, node_.kv_length()) - 64 * words.begin);
+  }
+
+  // What any size needs of the rows of blocks that begin in a stripe.
+  IndexRange needed_words(std::int64_t begin, std::int64_t end) const {
+    IndexRange all{row_words_, 0};
+    for (std::size_t s = 0; s < sizes_.size(); ++s)
+      for (std::int64_t i = core::ceil_div(begin, blocks_[s].q), last = last_before(s, end); i < last; ++i) {
+        const IndexRange words = sizes_[s]->needed_words(i);
+        if (words.begin >= words.end) continue;
+        all = {std::min(all.begin, words.begin), std::max(all.end, words.end)};
+      }
+    return all.begin < all.end ? all : IndexRange{};
   }
 
   // Moves the bits of rows of blocks that are not looked at yet to the front; those before `filled` are
@@ -222,7 +244,7 @@ class Walk {
     std::int64_t keep = filled;
     for (std::size_t s = 0; s < sizes_.size(); ++s)
       if (held.next[s] < sizes_[s]->rows().end) keep = std::min(keep, held.next[s] * blocks_[s].q);
-    std::memmove(held.bits.data(), rows_of(held, keep, filled).words,
+    std::memmove(held.bits.words, rows_of(held, keep, filled).words,
                  static_cast<std::size_t>((filled - keep) * row_words_) * sizeof(Word));
     held.first = keep;
   }
@@ -233,7 +255,7 @@ class Walk {
     for (std::size_t s = 0; s < sizes_.size(); ++s)
       for (std::int64_t i = core::ceil_div(begin, blocks_[s].q), last = last_before(s, end); i < last; ++i) {
         rows.push_back({s, i});
-        all += sizes_[s]->kv_blocks();
+        all += std::ssize(std::as_const(*sizes_[s]).states(i));
       }
     core::parallel_for(std::ssize(rows), 2 * static_cast<double>(all), [&](std::int64_t n) {
       const Row& row = rows[static_cast<std::size_t>(n)];
@@ -256,33 +278,36 @@ class Walk {
         bands, threads, [] { return FillPart{}; },
         [&](FillPart& part, std::int64_t band) {
           const std::int64_t from = begin + band * kBandRows;
-          fill_band(part, rows_of(held, from, std::min(end, from + kBandRows)), from);
+          fill_band(part, rows_of(held, from, std::min(end, from + kBandRows)), from, held.first_word);
         },
         [](FillPart&) {});
   }
 
-  // The band's rows begin at query `begin`.
-  void fill_band(FillPart& part, const BitRows& band, std::int64_t begin) const {
+  // The band's rows begin at query `begin`, its words at `first_word`.
+  void fill_band(FillPart& part, const BitRows& band, std::int64_t begin, std::int64_t first_word) const {
     const std::int64_t end = begin + band.rows;
-    part.needed.assign(static_cast<std::size_t>(words_for(row_words_)), Word{0});
+    part.needed.assign(static_cast<std::size_t>(words_for(band.row_words)), Word{0});
     for (std::size_t s = 0; s < sizes_.size(); ++s)
       for (std::int64_t i = std::max(begin / blocks_[s].q, sizes_[s]->rows().begin),
                         last = last_before(s, end);
            i < last; ++i)
-        sizes_[s]->add_needed_words(i, part.needed.data());
+        sizes_[s]->add_needed_words(i, first_word, part.needed.data());
     if (!node_.random_access()) {  // across what is not needed, so that a source is read in order
-      std::int64_t first = row_words_, last = 0;
-      for_each_run(part.needed, row_words_, true,
+      std::int64_t first = band.row_words, last = 0;
+      for_each_run(part.needed, band.row_words, true,
                    [&](std::int64_t from, std::int64_t to) { first = std::min(first, from), last = to; });
       set_bits(part.needed.data(), first, last);
     }
     const std::int64_t most = kPanelWords / kBandRows;
-    for_each_run(part.needed, row_words_, true, [&](std::int64_t from, std::int64_t to) {
-      if (to - from == row_words_) return node_.fill({begin, end, 0, node_.kv_length()}, band);
+    const std::int64_t first_key = 64 * first_word;
+    for_each_run(part.needed, band.row_words, true, [&](std::int64_t from, std::int64_t to) {
+      if (to - from == band.row_words)
+        return node_.fill({begin, end, first_key, first_key + band.columns}, band);
       for (std::int64_t w = from; w < to; w += most) {
-        const std::int64_t last = std::min(to, w + most), k_end = std::min(64 * last, node_.kv_length());
-        const BitRows panel = part.panel.rows(band.rows, k_end - 64 * w);
-        node_.fill({begin, end, 64 * w, k_end}, panel);
+        const std::int64_t last = std::min(to, w + most),
+                           columns = std::min(64 * last, band.columns) - 64 * w;
+        const BitRows panel = part.panel.rows(band.rows, columns);
+        node_.fill({begin, end, first_key + 64 * w, first_key + 64 * w + columns}, panel);
         for (std::int64_t r = 0; r < panel.rows; ++r)
           std::copy_n(panel.row(r), panel.row_words, band.row(r) + w);
       }
@@ -304,9 +329,10 @@ class Walk {
     std::unique_ptr<Scanner::Part>& part = parts[row.size];
     if (!part) part = std::make_unique<Scanner::Part>(size.make_part());
     const BitRows bits = rows_of(held, size.queries(row.i).begin, size.queries(row.i).end);
-    size.look(*part, row.i, bits);
+    size.look(*part, row.i, bits, 64 * held.first_word);
     part->rows.push_back({row.i, row.i + 1});
-    if (runs_ != nullptr && row.size == 0) add_row(*runs_, weight_, size, blocks_[0], row.i, bits);
+    if (runs_ != nullptr && row.size == 0)
+      add_row(*runs_, weight_, size, blocks_[0], row.i, bits, held.first_word);
     if (!done_) return;
     const std::scoped_lock lock(done_mutex_);
     done_(size.kv_blocks());
@@ -357,20 +383,34 @@ std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& bl
   return scans;
 }
 
-std::optional<std::int64_t> sizes_bytes(std::int64_t q_length, std::int64_t kv_length,
-                                        const std::vector<BlockShape>& blocks) {
-  // The bits, and as much of a band on each thread: a panel and an operand of a composed mask.
+std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,
+                                        Reading reading) {
+  const std::int64_t q_length = masks[0].q_length(), kv_length = masks[0].kv_length();
   const std::int64_t words = words_for(kv_length);
-  const auto bands = core::checked_mul(2 * 8 * kBandRows * words, threads());
-  if (!bands || *bands > core::kMostBytes) return std::nullopt;
-  std::int64_t most = 0;
-  for (const Reading reading : {Reading::any_order, Reading::in_order}) {
-    const Stripes stripes = stripes_of(q_length, kv_length, blocks, reading);
-    const auto bits = core::checked_mul(8 * words * (stripes.apart ? threads() : 1), stripes.held);
-    if (!bits || *bits > core::kMostBytes) return std::nullopt;
-    most = std::max(most, *bits);
+  // What a row of the tallest blocks needs of a row of bits, cut at whole blocks of any size.
+  std::int64_t tallest = 1, longest = 1, widest = 0;
+  for (const BlockShape& block : blocks)
+    tallest = std::max(tallest, std::min(block.q, q_length)), longest = std::max(longest, block.kv);
+  for (const Mask& mask : masks) widest = std::max(widest, held_blocks(mask, {tallest, 64}).widest);
+  const std::int64_t needed = std::min(words, widest + 2 * words_for(std::min(longest, kv_length)));
+  std::int64_t most = 0, most_words = 0;
+  for (const Reading in : {Reading::any_order, reading}) {
+    const Stripes stripes = stripes_of(q_length, kv_length, blocks, in);
+    const std::int64_t width = stripes.apart ? needed : words;
+    most_words = std::max(most_words, width);
+    // The bits, and as much of a band on each thread: a panel and an operand of a composed mask.
+    const auto bits = core::checked_mul(8 * width * (stripes.apart ? threads() : 1), stripes.held);
+    const auto bands = core::checked_mul(2 * 8 * kBandRows * width, threads());
+    if (!bits || !bands || std::max(*bits, *bands) > core::kMostBytes) return std::nullopt;
+    most = std::max(most, *bits + *bands);
   }
-  return most + *bands;
+  for (const BlockShape& block : blocks) {  // of each thread, and joined
+    const auto part = part_bytes(q_length, kv_length, block, Patterns::kept, 2 * most_words);
+    const auto parts = part ? core::checked_mul(*part, threads() + 1) : std::nullopt;
+    if (!parts || *parts > core::kMostBytes) return std::nullopt;
+    most = core::sum_of_bytes({most, *parts});
+  }
+  return most;
 }
 
 }  // namespace ejk::mask

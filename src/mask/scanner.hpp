@@ -46,6 +46,9 @@ class Scanner {
 
   const IndexRange& rows() const { return scan_.rows; }
   std::int64_t kv_blocks() const { return kv_blocks_; }
+  std::int64_t kv_length() const { return mask_.kv_length(); }
+  /// The columns of row `i` that are not known to be empty: no other block is looked at, or held.
+  IndexRange run(std::int64_t i) const { return scan_.summary.states->run(i - scan_.rows.begin); }
   /// As much of a block as is held in memory.
   BlockShape held() const { return held_; }
   /// The queries of row `i` of blocks.
@@ -54,14 +57,15 @@ class Scanner {
   Part make_part() const;
   /// Tells the states of row `i` as far as that goes without its elements.
   void classify(std::int64_t i);
-  /// The states of row `i`: what classify() knows, or after look() what is.
+  /// The states of run(i): what classify() knows, or after look() what is.
   std::span<const BlockState> states(std::int64_t i) const;
-  /// Of a row that was classified: sets a bit for each word of a row of the mask's bits that look() will
-  /// read.
-  void add_needed_words(std::int64_t i, Word* words) const;
-  /// Looks into what is open of a row that was classified. `rows`: its queries, and all keys; words that are
-  /// not needed may hold anything.
-  void look(Part& part, std::int64_t i, const BitRows& rows);
+  /// Of a row that was classified: the words of a row of the mask's bits that look() will read lie in these.
+  IndexRange needed_words(std::int64_t i) const;
+  /// Sets a bit for each of them, the first one for `first_word`.
+  void add_needed_words(std::int64_t i, std::int64_t first_word, Word* words) const;
+  /// Looks into what is open of a row that was classified. `rows`: its queries, and the keys from `first_key` on, a
+  /// multiple of 64; words that are not needed may hold anything.
+  void look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key);
   /// The same, filling what it needs.
   void look(Part& part, std::int64_t i);
 
@@ -70,7 +74,9 @@ class Scanner {
   BandScan finish();
 
  private:
-  BlockState* row_of_states(std::int64_t i);
+  /// Where blocks are only counted they have no ids.
+  bool keeps_ids() const { return table_ != nullptr && table_->keeps_bits(); }
+  std::span<BlockState> states(std::int64_t i);
   template <class F>
   void for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const;
   void judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks, std::int64_t first_key);

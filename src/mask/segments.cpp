@@ -113,15 +113,30 @@ class SegmentsClassifier final : public BlockClassifier {
       const std::int64_t begin = static_cast<std::int64_t>(j) * kv_block;
       ranges_[j].add(mask.kv_ids().data() + begin, std::min(kv_block, keys - begin));
     }
+    // The least id from here on, and the largest up to here: they never decrease, whatever the ids do.
+    high_.resize(ranges_.size()), low_.resize(ranges_.size());
+    for (std::size_t j = 0; j < ranges_.size(); ++j)
+      high_[j] = std::max(ranges_[j].high, j > 0 ? high_[j - 1] : 0);
+    for (std::size_t j = ranges_.size(); j-- > 0;)
+      low_[j] = std::min(ranges_[j].low, j + 1 < ranges_.size() ? low_[j + 1] : INT32_MAX);
   }
 
-  void classify(std::int64_t q_begin, std::int64_t q_end, BlockState* out) const override {
+  IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
+    IdRange q;
+    q.add(mask_.q_ids().data() + q_begin, q_end - q_begin);
+    const auto begin = std::lower_bound(high_.begin(), high_.end(), q.low) - high_.begin(),
+               end = std::upper_bound(low_.begin(), low_.end(), q.high) - low_.begin();
+    return begin < end ? IndexRange{begin, end} : IndexRange{};
+  }
+
+  void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
+                BlockState* out) const override {
     IdRange q;
     q.add(mask_.q_ids().data() + q_begin, q_end - q_begin);
     const bool single = q.low == q.high && !q.padding;
-    for (std::size_t j = 0; j < ranges_.size(); ++j) {
-      const IdRange& k = ranges_[j];
-      out[j] = k.low > q.high || k.high < q.low                            ? BlockState::empty
+    for (std::int64_t j = columns.begin; j < columns.end; ++j) {
+      const IdRange& k = ranges_[static_cast<std::size_t>(j)];
+      *out++ = k.low > q.high || k.high < q.low                            ? BlockState::empty
                : single && k.low == q.low && k.high == q.low && !k.padding ? BlockState::full
                                                                            : BlockState::undecided;
     }
@@ -130,6 +145,7 @@ class SegmentsClassifier final : public BlockClassifier {
  private:
   const SegmentsMask& mask_;
   std::vector<IdRange> ranges_;
+  std::vector<std::int32_t> high_, low_;
 };
 
 std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int64_t kv_block) const {

@@ -1,5 +1,5 @@
-// Block sizes side by side. Each distinct mask is walked down once for all sizes; what is found at a size is
-// put together as process_mask does it, so that its counts and bytes are those of mask-info.
+// Block sizes side by side. Each distinct mask is walked down once for all sizes. Of a size the states of blocks are
+// held, and digests of the partial ones: they say what arrays mask-info would make, which are not made.
 //
 // Cost: one pass over the masks, and for each size a few operations a block.
 // tests: tests/mask/test_sparsity.cpp
@@ -67,43 +67,43 @@ using mask::Scan;
 
 // Of each row of blocks those that a kernel visits.
 std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
-  const std::int64_t rows = summary.states.shape()[0], columns = summary.states.shape()[1];
-  const std::uint8_t* states = summary.states.elements<std::uint8_t>().data();
-  std::vector<std::int64_t> visited(static_cast<std::size_t>(rows));
-  for (std::int64_t& row : visited) {
-    row = columns - std::count(states, states + columns, std::uint8_t{0});
-    states += columns;
+  const BlockStates& states = *summary.states;
+  std::vector<std::int64_t> visited;
+  for (std::int64_t i = 0; i < states.rows(); ++i) {
+    const auto row = states.states(i);
+    visited.push_back(std::ssize(row) - std::count(row.begin(), row.end(), std::uint8_t{0}));
   }
   return visited;
 }
 
 // Keys of the mask in the visited blocks of a row: what is missing of the last column is padding.
 std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t row, std::int64_t visited) {
-  const std::int64_t columns = s.states.shape()[1];
-  const bool last = s.states.elements<std::uint8_t>()[static_cast<std::size_t>((row + 1) * columns - 1)] != 0;
+  const std::int64_t columns = s.states->columns();
+  const bool last = s.states->at(row, columns - 1) != 0;
   return visited * block.kv - (last ? columns * block.kv - s.kv_length : 0);
 }
 
-BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::int64_t>>& visited,
-                      std::int64_t block_cost) {
+BlockSizeCost cost_of(const InfoPlan& size, const mask::DistinctMasks& distinct,
+                      const std::vector<Scan>& scans, std::int64_t patterns,
+                      const std::vector<std::vector<std::int64_t>>& visited, std::int64_t block_cost) {
   BlockSizeCost cost;
-  cost.block = info.block;
-  const MaskSummary& first = info.summaries.front();
-  cost.q_blocks = first.states.shape()[0];
-  cost.kv_blocks = first.states.shape()[1];
-  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
+  const BlockShape block = cost.block = size.block;
+  const MaskSummary& first = scans.front().summary;
+  cost.q_blocks = first.states->rows();
+  cost.kv_blocks = first.states->columns();
+  const std::int64_t heads = size.head_count();
   for (std::int64_t h = 0; h < heads; ++h) {
-    const auto u = static_cast<std::size_t>(info.head_mask[static_cast<std::size_t>(h)]);
-    const MaskSummary& s = info.summaries[u];
+    const auto u = static_cast<std::size_t>(distinct.of_head[static_cast<std::size_t>(h)]);
+    const MaskSummary& s = scans[u].summary;
     cost.empty_blocks += s.empty_blocks;
     cost.partial_blocks += s.partial_blocks;
     cost.full_blocks += s.full_blocks;
     for (std::int64_t i = 0; i < cost.q_blocks; ++i) {
       const std::int64_t blocks = visited[u][static_cast<std::size_t>(i)];
-      const std::int64_t queries = std::min(info.block.q, first.q_length - i * info.block.q);
-      const std::int64_t computed = info.block.q * blocks * info.block.kv;
+      const std::int64_t queries = std::min(block.q, first.q_length - i * block.q);
+      const std::int64_t computed = block.q * blocks * block.kv;
       cost.pairs_computed += computed;
-      cost.padding_pairs += computed - queries * visited_keys(s, info.block, i, blocks);
+      cost.padding_pairs += computed - queries * visited_keys(s, block, i, blocks);
       if (blocks > cost.heaviest_row_blocks)
         cost.heaviest_head = h, cost.heaviest_row = i, cost.heaviest_row_blocks = blocks;
     }
@@ -111,14 +111,15 @@ BlockSizeCost cost_of(const MaskInfo& info, const std::vector<std::vector<std::i
   const auto visits = static_cast<double>(cost.partial_blocks + cost.full_blocks);
   cost.cost = static_cast<double>(cost.pairs_computed) + static_cast<double>(block_cost) * visits;
   cost.mean_row_blocks = visits / static_cast<double>(heads * cost.q_blocks);
-  cost.distinct_partial_blocks = info.distinct_partial_blocks;
-  for (const PlannedArray& array : mask::arrays_of(info)) cost.metadata_bytes += array.type.bytes();
-  if (static_cast<std::int64_t>(info.masks.size()) * first.states.size() <= BlockSizeCost::kMostDrawn)
-    for (std::size_t u = 0; u < info.masks.size(); ++u) {
-      BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
-      const std::string of = mask::heads_with(info.head_mask, static_cast<std::int64_t>(u));
+  cost.distinct_partial_blocks = patterns;
+  for (const PlannedArray& array : mask::arrays_of(size, distinct, scans, patterns))
+    cost.metadata_bytes += array.type.bytes();
+  if (std::ssize(scans) * first.states->blocks() <= BlockSizeCost::kMostDrawn)
+    for (std::size_t u = 0; u < scans.size(); ++u) {
+      BlockPicture picture = mask::picture_of(distinct.masks[u], block, scans[u].summary);
+      const std::string of = mask::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
       picture.title =
-          fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(info.block), u,
+          fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(block), u,
                       of.find_first_of(",-") == std::string::npos ? "" : "s", of);
       picture.page_only = true;
       cost.pictures.push_back(std::move(picture));
@@ -172,18 +173,17 @@ Sparsity costs_of(const mask::SizesPlan& plan, const mask::DistinctMasks& distin
   double blocks = 0;
   for (const InfoPlan& size : plan.sizes)
     blocks += static_cast<double>(size.layout.grid()) * static_cast<double>(distinct.masks.size());
-  core::parallel_for(std::ssize(scans), 20 * blocks, [&](std::int64_t n) {
+  core::parallel_for(std::ssize(scans), 2 * blocks, [&](std::int64_t n) {
     const auto s = static_cast<std::size_t>(n);
     const InfoPlan& size = plan.sizes[s];
-    const MaskInfo info = put_together(size, distinct, std::move(scans[s]),
-                                       mask::type_alone(mask::blocks_type(size, patterns[s])));
+    const std::vector<Scan> of_size = std::exchange(scans[s], {});
     std::vector<std::vector<std::int64_t>> visited;
-    for (const MaskSummary& summary : info.summaries) visited.push_back(visited_blocks(summary));
-    sparsity.sizes[s] = cost_of(info, visited, plan.options.block_cost);
+    for (const Scan& scan : of_size) visited.push_back(visited_blocks(scan.summary));
+    sparsity.sizes[s] = cost_of(size, distinct, of_size, patterns[s], visited, plan.options.block_cost);
     if (s > 0) return;
-    for (const std::int64_t u : info.head_mask)
-      sparsity.pairs_allowed += info.summaries[static_cast<std::size_t>(u)].true_elements;
-    if (runs) computed = computed_pairs(*runs, info.block, visited, info.head_mask);
+    for (const std::int64_t u : distinct.of_head)
+      sparsity.pairs_allowed += of_size[static_cast<std::size_t>(u)].summary.true_elements;
+    if (runs) computed = computed_pairs(*runs, size.block, visited, distinct.of_head);
   });
   const bool by_pairs = plan.options.measure == SparsityMeasure::pairs;
   sparsity.least = least_of(sparsity.sizes, plan.options, [&](const BlockSizeCost& size) {
@@ -373,15 +373,20 @@ SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<Blo
 }
 
 std::int64_t SparsityPlan::work_bytes() const {
+  constexpr std::int64_t kOfLine = 64;  // some numbers of each row and column of blocks
   const InfoPlan& first = plan_->first();
   std::vector<BlockShape> blocks;
   std::int64_t bytes = 0;
   for (const InfoPlan& size : plan_->sizes) {
     blocks.push_back(size.block);
-    bytes = core::sum_of_bytes({bytes, size.work_bytes(),
-                                std::min(size.head_count() * size.layout.grid(), BlockSizeCost::kMostDrawn)});
+    for (const Mask& mask : first.known.masks)
+      bytes = core::sum_of_bytes({bytes, mask::held_blocks(mask, size.block).all,
+                                  kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
   }
-  const auto bits = mask::sizes_bytes(first.q_length(), first.kv_length(), blocks);
+  const bool in_order = std::any_of(first.known.masks.begin(), first.known.masks.end(),
+                                    [](const Mask& mask) { return !mask.node().random_access(); });
+  const auto bits = mask::sizes_bytes(first.known.masks, blocks,
+                                      in_order ? mask::Reading::in_order : mask::Reading::any_order);
   const auto ranks = plan_->options.ranks == 0 ? 0
                                                : mask::rank_bytes(first.q_length(), first.kv_length(),
                                                                   first.block.q, plan_->options.ranks);
@@ -390,21 +395,15 @@ std::int64_t SparsityPlan::work_bytes() const {
 
 std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
   core::require_members(members);
-  constexpr std::int64_t kBytesPerBlock = 1 + 4;  // a state and an id
+  constexpr std::int64_t kBytesPerBlock = 1;  // a state
   const InfoPlan& first = plan_->first();
   const std::int64_t ranks = plan_->options.ranks;
   const std::vector<RowCosts> costs = plan_->tallest().row_costs(first.known.masks);
   const QueryShares of_members = plan_->query_shares(members, costs);
   std::vector<BlockShape> blocks;
-  std::int64_t bits = 0;  // that are held while a pass goes on, of masks and partial blocks
-  for (const InfoPlan& size : plan_->sizes) {
-    blocks.push_back(size.block);
-    const auto scan = mask::scan_bytes(first.q_length(), first.kv_length(), size.block, mask::Patterns::kept,
-                                       mask::Reading::any_order);
-    bits = core::sum_of_bytes({bits, scan.value_or(core::kMostBytes)});
-  }
-  const auto stripes = mask::sizes_bytes(first.q_length(), first.kv_length(), blocks);
-  bits = core::sum_of_bytes({bits, stripes.value_or(core::kMostBytes)});
+  for (const InfoPlan& size : plan_->sizes) blocks.push_back(size.block);
+  const std::int64_t bits =
+      mask::sizes_bytes(first.known.masks, blocks, mask::Reading::in_order).value_or(core::kMostBytes);
   const auto keys_of_all =
       ranks == 0 ? 0 : mask::rank_bytes(first.q_length(), first.kv_length(), first.block.q, ranks);
 
@@ -435,9 +434,6 @@ std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
     const auto keys = static_cast<std::int64_t>(
         part * static_cast<double>(std::min(keys_of_all.value_or(core::kMostBytes), core::kMostBytes)));
     if (member == 0) {
-      for (const InfoPlan& size : plan_->sizes)
-        share.cost += mask::kBytesOfIndices * static_cast<double>(size.layout.rows) *
-                      static_cast<double>(size.layout.grid());
       share.peak_bytes = work_bytes();
       if (members > 1)
         share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * first.layout.grid()});
@@ -464,10 +460,10 @@ std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& 
   std::vector<std::shared_ptr<PatternTable>> tables;
   std::vector<PatternTable*> table_of_size;
   std::int64_t blocks_done = 0, all_blocks = 0;
+  const auto first_table = PatternTable::of_digests(first.block, max_pattern_bytes, mask::drawn_seed(team));
   for (const InfoPlan& size : plan_->sizes) {
     blocks.push_back(size.block);
-    tables.push_back(tables.empty() ? std::make_shared<PatternTable>(size.block, max_pattern_bytes)
-                                    : std::make_shared<PatternTable>(tables.front()->beside(size.block)));
+    tables.push_back(std::make_shared<PatternTable>(first_table.beside(size.block)));
     table_of_size.push_back(tables.back().get());
     for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
       const IndexRange rows = shares.rows(team.rank(), static_cast<std::int64_t>(u), size.block);
@@ -496,22 +492,20 @@ std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& 
                                           runs ? &*runs : nullptr, heads, counter);
     for (std::size_t s = 0; s < blocks.size(); ++s) {
       if (team.is_alone())
-        scans[s].push_back(completed(std::move(of_sizes[s]), tables[s]->size()));
+        scans[s].push_back(completed(std::move(of_sizes[s]), 0));
       else
         found[s][u] = std::move(of_sizes[s]);
     }
   }
   if (runs) mask::join_pairs(*runs, team);
-  // Of the partial blocks nothing but their number is needed.
   std::vector<std::int64_t> patterns;
   for (std::size_t s = 0; s < blocks.size(); ++s) {
     if (team.is_alone()) {
       patterns.push_back(tables[s]->size());
     } else {
-      const mask::TeamPatterns joined = mask::number_patterns(*tables[s], team);
-      patterns.push_back(joined.count);
+      patterns.push_back(mask::number_patterns(*tables[s], team).count);
       for (std::size_t u = 0; u < distinct.masks.size(); ++u)
-        if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), &joined, team))
+        if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), nullptr, team))
           scans[s].push_back(std::move(*scan));
     }
     tables[s].reset();

@@ -1,13 +1,7 @@
 // Members look at runs of rows of blocks, and what they find is joined in the order of their ranks.
 //
 // States and sums are put together as they are. Partial blocks stay with the member that found them: others
-// learn of each no more than a digest of 32 bytes, by which rank 0 finds those that several members have. A
-// digest is two sums of products, Σ (w[2i] + k[2i]) (w[2i+1] + k[2i+1]) modulo 2^128 with sums modulo 2^64, of the
-// words w of the block under two keys k. For keys drawn at random, and independently of the blocks, two
-// different blocks have the same digest with a chance of at most 2^-128, so that among as many as ids can
-// name, 2^31, any two are merged with a chance below 2^-66. Keys are drawn anew by every run: no mask can be
-// made to collide.
-// Source: NH of "UMAC: Fast and Secure Message Authentication" (Black et al., CRYPTO 1999), twice.
+// learn of each no more than a digest, by which rank 0 finds those that several members have.
 //
 // Cost: of each different partial block one pass over its bits; of each block some bytes to rank 0.
 // tests: tests/mask/test_team_scan.cpp
@@ -16,52 +10,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <random>
 #include <utility>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "mask/digest.hpp"
 #include "mask/node.hpp"
 #include "mask/scanner.hpp"
 
 namespace ejk::mask {
 
 namespace {
-
-__extension__ using DoubleWord = unsigned __int128;
-
-using Digest = std::array<std::uint64_t, 4>;
-using Seed = std::array<std::uint32_t, 8>;
-
-class Digester {
- public:
-  Digester(std::int64_t words, const Seed& seed) : words_(words) {
-    std::seed_seq sequence(seed.begin(), seed.end());
-    std::mt19937_64 random(sequence);
-    for (auto& keys : keys_) {
-      keys.resize(static_cast<std::size_t>(words + words % 2));
-      for (Word& key : keys) key = random();
-    }
-  }
-
-  Digest operator()(const Word* w) const {
-    Digest digest;
-    for (std::size_t n = 0; n < keys_.size(); ++n) {
-      const Word* k = keys_[n].data();
-      DoubleWord sum = 0;
-      std::int64_t i = 0;
-      for (; i + 2 <= words_; i += 2) sum += DoubleWord{w[i] + k[i]} * DoubleWord{w[i + 1] + k[i + 1]};
-      if (i < words_) sum += DoubleWord{w[i] + k[i]} * DoubleWord{k[i + 1]};
-      digest[2 * n] = static_cast<std::uint64_t>(sum);
-      digest[2 * n + 1] = static_cast<std::uint64_t>(sum >> 64);
-    }
-    return digest;
-  }
-
- private:
-  std::int64_t words_;
-  std::array<std::vector<Word>, 2> keys_;
-};
 
 // Different digests, numbered in the order in which they are entered. A digest's own bits say where its number is
 // looked for: in the first place from there on that is free or has it.
@@ -95,17 +54,7 @@ class DigestTable {
   std::vector<Digest> digests_;
 };
 
-// The same for all members.
-Seed drawn_seed(Team& team) {
-  Seed seed{};
-  if (team.is_first()) {
-    std::random_device device;
-    for (std::uint32_t& part : seed) part = device();
-  }
-  return TeamMessage(team.broadcast(TeamMessage().put(seed).bytes())).take<Seed>();
-}
-
-std::vector<Digest> digests_of(const PatternTable& table, const Seed& seed) {
+std::vector<Digest> digests_of(const PatternTable& table, const Digester::Seed& seed) {
   const Digester digester(table.pattern_words(), seed);
   std::vector<Digest> digests(static_cast<std::size_t>(table.size()));
   const double words = static_cast<double>(table.size()) * static_cast<double>(table.pattern_words());
@@ -120,7 +69,7 @@ std::span<const T> part_of(const std::vector<T>& values, std::int64_t begin, std
   return std::span(values).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
 }
 
-std::int64_t cell_columns(const MaskSummary& s) { return core::ceil_div(s.states.shape()[1], s.cell_blocks); }
+std::int64_t cell_columns(const MaskSummary& s) { return core::ceil_div(s.states->columns(), s.cell_blocks); }
 
 // The cells in which rows of blocks lie.
 IndexRange cells_of(const MaskSummary& s, const IndexRange& rows) {
@@ -138,9 +87,9 @@ Bytes message_of(const std::optional<BandScan>& mine, BlockShape block) {
   TeamMessage message;
   if (!mine) return {};
   const MaskSummary& s = mine->summary;
-  const auto states = s.states.elements<std::uint8_t>();
+  const std::span<const std::uint8_t> states = s.states->held();
   message.put(mine->rows).put(s.empty_blocks).put(s.partial_blocks).put(s.full_blocks).put(s.true_elements);
-  message.put_all(std::span<const std::uint8_t>(states));
+  message.put_all(states);
   std::vector<std::int32_t> ids;
   const auto all_ids = mine->pattern_ids.elements<std::int32_t>();
   for (std::size_t b = 0; b < all_ids.size(); ++b)
@@ -162,8 +111,8 @@ void add(BandScan& all, BlockShape block, TeamMessage message, const std::vector
   s.full_blocks += message.take<std::int64_t>();
   s.true_elements += message.take<std::int64_t>();
   const auto states = message.take_all<std::uint8_t>();
-  const std::int64_t first = rows.begin * s.states.shape()[1];
-  std::copy(states.begin(), states.end(), s.states.elements<std::uint8_t>().begin() + first);
+  const std::int64_t first = s.states->begin_of(rows.begin);
+  std::copy(states.begin(), states.end(), s.states->held().begin() + first);
   const auto found = message.take_all<std::int32_t>();
   if (ids != nullptr) {
     const auto to = all.pattern_ids.elements<std::int32_t>().subspan(static_cast<std::size_t>(first));
@@ -225,8 +174,8 @@ IndexRange QueryShares::rows(std::int64_t member, std::int64_t mask, BlockShape 
 
 RowCosts::RowCosts(const Mask& mask, BlockShape block)
     : stored_bytes(static_cast<double>(mask.node().stored_bytes())) {
-  // Telling the state of a block and noting it takes as long as looking at so many bytes; an element that is
-  // not stored is filled and judged among others of its word.
+  // Telling the state of a block and noting it takes as long as looking at so many bytes, unless a run of blocks
+  // is known to be empty; an element that is not stored is filled and judged among others of its word.
   constexpr double kBlockBytes = 16, kElementBytes = 0.25;
   constexpr std::int64_t kAskedRows = 1024, kAskedBlocks = std::int64_t{1} << 22;
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
@@ -234,11 +183,13 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
                      asked = std::clamp<std::int64_t>(kAskedBlocks / columns, 1, kAskedRows),
                      step = core::ceil_div(rows, asked);
   const auto classifier = mask.node().classifier(block.q, block.kv);
-  std::vector<BlockState> states(static_cast<std::size_t>(columns));
+  std::vector<BlockState> states;
   for (std::int64_t row = 0; row < rows; ++row) {
     if (row % step == 0) {
       const std::int64_t begin = row * block.q, end = std::min(begin + block.q, mask.q_length());
-      classifier->classify(begin, end, states.data());
+      const IndexRange run = classifier->run(begin, end);
+      states.resize(static_cast<std::size_t>(run.end - run.begin));
+      classifier->classify(begin, end, run, states.data());
       const auto blocks = std::count_if(states.begin(), states.end(), is_open);
       const auto keys = std::min<double>(static_cast<double>(blocks) * static_cast<double>(block.kv),
                                          static_cast<double>(mask.kv_length()));
@@ -246,9 +197,14 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
     } else {
       open.push_back(open.back());
     }
-    bytes.push_back(static_cast<double>(columns) * kBlockBytes +
+    bytes.push_back(static_cast<double>(states.size()) * kBlockBytes +
                     open.back() * (stored_bytes + kElementBytes));
   }
+}
+
+Digester::Seed drawn_seed(Team& team) {
+  const auto seed = team.is_first() ? Digester::drawn_seed() : Digester::Seed();
+  return TeamMessage(team.broadcast(TeamMessage().put(seed).bytes())).take<Digester::Seed>();
 }
 
 TeamPatterns number_patterns(const PatternTable& table, Team& team) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ejk/team.hpp"
+#include "mask/digest.hpp"
 #include "mask/scan.hpp"
 
 namespace ejk::mask {
@@ -43,6 +44,9 @@ class QueryShares {
   Cut cut_;
   std::vector<std::int64_t> bounds_;
 };
+
+/// Keys for digests, the same for all members.
+Digester::Seed drawn_seed(Team& team);
 
 /// The different partial blocks that members have found, numbered as one process would have.
 struct TeamPatterns {

@@ -50,13 +50,17 @@ struct Cells {
 };
 
 Cells cells_of(const BlockPicture& picture, const BlockDetails& details) {
-  Cells cells{picture.rows, picture.columns, {}, {}};
-  cells.symbols.reserve(picture.states->size());
-  for (const std::uint8_t state : *picture.states)
-    cells.symbols.push_back(static_cast<Symbol>(state_of(state)));
+  Cells cells{picture.rows(), picture.columns(), {}, {}};
+  cells.symbols.resize(static_cast<std::size_t>(picture.states->blocks()),
+                       static_cast<Symbol>(CellState::empty));
+  for (std::int64_t r = 0; r < picture.rows(); ++r) {
+    const auto states = picture.states->states(r);
+    std::transform(states.begin(), states.end(), cells.row(r) + picture.states->run(r).begin,
+                   [](std::uint8_t state) { return static_cast<Symbol>(state_of(state)); });
+  }
   if (!details.emptied_by) return cells;
-  std::vector<std::uint32_t> terms(static_cast<std::size_t>(picture.columns));
-  for (std::int64_t r = 0; r < picture.rows; ++r) {
+  std::vector<std::uint32_t> terms(static_cast<std::size_t>(picture.columns()));
+  for (std::int64_t r = 0; r < picture.rows(); ++r) {
     details.emptied_by(r, terms.data());
     for (std::size_t c = 0; c < terms.size(); ++c) {
       Symbol& symbol = cells.row(r)[c];
@@ -147,16 +151,16 @@ nlohmann::ordered_json density_of(const BlockPicture& picture, const BlockDetail
   std::int64_t cell = details.blocks_per_cell;
   std::vector<double> shares = details.density;
   while (3 * shares.size() > most_bytes && shares.size() > 1) {
-    const std::int64_t fine_rows = core::ceil_div(picture.rows, cell),
-                       fine_columns = core::ceil_div(picture.columns, cell);
+    const std::int64_t fine_rows = core::ceil_div(picture.rows(), cell),
+                       fine_columns = core::ceil_div(picture.columns(), cell);
     std::vector<double> coarse;
     for (std::int64_t r = 0; r < fine_rows; r += 2)
       for (std::int64_t c = 0; c < fine_columns; c += 2) {
         double sum = 0, area = 0;
         for (std::int64_t i = r; i < std::min(r + 2, fine_rows); ++i)
           for (std::int64_t j = c; j < std::min(c + 2, fine_columns); ++j) {
-            const double weight = elements(picture.row_axis, picture.rows, i * cell, (i + 1) * cell) *
-                                  elements(picture.column_axis, picture.columns, j * cell, (j + 1) * cell);
+            const double weight = elements(picture.row_axis, picture.rows(), i * cell, (i + 1) * cell) *
+                                  elements(picture.column_axis, picture.columns(), j * cell, (j + 1) * cell);
             sum += weight * shares[static_cast<std::size_t>(i * fine_columns + j)];
             area += weight;
           }
@@ -165,7 +169,7 @@ nlohmann::ordered_json density_of(const BlockPicture& picture, const BlockDetail
     shares = std::move(coarse);
     cell *= 2;
   }
-  return {{"blocks", cell}, {"columns", core::ceil_div(picture.columns, cell)}, {"values", base64(shares)}};
+  return {{"blocks", cell}, {"columns", core::ceil_div(picture.columns(), cell)}, {"values", base64(shares)}};
 }
 
 nlohmann::ordered_json axis_of(const PictureAxis& axis, std::int64_t blocks) {
@@ -188,9 +192,9 @@ std::string block_map(const BlockPicture& picture, const BlockCounts& counts, st
   nlohmann::ordered_json map;
   map["rows"] = cells.rows;
   map["columns"] = cells.columns;
-  map["blocks"] = {picture.rows, picture.columns};
+  map["blocks"] = {picture.rows(), picture.columns()};
   map["scale"] = scale;
-  map["axes"] = {axis_of(picture.row_axis, picture.rows), axis_of(picture.column_axis, picture.columns)};
+  map["axes"] = {axis_of(picture.row_axis, picture.rows()), axis_of(picture.column_axis, picture.columns())};
   map["block"] = core::printable(picture.block_name, kLongestName);
   map["names"] = map["counts"] = nlohmann::json::array();
   for (const CellState state : states_of(picture)) {

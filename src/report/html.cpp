@@ -189,7 +189,7 @@ class PageWriter {
   }
 
   void write_item(const BlockPicture& picture, int) {
-    if (picture.rows < 1 || picture.columns < 1 || !picture.states) return;
+    if (picture.rows() < 1 || picture.columns() < 1) return;
     SvgStyle style;
     style.most_cells = kDrawnCells;
     style.longest_side = 480;

@@ -67,7 +67,7 @@ void put(Json& object, const BlockPicture& picture) {
     legend[std::string(1, report::letter_of(state))] = report::state_name(picture, state);
   object[picture.key] = {
       {"title", picture.title},
-      {"blocks", {picture.rows, picture.columns}},
+      {"blocks", {picture.rows(), picture.columns()}},
       {"blocks_per_cell", {grid.rows_per_cell, grid.columns_per_cell}},
       {"legend", std::move(legend)},
       {"cells", std::move(rows)},

@@ -4,10 +4,13 @@
 #include "report/picture.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/checked.hpp"
 
-namespace ejk::report {
+namespace ejk {
+
+namespace report {
 
 std::string state_name(const BlockPicture& picture, CellState state) {
   if (state == CellState::mixed) return "mixed";
@@ -30,20 +33,23 @@ CellState joined(CellState a, CellState b) {
 
 CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t max_columns) {
   CellGrid grid;
-  if (picture.rows <= 0 || picture.columns <= 0 || !picture.states) return grid;
-  grid.rows_per_cell = core::ceil_div(picture.rows, std::max<std::int64_t>(max_rows, 1));
-  grid.columns_per_cell = core::ceil_div(picture.columns, std::max<std::int64_t>(max_columns, 1));
-  grid.rows = core::ceil_div(picture.rows, grid.rows_per_cell);
-  grid.columns = core::ceil_div(picture.columns, grid.columns_per_cell);
+  if (picture.rows() <= 0 || picture.columns() <= 0) return grid;
+  grid.rows_per_cell = core::ceil_div(picture.rows(), std::max<std::int64_t>(max_rows, 1));
+  grid.columns_per_cell = core::ceil_div(picture.columns(), std::max<std::int64_t>(max_columns, 1));
+  grid.rows = core::ceil_div(picture.rows(), grid.rows_per_cell);
+  grid.columns = core::ceil_div(picture.columns(), grid.columns_per_cell);
 
   // A cell's states as a set of bits; one bit alone is a state of its own.
   std::vector<std::uint8_t> seen(static_cast<std::size_t>(grid.rows * grid.columns), 0);
-  const std::uint8_t* state = picture.states->data();
-  for (std::int64_t r = 0; r < picture.rows; ++r) {
+  for (std::int64_t r = 0; r < picture.rows(); ++r) {
     std::uint8_t* row = seen.data() + r / grid.rows_per_cell * grid.columns;
+    const IndexRange held = picture.states->run(r);
+    const std::uint8_t* state = picture.states->states(r).data();
     for (std::int64_t c = 0; c < grid.columns; ++c) {
-      const std::int64_t end = std::min((c + 1) * grid.columns_per_cell, picture.columns);
-      for (std::int64_t k = c * grid.columns_per_cell; k < end; ++k)
+      const std::int64_t begin = c * grid.columns_per_cell,
+                         end = std::min(begin + grid.columns_per_cell, picture.columns());
+      if (begin < held.begin || end > held.end) row[c] |= 1u;
+      for (std::int64_t k = std::max(begin, held.begin); k < std::min(end, held.end); ++k)
         row[c] = static_cast<std::uint8_t>(row[c] | (1u << (*state++ & 3u)));
     }
   }
@@ -56,4 +62,18 @@ CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t
   return grid;
 }
 
-}  // namespace ejk::report
+}  // namespace report
+
+BlockStates::BlockStates(std::int64_t columns, const std::vector<IndexRange>& runs) : columns_(columns) {
+  std::int64_t end = 0;
+  for (const IndexRange& run : runs) rows_.push_back({run.begin, end += run.end - run.begin});
+  held_.resize(static_cast<std::size_t>(end));
+}
+
+BlockStates::BlockStates(std::int64_t columns, std::vector<std::uint8_t> states)
+    : columns_(columns), held_(std::move(states)) {
+  for (std::int64_t end = columns; columns > 0 && end <= std::ssize(held_); end += columns)
+    rows_.push_back({0, end});
+}
+
+}  // namespace ejk

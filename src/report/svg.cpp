@@ -99,8 +99,8 @@ class Drawing {
         counts_(counts),
         style_(style),
         grid_(shrink(picture, style.most_cells, style.most_cells)) {
-    const auto rows = static_cast<double>(elements_along(picture.row_axis, picture.rows));
-    const auto columns = static_cast<double>(elements_along(picture.column_axis, picture.columns));
+    const auto rows = static_cast<double>(elements_along(picture.row_axis, picture.rows()));
+    const auto columns = static_cast<double>(elements_along(picture.column_axis, picture.columns()));
     const double scale = style.longest_side / std::max({rows, columns, 1.0});
     width_ = std::max(columns * scale, kShortestSide);
     height_ = std::max(rows * scale, kShortestSide);
@@ -110,7 +110,7 @@ class Drawing {
     const double gap = style_.profiles ? kProfile + 8 : 0;
     // Room for the title, the last tick's label and the legend, whatever the plot has.
     const std::string title = core::printable(picture_.title, 90);
-    const std::string last = fmt::format("{}", elements_along(picture_.column_axis, picture_.columns));
+    const std::string last = fmt::format("{}", elements_along(picture_.column_axis, picture_.columns()));
     const double beside = std::max(gap + kRight, text_width(last) / 2);
     const double all_width = std::max({kLeft + width_ + beside, kLeft + text_width(title) + kRight, 420.0});
     const std::vector<Swatch> swatches = legend(all_width);
@@ -149,8 +149,8 @@ class Drawing {
   // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too much is
   // cut off.
   void cells() {
-    const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows));
-    const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns));
+    const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows()));
+    const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns()));
     const double sx =
         width_ / columns * static_cast<double>(picture_.column_axis.block * grid_.columns_per_cell);
     const double sy = height_ / rows * static_cast<double>(picture_.row_axis.block * grid_.rows_per_cell);
@@ -194,8 +194,8 @@ class Drawing {
       for (std::int64_t at = 0; at <= length; at += step)
         draw(at, static_cast<double>(at) / static_cast<double>(length) * pixels);
     };
-    const std::int64_t rows = elements_along(picture_.row_axis, picture_.rows);
-    const std::int64_t columns = elements_along(picture_.column_axis, picture_.columns);
+    const std::int64_t rows = elements_along(picture_.row_axis, picture_.rows());
+    const std::int64_t columns = elements_along(picture_.column_axis, picture_.columns());
     if (rows < 1 || columns < 1) return;
     ticks(rows, height_, 16, [&](std::int64_t at, double y) {
       put(R"(<path class="frame" d="M{} {}h-4"/><text x="{}" y="{}" text-anchor="end">{}</text>)",
@@ -217,8 +217,8 @@ class Drawing {
   void profiles() {
     const auto bars = [&](bool of_rows) {
       const std::vector<double> shares =
-          of_rows ? profile(counts_.of_row, picture_.columns, grid_.rows_per_cell)
-                  : profile(counts_.of_column, picture_.rows, grid_.columns_per_cell);
+          of_rows ? profile(counts_.of_row, picture_.columns(), grid_.rows_per_cell)
+                  : profile(counts_.of_column, picture_.rows(), grid_.columns_per_cell);
       const double most = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
       std::string data;
       for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -332,15 +332,17 @@ std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_vi
 
 BlockCounts counts_of(const BlockPicture& picture) {
   BlockCounts counts;
-  counts.of_row.resize(static_cast<std::size_t>(picture.rows));
-  counts.of_column.resize(static_cast<std::size_t>(picture.columns));
-  const std::uint8_t* state = picture.states ? picture.states->data() : nullptr;
-  for (std::int64_t r = 0; state != nullptr && r < picture.rows; ++r)
-    for (std::int64_t c = 0; c < picture.columns; ++c, ++state) {
-      ++counts.of_state[static_cast<std::size_t>(state_of(*state))];
-      counts.of_row[static_cast<std::size_t>(r)] += *state != 0;
-      counts.of_column[static_cast<std::size_t>(c)] += *state != 0;
+  counts.of_row.resize(static_cast<std::size_t>(picture.rows()));
+  counts.of_column.resize(static_cast<std::size_t>(picture.columns()));
+  for (std::int64_t r = 0; r < picture.rows(); ++r) {
+    std::int64_t c = picture.states->run(r).begin;
+    for (const std::uint8_t state : picture.states->states(r)) {
+      ++counts.of_state[static_cast<std::size_t>(state_of(state))];
+      counts.of_row[static_cast<std::size_t>(r)] += state != 0;
+      counts.of_column[static_cast<std::size_t>(c++)] += state != 0;
     }
+    counts.of_state[0] += picture.columns() - std::ssize(picture.states->states(r));
+  }
   return counts;
 }
 

@@ -50,7 +50,7 @@ void check_row_mask(const ArraySource& mask) {
     throw fail(fmt::format("a mask must be bool or integer, not {}", name_of(mask.dtype())));
 }
 
-void scan_rows(const ArraySource& mask, const RowBits& f) {
+void scan_rows(const ArraySource& mask, MaskIntegers integers, const RowBits& f) {
   check_row_mask(mask);
   const Shape& shape = mask.shape();
   if (element_count(shape) == 0) return;
@@ -65,7 +65,7 @@ void scan_rows(const ArraySource& mask, const RowBits& f) {
   const std::int64_t columns = std::min(shape[1], kElements),
                      rows = std::max<std::int64_t>(1, kElements / columns);
   const std::int64_t tasks = core::ceil_div(shape[0], rows);
-  const bool is_bool = mask.dtype() == DType::boolean;
+  const bool checked = integers == MaskIntegers::zero_one && mask.dtype() != DType::boolean;
   struct Part {
     std::vector<std::byte> elements;
     std::vector<std::uint64_t> bits;
@@ -81,7 +81,7 @@ void scan_rows(const ArraySource& mask, const RowBits& f) {
         for (std::int64_t c = 0; c < shape[1]; c += columns) {
           const std::int64_t width = std::min(columns, shape[1] - c);
           mask.read(Shape{first, c}, Shape{n, width}, part.elements.data());
-          if (!is_bool) require_mask(mask, first, c, n, width, part.elements.data());
+          if (checked) require_mask(mask, first, c, n, width, part.elements.data());
           for (std::int64_t r = 0; r < n; ++r) {
             bits_of(part.elements.data() + r * width * size, width, part.bits.data());
             f(first + r, c, part.bits.data(), width);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "ejk/array.hpp"
+#include "ejk/sequence.hpp"
 
 namespace ejk::sequence {
 
@@ -16,6 +16,6 @@ void check_row_mask(const ArraySource& mask);
 /// time; rows come on several threads in any order.
 using RowBits =
     std::function<void(std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width)>;
-void scan_rows(const ArraySource& mask, const RowBits& f);
+void scan_rows(const ArraySource& mask, MaskIntegers integers, const RowBits& f);
 
 }  // namespace ejk::sequence

@@ -64,11 +64,11 @@ struct Extent {
   std::int64_t count = 0, first = 0, end = 0;
 };
 
-std::vector<Extent> extents_of(const ArraySource& mask) {
+std::vector<Extent> extents_of(const ArraySource& mask, MaskIntegers integers) {
   sequence::check_row_mask(mask);
   std::vector<Extent> extents(static_cast<std::size_t>(mask.shape()[0]));
   sequence::scan_rows(
-      mask, [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
+      mask, integers, [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
         Extent& extent = extents[static_cast<std::size_t>(row)];
         const std::int64_t words = core::ceil_div(width, 64);
         const std::int64_t count = kernels::active().count_bits(bits, words);
@@ -84,7 +84,7 @@ std::vector<Extent> extents_of(const ArraySource& mask) {
 }
 
 std::vector<std::int64_t> row_counts(const ArraySource& mask) {
-  const std::vector<Extent> extents = extents_of(mask);
+  const std::vector<Extent> extents = extents_of(mask, MaskIntegers::any);
   std::vector<std::int64_t> counts(extents.size());
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = extents[i].count;
   return counts;
@@ -124,9 +124,9 @@ Array prepare_lens_from_mask(const ArraySource& mask) {
   return core::to_array(row_counts(mask), DType::int32, "lens");
 }
 
-RowPadding inspect_padding(const ArraySource& mask) {
+RowPadding inspect_padding(const ArraySource& mask, MaskIntegers integers) {
   RowPadding padding;
-  for (const Extent& row : extents_of(mask)) {
+  for (const Extent& row : extents_of(mask, integers)) {
     padding.lens.push_back(row.count);
     if (row.count == 0) continue;
     padding.left_padded += row.first > 0;

@@ -138,15 +138,15 @@ TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
   const auto length = [](std::int64_t index, std::int64_t size, std::int64_t all) {
     return std::min(size, all - index * size);
   };
-  auto states = std::make_shared<std::vector<std::uint8_t>>();
+  std::vector<std::uint8_t> states;
   for (std::int64_t r = 0; r < grid.rows; ++r)
     for (std::int64_t c = 0; c < grid.columns; ++c) {
       const std::int64_t all = length(r, grid.tile_rows, shape[grid.row_axis]) *
                                length(c, grid.tile_columns, shape[grid.column_axis]) * others;
       const std::int64_t n = differing[static_cast<std::size_t>(r * grid.columns + c)];
-      states->push_back(n == 0 ? 0 : n == all ? 2 : 1);
+      states.push_back(n == 0 ? 0 : n == all ? 2 : 1);
     }
-  tiles.states = std::move(states);
+  tiles.states = std::make_shared<const BlockStates>(grid.columns, std::move(states));
   return tiles;
 }
 
@@ -447,7 +447,7 @@ Report describe(const Explained& explained) {
     report.add(Remark{"Nothing that was tried accounts for the differences."});
   if (!explained.not_tried.empty()) report.add("not_tried", "not tried", explained.not_tried);
   const auto has_contrast = [](const TileDifferences& tiles) {
-    const std::vector<std::uint8_t>& states = *tiles.states;
+    const auto states = tiles.states->held();
     return std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end();
   };
   if (explained.tiles && has_contrast(*explained.tiles)) {
@@ -456,7 +456,7 @@ Report describe(const Explained& explained) {
     BlockPicture picture{"tiles",
                          fmt::format("tiles of {} x {} elements ({} down, {} across)", t.tile_rows,
                                      t.tile_columns, name(t.row_axis), name(t.column_axis)),
-                         t.rows, t.columns, t.states};
+                         t.states};
     picture.state_names = {"nothing differs", "something differs", "everything differs"};
     picture.block_name = "tile";
     report.add(std::move(picture));

@@ -1,6 +1,7 @@
 // Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether
 // each token still has a page of its own sequence.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -74,12 +75,58 @@ TEST_CASE("pages of a common prefix are warnings, one for each use beyond the fi
   CHECK(found.kept()[0].finding.message == "also of sequence 0");
 }
 
-TEST_CASE("a page that holds nothing may stand anywhere, where it is said which") {
-  const auto table = integers({0, 0, 3, 0, 0, 4}, {2, 3});
-  CHECK(check_block_table(table, integers({12, 12}), {.page_size = 4}).count("twice") == 2);
-  const auto found =
-      check_block_table(table, integers({12, 12}), {.page_size = 4, .pages = 5, .null_page = 0});
-  CHECK(found.errors() + found.warnings() == 0);
+TEST_CASE("a page that holds nothing is a warning before the pages of a sequence, an error anywhere else") {
+  const auto check = [](const Numbers& table, const Numbers& lengths) {
+    const auto batch = std::ssize(lengths), columns = std::ssize(table) / batch;
+    return check_block_table(integers(table, {batch, columns}), integers(lengths),
+                             {.page_size = 4, .pages = 9, .null_page = 0});
+  };
+  const auto windows = check({0, 0, 3, 0, 4, 5}, {12, 12});
+  CHECK(windows.errors() == 0);
+  CHECK(windows.count("window") == 2);
+  CHECK(windows.kept()[0].finding.message == "the first 2 of 3 pages of sequence 0");
+  const auto none = check({1, 2, 3, 4, 0, 0, 0, 0}, {16, 16});  // no page at all
+  CHECK(none.errors() == 1);
+  CHECK(none.kept()[0].rule.name == "null");
+  CHECK(none.kept()[0].finding.index == Shape{1, 3});
+  CHECK(none.kept()[0].finding.message == "all 4 pages of sequence 1 are null");
+  CHECK(check({0}, {1}).count("null") == 1);            // the one page that is needed
+  CHECK(check({0, 3, 0}, {12}).count("null") == 1);     // the last
+  CHECK(check({3, 0, 0, 4}, {16}).count("null") == 2);  // in between
+  CHECK(check({3, 0, 0}, {4}).errors() + check({3, 0, 0}, {4}).warnings() == 0);  // what is not needed
+  CHECK(check({0, 0}, {0}).errors() + check({0, 0}, {0}).warnings() == 0);
+  // A row that is too short has its last page elsewhere.
+  CHECK(check({0, 0}, {12}).count("null") == 0);
+  // No claim, no exception.
+  CHECK(check_block_table(integers({0, 0, 3}, {1, 3}), integers({12}), {.page_size = 4}).count("twice") == 1);
+}
+
+TEST_CASE("pages far apart are told from each other as those of a small cache are") {
+  Random random(43);
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::int64_t batch = between(random, 1, 6), columns = between(random, 1, 40);
+    // Pages up to four for each entry are kept in an array: numbers on both sides of that, and far beyond.
+    const std::int64_t most = trial % 3 == 0   ? 3 * batch * columns
+                              : trial % 3 == 1 ? 6 * batch * columns + 9000
+                                               : INT64_MAX;
+    Numbers few(static_cast<std::size_t>(between(random, 1, batch * columns))), table;
+    for (auto& page : few) page = between(random, 0, most);
+    for (std::int64_t n = 0; n < batch * columns; ++n)
+      table.push_back(few[static_cast<std::size_t>(between(random, 0, std::ssize(few) - 1))]);
+    std::int64_t twice = 0, shared = 0;
+    std::map<std::int64_t, std::int64_t> owner;
+    for (std::int64_t n = 0; n < batch * columns; ++n) {
+      const auto [at, is_new] = owner.try_emplace(table[static_cast<std::size_t>(n)], n / columns);
+      twice += !is_new && at->second == n / columns;
+      shared += !is_new && at->second != n / columns;
+      at->second = n / columns;
+    }
+    const Numbers lengths(static_cast<std::size_t>(batch), columns);
+    const auto found =
+        check_block_table(integers(table, {batch, columns}), integers(lengths), {.page_size = 1});
+    CHECK(found.count("twice") == twice);
+    CHECK(found.count("shared") == shared);
+  }
 }
 
 TEST_CASE("lengths for other sequences are refused") {

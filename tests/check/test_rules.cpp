@@ -80,6 +80,13 @@ std::function<Findings()> keys(const Numbers& ids, const Shape& shape, IndicesCl
   return [=] { return check_indices(integers(ids, shape), claims); };
 }
 
+std::function<Findings()> null_pages(const Numbers& table, std::int64_t length) {
+  return [=] {
+    return check_block_table(integers(table, {1, std::ssize(table)}), integers({length}),
+                             {.page_size = 4, .null_page = 0});
+  };
+}
+
 std::function<Findings()> pages(const Numbers& table, const Shape& shape, const Numbers& lengths,
                                 std::optional<std::int64_t> count = {}) {
   return [=] {
@@ -236,6 +243,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"missing", {pages({0, -1}, {1, 2}, {5}), pages({0, -1}, {1, 2}, {4})}},
       {"range", {pages({0, 9}, {1, 2}, {8}, 9), pages({0, 8, 9}, {1, 3}, {8}, 9)}},
       {"twice", {pages({3, 3}, {1, 2}, {8}), pages({3, 3}, {1, 2}, {4})}},
+      {"null", {null_pages({0, 3, 0}, 9), null_pages({0, 3, 0}, 8)}},
+      {"window", {null_pages({0, 3}, 8), null_pages({2, 3}, 8)}},
       {"shared", {pages({3, 3}, {2, 1}, {4, 4}), pages({3, 3}, {2, 1}, {4, 0})}}}},
     {"mask",
      {{"outside",

@@ -63,7 +63,7 @@ TEST_CASE("any rectangle of a grid, and the states of blocks of any size, are th
     for (std::int64_t i = 0; i * asked.q < q; ++i) {
       const std::int64_t end = std::min(q, (i + 1) * asked.q);
       std::vector<mask::BlockState> found(static_cast<std::size_t>((kv + asked.kv - 1) / asked.kv));
-      classifier->classify(i * asked.q, end, found.data());
+      classifier->classify(i * asked.q, end, {0, std::ssize(found)}, found.data());
       for (std::size_t j = 0; j < found.size(); ++j) {
         std::int64_t ones = 0, all = 0;
         for (std::int64_t r = i * asked.q; r < end; ++r)

@@ -155,7 +155,15 @@ TEST_CASE("what a classifier says of a block without looking is true") {
     for (std::int64_t begin = 0; begin < q; begin += block.q) {
       const std::int64_t end = std::min(q, begin + block.q), columns = (kv + block.kv - 1) / block.kv;
       std::vector<mask::BlockState> states(static_cast<std::size_t>(columns));
-      classifier->classify(begin, end, states.data());
+      classifier->classify(begin, end, {0, columns}, states.data());
+      // A part of the row is told alike, and nothing is outside of the run.
+      const std::int64_t from = plain::between(random, 0, columns),
+                         to = plain::between(random, from, columns);
+      std::vector<mask::BlockState> part(static_cast<std::size_t>(to - from));
+      classifier->classify(begin, end, {from, to}, part.data());
+      CHECK(std::equal(part.begin(), part.end(), states.begin() + from));
+      const IndexRange run = classifier->run(begin, end);
+      CHECK((0 <= run.begin && run.begin <= run.end && run.end <= columns));
       for (std::int64_t j = 0; j < columns; ++j) {
         bool some = false, every = true;
         for (std::int64_t r = begin; r < end; ++r)
@@ -167,6 +175,7 @@ TEST_CASE("what a classifier says of a block without looking is true") {
                            : every ? mask::BlockState::full
                                    : mask::BlockState::partial;
         const auto said = states[static_cast<std::size_t>(j)];
+        if (j < run.begin || j >= run.end) CHECK(!some);
         CHECK((said == mask::BlockState::undecided || said == truth));
       }
     }
@@ -181,7 +190,7 @@ TEST_CASE("positional kinds never leave a block undecided, whatever the offset")
       const auto classifier = m.node().classifier(16, 16);
       mask::BlockState states[3];
       for (std::int64_t q = 0; q < 64; q += 16) {
-        classifier->classify(q, q + 16, states);
+        classifier->classify(q, q + 16, {0, 3}, states);
         for (const auto s : states) CHECK(s != mask::BlockState::undecided);
       }
     }

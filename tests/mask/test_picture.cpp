@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ejk/mask_info.hpp"
+#include "support/block_states.hpp"
 #include "support/random_mask.hpp"
 
 using namespace ejk;
@@ -37,8 +38,8 @@ TEST_CASE("densities are the shares of True elements, for any size of cells") {
     const auto elements = dense(mask);
     const std::int64_t rows = details.blocks_per_cell * block.q, columns = details.blocks_per_cell * block.kv;
     const std::int64_t cells_across =
-        (picture.columns + details.blocks_per_cell - 1) / details.blocks_per_cell;
-    const std::int64_t cells_down = (picture.rows + details.blocks_per_cell - 1) / details.blocks_per_cell;
+        (picture.columns() + details.blocks_per_cell - 1) / details.blocks_per_cell;
+    const std::int64_t cells_down = (picture.rows() + details.blocks_per_cell - 1) / details.blocks_per_cell;
     CHECK(std::max(cells_across, cells_down) <= 128);
     REQUIRE(std::ssize(details.density) == cells_across * cells_down);
     for (std::int64_t i = 0; i < cells_down; ++i)
@@ -64,11 +65,11 @@ TEST_CASE("an empty block names the terms that are empty in it") {
     const Report report = describe(process_mask({mask}, {4, 4}));
     const BlockPicture& picture = first_picture(report);
     const BlockDetails details = picture.details();
-    std::vector<std::uint32_t> of(static_cast<std::size_t>(picture.columns));
+    std::vector<std::uint32_t> of(static_cast<std::size_t>(picture.columns()));
     details.emptied_by(row, of.data());
     std::vector<std::string> texts;
     for (std::size_t c = 0; c < of.size(); ++c) {
-      const bool empty = (*picture.states)[static_cast<std::size_t>(row * picture.columns) + c] == 0;
+      const bool empty = picture.states->at(row, static_cast<std::int64_t>(c)) == 0;
       CHECK((empty || of[c] == 0));
       std::string text = of[c] == BlockDetails::kNoTermAlone ? "no term alone" : "";
       for (std::size_t t = 0; t < details.terms.size(); ++t)
@@ -92,17 +93,18 @@ TEST_CASE("an empty block names the terms that are empty in it") {
 TEST_CASE("a mask is drawn by elements while it is small, by blocks when it is not") {
   const Mask small = local_mask(5, 9, 1, 2);
   const BlockPicture elements = picture_of(small, "picture_0", "small");
-  CHECK(elements.rows == 5);
-  CHECK(elements.columns == 9);
+  CHECK(elements.rows() == 5);
+  CHECK(elements.columns() == 9);
   CHECK(elements.state_names[2] == "True");
   const auto want = dense(small);
-  for (std::size_t n = 0; n < want.size(); ++n) CHECK((*elements.states)[n] == (want[n] ? 2 : 0));
+  const auto drawn = test::all_states(*elements.states);
+  for (std::size_t n = 0; n < want.size(); ++n) CHECK(drawn[n] == (want[n] ? 2 : 0));
 
   const BlockPicture blocks = picture_of(causal_mask(5000, 3000), "p", "large");
   CHECK(blocks.row_axis.block == 4);
-  CHECK(blocks.rows == 1250);
-  CHECK(blocks.columns == 750);
-  CHECK((*blocks.states)[0] == 1);
-  CHECK((*blocks.states)[1] == 0);
-  CHECK((*blocks.states)[750] == 2);
+  CHECK(blocks.rows() == 1250);
+  CHECK(blocks.columns() == 750);
+  CHECK(blocks.states->at(0, 0) == 1);
+  CHECK(blocks.states->at(0, 1) == 0);
+  CHECK(blocks.states->at(1, 0) == 2);
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ejk/mask_info.hpp"
+#include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
 
 using namespace ejk;
@@ -157,6 +158,58 @@ TEST_CASE("heads that are known to be equal share a row for each head shard") {
         Shape{4, 4, 4});
   // Equal ones of which that is found only by reading count as different.
   CHECK(planned(plan_of({~causal, ~causal, full, full}, {16, 16}, settings)).at("data_next").shape[0] == 4);
+}
+
+TEST_CASE("different heads are told apart with few reads, equal ones wherever they are") {
+  constexpr std::int64_t kHeads = 40, kLength = 64;
+  for (const bool composed : {false, true})
+    for (const std::int64_t differs_at : {std::int64_t{0}, kLength - 1}) {
+      std::vector<std::shared_ptr<plain::CountedSource>> sources;
+      std::vector<Array> arrays;
+      for (std::int64_t h = 0; h < kHeads; ++h) {
+        Array& array = arrays.emplace_back(DType::boolean, Shape{kLength, kLength});
+        // Heads h and h + 30 are equal.
+        array.elements<bool>()[static_cast<std::size_t>(differs_at * kLength + h % 30)] = true;
+      }
+      std::vector<Mask> heads;
+      for (const Array& array : arrays) {
+        sources.push_back(std::make_shared<plain::CountedSource>(array, ArrayAccess::Order::any));
+        const Mask mask = array_mask(sources.back());
+        heads.push_back(composed ? ~(mask | causal_mask(kLength, kLength)) : mask);
+      }
+      heads.push_back(heads[3]);
+      const mask::DistinctMasks found = mask::distinct_masks(heads, alone());
+      // With ~(mask | causal) elements may be equal where the masks are not.
+      CHECK(found.masks.size() == 30);
+      for (std::int64_t h = 0; h <= kHeads; ++h)
+        CHECK(found.of_head[static_cast<std::size_t>(h)] == (h == kHeads ? 3 : h % 30));
+      std::int64_t read = 0;
+      for (const auto& source : sources) read += source->elements;
+      CHECK(read <= 2 * kHeads * kLength * kLength);
+    }
+}
+
+TEST_CASE("what is known to be empty takes no memory, and little time") {
+  constexpr std::int64_t kTokens = std::int64_t{1} << 20, kSide = kTokens / 64;  // 2^28 blocks
+  std::vector<std::int64_t> offsets, ids;
+  for (std::int64_t at = 0; at <= kTokens; at += 16) offsets.push_back(at);
+  for (std::int64_t at = 0; at < kTokens; ++at) ids.push_back(at / 16);
+  const Mask documents = documents_mask(offsets), segments = segments_mask(ids, ids);
+  const Mask causal = causal_mask(kTokens, kTokens), local = local_mask(kTokens, kTokens, 100, 0);
+  for (const Mask& mask :
+       {documents, segments, local, causal & documents, documents | local, ~causal & segments})
+    for (const Direction direction : {Direction::forward, Direction::dkv}) {
+      CAPTURE(mask.text());
+      const MaskInfoPlan plan({mask}, {64, 64}, direction, MaskInfoKind::fixed);
+      const auto working = mask::scan_bytes(kTokens, kTokens, {64, 64}, mask::Patterns::kept,
+                                            mask::Reading::any_order);  // on all threads that there are
+      CHECK(plan.work_bytes() - *working < kSide * 1000);
+      const MaskInfo info = plan.run();
+      CHECK(std::ssize(info.summaries[0].states->held()) <= 3 * kSide);
+      CHECK(info.summaries[0].empty_blocks >= kSide * (kSide - 3));
+      CHECK(info.block_mask.size() <= 3 * kSide);
+      describe(info);
+    }
 }
 
 TEST_CASE("a plan refuses what cannot be, and counts what no memory holds") {

@@ -17,6 +17,7 @@
 #include "ejk/sparsity.hpp"
 #include "mask/plan.hpp"
 #include "support/arrays.hpp"
+#include "support/block_states.hpp"
 #include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
 #include "support/thread_team.hpp"
@@ -36,7 +37,7 @@ std::string text_of(const Report& report) { return to_json(report, {}) + to_html
 void check_same(const MaskSummary& a, const MaskSummary& b) {
   CHECK(a.q_length == b.q_length);
   CHECK(a.kv_length == b.kv_length);
-  CHECK(same_bytes(a.states, b.states));
+  CHECK(test::all_states(*a.states) == test::all_states(*b.states));
   CHECK(std::tuple(a.empty_blocks, a.partial_blocks, a.full_blocks, a.true_elements) ==
         std::tuple(b.empty_blocks, b.partial_blocks, b.full_blocks, b.true_elements));
   CHECK(a.distinct_partial_blocks == b.distinct_partial_blocks);
@@ -220,7 +221,7 @@ TEST_CASE("all members get the scan of a mask that they share") {
             mask, block, nullptr, [&](std::int64_t more) { done += more; }, team);
       });
       for (const mask::Scan& scan : found) check_same(scan.summary, expected);
-      CHECK(done == expected.states.size());
+      CHECK(done == expected.states->blocks());
     }
   }
 }
@@ -311,7 +312,8 @@ TEST_CASE("costs of block sizes and of ranks are those of one process") {
       for (std::size_t s = 0; s < expected.sizes.size(); ++s) {
         REQUIRE(found[0]->sizes[s].pictures.size() == expected.sizes[s].pictures.size());
         for (std::size_t n = 0; n < expected.sizes[s].pictures.size(); ++n)
-          CHECK(*found[0]->sizes[s].pictures[n].states == *expected.sizes[s].pictures[n].states);
+          CHECK(test::all_states(*found[0]->sizes[s].pictures[n].states) ==
+                test::all_states(*expected.sizes[s].pictures[n].states));
       }
     }
   }
@@ -334,14 +336,13 @@ TEST_CASE("rows of blocks of all sizes that begin in some queries are scanned, w
     for (std::size_t b = 0; b + 1 < bounds.size(); ++b) {
       const auto found = mask::scan_sizes_band(mask, blocks, none, {bounds[b], bounds[b + 1]}, nullptr, 1);
       for (std::size_t s = 0; s < blocks.size(); ++s) {
-        const auto more = found[s].summary.states.elements<std::uint8_t>();
+        const auto more = test::all_states(*found[s].summary.states);
         states[s].insert(states[s].end(), more.begin(), more.end());
         elements[s] += found[s].summary.true_elements;
       }
     }
     for (std::size_t s = 0; s < blocks.size(); ++s) {
-      const auto expected = whole[s].summary.states.elements<std::uint8_t>();
-      CHECK(std::equal(states[s].begin(), states[s].end(), expected.begin(), expected.end()));
+      CHECK(states[s] == test::all_states(*whole[s].summary.states));
       CHECK(elements[s] == whole[s].summary.true_elements);
     }
   }

@@ -10,8 +10,9 @@
 
 namespace ejk {
 
-inline BlockPicture picture_of(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
-  return {"p", "blocks", rows, columns, std::make_shared<const std::vector<std::uint8_t>>(std::move(states))};
+inline BlockPicture picture_of(std::int64_t /*rows*/, std::int64_t columns,
+                               std::vector<std::uint8_t> states) {
+  return {"p", "blocks", std::make_shared<const BlockStates>(columns, std::move(states))};
 }
 
 }  // namespace ejk

@@ -53,9 +53,8 @@ TEST_CASE("tables are lists of objects with all rows, sections are objects, pict
   auto inner = std::make_shared<Report>();
   inner->add("x", "x", true);
   report.add(Section{"inner", "Inner", inner});
-  report.add(
-      BlockPicture{"picture", "P", 2, 2,
-                   std::make_shared<const std::vector<std::uint8_t>>(std::vector<std::uint8_t>{1, 0, 2, 1})});
+  report.add(BlockPicture{"picture", "P",
+                          std::make_shared<const BlockStates>(2, std::vector<std::uint8_t>{1, 0, 2, 1})});
   const auto result = nlohmann::json::parse(to_json(report, {}))["result"];
   CHECK(result["heads"] == nlohmann::json::parse(R"([{"head":0,"size_bytes":1},{"head":1,"size_bytes":2}])"));
   CHECK(result["inner"]["x"] == true);
@@ -76,8 +75,8 @@ TEST_CASE("what is empty has its key all the same, and no place in the text") {
 
 TEST_CASE("a large picture has at most 64 cells a side in JSON") {
   Report report;
-  report.add(BlockPicture{"p", "", 1000, 65,
-                          std::make_shared<const std::vector<std::uint8_t>>(1000 * 65, std::uint8_t{2})});
+  report.add(BlockPicture{"p", "",
+                          std::make_shared<const BlockStates>(65, std::vector<std::uint8_t>(1000 * 65, 2))});
   const auto picture = nlohmann::json::parse(to_json(report, {}))["result"]["p"];
   CHECK(picture["cells"].size() == 63);
   CHECK(picture["cells"][0] == std::string(33, 'F'));

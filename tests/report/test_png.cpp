@@ -48,7 +48,7 @@ TEST_CASE("a picture of few blocks has a square of pixels for each, in the block
   REQUIRE(pixels.columns == 3 * side);
   for (std::int64_t r = 0; r < pixels.rows; ++r)
     for (std::int64_t c = 0; c < pixels.columns; ++c) {
-      const std::uint8_t state = (*picture.states)[static_cast<std::size_t>(r / side * 3 + c / side)];
+      const std::uint8_t state = picture.states->at(r / side, c / side);
       if (pixels.at(r, c) != report::kColors[state]) FAIL("pixel (", r, ", ", c, ")");
     }
 }

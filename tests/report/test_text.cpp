@@ -19,8 +19,8 @@ using namespace ejk;
 
 namespace {
 
-BlockPicture picture(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
-  return {"p", "", rows, columns, std::make_shared<const std::vector<std::uint8_t>>(std::move(states))};
+BlockPicture picture(std::int64_t /*rows*/, std::int64_t columns, std::vector<std::uint8_t> states) {
+  return {"p", "", std::make_shared<const BlockStates>(columns, std::move(states))};
 }
 
 }  // namespace

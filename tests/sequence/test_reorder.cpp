@@ -46,6 +46,44 @@ TEST_CASE("there and back is the same array, on every axis, in boxes too") {
     }
 }
 
+TEST_CASE("short pieces are picked to the same places as long ones, in any box") {
+  for (const std::int64_t cp : {2, 6, 50})
+    for (const std::int64_t piece : {1, 2, 3, 8})
+      for (const Reorder order : {Reorder::to_ring, Reorder::to_contiguous}) {
+        const std::int64_t length = 2 * cp * piece;
+        std::vector<std::int16_t> values(static_cast<std::size_t>(3 * length * 2));
+        std::iota(values.begin(), values.end(), std::int16_t{0});
+        // The axis last, and in the middle.
+        for (const Shape& shape : {Shape{6, length}, Shape{3, length, 2}}) {
+          const auto source =
+              reorder_sequence(make_source(Array::from<std::int16_t>(shape, values), "x"), cp, 1, order);
+          const std::int64_t inner = shape.size() == 3 ? 2 : 1, outer = shape[0];
+          const auto expected = [&](std::int64_t o, std::int64_t t, std::int64_t i) {
+            const std::int64_t p = t / piece;
+            // Ring piece 2 r is piece r, and 2 r + 1 is the r-th from the end.
+            const std::int64_t from = order == Reorder::to_ring ? (p % 2 == 0 ? p / 2 : 2 * cp - 1 - p / 2)
+                                      : p < cp                  ? 2 * p
+                                                                : 2 * (2 * cp - 1 - p) + 1;
+            return values[static_cast<std::size_t>((o * length + from * piece + t % piece) * inner + i)];
+          };
+          for (std::int64_t begin = 0; begin < length; begin += 1 + length / 7)
+            for (std::int64_t count = 1; begin + count <= length; count += 1 + length / 5) {
+              Shape start(shape.size(), 0), extent = shape;
+              start[0] = 1, extent[0] = outer - 1;
+              start[1] = begin, extent[1] = count;
+              std::vector<std::int16_t> box(static_cast<std::size_t>(element_count(extent)));
+              source->read(start, extent, box.data());
+              bool same = true;
+              std::size_t at = 0;
+              for (std::int64_t o = 1; o < outer; ++o)
+                for (std::int64_t t = begin; t < begin + count; ++t)
+                  for (std::int64_t i = 0; i < inner; ++i) same = same && box[at++] == expected(o, t, i);
+              CHECK(same);
+            }
+        }
+      }
+}
+
 TEST_CASE("no sequence has fewer than 0 tokens") { CHECK_THROWS_AS(describe_reorder(-4, 2), Error); }
 
 TEST_CASE("ring order balances causal work exactly, and the report shows it") {

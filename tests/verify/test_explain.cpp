@@ -659,7 +659,7 @@ TEST_CASE("where: indices of axes, groups and tiles that hold differences") {
   REQUIRE(found.tiles);
   CHECK(found.tiles->rows == 5);
   CHECK(found.tiles->columns == 4);
-  for (std::size_t t = 0; t < 20; ++t) CHECK((*found.tiles->states)[t] == (t == 5 ? 1 : 0));
+  for (std::size_t t = 0; t < 20; ++t) CHECK(found.tiles->states->held()[t] == (t == 5 ? 1 : 0));
 }
 
 TEST_CASE(

@@ -251,16 +251,17 @@ Run check_block_table(OptionSet& set) {
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
   add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
-           "a page that holds nothing, any number of times\n"
-           "Some servers put it where a window has left a page behind.");
+           "a page that holds nothing, in front of others\n"
+           "Some servers put it where a sliding window has left a page behind.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto table = inspection.open("block_table", words->array);
     const auto lengths = inspection.open("seq_lens", words->second, kNumber);
     constexpr double kOfAnyPage = 64;
-    inspection.needs(words->claims.pages ? static_cast<double>(*words->claims.pages) * kNumber
-                                         : static_cast<double>(element_count(table->shape())) * kOfAnyPage);
+    const double of_entries = static_cast<double>(element_count(table->shape())) * kOfAnyPage;
+    const auto pages = words->claims.pages;
+    inspection.needs(pages ? std::min(of_entries, static_cast<double>(*pages) * kNumber) : of_entries);
     return inspection.run([&](const CheckOptions& options) {
       return ejk::check_block_table(table, lengths, words->claims, options);
     });

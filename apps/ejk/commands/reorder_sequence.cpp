@@ -43,7 +43,7 @@ Answer run(const ReorderOptions& options, Job& job) {
   for (Report::Item& item : describe_reorder(shape[axis], options.cp_size).items) report.add(std::move(item));
   // What can only be read forward is held in memory: the pieces go back and forth.
   const bool hold = !x->random_access();
-  if (job.plan(report, 2 * kPieceBytes + (hold ? bytes : 0))) return Answer::yes;
+  if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Answer::yes;
   if (hold) {
     x = job.phase(Phase::read, [&] { return in_memory(*x); });
     reordered = reorder_sequence(x, options.cp_size, sequence, options.order);

@@ -121,7 +121,9 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   File file_;
   mutable std::mutex mutex_;
   mutable std::unique_ptr<Worker> process_;
-  mutable std::int64_t processes_ = 0;             // so far
+  mutable std::weak_ptr<const Mapping>
+      mapping_;                         // one for all datasets: the system brings in whole runs of pages
+  mutable std::int64_t processes_ = 0;  // so far
   mutable std::vector<OpenedDataset*> kept_open_;  // the last few: there may be thousands
 };
 
@@ -330,8 +332,12 @@ std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) co
   forget(set);
   if (!set.everywhere.empty()) return unwritten(set, std::move(name));
   const auto end = core::checked_add(set.layout.offset, byte_count(set.layout.shape, set.layout.dtype));
-  if (!end || *end > size_of_file(file_.fd(), name)) throw std::move(invalid_answer(set).about("").at(name));
-  Mapping mapping = Mapping::of_file(file_.fd(), *end, name);
+  const std::int64_t all = size_of_file(file_.fd(), name);
+  if (!end || *end > all) throw std::move(invalid_answer(set).about("").at(name));
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Mapping> mapping = mapping_.lock();
+  if (!mapping || *end > mapping->bytes())
+    mapping_ = mapping = std::make_shared<const Mapping>(Mapping::of_file(file_.fd(), all, name_));
   return make_mapped_source(std::move(mapping), set.layout, std::move(name));
 }
 
