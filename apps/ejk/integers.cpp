@@ -1,4 +1,4 @@
-// Arrays are small, and read whole: 16 bytes an element.
+// What integer arrays of sequences and groups are taken for. They are read whole: 16 bytes an element.
 // tests: tests/cli/cu-seqlens/, lens/, bin-pack/, group-metadata/, grouped-matmul/
 #include "integers.hpp"
 
@@ -127,8 +127,8 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids
   Lengths made;
   if (from == From::mask) {
     try {
-      const RowPadding padding = inspect_padding(
-          input, asked == From::automatic ? MaskIntegers::zero_one : MaskIntegers::any);
+      const RowPadding padding =
+          inspect_padding(input, asked == From::automatic ? MaskIntegers::zero_one : MaskIntegers::any);
       made.without_padding = add_padding(report, padding);
       made.lens = prepare_lens_from_mask(input);
       return made;
@@ -187,7 +187,11 @@ void add_groups_from(OptionSet& set, GroupsFrom& into) {
       },
       "WHAT",
       "what GROUP_SIZES are: sizes (default), or ends: where each group ends\n"
-      "Ends are cumulative sums of sizes, the offs of torch's grouped products.");
+      "Ends are cumulative sums of sizes, the offs of torch's grouped products.")
+      .recorded("from", [&into]() -> ReportValue {
+        if (into == GroupsFrom::automatic) return {};
+        return into == GroupsFrom::ends ? "ends" : "sizes";
+      });
 }
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,

@@ -57,6 +57,7 @@ inline const std::vector<std::string>& setting_names() {
                                               "strict",
                                               "tiling",
                                               "tm",
+                                              "transpose_lhs",
                                               "transpose_rhs",
                                               "visit_empty_groups",
                                               "what"};

@@ -68,7 +68,8 @@ std::vector<Extent> extents_of(const ArraySource& mask, MaskIntegers integers) {
   sequence::check_row_mask(mask);
   std::vector<Extent> extents(static_cast<std::size_t>(mask.shape()[0]));
   sequence::scan_rows(
-      mask, integers, [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
+      mask, integers,
+      [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
         Extent& extent = extents[static_cast<std::size_t>(row)];
         const std::int64_t words = core::ceil_div(width, 64);
         const std::int64_t count = kernels::active().count_bits(bits, words);

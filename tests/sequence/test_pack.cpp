@@ -31,7 +31,7 @@ Array random_mask(std::int64_t batch, std::int64_t seq, std::mt19937_64& random)
     const std::int64_t kind = below(4), begin = kind % 2 == 0 ? 0 : below(seq + 1), end = below(seq + 1);
     for (std::int64_t s = 0; s < seq; ++s)
       mask.elements<std::int64_t>()[static_cast<std::size_t>(b * seq + s)] =
-          kind == 3 ? below(3) : static_cast<std::int64_t>(s >= begin && s < end);
+          kind == 3 ? std::min<std::int64_t>(below(3), 1) : static_cast<std::int64_t>(s >= begin && s < end);
   }
   return mask;
 }
