@@ -28,7 +28,8 @@ class ComputedPairs {
     const std::vector<MaskTiles>& masks = masks_.distinct();
     sums_.resize(masks.size());
     double blocks = 0;
-    for (const MaskTiles& tiles : masks) blocks += static_cast<double>(tiles.summary.states.size());
+    for (const MaskTiles& tiles : masks)
+      if (tiles.mask) blocks += static_cast<double>(tiles.summary.states->blocks());
     core::parallel_for(std::ssize(sums_), blocks, [&](std::int64_t n) {
       sum(masks[static_cast<std::size_t>(n)], sums_[static_cast<std::size_t>(n)]);
     });

@@ -23,17 +23,17 @@ std::shared_ptr<const ArraySource> row_of(const Ints& values) {
   return make_source(Array::from<std::int64_t>({std::ssize(values)}, values), "ids.npy");
 }
 
-Ints values_of(const Array& a) {
+Ints ints_of(const Array& a) {
   REQUIRE(a.dtype() == DType::int64);
   const auto elements = a.elements<std::int64_t>();
   return {elements.begin(), elements.end()};
 }
 
 Ints from_segments(const std::shared_ptr<const ArraySource>& ids) {
-  return values_of(prepare_cu_seqlens_from_segment_ids(*ids, DType::int64));
+  return ints_of(prepare_cu_seqlens_from_segment_ids(*ids, DType::int64));
 }
 Ints from_positions(const std::shared_ptr<const ArraySource>& ids) {
-  return values_of(prepare_cu_seqlens_from_position_ids(*ids, DType::int64));
+  return ints_of(prepare_cu_seqlens_from_position_ids(*ids, DType::int64));
 }
 
 std::optional<SequenceForm> form_of(const Ints& values) {
