@@ -25,7 +25,7 @@ const char* word_of(From from) {
   return words[static_cast<std::size_t>(from)];
 }
 
-const char* noun_of(From from) { return from == From::lens ? "lengths" : word_of(from); }
+const char* noun_of(From from) { return from == From::lens ? "lengths" : "cu_seqlens"; }
 
 From from_of(SequenceForm form) {
   constexpr From forms[] = {From::cu_seqlens, From::segment_ids, From::position_ids};
@@ -34,6 +34,7 @@ From from_of(SequenceForm form) {
 
 // What elements that were taken for lengths or offsets are more likely, where nobody said what they are.
 void require_likely(const ArraySource& input, From from, Report& report) {
+  if (!is_integer(input.dtype())) return;  // an error of what they were taken for
   const std::optional<LikelyForm> likely = likely_form(input);
   if (!likely || from_of(likely->form) == from) return;
   const char* word = word_of(from_of(likely->form));
@@ -103,7 +104,7 @@ From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, 
   const std::size_t rank = input.shape().size();
   if (from == From::automatic && rank != 1 && rank != 2) {
     Error error(Error::Kind::input, fmt::format("{}: shape {} is neither {} (1-D) nor a mask (batch, seq)",
-                                                input.name(), to_string(input.shape()), word_of(one_axis)));
+                                                input.name(), to_string(input.shape()), noun_of(one_axis)));
     if (rank > 2)
       error.hint(
           fmt::format("a slice picks two axes: \"{0}[0]\" or \"{0}[:,0]\"; position ids of several axes are "
