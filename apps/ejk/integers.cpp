@@ -197,7 +197,7 @@ void add_groups_from(OptionSet& set, GroupsFrom& into) {
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
                                                   std::optional<std::int64_t> m, Report& report) {
-  const auto given = in_memory(input);  // a stream is read once
+  auto given = in_memory(input);  // a stream is read once
   if (from == GroupsFrom::ends) return make_source(group_sizes_from_ends(*given), input.name());
   if (from == GroupsFrom::automatic &&
       likely_group_ends(*given, m.value_or(std::numeric_limits<std::int64_t>::max())))

@@ -185,6 +185,7 @@ class Backward {
   // Adds dS of some pairs of an entry and head to `sums`, block by block: of key j and query i, which count
   // from the first of them, to sums[j * by_key + i * by_query]. Blocks begin there, too. Returns the number
   // of pairs.
+  // NOLINTNEXTLINE(readability-non-const-parameter): a task writes to them
   std::int64_t bias(std::int64_t entry, std::int64_t head, Positions queries, Positions keys, double* sums,
                     std::int64_t by_key, std::int64_t by_query) const {
     const Problem p = setup_.problem(entry, head);

@@ -82,7 +82,7 @@ class PatternTable {
   };
 
   std::optional<std::int32_t> find(std::uint64_t hash, const Word* pattern) const;
-  std::int32_t find_or_add_words(const Word* words);
+  std::int32_t find_or_add_words(const Word* pattern);
   std::int32_t enter(std::uint64_t hash, const Word* kept);
   void place(std::uint64_t hash, std::int32_t slot);
   Word* room_for_pattern();

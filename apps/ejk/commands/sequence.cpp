@@ -171,8 +171,8 @@ Run cu_seqlens(OptionSet& set) {
       .required();
   add_sequences_from(
       set, options->from, {From::mask, From::lens, From::segment_ids, From::position_ids, From::cu_seqlens},
-      "By default two axes are a mask and one is lens. Ids are (tokens,) or (rows, tokens), rows one after the "
-      "other. Each run of equal segment ids is a sequence; so is each run of position ids from 0 up, and negative "
+      "By default two axes are a mask and one is lens; elements that contradict that are an error. With --from mask "
+      "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of equal segment ids is a sequence; so is each run of position ids from 0 up, and negative "
       "ones are padding.");
   add_word(set, "--dtype", options->dtype, read_dtype, "TYPE",
            "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
