@@ -357,7 +357,8 @@ TEST_CASE("what does not fit together is said with its numbers") {
         "cu_q.npy: cu_seqlens ends at 5 (index 2), and q has 6 tokens");
   CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 6})) ==
         "cu_k.npy: cu_seqlens ends at 6 (index 2), and k has 5 tokens");
-  const auto padded = [&](std::vector<std::int64_t> begins_q, std::vector<std::int64_t> begins_kv) {
+  const auto padded = [&](const std::vector<std::int64_t>& begins_q,
+                          const std::vector<std::int64_t>& begins_kv) {
     AttentionOptions o = packed({0, 2, 4}, {0, 3, 3});
     o.cu_seqlens_q_padded = plain::integers(begins_q, {std::ssize(begins_q)}, "at_q.npy");
     o.cu_seqlens_kv_padded = plain::integers(begins_kv, {std::ssize(begins_kv)}, "at_k.npy");

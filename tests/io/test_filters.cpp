@@ -116,8 +116,8 @@ TEST_CASE("each filter, and every order of them, comes undone") {
 }
 
 TEST_CASE("lzf comes undone: bytes as they are, and those that come again from any distance and length") {
-  for (const std::size_t n : {1, 2, 31, 32, 33, 500, 20000})
-    for (const std::size_t back : {1, 2, 3, 8, 255, 256, 257, 8192}) {
+  for (const std::size_t n : {1u, 2u, 31u, 32u, 33u, 500u, 20000u})
+    for (const std::size_t back : {1u, 2u, 3u, 8u, 255u, 256u, 257u, 8192u}) {
       Bytes x = noise(std::min(n, back));
       while (x.size() < n) x.push_back(x.size() % 4001 == 0 ? std::byte{7} : x[x.size() - back]);
       CHECK(undo({kLzf}, lzf(x, back), n) == x);

@@ -215,7 +215,7 @@ TEST_CASE("what an input is, its first bytes say, whatever its suffix") {
     is(npz, Kind::npz);
     is(npy, Kind::npy);
     // The library looks for HDF5 behind a block of other data.
-    for (const std::size_t block : {512, 1024, 2048, 65536}) {
+    for (const std::size_t block : {512u, 1024u, 2048u, 65536u}) {
       put(path, std::string(block, 'x') + hdf5);
       CHECK(parse_input(path).container == Kind::hdf5);
     }
