@@ -124,14 +124,16 @@ std::int64_t lengths_bytes(const ArraySource& input, From from) {
                                       : type_of(input));
 }
 
-Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids, Report& report) {
+Lengths lengths_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
   Lengths made;
   if (from == From::mask) {
     try {
       const RowPadding padding =
           inspect_padding(input, asked == From::automatic ? MaskIntegers::zero_one : MaskIntegers::any);
       made.without_padding = add_padding(report, padding);
-      made.lens = prepare_lens_from_mask(input);
+      made.lens = counted == DType::int32  // else the mask is not read again
+                      ? prepare_lens_from_mask(input)
+                      : Array::from<std::int64_t>({std::ssize(padding.lens)}, padding.lens);
       return made;
     } catch (Error& error) {
       const bool positions = error.code() == Error::Code::position_ids;
@@ -162,8 +164,8 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType of_ids
         "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
         "counted as sequences; a slice of the input leaves them out",
         printable(input.name()), format_count(padding), format_count(all)));
-  const Array cu = positions ? prepare_cu_seqlens_from_position_ids(*values, of_ids)
-                             : prepare_cu_seqlens_from_segment_ids(*values, of_ids);
+  const Array cu = positions ? prepare_cu_seqlens_from_position_ids(*values, counted)
+                             : prepare_cu_seqlens_from_segment_ids(*values, counted);
   made.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
   return made;
 }

@@ -35,9 +35,9 @@ struct Lengths {
   std::string without_padding;
 };
 
-/// The lengths of the sequences that `input` holds: of cu_seqlens in their dtype, of a mask int32, of ids `of_ids`, or
-/// itself. `asked` is what --from said. Adds to the report what is padding, and warnings.
-Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom asked, DType of_ids,
+/// The lengths of the sequences that `input` holds: of cu_seqlens in their dtype, of a mask or ids `counted`, int32 or
+/// int64, or itself. `asked` is what --from said. Adds to the report what is padding, and warnings.
+Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom asked, DType counted,
                    Report& report);
 
 /// Adds a warning where segment ids (tokens,) or (batch, tokens) are likely position ids. Ids that can only be read in
