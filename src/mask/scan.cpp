@@ -423,6 +423,7 @@ std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_le
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {
+  if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
   const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
   const BlockShape whole = held(block, q_length, kv_length, patterns);
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
