@@ -44,7 +44,14 @@ void require_likely(const ArraySource& input, From from, Report& report) {
                             input.name(), *likely->restart, noun_of(from)))
         .hint(std::string("--from position-ids takes them") +
               (from == From::lens ? "; --from lens says that they are lengths" : ""));
-  if (from != From::lens) return;  // offsets begin with 0 and never decrease, whatever else they may be
+  if (from != From::lens) {  // offsets begin with 0 and never decrease, whatever else they may be
+    if (likely->form == SequenceForm::position_ids)
+      report.warnings.push_back(fmt::format(
+          "{} was taken for cu_seqlens, but counts up by one, as position ids do: --from position-ids takes those, "
+          "--from cu-seqlens confirms that each sequence has one token",
+          printable(input.name())));
+    return;
+  }
   const char* pattern = likely->form == SequenceForm::cu_seqlens
                             ? "begins with 0 and never decreases, as cu_seqlens do"
                         : likely->form == SequenceForm::segment_ids ? "counts up in runs, as segment ids do"
@@ -67,22 +74,32 @@ std::string add_padding(Report& report, const RowPadding& padding) {
                      std::max(padding.left_padded, padding.with_holes), rows);
 }
 
-// How many ids are padding: negative ones, and of segment ids zeros at the end; elsewhere 0 may be an id like others.
-// A single run of zeros is a sequence.
+// How many ids are padding: negative ones, and of segment ids zeros at the end of a row; elsewhere 0 may be an id like
+// others. A row of zeros is a sequence.
 std::int64_t padding_ids(const ArraySource& ids, From from) {
   const Array raw = read_all(ids);
+  const auto columns = static_cast<std::size_t>(raw.shape().empty() ? 0 : raw.shape().back());
   std::int64_t padding = 0;
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T>) {
-      std::span<const T> values = raw.elements<T>();
+      const std::span<const T> values = raw.elements<T>();
       padding = std::count_if(values.begin(), values.end(), [](T id) { return id < T{0}; });
-      if (from != From::segment_ids) return;
-      const std::size_t all = values.size();
-      while (!values.empty() && values.back() == T{0}) values = values.first(values.size() - 1);
-      if (!values.empty()) padding += static_cast<std::int64_t>(all - values.size());
+      for (std::size_t row = 0; from == From::segment_ids && row < values.size(); row += columns) {
+        std::size_t end = columns;
+        while (end > 0 && values[row + end - 1] == T{0}) --end;
+        if (end > 0) padding += static_cast<std::int64_t>(columns - end);
+      }
     }
   });
   return padding;
+}
+
+// Whether an array has several rows, all alike: the axes of position ids that count along one axis of text.
+bool rows_are_alike(const ArraySource& ids) {
+  if (ids.shape().size() != 2 || ids.shape()[0] < 2) return false;
+  const Array raw = read_all(ids);
+  const std::int64_t row = raw.bytes() / raw.shape()[0];
+  return std::equal(raw.data(), raw.data() + raw.bytes() - row, raw.data() + row);
 }
 
 }  // namespace
@@ -105,11 +122,12 @@ From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, 
   if (from == From::automatic && rank != 1 && rank != 2) {
     Error error(Error::Kind::input, fmt::format("{}: shape {} is neither {} (1-D) nor a mask (batch, seq)",
                                                 input.name(), to_string(input.shape()), noun_of(one_axis)));
-    if (rank > 2)
-      error.hint(
-          fmt::format("a slice picks two axes: \"{0}[0]\" or \"{0}[:,0]\"; position ids of several axes are "
-                      "those of one of them",
-                      input.name()));
+    // Position ids of M-RoPE are (3, batch, tokens), the same sequences three times.
+    if (rank == 3 && input.shape()[0] == 3)
+      error.hint(fmt::format("of position ids of three axes one is enough: \"{}[0]\" --from position-ids",
+                             input.name()));
+    else if (rank > 2)
+      error.hint(fmt::format("a slice picks two axes, as in \"{}[:,0]\"", input.name()));
     throw error;
   }
   if (from == From::automatic) from = rank == 1 ? one_axis : From::mask;
@@ -162,8 +180,14 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType counte
   else if (padding > 0)
     report.warnings.push_back(fmt::format(
         "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
-        "counted as sequences; a slice of the input leaves them out",
-        printable(input.name()), format_count(padding), format_count(all)));
+        "counted as sequences; a slice {} leaves them out",
+        printable(input.name()), format_count(padding), format_count(all),
+        input.shape().size() == 1 ? "of the input" : "of each row"));
+  if (positions && rows_are_alike(*values))
+    report.warnings.push_back(fmt::format(
+        "all rows of {} are the same: where they are the axes of one sequence, as of M-RoPE, a slice is to take "
+        "one of them",
+        printable(input.name())));
   const Array cu = positions ? prepare_cu_seqlens_from_position_ids(*values, counted)
                              : prepare_cu_seqlens_from_segment_ids(*values, counted);
   made.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
@@ -198,15 +222,40 @@ void add_groups_from(OptionSet& set, GroupsFrom& into) {
 }
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
-                                                  std::optional<std::int64_t> m, Report& report) {
+                                                  std::optional<std::int64_t> m,
+                                                  std::optional<std::int64_t> matrices, Report& report) {
   auto given = in_memory(input);  // a stream is read once
-  if (from == GroupsFrom::ends) return make_source(group_sizes_from_ends(*given), input.name());
-  if (from == GroupsFrom::automatic &&
-      likely_group_ends(*given, m.value_or(std::numeric_limits<std::int64_t>::max())))
-    report.warnings.push_back(fmt::format(
-        "{} was taken for sizes of groups, but never decreases, as ends of groups do: --from ends takes "
-        "those, --from sizes confirms that these are sizes",
-        printable(input.name())));
+  const std::string name = printable(input.name());
+  const auto warn = [&](const std::string& pattern, const std::string& way) {
+    report.warnings.push_back(fmt::format("{} was taken for {} of groups, but {}: {}", name,
+                                          from == GroupsFrom::ends ? "ends" : "sizes", pattern, way));
+  };
+  if (from == GroupsFrom::ends) {
+    Array sizes = group_sizes_from_ends(*given);
+    const bool from_0 = sizes.size() > 1 && sizes.elements<std::int64_t>()[0] == 0;
+    if (from_0 && matrices && sizes.size() == *matrices + 1)
+      throw Error(
+          Error::Kind::input,
+          fmt::format(
+              "{}: {} ends, the first of them 0, for {} matrices: these are offsets, which begin with "
+              "where the first group does",
+              input.name(), sizes.size(), *matrices))
+          .hint(fmt::format("the ends alone: \"{}[1:]\" --from ends", input.name()));
+    if (from_0 && !matrices)
+      warn("begins with 0, as offsets do",
+           fmt::format("\"{}[1:]\" is the ends alone, unless the first group is empty", input.name()));
+    return make_source(std::move(sizes), input.name());
+  }
+  if (from == GroupsFrom::sizes || !is_integer(given->dtype()) || given->shape().size() != 1) return given;
+  const std::optional<LikelyForm> likely = likely_form(*given);
+  const std::string confirm = "--from sizes confirms that these are sizes";
+  if (likely && likely->restart)
+    warn("restarts at 0, as position ids do", confirm);
+  else if (likely_group_ends(*given, m.value_or(std::numeric_limits<std::int64_t>::max())) &&
+           !(likely && likely->form == SequenceForm::segment_ids))
+    warn("never decreases, as ends of groups do", "--from ends takes those, " + confirm);
+  else if (likely && likely->form == SequenceForm::segment_ids)
+    warn("counts up in runs, as the groups of rows do", "sizes are how often each group comes, " + confirm);
   return given;
 }
 

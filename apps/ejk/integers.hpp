@@ -50,9 +50,11 @@ enum class GroupsFrom { automatic, sizes, ends };
 /// --from sizes|ends.
 void add_groups_from(OptionSet& set, GroupsFrom& into);
 
-/// The sizes of groups over m rows (absent: as many as they sum to), in memory. A warning where sizes are more likely
-/// ends, unless --from said what they are.
+/// The sizes of groups over m rows (absent: as many as they sum to), in memory, for so many `matrices` where each group
+/// has one. A warning where they are more likely something else, unless --from said what they are. Throws Error{input}
+/// for offsets where ends are needed.
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
-                                                  std::optional<std::int64_t> m, Report& report);
+                                                  std::optional<std::int64_t> m,
+                                                  std::optional<std::int64_t> matrices, Report& report);
 
 }  // namespace ejk::app

@@ -127,8 +127,12 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
       throw invalid(group_sizes,
                     fmt::format("group_sizes[{}] is {}: the sum up to it is {}, more than m = {}", g,
                                 sizes[g], *end, m),
-                    sizes.back() <= m && std::is_sorted(sizes.begin(), sizes.end()) ? Error::Code::group_ends
-                                                                                    : Error::Code::other);
+                    std::ssize(sizes) != m && sizes.back() <= m && std::is_sorted(sizes.begin(), sizes.end())
+                        ? Error::Code::group_ends
+                        : Error::Code::other)
+          .hint(std::ssize(sizes) == m
+                    ? "as many as rows: where they are the group of each row, sizes are how often each comes"
+                    : "");
     offsets.push_back(*end);
   }
   if (strict && offsets.back() < m)

@@ -89,7 +89,11 @@ Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dt
                 fmt::format(
                     "{} is {}; a position is 0, where a sequence begins, or one more than the one before it",
                     element_of("position ids", *ids, r, i), row[i]))
-                .at(ids->name()));
+                .at(ids->name())
+                .hint(i == 0 && row[i] == 1
+                          ? "rows that are padded at the left begin with 1 where nothing is: take "
+                            "cu_seqlens of their mask"
+                          : ""));
       }
       ++tokens;
     }

@@ -27,8 +27,10 @@ void require_mask(const ArraySource& mask, std::int64_t row, std::int64_t column
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       const std::span values(reinterpret_cast<const T*>(elements), static_cast<std::size_t>(rows * columns));
       const std::int64_t r = at / columns;
-      const bool positions = core::are_positions<T>(
-          values.subspan(static_cast<std::size_t>(r * columns), static_cast<std::size_t>(columns)));
+      auto of_row = values.subspan(static_cast<std::size_t>(r * columns), static_cast<std::size_t>(columns));
+      while (!of_row.empty() && of_row[0] == T{1})
+        of_row = of_row.subspan(1);  // left padding of position ids
+      const bool positions = core::are_positions<T>(of_row);
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}; a mask (batch, seq) of integers holds 0 and 1",

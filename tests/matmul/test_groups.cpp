@@ -300,4 +300,7 @@ TEST_CASE("ends of groups become their sizes, and are told from sizes by their e
   CHECK(code_of({5, 5, 14, 20}) == Error::Code::group_ends);
   CHECK(code_of({5, 20, 14}) == Error::Code::other);
   CHECK(code_of({5, 5, 14, 21}) == Error::Code::other);
+  Sizes labels;  // as many as rows
+  for (std::int64_t row = 0; row < 20; ++row) labels.push_back(row / 5);
+  CHECK(code_of(labels) == Error::Code::other);
 }

@@ -151,4 +151,5 @@ TEST_CASE("integers other than 0 and 1 are no mask where that is asked, at any p
   };
   CHECK(code_of({0, 1, 2, 0, 1}) == Error::Code::position_ids);
   CHECK(code_of({1, 1, 2, 2, 0}) == Error::Code::segment_ids);
+  CHECK(code_of({1, 1, 0, 1, 2}) == Error::Code::position_ids);  // padded at the left
 }

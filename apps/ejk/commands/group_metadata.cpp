@@ -32,7 +32,7 @@ Answer run(const Options& options, Job& job) {
   // The sizes say how many rows there are, so they are looked at even when nothing else is done.
   Report read;
   const auto sizes =
-      job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, read); });
+      job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, {}, read); });
   const std::int64_t m =
       options.m ? *options.m : group_offsets(*sizes, std::numeric_limits<std::int64_t>::max()).back();
   job.provenance.record("m", fmt::format("{}", m));

@@ -103,7 +103,11 @@ HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job,
   const std::size_t rows = kPlain || options.transpose_lhs ? 0 : 1;
   std::optional<std::int64_t> m;
   if (shape.size() > rows) m = shape[rows];
-  inputs.group_sizes = group_sizes_of(*job.open("group_sizes", options.group_sizes), options.from, m, report);
+  const Shape& rhs = inputs.rhs.source->shape();
+  std::optional<std::int64_t> matrices;
+  if (kPlain && !rhs.empty()) matrices = rhs[0];
+  inputs.group_sizes =
+      group_sizes_of(*job.open("group_sizes", options.group_sizes), options.from, m, matrices, report);
   if (!options.existing_out.empty()) inputs.existing.source = job.open("existing_out", options.existing_out);
   return inputs;
 }
