@@ -29,8 +29,6 @@ namespace ejk::app {
 
 namespace {
 
-constexpr std::size_t kLongestMessage = 600;
-
 // Who speaks, and how.
 struct Voice {
   std::string program;

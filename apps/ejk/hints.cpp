@@ -22,7 +22,8 @@ constexpr Row kHints[] = {
     {Code::transposed_lhs, "--transpose-lhs takes tokens (m, k)"},
     {Code::masks_of_heads, "one --mask serves all heads, else each head has its own"},
     {Code::padding_mask,
-     "a padding mask (B, K) goes as segment ids, 1 for tokens and 0 for padding: --segment-ids {subject}"},
+     "a padding mask (B, K) goes as segment ids, 1 for tokens and 0 for padding: --segment-ids {subject}, where there are "
+     "no --segment-ids row 0 as --mask 'segments(REF[0])'"},
     {Code::float_mask,
      "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: --mask-kind "
      "additive (0 attends, -1e4 and less hides)"},

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "ejk/text.hpp"
+#include "integers.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -103,18 +104,57 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   return masks;
 }
 
-// A warning of a MASK (Q, K) that is likely (batch, tokens), with the words that take such a one; or nothing.
-std::string padding_warning(const HeadMasks& part, const std::string& reference) {
+constexpr const char* kPaddingWords =
+    "a padding mask (batch, tokens) is --segment-ids REF in attention; elsewhere row 0 of it is --mask "
+    "'segments(REF[0])'";
+
+// What is to be said of a stored mask (queries, keys) that may be (batch, tokens).
+struct PaddingDoubt {
+  std::string warning, hint;  // empty: nothing
+};
+PaddingDoubt doubt_of(const Mask& mask, const std::string& name) {
+  PaddingLook look = PaddingLook::none;
+  try {
+    look = padding_look(mask);
+  } catch (const Error&) {  // is said of the elements by what looks at them
+  }
+  PaddingDoubt doubt;
+  if (look != PaddingLook::none) doubt.hint = kPaddingWords;
+  if (look == PaddingLook::likely)
+    doubt.warning = fmt::format("{} looks like a padding mask, each row one run of tokens: {}",
+                                printable(name), kPaddingWords);
+  return doubt;
+}
+
+PaddingDoubt doubt_of(const HeadMasks& part, const std::string& name) {
   if (!part.is_array || part.has_head_axis || part.q_length == 0 || part.kv_length == 0) return {};
   try {
-    if (!resembles_padding(part.mask(0, 0, part.q_length, part.kv_length))) return {};
-  } catch (const Error&) {  // is said of the elements by what looks at them
+    return doubt_of(part.mask(0, 0, part.q_length, part.kv_length), name);
+  } catch (const Error&) {
     return {};
   }
-  return fmt::format(
-      "{0} looks like a padding mask (batch, tokens), each row one run of tokens: row 0 is --mask "
-      "'segments({0}[0])', and attention takes all as --segment-ids {0}",
-      printable(reference));
+}
+
+// Arrays that expressions name, as far as they were opened: file(REF) is of rank 2 or 3, ids and offsets of rank 1.
+using NamedArrays = std::map<std::string, std::shared_ptr<const ArraySource>>;
+
+PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
+  PaddingDoubt first;
+  for (const auto& [name, array] : arrays) {
+    const bool is_mask =
+        array->shape().size() == 2 && element_count(array->shape()) > 0 && !is_float(array->dtype());
+    if (!is_mask || polarity == Polarity::additive) continue;
+    PaddingDoubt doubt = doubt_of(array_mask(array, polarity), name);
+    if (first.hint.empty() || (first.warning.empty() && !doubt.warning.empty())) first = std::move(doubt);
+  }
+  return first;
+}
+
+void warn_of_ids(const NamedArrays& arrays, std::vector<std::string>& warnings) {
+  Report report;
+  for (const auto& [name, array] : arrays)
+    if (array->shape().size() == 1) warn_of_positions(*array, report);
+  warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
 // Calls f(); where it fails without a hint, that is one.
@@ -174,12 +214,17 @@ std::string alignment_warning(const std::string& expression, const std::string& 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
-  const auto opener = [&job](const char* role) -> OpenArray {
-    return {[&job, role](const std::string& reference) { return job.open(role, reference); },
+  const auto named = std::make_shared<NamedArrays>();
+  const auto opener = [&](const char* role, bool in_expression) -> OpenArray {
+    return {[&job, role, named, in_expression](const std::string& reference) {
+              auto array = job.open(role, reference);
+              if (in_expression) (*named)[reference] = array;
+              return array;
+            },
             group_opener(job)};
   };
   const AttentionMasks masks =
-      open_masks(options, LeadingAxis::heads, opener("mask"), opener("mask_array"), job);
+      open_masks(options, LeadingAxis::heads, opener("mask", false), opener("mask_array", true), job);
   std::optional<MaskSet::Given> given;
   if (!options.shape.empty()) given = {options.shape, "--shape"};
   const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };
@@ -187,8 +232,9 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
     throw usage("--shape is required: no array says how many queries and keys there are")
         .hint("for example --shape 8x4096x4096 for 8 heads");
   Masks result;
-  result.padding = padding_warning(masks.parts.front(), options.array);
-  const MaskSet set = hinted(result.padding, [&] { return MaskSet(masks.parts, given); });
+  PaddingDoubt doubt = doubt_of(masks.parts.front(), options.array);
+  if (doubt.hint.empty()) doubt = doubt_of(*named, options.polarity);
+  const MaskSet set = hinted(doubt.hint, [&] { return MaskSet(masks.parts, given); });
   job.require_memory(set.bytes());
   const JoinedMasks joined = set.join();
 
@@ -199,6 +245,9 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   result.remarks = broadcast_remarks(set, masks);
   if (result.q_length != result.kv_length)
     for (const std::string& text : set.unaligned()) result.alignment.push_back(alignment_warning(text));
+  if (!doubt.warning.empty()) result.doubts.push_back(doubt.warning);
+  result.padding_hint = doubt.hint;
+  warn_of_ids(*named, result.doubts);
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
 }
@@ -240,7 +289,7 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
 
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
   using Source = std::shared_ptr<const ArraySource>;
-  const auto held = std::make_shared<std::map<std::string, Source>>();
+  const auto held = std::make_shared<NamedArrays>();
   const auto held_bytes = std::make_shared<std::int64_t>(0);
   const auto open_held = [&job, held, held_bytes](const std::string& reference) {
     Source& source = (*held)[reference];
@@ -256,6 +305,11 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
   const OpenArray open(open_held, group_opener(job));
   AttentionMasks masks = open_masks(options, LeadingAxis::batch, open, open, job);
   masks.held_bytes = *held_bytes;
+  masks.doubts = [held] {
+    std::vector<std::string> warnings;
+    warn_of_ids(*held, warnings);
+    return warnings;
+  };
   return masks;
 }
 

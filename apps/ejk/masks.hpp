@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,13 @@ struct Masks {
   std::string name;                    // what to call them in a message
   std::vector<std::string> remarks;    // broadcasts
   std::vector<std::string> alignment;  // warnings of one that is likely not meant
-  std::string padding;                 // a warning of MASK that is likely (batch, tokens); or empty
+  std::vector<std::string> doubts;     // warnings of arrays that are likely a padding mask, or position ids
+  std::string padding_hint;  // of blocks that do not divide one that may be a padding mask; or empty
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
   std::vector<std::string> warnings() const {
     std::vector<std::string> all = alignment;
-    if (!padding.empty()) all.push_back(padding);
+    all.insert(all.end(), doubts.begin(), doubts.end());
     return all;
   }
 };
@@ -60,15 +62,16 @@ Masks resolve_masks(const MaskOptions& options, Job& job);
 BlockShape read_block(const std::string& word);
 
 /// Calls f(), which plans work on the masks: its errors get the masks' name, and are usage errors where the
-/// lengths were typed and are no input's. Blocks that do not divide what is likely a padding mask get its hint.
+/// lengths were typed and are no input's. Blocks that do not divide what may be a padding mask get its hint.
 template <class F>
 auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   try {
     return f();
   } catch (Error& error) {
     error.at(masks.name);
-    if (error.code() == Error::Code::indivisible_mask && !masks.padding.empty())
-      throw Error(error.kind(), error.message()).hint(masks.padding);
+    if (error.code() == Error::Code::indivisible_mask && !masks.padding_hint.empty())
+      throw Error(error.kind(), error.message())
+          .hint(masks.padding_hint + "; --pad fills a mask up with False");
     if (options.shape.empty()) throw;
     throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
   }
@@ -113,6 +116,8 @@ struct AttentionMasks {
   std::vector<std::string> titles;  // what remarks call each part
   std::vector<std::string> unaligned;
   std::int64_t held_bytes = 0;  // of arrays in memory
+  /// Once masks were made: warnings of ids in expressions that are likely positions.
+  std::function<std::vector<std::string>()> doubts;
 };
 
 /// Opens what the options name. Arrays that can only be read in order are held in memory.

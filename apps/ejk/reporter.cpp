@@ -158,7 +158,8 @@ void Reporter::print(const Report& report, bool on_stderr) {
   }
   if (!shared_.json)
     for (const std::string& warning : report.warnings)
-      say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name, printable(warning)));
+      say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
+                      printable(warning, kLongestMessage)));
   if (shared_.quiet) return;
   const std::string text =
       shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));

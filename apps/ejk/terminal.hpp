@@ -9,6 +9,9 @@
 
 namespace ejk::app {
 
+/// Characters of a message, beyond which it is cut.
+inline constexpr std::size_t kLongestMessage = 600;
+
 enum class When { automatic, always, never };
 
 bool is_terminal(std::FILE* stream);

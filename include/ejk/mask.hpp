@@ -100,10 +100,11 @@ Mask array_mask(std::shared_ptr<const ArraySource> array);
 /// (Code::ids_in_mask), as additive elements between 0 and -1e4.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
-/// Whether the elements of a mask of 2 to 64 queries look like those of a padding mask (batch, tokens), which is
-/// none of queries and keys: rows far shorter in number than in length, each one run of True from its begin or to
-/// its end, some of them whole and some not, and no causal edge. Reads elements, unless that goes in order alone.
-bool resembles_padding(const Mask& mask);
+/// Whether the elements of a mask are those of a padding mask (batch, tokens), which is none of queries and keys.
+/// `possible`: at most 64 rows, a quarter of their length or fewer, each one run of True from its begin or to its end.
+/// `likely`: two rows or more, which differ, and no causal edge. Reads elements, unless that goes in order alone.
+enum class PaddingLook { none, possible, likely };
+PaddingLook padding_look(const Mask& mask);
 
 /// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements;
 /// the lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths

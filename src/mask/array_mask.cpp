@@ -362,25 +362,26 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
   return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
 }
 
-bool resembles_padding(const Mask& mask) {
+PaddingLook padding_look(const Mask& mask) {
   constexpr std::int64_t kMost = 64, kTimes = 4;  // rows, and how much longer they are
   const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
-  if (rows < 2 || rows > kMost || columns < kTimes * rows || !mask.node().random_access()) return false;
+  if (rows < 1 || rows > kMost || columns < kTimes * rows || !mask.node().random_access())
+    return PaddingLook::none;
   BitBuffer buffer;
-  std::int64_t whole = 0, steps = 0, begin_before = 0, end_before = 0;
+  std::int64_t steps = 0, changes = 0, begin_before = 0, end_before = 0;
   for (std::int64_t q = 0; q < rows; ++q) {
     const BitRows row = buffer.rows(1, columns);
     mask.node().fill({q, q + 1, 0, columns}, row);
     std::int64_t runs = 0, begin = 0, end = 0;
     mask::for_each_run(std::span(row.words, static_cast<std::size_t>(row.row_words)), columns, true,
                        [&](std::int64_t b, std::int64_t e) { ++runs, begin = b, end = e; });
-    if (runs != 1 || (begin > 0 && end < columns)) return false;
-    whole += begin == 0 && end == columns;
+    if (runs != 1 || (begin > 0 && end < columns)) return PaddingLook::none;
+    changes += q > 0 && (begin != begin_before || end != end_before);
     // One key more than the query before, or one less: as a causal edge has it, and a window's.
     steps += q > 0 && (end == end_before + 1 || begin == begin_before + 1);
     begin_before = begin, end_before = end;
   }
-  return whole > 0 && whole < rows && steps < rows - 1;
+  return changes > 0 && steps < rows - 1 ? PaddingLook::likely : PaddingLook::possible;
 }
 
 }  // namespace ejk

@@ -581,10 +581,19 @@ void agree(KnownShape& shape, const Shape& more, const std::string& name) {
   }
 }
 
-Mask checked_shape(Mask mask, const Shape& shape, const std::string& name) {
+// What a mask of all keys and fewer queries may be.
+enum class FewerRows { wrong, may_be_padding };
+
+Mask checked_shape(Mask mask, const Shape& shape, const std::string& name,
+                   FewerRows fewer_rows = FewerRows::wrong) {
   if (mask.q_length() == shape[1] && mask.kv_length() == shape[2]) return mask;
-  Error error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)", name,
-                                              mask.q_length(), mask.kv_length(), shape[1], shape[2]));
+  const bool padding =
+      fewer_rows == FewerRows::may_be_padding && mask.kv_length() == shape[2] && mask.q_length() < shape[1];
+  Error error(Error::Kind::input,
+              fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)", name, mask.q_length(),
+                          mask.kv_length(), shape[1], shape[2]),
+              padding ? Error::Code::padding_mask : Error::Code::other);
+  error.about(name);
   if (mask.q_length() == shape[2] && mask.kv_length() == shape[1] && shape[1] != shape[2])
     error.hint("it looks transposed: queries are the first axis");
   throw error;
@@ -681,7 +690,8 @@ std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> ar
 Mask make_file(const Node& node, const Wanted& wanted) {
   auto array = of_head(open_dense(node, wanted.open, kElementAxes), wanted);
   const std::string name = array->name();
-  return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name);
+  return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name,
+                       FewerRows::may_be_padding);
 }
 
 Mask make_prefix(const Node& node, const Wanted& wanted) {

@@ -130,8 +130,8 @@ TEST_CASE("integers of several values are ids and no mask, wherever the second o
 
 TEST_CASE("a padding mask is told from masks of few queries") {
   const auto resembles = [](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
-    return resembles_padding(
-        array_mask(make_source(plain::array_of(rows, std::ssize(elements) / rows, elements))));
+    return padding_look(array_mask(make_source(
+               plain::array_of(rows, std::ssize(elements) / rows, elements)))) == PaddingLook::likely;
   };
   const auto runs = [](std::int64_t columns, const std::vector<std::pair<std::int64_t, std::int64_t>>& rows) {
     return plain::table(std::ssize(rows), columns, [&](auto i, auto j) {
@@ -141,12 +141,22 @@ TEST_CASE("a padding mask is told from masks of few queries") {
   CHECK(resembles(2, runs(16, {{0, 16}, {0, 5}})));                  // padded at the right
   CHECK(resembles(3, runs(16, {{9, 16}, {0, 16}, {4, 16}})));        // at the left
   CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {0, 16}})));           // nothing is padded
-  CHECK_FALSE(resembles(2, runs(16, {{0, 7}, {0, 5}})));             // no longest row
+  CHECK(resembles(2, runs(16, {{0, 7}, {0, 5}})));                   // to a fixed length
+  CHECK_FALSE(resembles(2, runs(16, {{0, 7}, {0, 7}})));             // a prefix
   CHECK_FALSE(resembles(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})));  // causal, the last queries
   CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {3, 9}})));
   CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {7, 7}})));
   CHECK_FALSE(resembles(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})));  // as many rows as columns, about
   CHECK_FALSE(resembles(1, runs(16, {{0, 9}})));
+  // These may be either.
+  const auto look = [&](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
+    return padding_look(
+        array_mask(make_source(plain::array_of(rows, std::ssize(elements) / rows, elements))));
+  };
+  CHECK(look(1, runs(16, {{0, 9}})) == PaddingLook::possible);
+  CHECK(look(2, runs(16, {{0, 16}, {0, 16}})) == PaddingLook::possible);
+  CHECK(look(1, runs(16, {{3, 9}})) == PaddingLook::none);
+  CHECK(look(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})) == PaddingLook::none);
 }
 
 TEST_CASE("additive masks attend at 0, hide at -1e4 and less, and anything between is an error") {

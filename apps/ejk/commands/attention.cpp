@@ -306,6 +306,7 @@ Answer run(const AttentionWords& words, Job& job) {
   const AttentionWork work = run_parts(plan, division, in, made, job);
   add_work(report, work, r.masks);
   if (r.settings.q_segment_ids) warn_of_positions(*r.settings.q_segment_ids, report);
+  for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
   add_times(report, work, plan.flop());
   std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
   const bool passed = judge(words, plan, in, given, outputs, report, job);
