@@ -122,14 +122,40 @@ struct MaskOption {
   std::string_view name, expression;
 };
 constexpr MaskOption kMaskOptions[] = {
-    {"--causal", "causal"},          {"--is-causal", "causal"},          {"--window", "window({})"},
-    {"--window-size", "window({})"}, {"--sliding-window", "window({})"},
+    {"--causal", "causal"},
+    {"--is-causal", "causal"},
+    {"--window", "window({})"},
+    {"--window-size", "window({})"},
+    {"--sliding-window", "window({})"},
+    {"--attn-mask", "array({})"},
+    {"--attention-mask", "array({})"},
 };
 
+// The other options that have another name there.
+constexpr std::pair<std::string_view, std::string_view> kOtherOptions[] = {
+    {"--softmax-scale", "--scale"}, {"--sm-scale", "--scale"},          {"--logit-cap", "--softcap"},
+    {"--soft-cap", "--softcap"},    {"--logits-soft-cap", "--softcap"}, {"--attn-bias", "--bias"},
+};
+
+std::string with_hyphens(std::string_view name) {
+  std::string word(name);
+  std::replace(word.begin(), word.end(), '_', '-');
+  return word;
+}
+
 const MaskOption* mask_option(std::string_view name) {
+  const std::string word = with_hyphens(name);
   const auto* row = std::find_if(std::begin(kMaskOptions), std::end(kMaskOptions),
-                                 [&](const MaskOption& option) { return option.name == name; });
+                                 [&](const MaskOption& option) { return option.name == word; });
   return row == std::end(kMaskOptions) ? nullptr : row;
+}
+
+// The option of ours that is meant by another program's, or by a misspelt name.
+std::optional<std::string> option_meant_by(const std::string& name, const std::vector<std::string>& names) {
+  const std::string word = with_hyphens(name);
+  for (const auto& [other, ours] : kOtherOptions)
+    if (word == other && std::find(names.begin(), names.end(), ours) != names.end()) return std::string(ours);
+  return nearest_name(word, names);
 }
 
 // The words to type for such options, in place of all of them: "--mask 'causal & local(left=127, right=0)'".
@@ -181,8 +207,8 @@ void refuse_extras(const Command& command, const CLI::App& app, const std::vecto
       error.hint(mask_of_options(words));
     else if (const Command* other = sibling_with(command, word))
       error.hint(fmt::format("'ejk {}' has such an option", other->name));
-    else if (const auto nearest = nearest_name(word, names))
-      error.hint(fmt::format("did you mean '{}'?", *nearest));
+    else if (const auto meant = option_meant_by(word, names))
+      error.hint(fmt::format("did you mean '{}'?", *meant));
     else if (const std::string others = commands_with(word); !others.empty())
       error.hint(
           others.find(',') != std::string::npos

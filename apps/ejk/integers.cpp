@@ -205,6 +205,20 @@ void warn_of_positions(const ArraySource& segment_ids, Report& report) {
       printable(segment_ids.name()), *likely->restart));
 }
 
+void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report) {
+  if (!padded.random_access() || padded.shape().size() != 1 || padded.shape()[0] == 0) return;
+  const Array all = read_all(padded);
+  dispatch(all.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      const auto end = static_cast<std::int64_t>(all.elements<T>().back());
+      if (end < tokens)
+        report.warnings.push_back(
+            fmt::format("{} ends at {}, and there are {} tokens: those behind are taken for padding",
+                        printable(padded.name()), end, tokens));
+    }
+  });
+}
+
 void add_groups_from(OptionSet& set, GroupsFrom& into) {
   add_word(
       set, "--from", into,

@@ -97,6 +97,8 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
   // What cannot be drawn is told before anything is written.
   std::vector<FileContent> files;
   if (team.is_first()) files = reporter_.draw(report);
+  // A reader of stdout that stops early ends the run.
+  if (team.is_first() && outputs.to_stdout()) reporter_.warn(report);
   statistics_.bytes_written =
       phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), team); });
   statistics_.bytes_read = inputs.bytes_read();
@@ -109,6 +111,7 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
 
 void Job::deliver_text(const std::string& text, Report report) {
   if (json()) return deliver(std::move(report), {});
+  reporter_.warn(report);
   phase(Phase::write, [&] { write_text(stdout, text, "cannot write to stdout"); });
   statistics_.bytes_read = inputs.bytes_read();
   statistics_.bytes_written = static_cast<std::int64_t>(text.size());

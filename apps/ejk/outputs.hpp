@@ -50,6 +50,8 @@ class Outputs {
   void declare(std::vector<std::string> names);
 
   bool has_target() const { return !shared_.output.empty(); }
+  /// --field names it.
+  bool is_field(const std::string& name) const { return shared_.field == name; }
 
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;

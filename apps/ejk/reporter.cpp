@@ -149,6 +149,14 @@ void Reporter::add_statistics(Report& report, const RunStatistics& statistics, T
   report.add(Section{"stats", "statistics", section});
 }
 
+void Reporter::warn(const Report& report) {
+  if (shared_.json) return;
+  if (bar_) bar_->clear();
+  for (; warned_ < report.warnings.size(); ++warned_)
+    say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
+                    printable(report.warnings[warned_], kLongestMessage)));
+}
+
 void Reporter::print(const Report& report, bool on_stderr) {
   if (bar_) bar_->clear();
   std::FILE* stream = on_stderr ? stderr : stdout;
@@ -156,10 +164,7 @@ void Reporter::print(const Report& report, bool on_stderr) {
     end_if_unread(stdout);
     close_stdout();
   }
-  if (!shared_.json)
-    for (const std::string& warning : report.warnings)
-      say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
-                      printable(warning, kLongestMessage)));
+  warn(report);
   if (shared_.quiet) return;
   const std::string text =
       shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));

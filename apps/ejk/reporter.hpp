@@ -51,6 +51,8 @@ class Reporter {
   /// With --stats. All members of the team call it; rank 0's report gets what all of them have.
   void add_statistics(Report& report, const RunStatistics& statistics, Team& team = alone()) const;
 
+  /// Prints the report's warnings that were not printed yet, unless they go into JSON.
+  void warn(const Report& report);
   /// Prints warnings and the report, on stderr where stdout is an array's or a text's.
   void print(const Report& report, bool on_stderr);
 
@@ -61,6 +63,7 @@ class Reporter {
   const SharedOptions& shared_;
   const Provenance& provenance_;
   std::shared_ptr<ProgressBar> bar_;
+  std::size_t warned_ = 0;  // warnings that were printed
 };
 
 }  // namespace ejk::app

@@ -39,8 +39,8 @@ Element types
   bfloat16 is what ml_dtypes writes to .npy (descr '<V2'); in HDF5 it is a
   16-bit float with an exponent of 8 bits, or two opaque bytes, which h5py makes
   of ml_dtypes' arrays. The bool of h5py is bool; bit fields, as PyTables writes
-  for bool, are unsigned integers. Masks may be bool or integers: non-zero is
-  True. 'ejk convert' makes one type of another.
+  for bool, are unsigned integers. Masks may be bool or integers of 0 and one
+  other value, which is True. 'ejk convert' makes one type of another.
 
 Writing
   One array goes to x.npy, x.npz:name, x.h5:/path or - (stdout). Several go to

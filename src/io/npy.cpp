@@ -227,6 +227,7 @@ class HeaderParser {
 std::string_view looks_like(std::string_view bytes) {
   if (bytes.starts_with("PK\x03\x04") || bytes.starts_with("PK\x05\x06")) return "; it begins like an .npz";
   if (bytes.starts_with("\x89HDF\r\n")) return "; it begins like an HDF5 file";
+  if (bytes.starts_with("MATLAB")) return "; it begins like a file of MATLAB";
   return "";
 }
 

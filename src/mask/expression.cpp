@@ -188,7 +188,11 @@ class Parser {
     std::size_t end = at_;
     while (end < text_.size() && is_letter(text_[end])) ++end;
     const Foreign* row = foreign(lower_case(text_.substr(at_, end - at_)));
-    throw fail("expected '&', '|' or the end").hint(row == nullptr ? "" : std::string(row->usage));
+    const bool is_join = std::string_view(",+*-^").find(text_[at_]) != std::string_view::npos;
+    throw fail("expected '&', '|' or the end")
+        .hint(std::string(row != nullptr ? row->usage
+                          : is_join      ? kOperators
+                                         : ""));
   }
 
  private:
@@ -387,7 +391,8 @@ class Parser {
     if (parameter.value == Value::reference || (side && value == "none")) return;
     if (parameter.value == Value::align) {
       if (value != "top-left" && value != "bottom-right")
-        throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)));
+        throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)))
+            .hint("top-left: query 0 is at key 0; bottom-right: the last query is at the last key");
       if (node.argument("offset") != nullptr)
         throw fail("align and offset exclude each other").hint(kind.usage);
       return;

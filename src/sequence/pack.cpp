@@ -338,9 +338,14 @@ std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySourc
     if (!batch || !seq) throw invalid(where.name() + ": it alone does not say how long rows are");
     layout = layout_of_numbers(where, *batch, *seq, *packed);
   }
-  if (layout.tokens != packed->shape()[0])
-    throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
-                              where.name(), layout.tokens));
+  if (layout.tokens != packed->shape()[0]) {
+    Error error = invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
+                                      where.name(), layout.tokens));
+    if (packed->shape().size() >= 2 && packed->shape()[0] == layout.batch && packed->shape()[1] == layout.seq)
+      error.hint(fmt::format("it has the shape of the batch: only packed tokens ({}, ...) have places",
+                             layout.tokens));
+    throw error;
+  }
   Array element = core::element_of(packed->dtype(), fill);
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
 }

@@ -247,6 +247,19 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttention
   return passed;
 }
 
+// What the arrays of places may be instead of what they were taken for.
+void add_doubts(const Request& r, Report& report) {
+  const AttentionSettings& s = r.settings;
+  for (const auto& ids : {s.q_segment_ids, s.kv_segment_ids})
+    if (ids) warn_of_positions(*ids, report);
+  if (s.cu_seqlens_q_padded) {
+    const IntegerArray& of_keys = s.cu_seqlens_kv_padded;
+    warn_of_tail(*s.cu_seqlens_q_padded, r.inputs.q.source->shape()[0], report);
+    if (of_keys) warn_of_tail(*of_keys, r.inputs.k.source->shape()[0], report);
+  }
+  for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
+}
+
 Answer run(const AttentionWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
     throw usage("--out and --lse must be given together: both come from one forward pass");
@@ -258,6 +271,7 @@ Answer run(const AttentionWords& words, Job& job) {
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
+  add_doubts(r, report);
   std::vector<HeldInput> given =
       job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
 
@@ -305,12 +319,10 @@ Answer run(const AttentionWords& words, Job& job) {
   Parts made;
   const AttentionWork work = run_parts(plan, division, in, made, job);
   add_work(report, work, r.masks);
-  if (r.settings.q_segment_ids) warn_of_positions(*r.settings.q_segment_ids, report);
-  for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
   add_times(report, work, plan.flop());
   std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
   const bool passed = judge(words, plan, in, given, outputs, report, job);
-  if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, "no --bias is given"});
+  if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, {}});
   job.deliver(std::move(report), outputs);
   return passed ? Answer::yes : Answer::no;
 }
@@ -427,7 +439,11 @@ Run attention_grad(OptionSet& set) {
            "Without --dtype they are rounded once, to this type.")
       .recorded();
   set_footer(set, kMaskHelp);
-  return [words](Job& job) { return run(*words, job); };
+  return [words](Job& job) {
+    if (words->bias.empty() && job.outputs.is_field("dbias"))
+      throw usage("there is no dbias: no --bias is given").hint("--bias REF, as in the forward pass");
+    return run(*words, job);
+  };
 }
 
 }  // namespace ejk::app

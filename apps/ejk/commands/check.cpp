@@ -11,12 +11,16 @@
 
 #include "checks.hpp"
 #include "commands.hpp"
+#include "ejk/groups.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
 
 namespace {
+
+constexpr double kNumber = 8;  // bytes of a number that is kept
 
 // The arrays of a check by their roles, and what it does with them.
 class Inspection {
@@ -33,6 +37,13 @@ class Inspection {
     needs(bytes * static_cast<double>(element_count(source->shape())));
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
+  }
+  /// The sizes of groups. Nothing is presumed of them: that they are others is for the check to find.
+  IntegerArray open_groups(const std::string& word, GroupsFrom from, double bytes = 0) {
+    const bool ends = from == GroupsFrom::ends;
+    IntegerArray array = open("group_sizes", word, ends ? 3 * kNumber : bytes);
+    if (!array || !ends) return array;
+    return job_.phase(Phase::read, [&] { return make_source(group_sizes_from_ends(array), array->name()); });
   }
   void needs(double bytes) { peak_ += bytes; }
 
@@ -58,6 +69,7 @@ struct Words {
   CheckFlags flags;
   Claims claims;
   std::string array, second, third;
+  GroupsFrom from = GroupsFrom::automatic;
 };
 
 void add_cu_seqlens(OptionSet& set, std::string& into) {
@@ -66,8 +78,6 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       "where the sequences begin, (sequences + 1,)\nThe ids are then of one row of tokens. It must be right "
       "itself: ejk check cu-seqlens.");
 }
-
-constexpr double kNumber = 8;  // bytes of a number that is kept
 
 // Beside pieces, for what is looked at row by row.
 double row_bytes(const ArraySource& source) {
@@ -144,11 +154,12 @@ Run check_position_ids(OptionSet& set) {
 Run check_group_sizes(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "GROUP_SIZES", words->array, "rows of each group, (groups,)").required();
+  add_groups_from(set, words->from);
   add_word(set, "--m", words->claims, at_least(0), "M", "all rows: what the sizes sum to");
   declare_check(set, "group-sizes", words->flags, "The report says how evenly the groups are filled.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
-    const auto sizes = inspection.open("group_sizes", words->array);
+    const auto sizes = inspection.open_groups(words->array, words->from);
     return inspection.run(
         [&](const CheckOptions& options) { return ejk::check_group_sizes(sizes, words->claims, options); });
   };
@@ -168,6 +179,7 @@ Run check_group_metadata(OptionSet& set) {
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
+  add_groups_from(set, words->from);
   add_reference(set, "--topk-ids", words->third,
                 "instead the experts of each token, (tokens, k)\nEach entry but -1 is a row of its expert.");
   add_word(set, "--experts", claims.experts, at_least(0), "N", "how many experts there are, with --topk-ids");
@@ -182,6 +194,8 @@ Run check_group_metadata(OptionSet& set) {
   return [words](Job& job) {
     if (!words->second.empty() && !words->third.empty())
       throw usage("--group-sizes and --topk-ids: one of them says the sizes");
+    if (words->second.empty() && words->from != GroupsFrom::automatic)
+      throw usage("--from says what --group-sizes are, which are not given");
     if (words->third.empty() != (words->claims.experts == 0))
       throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
@@ -194,7 +208,7 @@ Run check_group_metadata(OptionSet& set) {
       job.inputs.count_read(type_of(*source).bytes());
       inspection.add(name, source, 4 * kNumber);
     }
-    words->claims.group_sizes = inspection.open("group_sizes", words->second, 2 * kNumber);
+    words->claims.group_sizes = inspection.open_groups(words->second, words->from, 2 * kNumber);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
     inspection.needs(static_cast<double>(words->claims.experts) * kNumber);
     return inspection.run([&](const CheckOptions& options) {

@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "unreadable.hpp"
 
 namespace ejk::app {
 
@@ -63,19 +64,14 @@ std::string line_of(const std::string& hash, const std::string& name) {
 Answer run(const HashOptions& options, Job& job) {
   // As sha256sum does: what cannot be read does not keep the hashes of the others back, and is an error in the end.
   std::string text;
-  std::optional<Error> first;
-  std::int64_t failed = 0;
+  Unreadable unreadable;
   Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};
   if (options.canonical) table.columns.push_back({"canonical", "stable JSON"});
   for (const std::string& word : options.inputs) {
     std::optional<JsonValue> value;
-    try {
-      value = job.phase(Phase::read, [&] { return value_of(word, job); });
-    } catch (const Error& error) {
-      if (error.kind() != Error::Kind::input) throw;
-      if (failed++ == 0) first = error;
+    if (!unreadable.unless_failing(
+            word, [&] { value = job.phase(Phase::read, [&] { return value_of(word, job); }); }))
       continue;
-    }
     job.phase(Phase::compute, [&] {
       std::string hash = short_hash(*value, options.convention);
       std::string canonical = options.canonical ? stable_json(*value, options.convention) : "";
@@ -84,22 +80,18 @@ Answer run(const HashOptions& options, Job& job) {
       if (options.canonical) table.rows.back().emplace_back(std::move(canonical));
     });
   }
-  if (first && failed > 1)
-    first =
-        Error(first->kind(), fmt::format("{} inputs cannot be read, the first: {}", failed, first->message()),
-              first->code())
-            .hint(first->hint());
-  if (table.rows.empty() && first) throw Error(*first);
+  if (table.rows.empty() && !job.json()) unreadable.throw_if_any();
   Report report;
   job.show_options(report);
   if (job.plan(Report(report).add("inputs_count", "inputs", static_cast<std::int64_t>(options.inputs.size())),
                static_cast<std::int64_t>(text.size()))) {
-    if (first) throw Error(*first);
+    unreadable.throw_if_any();
     return Answer::yes;
   }
   report.add(std::move(table));
+  unreadable.add_to(report);
   job.deliver_text(text, std::move(report));
-  if (first) throw Error(*first);
+  unreadable.throw_if_any();
   return Answer::yes;
 }
 

@@ -12,6 +12,7 @@
 #include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "unreadable.hpp"
 
 namespace ejk::app {
 
@@ -47,43 +48,6 @@ Table links_table() {
   return {
       "links", "links, which are not followed", {{"name", "link"}, {"kind", "kind"}, {"target", "to"}}, {}};
 }
-
-// What could not be read, or held nothing that could.
-class Unreadable {
- public:
-  // Runs f for what `name` names; false when that failed.
-  template <class F>
-  bool unless_failing(const std::string& name, F&& f) {
-    try {
-      f();
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() != Error::Kind::input) throw;
-      if (!first_) first_ = error;
-      table_.rows.push_back({printable(name), printable(error.why())});
-      return false;
-    }
-  }
-
-  void add_to(Report& report) const {
-    Table table = table_;
-    if (table.rows.size() == 1) table.text_rows = 0;  // the error says it all
-    report.add(std::move(table));
-  }
-  void throw_if_any() const {
-    if (first_ && table_.rows.size() == 1) throw Error(*first_);
-    if (first_)
-      throw Error(
-          first_->kind(),
-          fmt::format("{} inputs are unreadable, the first: {}", table_.rows.size(), first_->message()),
-          first_->code())
-          .hint(first_->hint());
-  }
-
- private:
-  std::optional<Error> first_;
-  Table table_{"unreadable", "unreadable", {{"name", "what"}, {"why", "why"}}, {}, INT64_MAX};
-};
 
 // The arrays of a file that are of types that ejk has not, those of one type together.
 class LeftOut {
@@ -202,7 +166,7 @@ Answer run(const InfoOptions& options, Job& job) {
         for (std::string& line : left_out.warnings(file)) report.warnings.push_back(std::move(line));
     }
   });
-  if (found.empty()) unreadable.throw_if_any();
+  if (found.empty() && !job.json()) unreadable.throw_if_any();
   Report plan;
   plan.warnings = report.warnings;
   plan.add(planned);
@@ -244,7 +208,7 @@ Answer run(const InfoOptions& options, Job& job) {
       before += passes * size;
     }
   });
-  if (done.rows.empty()) unreadable.throw_if_any();
+  if (done.rows.empty() && !job.json()) unreadable.throw_if_any();
   const auto read = static_cast<std::int64_t>(done.rows.size());
   report.add(std::move(done));
   report.add("arrays_count", "arrays", read, Unit::count)

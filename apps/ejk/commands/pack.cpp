@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "ejk/text.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -65,6 +66,7 @@ Answer run_pack(const PackOptions& options, Job& job) {
   const auto begins = by_sequences ? job.open("cu_seqlens_padded", options.padded.padded) : nullptr;
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
+  if (begins && !x->shape().empty()) warn_of_tail(*begins, x->shape()[0], report);
   const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
   if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_hold(*x, job))) return Answer::yes;
   const Packed p = job.phase(Phase::compute, [&] {
