@@ -117,18 +117,15 @@ std::string commands_with(const std::string& option) {
   return names.size() > kFew ? "" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Options that other programs have for masks, and the words of ejk::MaskExpression::meant_by for them.
+// Options that other programs have for masks: the word for it of ejk::MaskExpression::meant_by, and its most values.
 struct MaskOption {
-  std::string_view name, expression;
+  std::string_view name, word;
+  std::size_t values;
 };
 constexpr MaskOption kMaskOptions[] = {
-    {"--causal", "causal"},
-    {"--is-causal", "causal"},
-    {"--window", "window({})"},
-    {"--window-size", "window({})"},
-    {"--sliding-window", "window({})"},
-    {"--attn-mask", "array({})"},
-    {"--attention-mask", "array({})"},
+    {"--causal", "is_causal", 0},     {"--is-causal", "is_causal", 0},   {"--window", "window", 2},
+    {"--window-size", "window", 2},   {"--sliding-window", "window", 2}, {"--attn-mask", "array", 1},
+    {"--attention-mask", "array", 1},
 };
 
 // The other options that have another name there.
@@ -160,26 +157,48 @@ std::optional<std::string> option_meant_by(const std::string& name, const std::v
 
 // The words to type for such options, in place of all of them: "--mask 'causal & local(left=127, right=0)'".
 std::string mask_of_options(const std::vector<std::string>& words) {
+  const bool one_mask = std::count(words.begin(), words.end(), "--mask") < 2;  // several are of one head each
   std::string all;
+  const auto add = [&](const std::string& expression) {
+    all += (all.empty() ? "" : " & ") +
+           (expression.find('|') == std::string::npos ? expression : "(" + expression + ")");
+  };
   for (std::size_t w = 0; w < words.size() && words[w] != "--"; ++w) {
     const std::size_t equals = words[w].find('=');
     const std::string_view name = std::string_view(words[w]).substr(0, equals);
     const MaskOption* option = mask_option(name);
-    if (option == nullptr && name != "--mask") continue;
-    std::string value = w + 1 < words.size() ? words[w + 1] : "";
-    if (equals != std::string::npos) value = words[w].substr(equals + 1);
-    std::string expression = value.find('|') == std::string::npos ? value : "(" + value + ")";
-    if (option != nullptr) {
-      std::erase_if(value, [](char c) { return c == '(' || c == ')' || c == ' '; });  // (128, 0)
-      expression = fmt::format(fmt::runtime(option->expression), value);
+    if (option == nullptr && (name != "--mask" || !one_mask)) continue;
+    const std::size_t most = option ? option->values : 1;
+    const auto is_value = [&](std::size_t at) {  // of a window: 128 0
+      return at < words.size() && (!words[at].starts_with("-") || words[at] == "-1") &&
+             (most < 2 || words[at].find_first_not_of("-0123456789(), ") == std::string::npos);
+    };
+    std::vector<std::string> values;
+    if (equals != std::string::npos) values.push_back(words[w].substr(equals + 1));
+    for (std::size_t at = w + 1; equals == std::string::npos && values.size() < most && is_value(at); ++at)
+      values.push_back(words[at]);
+    if (option == nullptr) {
+      if (!values.empty()) add(values[0]);
+      continue;
     }
-    if (option != nullptr && expression != option->expression) {
-      const auto meant = MaskExpression::meant_by(expression);
-      if (!meant) return "a causal window of L + 1 keys is --mask 'local(left=L, right=0)'";
-      expression = *meant;
+    if (most == 0) {
+      std::string off = values.empty() && w + 1 < words.size() ? words[w + 1]
+                        : values.empty()                       ? ""
+                                                               : values[0];
+      std::transform(off.begin(), off.end(), off.begin(), [](char c) { return std::tolower(c); });
+      if (off == "false" || off == "0" || off == "no") continue;
+      add("causal");
+      continue;
     }
-    all += (all.empty() ? "" : " & ") + expression;
+    std::string value = fmt::format("{}", fmt::join(values, ","));
+    if (most == 2) std::erase_if(value, [](char c) { return c == '(' || c == ')' || c == ' '; });  // (128, 0)
+    const auto meant = MaskExpression::meant_by(fmt::format("{}({})", option->word, value));
+    if (values.empty() || !meant)
+      return most == 2 ? "a causal window of L + 1 keys is --mask 'local(left=L, right=0)'"
+                       : "an array of queries and keys is --mask 'file(REF)'";
+    add(*meant);
   }
+  if (all.empty()) return "without --mask all pairs attend";
   const bool is_word = all.find_first_of("()&|~ ") == std::string::npos;
   return "--mask " + (is_word ? all : "'" + all + "'");
 }
@@ -187,7 +206,8 @@ std::string mask_of_options(const std::vector<std::string>& words) {
 // An option, with its value if it has one: "--cp 4".
 std::string with_value(const std::vector<std::string>& words, const std::string& option) {
   const auto at = std::find(words.begin(), words.end(), option);
-  const bool has_value = at != words.end() && at + 1 != words.end() && !(at + 1)->starts_with("-");
+  const bool has_value = at != words.end() && at->find('=') == std::string::npos && at + 1 != words.end() &&
+                         !(at + 1)->starts_with("-");
   return printable(has_value ? option + " " + *(at + 1) : option);
 }
 

@@ -22,8 +22,8 @@ constexpr Row kHints[] = {
     {Code::transposed_lhs, "--transpose-lhs takes tokens (m, k)"},
     {Code::masks_of_heads, "one --mask serves all heads, else each head has its own"},
     {Code::padding_mask,
-     "a padding mask (B, K) goes as segment ids, 1 for tokens and 0 for padding: --segment-ids {subject}, where there are "
-     "no --segment-ids row 0 as --mask 'segments(REF[0])'"},
+     "a padding mask or segment ids (B, K): in attention --segment-ids {subject}, elsewhere row 0 as --mask "
+     "'segments({subject}[0])'"},
     {Code::float_mask,
      "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: --mask-kind "
      "additive (0 attends, -1e4 and less hides)"},
@@ -45,8 +45,8 @@ constexpr Row kHints[] = {
     {Code::not_offsets, "ejk cu-seqlens IN -o OUT makes cu_seqlens of lengths, masks and ids"},
     {Code::position_ids, "ejk cu-seqlens IN --from position-ids -o OUT makes cu_seqlens of position ids"},
     {Code::segment_ids,
-     "ejk cu-seqlens IN --from segment-ids -o OUT makes cu_seqlens of segment ids; ejk convert IN -o OUT --dtype bool a "
-     "mask of what is not 0"},
+     "of segment ids: ejk cu-seqlens IN --from segment-ids -o OUT makes cu_seqlens, ejk convert IN -o OUT --dtype bool "
+     "a mask of what is not 0"},
     {Code::group_ends, "--from ends takes ends of groups, as torch's offs are"},
     {Code::tokens_left,
      "where padding follows sequences, --cu-seqlens-padded REF says at which tokens they begin"},

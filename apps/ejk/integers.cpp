@@ -57,7 +57,7 @@ void require_likely(const ArraySource& input, From from, Report& report) {
                         : likely->form == SequenceForm::segment_ids ? "counts up in runs, as segment ids do"
                                                                     : "counts up from 0, as position ids do";
   const std::string otherwise = likely->form == SequenceForm::cu_seqlens
-                                    ? "'ejk lens' makes lengths of cu_seqlens"
+                                    ? "--from cu-seqlens takes those"
                                     : fmt::format("--from {} takes those", word);
   report.warnings.push_back(
       fmt::format("{} was taken for lengths, but {}: {}, --from lens confirms that these are lengths",
@@ -74,24 +74,53 @@ std::string add_padding(Report& report, const RowPadding& padding) {
                      std::max(padding.left_padded, padding.with_holes), rows);
 }
 
-// How many ids are padding: negative ones, and of segment ids zeros at the end of a row; elsewhere 0 may be an id like
-// others. A row of zeros is a sequence.
-std::int64_t padding_ids(const ArraySource& ids, From from) {
-  const Array raw = read_all(ids);
-  const auto columns = static_cast<std::size_t>(raw.shape().empty() ? 0 : raw.shape().back());
-  std::int64_t padding = 0;
+// Ids as int64; nothing where they are none, which the library says of the input.
+std::optional<Array> ids_of(const ArraySource& input) {
+  if (!is_integer(input.dtype())) return std::nullopt;
+  const Array raw = read_all(input);
+  Array ids(DType::int64, input.shape());
+  bool fits = true;
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T>) {
-      const std::span<const T> values = raw.elements<T>();
-      padding = std::count_if(values.begin(), values.end(), [](T id) { return id < T{0}; });
-      for (std::size_t row = 0; from == From::segment_ids && row < values.size(); row += columns) {
-        std::size_t end = columns;
-        while (end > 0 && values[row + end - 1] == T{0}) --end;
-        if (end > 0) padding += static_cast<std::int64_t>(columns - end);
-      }
-    }
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      std::transform(raw.elements<T>().begin(), raw.elements<T>().end(), ids.elements<std::int64_t>().begin(),
+                     [&](T id) {
+                       fits = fits && std::in_range<std::int64_t>(id);
+                       return static_cast<std::int64_t>(id);
+                     });
   });
-  return padding;
+  return fits ? std::optional(std::move(ids)) : std::nullopt;
+}
+
+// How many ids are padding, negative ones. Of segment ids those that are 0 become so, where 0 is no id: it ends a row
+// that has others, or begins one row while another begins with more.
+std::int64_t mark_padding(Array& ids, From from) {
+  const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
+  const std::span<std::int64_t> values = ids.elements<std::int64_t>();
+  if (from == From::segment_ids && columns > 0) {
+    bool ends = false, begins = false, others = false;
+    for (std::size_t row = 0; row < values.size(); row += columns) {
+      const auto of_row = values.subspan(row, columns);
+      const bool any = *std::max_element(of_row.begin(), of_row.end()) > 0;
+      ends = ends || (any && of_row.back() == 0);
+      begins = begins || (any && of_row.front() == 0);
+      others = others || of_row.front() > 0;
+    }
+    if (ends || (begins && others))
+      std::replace(values.begin(), values.end(), std::int64_t{0}, std::int64_t{-1});
+  }
+  return std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
+}
+
+// Whether a row of position ids begins or ends with zeros side by side: padding, more likely than sequences of a token.
+bool has_zeros_at_ends(const Array& ids) {
+  const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
+  const std::span<const std::int64_t> values = ids.elements<std::int64_t>();
+  for (std::size_t row = 0; columns > 2 && row < values.size(); row += columns) {
+    const auto of_row = values.subspan(row, columns);
+    if ((of_row[0] == 0 && of_row[1] == 0) || (of_row[columns - 1] == 0 && of_row[columns - 2] == 0))
+      return true;
+  }
+  return false;
 }
 
 // Whether an array has several rows, all alike: the axes of position ids that count along one axis of text.
@@ -142,24 +171,18 @@ std::int64_t lengths_bytes(const ArraySource& input, From from) {
                                       : type_of(input));
 }
 
-Lengths lengths_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
+namespace {
+
+Lengths made_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
   Lengths made;
   if (from == From::mask) {
-    try {
-      const RowPadding padding =
-          inspect_padding(input, asked == From::automatic ? MaskIntegers::zero_one : MaskIntegers::any);
-      made.without_padding = add_padding(report, padding);
-      made.lens = counted == DType::int32  // else the mask is not read again
-                      ? prepare_lens_from_mask(input)
-                      : Array::from<std::int64_t>({std::ssize(padding.lens)}, padding.lens);
-      return made;
-    } catch (Error& error) {
-      const bool positions = error.code() == Error::Code::position_ids;
-      if (!positions && error.code() != Error::Code::segment_ids) throw;
-      throw Error(error.kind(), error.message())
-          .hint(fmt::format("--from {}-ids takes {} ids; --from mask takes all but 0 for tokens",
-                            positions ? "position" : "segment", positions ? "position" : "segment"));
-    }
+    const RowPadding padding =
+        inspect_padding(input, asked == From::automatic ? MaskIntegers::one_value : MaskIntegers::any);
+    made.without_padding = add_padding(report, padding);
+    made.lens = counted == DType::int32  // else the mask is not read again
+                    ? prepare_lens_from_mask(input)
+                    : Array::from<std::int64_t>({std::ssize(padding.lens)}, padding.lens);
+    return made;
   }
   const auto values = in_memory(input);  // a stream is read once
   if (asked == From::automatic) require_likely(*values, from, report);
@@ -172,26 +195,46 @@ Lengths lengths_of(const ArraySource& input, From from, From asked, DType counte
     made.lens = prepare_lens(*values);
     return made;
   }
-  const std::int64_t padding = padding_ids(*values, from), all = element_count(input.shape());
   const bool positions = from == From::position_ids;
-  if (padding > 0 && positions)
-    made.without_padding =
-        fmt::format("{} of {} tokens are padding (negative ids)", format_count(padding), format_count(all));
-  else if (padding > 0)
-    report.warnings.push_back(fmt::format(
-        "{}: {} of {} tokens are likely padding (negative ids, or 0 at the end), and their runs are "
-        "counted as sequences; a slice {} leaves them out",
-        printable(input.name()), format_count(padding), format_count(all),
-        input.shape().size() == 1 ? "of the input" : "of each row"));
+  const std::int64_t all = element_count(input.shape());
+  const Array cu = [&] {
+    const auto offsets = [&](const std::shared_ptr<const ArraySource>& ids) {
+      return positions ? prepare_cu_seqlens_from_position_ids(ids, counted)
+                       : prepare_cu_seqlens_from_segment_ids(ids, counted);
+    };
+    std::optional<Array> ids = ids_of(*values);
+    if (!ids) return offsets(values);
+    if (const std::int64_t padding = mark_padding(*ids, from); padding > 0)
+      made.without_padding = fmt::format("{} of {} tokens are padding ({})", format_count(padding),
+                                         format_count(all), positions ? "negative ids" : "ids of 0 and less");
+    if (positions && has_zeros_at_ends(*ids))
+      report.warnings.push_back(fmt::format(
+          "{}: zeros at an end of a row are sequences of one token each; where they are padding, offsets are to be made of "
+          "the mask",
+          printable(input.name())));
+    return offsets(make_source(std::move(*ids), input.name()));
+  }();
   if (positions && rows_are_alike(*values))
     report.warnings.push_back(fmt::format(
         "all rows of {} are the same: where they are the axes of one sequence, as of M-RoPE, a slice is to take "
         "one of them",
         printable(input.name())));
-  const Array cu = positions ? prepare_cu_seqlens_from_position_ids(*values, counted)
-                             : prepare_cu_seqlens_from_segment_ids(*values, counted);
   made.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
   return made;
+}
+
+}  // namespace
+
+Lengths lengths_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
+  try {
+    return made_of(input, from, asked, counted, report);
+  } catch (Error& error) {
+    const bool positions = error.code() == Error::Code::position_ids;
+    if (!positions && error.code() != Error::Code::segment_ids) throw;
+    throw Error(error.kind(), error.message())
+        .hint(fmt::format("--from {0}-ids takes {0} ids{1}", positions ? "position" : "segment",
+                          from == From::mask ? "; --from mask takes all but 0 for tokens" : ""));
+  }
 }
 
 void warn_of_positions(const ArraySource& segment_ids, Report& report) {

@@ -104,32 +104,37 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   return masks;
 }
 
+// A padding mask in the place of a mask: segments() takes ids of 1 for tokens, and True.
 constexpr const char* kPaddingWords =
     "a padding mask (batch, tokens) is --segment-ids REF in attention; elsewhere row 0 of it is --mask "
     "'segments(REF[0])'";
+constexpr const char* kOtherPaddingWords =
+    "a padding mask (batch, tokens) is to be 1 for tokens and 0 for padding: then --segment-ids REF in attention, "
+    "elsewhere row 0 as --mask 'segments(REF[0])'";
 
 // What is to be said of a stored mask (queries, keys) that may be (batch, tokens).
 struct PaddingDoubt {
   std::string warning, hint;  // empty: nothing
 };
-PaddingDoubt doubt_of(const Mask& mask, const std::string& name) {
+PaddingDoubt doubt_of(const Mask& mask, Polarity polarity, const std::string& name) {
   PaddingLook look = PaddingLook::none;
   try {
     look = padding_look(mask);
   } catch (const Error&) {  // is said of the elements by what looks at them
   }
   PaddingDoubt doubt;
-  if (look != PaddingLook::none) doubt.hint = kPaddingWords;
+  const char* const words = polarity == Polarity::keep ? kPaddingWords : kOtherPaddingWords;
+  if (look != PaddingLook::none) doubt.hint = words;
   if (look == PaddingLook::likely)
-    doubt.warning = fmt::format("{} looks like a padding mask, each row one run of tokens: {}",
-                                printable(name), kPaddingWords);
+    doubt.warning =
+        fmt::format("{} looks like a padding mask, each row one run of tokens: {}", printable(name), words);
   return doubt;
 }
 
-PaddingDoubt doubt_of(const HeadMasks& part, const std::string& name) {
+PaddingDoubt doubt_of(const HeadMasks& part, Polarity polarity, const std::string& name) {
   if (!part.is_array || part.has_head_axis || part.q_length == 0 || part.kv_length == 0) return {};
   try {
-    return doubt_of(part.mask(0, 0, part.q_length, part.kv_length), name);
+    return doubt_of(part.mask(0, 0, part.q_length, part.kv_length), polarity, name);
   } catch (const Error&) {
     return {};
   }
@@ -144,7 +149,7 @@ PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
     const bool is_mask =
         array->shape().size() == 2 && element_count(array->shape()) > 0 && !is_float(array->dtype());
     if (!is_mask || polarity == Polarity::additive) continue;
-    PaddingDoubt doubt = doubt_of(array_mask(array, polarity), name);
+    PaddingDoubt doubt = doubt_of(array_mask(array, polarity), polarity, name);
     if (first.hint.empty() || (first.warning.empty() && !doubt.warning.empty())) first = std::move(doubt);
   }
   return first;
@@ -232,7 +237,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
     throw usage("--shape is required: no array says how many queries and keys there are")
         .hint("for example --shape 8x4096x4096 for 8 heads");
   Masks result;
-  PaddingDoubt doubt = doubt_of(masks.parts.front(), options.array);
+  PaddingDoubt doubt = doubt_of(masks.parts.front(), options.polarity, options.array);
   if (doubt.hint.empty()) doubt = doubt_of(*named, options.polarity);
   const MaskSet set = hinted(doubt.hint, [&] { return MaskSet(masks.parts, given); });
   job.require_memory(set.bytes());
@@ -245,7 +250,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   result.remarks = broadcast_remarks(set, masks);
   if (result.q_length != result.kv_length)
     for (const std::string& text : set.unaligned()) result.alignment.push_back(alignment_warning(text));
-  if (!doubt.warning.empty()) result.doubts.push_back(doubt.warning);
+  if (!doubt.warning.empty()) result.padding.push_back(doubt.warning);
   result.padding_hint = doubt.hint;
   warn_of_ids(*named, result.doubts);
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
@@ -256,13 +261,18 @@ std::vector<Mask> resolve_expressions(const std::string& option,
                                       const std::vector<MaskExpression>& expressions, Polarity polarity,
                                       Masks& of, Job& job) {
   if (expressions.empty()) return {};
-  const OpenArray open([&job](const std::string& reference) { return job.open("mask_array", reference); },
-                       group_opener(job));
+  NamedArrays named;
+  const OpenArray open(
+      [&](const std::string& reference) { return named[reference] = job.open("mask_array", reference); },
+      group_opener(job));
   const MaskSet set({head_masks(expressions, polarity, open)},
                     MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
   const JoinedMasks joined = set.join();
   if (of.q_length != of.kv_length)
     for (const std::string& text : set.unaligned()) of.alignment.push_back(alignment_warning(text, option));
+  if (const PaddingDoubt doubt = doubt_of(named, polarity); !doubt.warning.empty())
+    of.doubts.push_back(option + ": " + doubt.warning);
+  warn_of_ids(named, of.doubts);
   std::vector<Mask> heads;
   for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
   return heads;

@@ -43,12 +43,14 @@ struct Masks {
   std::string name;                    // what to call them in a message
   std::vector<std::string> remarks;    // broadcasts
   std::vector<std::string> alignment;  // warnings of one that is likely not meant
-  std::vector<std::string> doubts;     // warnings of arrays that are likely a padding mask, or position ids
+  std::vector<std::string> padding;    // a warning of an array that is likely a padding mask
+  std::vector<std::string> doubts;     // warnings of other arrays that are likely something else
   std::string padding_hint;  // of blocks that do not divide one that may be a padding mask; or empty
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
   std::vector<std::string> warnings() const {
     std::vector<std::string> all = alignment;
+    all.insert(all.end(), padding.begin(), padding.end());
     all.insert(all.end(), doubts.begin(), doubts.end());
     return all;
   }
@@ -69,11 +71,11 @@ auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
     return f();
   } catch (Error& error) {
     error.at(masks.name);
-    if (error.code() == Error::Code::indivisible_mask && !masks.padding_hint.empty())
-      throw Error(error.kind(), error.message())
-          .hint(masks.padding_hint + "; --pad fills a mask up with False");
-    if (options.shape.empty()) throw;
-    throw Error(Error::Kind::usage, error.message(), error.code()).hint(error.hint());
+    const bool is_padding = error.code() == Error::Code::indivisible_mask && !masks.padding_hint.empty();
+    if (options.shape.empty() && !is_padding) throw;
+    throw Error(options.shape.empty() ? error.kind() : Error::Kind::usage, error.message(),
+                is_padding ? Error::Code::other : error.code())
+        .hint(is_padding ? masks.padding_hint + "; --pad fills a mask up with False" : error.hint());
   }
 }
 

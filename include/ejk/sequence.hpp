@@ -67,9 +67,9 @@ struct RowPadding {
   std::int64_t with_holes = 0;   // a False between two True
 };
 
-/// Which integers a mask may hold: any, and what is not 0 is True; or 0 and 1, of uint8 also 255. Others are then
+/// Which integers a mask may hold: any, and what is not 0 is True; or 0 and one other value. Others are then
 /// Error{input} that names the index, and whether the row looks like ids (Error::Code::position_ids or segment_ids).
-enum class MaskIntegers { any, zero_one };
+enum class MaskIntegers { any, one_value };
 RowPadding inspect_padding(const ArraySource& mask, MaskIntegers integers = MaskIntegers::any);
 
 /// What cu_seqlens come to.

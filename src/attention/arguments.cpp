@@ -161,7 +161,7 @@ void check_segment_ids(const ArraySource* ids, const char* name, const CheckedAr
   if (ids->shape() != expected)
     throw invalid(fmt::format("{}: {} are {}, not of shape {}", ids->name(), name, to_string(expected),
                               to_string(ids->shape())));
-  if (!is_integer(ids->dtype()))
+  if (!is_integer(ids->dtype()) && ids->dtype() != DType::boolean)
     throw Error(Error::Kind::input,
                 fmt::format("{}: {} must be integers, not {}", ids->name(), name, name_of(ids->dtype())),
                 Error::Code::needs_integers)

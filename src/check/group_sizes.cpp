@@ -17,14 +17,15 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
   Findings found(rules_of("group-sizes"), options.most_findings);
   check::Load load;
   __extension__ __int128 sum = 0;
-  std::int64_t before = 0;
+  std::int64_t first = 0, before = 0;
   bool ascends = true;
-  check::scan(*group_sizes, options, [&](std::span<const std::int64_t> sizes, std::int64_t first) {
+  check::scan(*group_sizes, options, [&](std::span<const std::int64_t> sizes, std::int64_t begin) {
     for (std::size_t k = 0; k < sizes.size(); ++k) {
-      const std::int64_t g = first + static_cast<std::int64_t>(k), size = sizes[k];
+      const std::int64_t g = begin + static_cast<std::int64_t>(k), size = sizes[k];
       if (size < 0)
         found.add("negative", g, [&] { return Finding{"group_sizes", {g}, size, "less than 0"}; });
       ascends = ascends && before <= size;
+      if (g == 0) first = size;
       before = size;
       const bool fitted = sum <= kMost;
       sum += size;
@@ -45,6 +46,12 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
           fits ? ReportValue(static_cast<std::int64_t>(sum)) : ReportValue(static_cast<double>(sum)),
           "the sum of the sizes; " + check::there_are(*m, "row") +
               (ascends && before == *m ? ". They never decrease and end there: ends of groups?" : "")};
+    });
+  const std::int64_t groups = group_sizes->shape()[0];
+  if (groups >= 4 && ascends && first < before && !(m && sum == *m))
+    found.add("ends", 0, [] {
+      return Finding{
+          "group_sizes", {}, {}, "they never decrease, as where groups end; the number of rows would tell"};
     });
   load.describe(found.facts(), "group");
   return found;

@@ -41,6 +41,7 @@ inline constexpr Rule kGroupSizes[] = {
     {"negative", kError, "no size is negative"},
     {"sum", kError, "the sizes sum to the number of rows"},
     {"int32", kWarning, "the offsets of the groups fit int32"},
+    {"ends", kWarning, "the sizes are not where groups end"},
 };
 
 inline constexpr Rule kGroupMetadata[] = {

@@ -2,40 +2,45 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <type_traits>
 
-#include "ejk/dtype.hpp"
-
 namespace ejk::core {
 
-/// The index of the first of n elements that a mask does not hold, or n. A mask of integers holds 0 and 1; one of
-/// uint8 may hold 255 as well, as pictures do.
-inline std::int64_t first_beyond_mask(const std::byte* elements, std::int64_t n, DType dtype) {
-  std::int64_t first = n;
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const T* values = reinterpret_cast<const T*>(elements);
-      const auto beyond = [](T x) {
-        return std::is_same_v<T, std::uint8_t> ? x != 0 && x != 1 && x != 255 : x != 0 && x != 1;
-      };
-      constexpr std::int64_t kAtOnce =
-          4096;  // without a branch, so that the loop becomes vector instructions
-      for (std::int64_t begin = 0; begin < n; begin += kAtOnce) {
-        const std::int64_t end = std::min(n, begin + kAtOnce);
-        bool any = false;
-        for (std::int64_t i = begin; i < end; ++i) any |= beyond(values[i]);
-        if (!any) continue;
-        first = std::find_if(values + begin, values + end, beyond) - values;
-        return;
-      }
-    }
-  });
-  return first;
+/// The one value beside 0; 0 where there is none, nothing where there are several. Of a single bit, as 1 has it, one
+/// "or" of all elements decides.
+template <class T>
+std::optional<T> only_value(const T* in, std::int64_t n) {
+  T any = 0;
+  for (std::int64_t i = 0; i < n; ++i) any = static_cast<T>(any | in[i]);
+  if ((any & (any - 1)) == 0) return any;
+  const T value = *std::find_if(in, in + n, [](T v) { return v != 0; });
+  const bool is_only = std::all_of(in, in + n, [&](T v) { return v == 0 || v == value; });
+  return is_only ? std::optional(value) : std::nullopt;
 }
+
+/// Whether integers are a mask: 0 and one other value, in all pieces that several threads look at.
+class OnlyValue {
+ public:
+  /// Of unsigned types. False: these elements, or those of another piece, hold another value than 0 and the first.
+  template <class T>
+  bool holds(const T* in, std::int64_t n) {
+    const auto value = only_value(in, n);
+    if (value == T{0}) return true;
+    std::uint64_t known = 0;
+    return value && (value_ == *value || value_.compare_exchange_strong(known, *value) || known == *value);
+  }
+  /// 0: none yet.
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::atomic<std::uint64_t> value_ = 0;
+};
 
 /// Whether a row is position ids of sequences that follow one another: it begins with 0, and each element is 0 or
 /// one more than the one before. Negative elements at the end are padding.

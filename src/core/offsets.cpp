@@ -29,7 +29,8 @@ void check_kind(const ArraySource& source, const char* what) {
     if (rows) error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
     throw error;
   }
-  if (!is_integer(source.dtype()))
+  const bool is_flag = source.dtype() == DType::boolean && std::string_view(what) == "segment ids";
+  if (!is_integer(source.dtype()) && !is_flag)
     throw invalid(source, fmt::format("{} must be integers, not {}", what, name_of(source.dtype())),
                   is_float(source.dtype()) ? Error::Code::not_integers : Error::Code::other);
 }
@@ -40,7 +41,10 @@ std::vector<std::int64_t> widened(const ArraySource& source, const char* what, c
   std::vector<std::int64_t> values;
   values.reserve(static_cast<std::size_t>(raw.size()));
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    if constexpr (std::is_same_v<T, bool>)
+      for (const std::byte value : std::span(raw.data(), static_cast<std::size_t>(raw.size())))
+        values.push_back(value != std::byte{0} ? 1 : 0);
+    else if constexpr (std::is_integral_v<T>)
       for (const T value : raw.elements<T>()) {
         if (!std::in_range<std::int64_t>(value))
           throw invalid(source, fmt::format("{}[{}] is {}, beyond 63 bits", what,

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/id_values.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "kernels/kernels.hpp"
@@ -49,18 +50,6 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
           v == 1 ? Error::Code::ones_in_mask : Error::Code::other)
           .hint(v == 1 ? "a mask of numbers 0 and 1 is to be converted to bool" : "");
   }
-}
-
-// The one value beside 0; 0 where there is none, nothing where there are several. Of a single bit, as 1 has it, one
-// "or" of all elements tells.
-template <class T>
-std::optional<T> only_value(const T* in, std::int64_t n) {
-  T any = 0;
-  for (std::int64_t i = 0; i < n; ++i) any = static_cast<T>(any | in[i]);
-  if ((any & (any - 1)) == 0) return any;
-  const T value = *std::find_if(in, in + n, [](T v) { return v != 0; });
-  const bool is_only = std::all_of(in, in + n, [&](T v) { return v == 0 || v == value; });
-  return is_only ? std::optional(value) : std::nullopt;
 }
 
 class ArrayMask final : public MaskNode {
@@ -173,18 +162,13 @@ class ArrayMask final : public MaskNode {
   template <class T>
   void require_one_value(const std::byte* in, std::int64_t n, std::int64_t q, std::int64_t k) const {
     const auto* elements = reinterpret_cast<const T*>(in);
-    const auto value = only_value(elements, n);
-    if (value == T{0}) return;
-    std::uint64_t known = 0;  // what another thread saw, or an earlier call
-    if (value && (value_ == *value || value_.compare_exchange_strong(known, *value) || known == *value))
-      return;
-    throw several_values(elements, n, q, k);
+    if (!value_.holds(elements, n)) throw several_values(elements, n, q, k);
   }
 
   // Of elements that can be read again the first place in the array is named, for any number of threads.
   template <class T>
   Error several_values(const T* elements, std::int64_t n, std::int64_t q, std::int64_t k) const {
-    T first = random_access() ? T{0} : static_cast<T>(value_), second = 0;
+    T first = random_access() ? T{0} : static_cast<T>(value_.value()), second = 0;
     const auto find_second = [&](const T* in, std::int64_t columns) {
       for (std::int64_t i = 0; i < columns; ++i) {
         if (first == 0) first = in[i];
@@ -244,7 +228,7 @@ class ArrayMask final : public MaskNode {
   Polarity polarity_;
   DType dtype_;
   std::optional<ArrayView> view_;
-  mutable std::atomic<std::uint64_t> value_ = 0;  // of the integers, beside 0; 0: none yet
+  mutable core::OnlyValue value_;
 };
 
 class LookClassifier final : public BlockClassifier {
@@ -363,25 +347,30 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
 }
 
 PaddingLook padding_look(const Mask& mask) {
-  constexpr std::int64_t kMost = 64, kTimes = 4;  // rows, and how much longer they are
+  constexpr std::int64_t kMost = 1024, kFew = 64, kTimes = 4;  // rows, and how much longer few of them are
   const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
-  if (rows < 1 || rows > kMost || columns < kTimes * rows || !mask.node().random_access())
-    return PaddingLook::none;
+  if (rows < 1 || rows > kMost || columns <= rows || !mask.node().random_access()) return PaddingLook::none;
   BitBuffer buffer;
-  std::int64_t steps = 0, changes = 0, begin_before = 0, end_before = 0;
+  std::int64_t steps = 0, changes = 0;
+  IndexRange before{0, 0};
   for (std::int64_t q = 0; q < rows; ++q) {
     const BitRows row = buffer.rows(1, columns);
     mask.node().fill({q, q + 1, 0, columns}, row);
-    std::int64_t runs = 0, begin = 0, end = 0;
+    std::int64_t runs = 0;
+    IndexRange run{0, 0};
     mask::for_each_run(std::span(row.words, static_cast<std::size_t>(row.row_words)), columns, true,
-                       [&](std::int64_t b, std::int64_t e) { ++runs, begin = b, end = e; });
-    if (runs != 1 || (begin > 0 && end < columns)) return PaddingLook::none;
-    changes += q > 0 && (begin != begin_before || end != end_before);
+                       [&](std::int64_t begin, std::int64_t end) {
+                         ++runs, run = {begin, end};
+                       });
+    if (runs > 1 || (run.begin > 0 && run.end < columns)) return PaddingLook::none;
+    changes += q > 0 && (run.begin != before.begin || run.end != before.end);
     // One key more than the query before, or one less: as a causal edge has it, and a window's.
-    steps += q > 0 && (end == end_before + 1 || begin == begin_before + 1);
-    begin_before = begin, end_before = end;
+    steps += q > 0 && (run.end == before.end + 1 || run.begin == before.begin + 1);
+    before = run;
   }
-  return changes > 0 && steps < rows - 1 ? PaddingLook::likely : PaddingLook::possible;
+  if (rows > 1 && steps >= rows - 1) return PaddingLook::none;
+  if (changes > 0) return PaddingLook::likely;
+  return rows <= kFew && columns >= kTimes * rows ? PaddingLook::possible : PaddingLook::none;
 }
 
 }  // namespace ejk

@@ -441,7 +441,8 @@ class Translation {
   /// Nothing where no word was another library's, or its arguments make no mask.
   std::optional<std::string> run() {
     while (at_ < text_.size() && !failed_) step();
-    if (failed_ || !changed_) return std::nullopt;
+    // In Python "or" and "and" bind less than "|", here they would bind alike.
+    if (failed_ || !changed_ || (has_words_ && has_signs_)) return std::nullopt;
     return out_;
   }
 
@@ -463,9 +464,11 @@ class Translation {
     } else if (const Foreign* row = foreign(word)) {
       changed_ = true;
       if (row->text.size() > 1) return replace(word);
+      has_words_ = has_words_ || is_letter(word[0]);
       out_ += row->text;
       if (row->text == "~") skip_spaces();
     } else {
+      has_signs_ = has_signs_ || token == "&" || token == "|";
       out_ += token;
     }
   }
@@ -500,8 +503,10 @@ class Translation {
       text.insert(text.size() - 1, fmt::format(", {}", fmt::join(more, ", ")));
     else if (!more.empty())
       text += fmt::format("({})", fmt::join(more, ", "));
-    const bool is_whole = out_.empty() && at_ == text_.size();
-    out_ += !is_whole && text.find(" | ") != std::string::npos ? "(" + text + ")" : text;
+    const bool is_whole = out_.empty() && at_ == text_.size(), is_negated = out_.ends_with('~');
+    const bool is_joined =
+        text.find(" | ") != std::string::npos || (is_negated && text.find(" & ") != std::string::npos);
+    out_ += !is_whole && is_joined ? "(" + text + ")" : text;
   }
 
   // What stands before or behind is joined to it by "or".
@@ -553,6 +558,7 @@ class Translation {
   std::size_t at_ = 0;
   std::string out_;
   bool changed_ = false, failed_ = false;
+  bool has_words_ = false, has_signs_ = false;  // "and", "or" or "not"; "&" or "|"
 };
 
 // What there is of an array with an axis of heads or without: `axes` are its last two.
@@ -643,6 +649,13 @@ std::pair<std::shared_ptr<const ArraySource>, std::shared_ptr<const ArraySource>
 
 void find_shape_of_segments(const Node& node, const OpenArray& open, KnownShape& known) {
   const auto [q, kv] = open_ids(node, open);
+  for (const auto& ids : {q, kv})
+    if (ids->shape().size() == 2)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: segment ids of an expression are one row, not of shape {}", ids->name(),
+                              to_string(ids->shape())),
+                  Error::Code::padding_mask)
+          .about(ids->name());
   if (q->shape().size() == 1 && kv->shape().size() == 1)
     agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
   else

@@ -155,12 +155,6 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
 }  // namespace
 
 Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids) {
-  for (const IntegerArray* ids : {&q_ids, &kv_ids})
-    if ((*ids)->dtype() == DType::boolean)  // a padding mask
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: segment ids must be integers, not bool", (*ids)->name()),
-                  Error::Code::needs_integers)
-          .hint("True is to become 1, a token, and False 0, padding");
   auto q = std::make_shared<Labels>(), kv = std::make_shared<Labels>();
   mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q,
                   *kv);

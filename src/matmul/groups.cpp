@@ -130,9 +130,11 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
                     std::ssize(sizes) != m && sizes.back() <= m && std::is_sorted(sizes.begin(), sizes.end())
                         ? Error::Code::group_ends
                         : Error::Code::other)
-          .hint(std::ssize(sizes) == m
-                    ? "as many as rows: where they are the group of each row, sizes are how often each comes"
-                    : "");
+          .hint(
+              std::ssize(sizes) == m
+                  ? "as many as rows: where they are the group of each row, sizes are how often each comes; "
+                    "where they are where each group ends, --from ends takes those"
+                  : "");
     offsets.push_back(*end);
   }
   if (strict && offsets.back() < m)
@@ -159,8 +161,12 @@ Array group_sizes_from_ends(const IntegerArray& ends) {
 
 bool likely_group_ends(const IntegerArray& group_sizes, std::int64_t m) {
   const std::vector<std::int64_t> sizes = core::read_integers(group_sizes, "group_sizes");
-  constexpr std::size_t kFewest = 4;  // fewer sizes often happen to ascend
-  return sizes.size() >= kFewest && sizes.front() >= 0 && sizes.front() < sizes.back() && sizes.back() <= m &&
+  // Few sizes often happen to ascend; those that leave rows over are more suspicious.
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes) sum = core::checked_add(sum, size).value_or(m);
+  const bool leaves_rows = m < std::numeric_limits<std::int64_t>::max() && sum != m;
+  const std::size_t fewest = leaves_rows ? 2 : 4;
+  return sizes.size() >= fewest && sizes.front() >= 0 && sizes.front() < sizes.back() && sizes.back() <= m &&
          std::is_sorted(sizes.begin(), sizes.end());
 }
 

@@ -62,11 +62,14 @@ std::string element_of(const char* what, const ArraySource& ids, std::int64_t ro
 Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype) {
   const IdRows rows = read_rows(*ids, "segment ids");
   std::vector<std::int64_t> cu{0};
+  std::int64_t tokens = 0;
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     const auto row = rows.row(r);
-    for (std::size_t i = 1; i <= row.size(); ++i)
-      if (i == row.size() || row[i] != row[i - 1])
-        cu.push_back(r * rows.columns + static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (row[i] < 0) continue;
+      ++tokens;
+      if (i + 1 == row.size() || row[i + 1] != row[i]) cu.push_back(tokens);
+    }
   }
   return core::to_array(cu, out_dtype, "cu_seqlens");
 }

@@ -18,24 +18,44 @@ namespace ejk::sequence {
 
 namespace {
 
-// Throws where one of rows × columns elements is no mask's; the first is [row, column] of the mask.
-void require_mask(const ArraySource& mask, std::int64_t row, std::int64_t column, std::int64_t rows,
-                  std::int64_t columns, const std::byte* elements) {
-  const std::int64_t at = core::first_beyond_mask(elements, rows * columns, mask.dtype());
-  if (at == rows * columns) return;
+// The error of integers that hold several values beside 0. The first place is named, of what can be read again; else
+// that in the piece at hand, of rows × columns elements from [row, column] on, where `known` was seen before.
+template <class T>
+Error several_values(const ArraySource& mask, T known, std::int64_t row, std::int64_t column,
+                     std::int64_t rows, std::int64_t columns, const std::byte* elements) {
+  std::vector<T> of_row;
+  if (mask.random_access()) known = 0, row = column = 0, rows = mask.shape()[0], columns = mask.shape()[1];
+  for (std::int64_t r = 0; r < rows; ++r) {
+    of_row.resize(static_cast<std::size_t>(columns));
+    if (mask.random_access())
+      mask.read(Shape{r, 0}, Shape{1, columns}, of_row.data());
+    else
+      std::copy_n(reinterpret_cast<const T*>(elements) + r * columns, columns, of_row.data());
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const T value = of_row[static_cast<std::size_t>(c)];
+      if (known == 0) known = value;
+      if (value == 0 || value == known) continue;
+      std::span<const T> left(of_row);
+      while (!left.empty() && left[0] == T{1}) left = left.subspan(1);  // left padding of position ids
+      return {Error::Kind::input,
+              fmt::format(
+                  "{}: element [{}, {}] is {} and another is {}: a mask (batch, seq) of integers holds 0 and "
+                  "one other value",
+                  mask.name(), row + r, column + c, value, known),
+              core::are_positions<T>(left) ? Error::Code::position_ids : Error::Code::segment_ids};
+    }
+  }
+  return {Error::Kind::internal, mask.name() + ": its elements have changed"};
+}
+
+// Throws where the integers are no mask's.
+void require_mask(const ArraySource& mask, core::OnlyValue& only, std::int64_t row, std::int64_t column,
+                  std::int64_t rows, std::int64_t columns, const std::byte* elements) {
   dispatch(mask.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-      const std::span values(reinterpret_cast<const T*>(elements), static_cast<std::size_t>(rows * columns));
-      const std::int64_t r = at / columns;
-      auto of_row = values.subspan(static_cast<std::size_t>(r * columns), static_cast<std::size_t>(columns));
-      while (!of_row.empty() && of_row[0] == T{1})
-        of_row = of_row.subspan(1);  // left padding of position ids
-      const bool positions = core::are_positions<T>(of_row);
-      throw Error(
-          Error::Kind::input,
-          fmt::format("{}: element [{}, {}] is {}; a mask (batch, seq) of integers holds 0 and 1",
-                      mask.name(), row + r, column + at % columns, values[static_cast<std::size_t>(at)]),
-          positions ? Error::Code::position_ids : Error::Code::segment_ids);
+      using Bits = std::make_unsigned_t<T>;
+      if (!only.holds(reinterpret_cast<const Bits*>(elements), rows * columns))
+        throw several_values<T>(mask, static_cast<T>(only.value()), row, column, rows, columns, elements);
     }
   });
 }
@@ -67,7 +87,8 @@ void scan_rows(const ArraySource& mask, MaskIntegers integers, const RowBits& f)
   const std::int64_t columns = std::min(shape[1], kElements),
                      rows = std::max<std::int64_t>(1, kElements / columns);
   const std::int64_t tasks = core::ceil_div(shape[0], rows);
-  const bool checked = integers == MaskIntegers::zero_one && mask.dtype() != DType::boolean;
+  const bool checked = integers == MaskIntegers::one_value && mask.dtype() != DType::boolean;
+  core::OnlyValue only;
   struct Part {
     std::vector<std::byte> elements;
     std::vector<std::uint64_t> bits;
@@ -83,7 +104,7 @@ void scan_rows(const ArraySource& mask, MaskIntegers integers, const RowBits& f)
         for (std::int64_t c = 0; c < shape[1]; c += columns) {
           const std::int64_t width = std::min(columns, shape[1] - c);
           mask.read(Shape{first, c}, Shape{n, width}, part.elements.data());
-          if (checked) require_mask(mask, first, c, n, width, part.elements.data());
+          if (checked) require_mask(mask, only, first, c, n, width, part.elements.data());
           for (std::int64_t r = 0; r < n; ++r) {
             bits_of(part.elements.data() + r * width * size, width, part.bits.data());
             f(first + r, c, part.bits.data(), width);

@@ -39,7 +39,7 @@ std::vector<std::vector<Run>> runs_of_rows(const ArraySource& mask) {
   sequence::check_row_mask(mask);
   std::vector<std::vector<Run>> rows(static_cast<std::size_t>(mask.shape()[0]));
   sequence::scan_rows(
-      mask, MaskIntegers::zero_one,
+      mask, MaskIntegers::one_value,
       [&](std::int64_t row, std::int64_t column, const std::uint64_t* bits, std::int64_t width) {
         std::vector<Run>& runs = rows[static_cast<std::size_t>(row)];
         for (std::int64_t c = 0; c < width;) {

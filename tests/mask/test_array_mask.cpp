@@ -145,8 +145,9 @@ TEST_CASE("a padding mask is told from masks of few queries") {
   CHECK_FALSE(resembles(2, runs(16, {{0, 7}, {0, 7}})));             // a prefix
   CHECK_FALSE(resembles(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})));  // causal, the last queries
   CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {3, 9}})));
-  CHECK_FALSE(resembles(2, runs(16, {{0, 16}, {7, 7}})));
-  CHECK_FALSE(resembles(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})));  // as many rows as columns, about
+  CHECK(resembles(2, runs(16, {{0, 16}, {7, 7}})));  // an empty row
+  CHECK(resembles(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})));
+  CHECK_FALSE(resembles(4, runs(4, {{0, 4}, {0, 2}, {0, 3}, {0, 4}})));  // as many rows as columns
   CHECK_FALSE(resembles(1, runs(16, {{0, 9}})));
   // These may be either.
   const auto look = [&](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
@@ -156,7 +157,7 @@ TEST_CASE("a padding mask is told from masks of few queries") {
   CHECK(look(1, runs(16, {{0, 9}})) == PaddingLook::possible);
   CHECK(look(2, runs(16, {{0, 16}, {0, 16}})) == PaddingLook::possible);
   CHECK(look(1, runs(16, {{3, 9}})) == PaddingLook::none);
-  CHECK(look(4, runs(8, {{0, 8}, {0, 5}, {0, 3}, {0, 8}})) == PaddingLook::none);
+  CHECK(look(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})) == PaddingLook::none);
 }
 
 TEST_CASE("additive masks attend at 0, hide at -1e4 and less, and anything between is an error") {

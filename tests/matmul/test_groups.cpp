@@ -284,9 +284,11 @@ TEST_CASE("ends of groups become their sizes, and are told from sizes by their e
 
   CHECK(likely_group_ends(*source_of({5, 5, 14, 20}), 64));
   CHECK(likely_group_ends(*source_of({0, 5, 14, 20}), 20));
-  for (const Sizes& sizes :
-       {Sizes{5, 0, 9, 6}, Sizes{4, 4, 4, 4}, Sizes{5, 14, 20}, Sizes{}, Sizes{1, 2, 3, 65}})
+  CHECK(likely_group_ends(*source_of({5, 14}), 64));  // few, but they leave rows over
+  for (const Sizes& sizes : {Sizes{5, 0, 9, 6}, Sizes{4, 4, 4, 4}, Sizes{64}, Sizes{}, Sizes{1, 2, 3, 65}})
     CHECK_FALSE(likely_group_ends(*source_of(sizes), 64));
+  CHECK_FALSE(likely_group_ends(*source_of({5, 14, 20}), 39));  // or they do not
+  CHECK_FALSE(likely_group_ends(*source_of({5, 14, 20}), INT64_MAX));
 
   // Of sizes that sum to more than there are rows the error says that they may be ends.
   const auto code_of = [](const Sizes& sizes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -10,9 +11,10 @@
 
 namespace ejk {
 
-inline BlockPicture picture_of(std::int64_t /*rows*/, std::int64_t columns,
-                               std::vector<std::uint8_t> states) {
-  return {"p", "blocks", std::make_shared<const BlockStates>(columns, std::move(states))};
+inline BlockPicture picture_of(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
+  auto held = std::make_shared<const BlockStates>(columns, std::move(states));
+  if (held->rows() != rows) throw std::logic_error("a picture of other rows");
+  return {"p", "blocks", std::move(held)};
 }
 
 }  // namespace ejk

@@ -19,8 +19,10 @@ using namespace ejk;
 
 namespace {
 
-BlockPicture picture(std::int64_t /*rows*/, std::int64_t columns, std::vector<std::uint8_t> states) {
-  return {"p", "", std::make_shared<const BlockStates>(columns, std::move(states))};
+BlockPicture picture(std::int64_t rows, std::int64_t columns, std::vector<std::uint8_t> states) {
+  auto held = std::make_shared<const BlockStates>(columns, std::move(states));
+  REQUIRE(held->rows() == rows);
+  return {"p", "", std::move(held)};
 }
 
 }  // namespace

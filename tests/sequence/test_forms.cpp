@@ -117,9 +117,9 @@ TEST_CASE("the elements of an array say what it may be") {
   CHECK_FALSE(likely_form(*row_of({0, 1, 0, 1, 2}))->restart);
 }
 
-TEST_CASE("integers other than 0 and 1 are no mask where that is asked, at any place and of any type") {
+TEST_CASE("integers of several values are no mask where that is asked, at any place and of any type") {
   const Ints good(70'000, 1);
-  for (const std::size_t at : {std::size_t{0}, std::size_t{4'095}, std::size_t{4'096}, good.size() - 1})
+  for (const std::size_t at : {std::size_t{1}, std::size_t{4'095}, std::size_t{4'096}, good.size() - 1})
     for (const DType dtype : {DType::int8, DType::int32, DType::uint16, DType::int64, DType::uint64}) {
       Array mask(dtype, {2, 35'000});
       dispatch(dtype, [&]<class T>(std::type_identity<T>) {
@@ -128,22 +128,25 @@ TEST_CASE("integers other than 0 and 1 are no mask where that is asked, at any p
           mask.elements<T>()[at] = T(7);
         }
       });
-      CHECK(failure([&] { inspect_padding(*make_source(mask.view(), "m.npy"), MaskIntegers::zero_one); }) ==
+      CHECK(failure([&] { inspect_padding(*make_source(mask.view(), "m.npy"), MaskIntegers::one_value); }) ==
             "m.npy: element [" + std::to_string(at / 35'000) + ", " + std::to_string(at % 35'000) +
-                "] is 7; a mask (batch, seq) of integers holds 0 and 1");
+                "] is 7 and another is 1: a mask (batch, seq) of integers holds 0 and one other value");
     }
   const auto lens_of = [](const Array& mask) {
-    return inspect_padding(*make_source(mask.view(), "m.npy"), MaskIntegers::zero_one).lens[0];
+    return inspect_padding(*make_source(mask.view(), "m.npy"), MaskIntegers::one_value).lens[0];
   };
-  CHECK(lens_of(Array::from<std::uint8_t>({1, 4}, std::vector<std::uint8_t>{255, 0, 1, 255})) == 3);
-  CHECK(failure([&] {
-          lens_of(Array::from<std::int8_t>({1, 2}, std::vector<std::int8_t>{-1, 0}));
-        }) == "m.npy: element [0, 0] is -1; a mask (batch, seq) of integers holds 0 and 1");
+  CHECK(lens_of(Array::from<std::uint8_t>({1, 4}, std::vector<std::uint8_t>{255, 0, 255, 255})) == 3);
+  CHECK(lens_of(Array::from<std::int8_t>({1, 2}, std::vector<std::int8_t>{-1, 0})) == 1);
+  CHECK(
+      failure([&] {
+        lens_of(Array::from<std::int8_t>({1, 3}, std::vector<std::int8_t>{-1, 0, 1}));
+      }) ==
+      "m.npy: element [0, 2] is 1 and another is -1: a mask (batch, seq) of integers holds 0 and one other value");
   CHECK(inspect_padding(*rows_of(1, {0, 7, -1})).lens[0] == 2);
 
   const auto code_of = [](const Ints& row) {
     try {
-      inspect_padding(*rows_of(1, row), MaskIntegers::zero_one);
+      inspect_padding(*rows_of(1, row), MaskIntegers::one_value);
     } catch (const Error& error) {
       return error.code();
     }

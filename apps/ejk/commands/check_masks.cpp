@@ -34,8 +34,8 @@ struct MaskInfoWords {
   bool dkv = false;
 };
 
-// What was assumed of expressions is a finding: it counts with --strict.
-void add_alignment(const std::vector<std::string>& warnings, Findings& found) {
+// What was assumed of masks is a finding: it counts with --strict.
+void add_assumptions(const std::vector<std::string>& warnings, Findings& found) {
   for (std::size_t n = 0; n < warnings.size(); ++n)
     found.add("assumed", static_cast<std::int64_t>(n) + 1, [&] {
       return Finding{"mask", {}, {}, warnings[n]};
@@ -60,7 +60,8 @@ Answer run(const MaskWords& words, Job& job) {
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
-  add_alignment(masks.alignment, found);
+  masks.padding.clear();  // has a rule of its own
+  add_assumptions(masks.warnings(), found);
   return deliver(found, words.flags, job);
 }
 
@@ -91,7 +92,7 @@ Answer run(const MaskInfoWords& words, Job& job) {
     if (masks.shape.empty() && masks.array.empty()) masks.shape = *shape;
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
-    plan.warnings = given.alignment;
+    plan.warnings = given.warnings();
   }
   constexpr std::int64_t kOfEntry = 40, kOfPattern = 32, kMost = std::int64_t{1} << 50;
   std::int64_t peak = 0;
@@ -117,11 +118,11 @@ Answer run(const MaskInfoWords& words, Job& job) {
     for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kMostPictures, (*shape)[0]); ++n)
       peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
   }
-  const std::vector<std::string> alignment = plan.warnings;
+  const std::vector<std::string> assumptions = plan.warnings;
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
-  add_alignment(alignment, found);
+  add_assumptions(assumptions, found);
   return deliver(found, words.flags, job);
 }
 

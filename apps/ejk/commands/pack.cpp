@@ -163,9 +163,10 @@ Run pack(OptionSet& set) {
                 "a padded array (batch, seq, ...) of any type\n"
                 "With --cu-seqlens-padded (tokens, ...), padding between its sequences.")
       .required();
-  add_reference(set, "MASK", options->mask,
-                "which elements are tokens (batch, seq), bool or integer\n"
-                "Non-zero is a token: padding may be on the right, on the left and in between.");
+  add_reference(
+      set, "MASK", options->mask,
+      "which elements are tokens (batch, seq), bool or integer\n"
+      "Non-zero is a token, of integers one value beside 0: padding may be on the right, on the left and in between.");
   add_padded(
       set, options->padded,
       "As TransformerEngine's THD layout has it: sequence i is the first tokens of X from padded[i] on.");

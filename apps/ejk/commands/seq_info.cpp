@@ -17,7 +17,7 @@ Run seq_info(OptionSet& set) {
       .required();
   add_reference(set, "--cu-seqlens-padded", words->padded,
                 "the same with the padding behind each sequence\n"
-                "As TransformerEngine's THD layout has it. How much of all tokens that is is told, too.");
+                "As TransformerEngine's THD layout has it. The report then counts the padding, too.");
   set_footer(set,
              "Attention work is counted in pairs of a query and a key, the sum of squared\n"
              "lengths; a causal mask halves packed and padded work alike.");

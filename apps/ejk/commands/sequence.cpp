@@ -167,7 +167,7 @@ Run cu_seqlens(OptionSet& set) {
   const auto options = std::make_shared<CuSeqlensOptions>();
   add_reference(set, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,), or the ids of tokens\n"
-                "A mask is bool, or integers 0 and 1: 1 is a token, anywhere in its row.")
+                "A mask is bool, or integers of 0 and one other value, a token, anywhere in its row.")
       .required();
   add_sequences_from(
       set, options->from, {From::mask, From::lens, From::segment_ids, From::position_ids, From::cu_seqlens},
