@@ -132,8 +132,7 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
                         : Error::Code::other)
           .hint(
               std::ssize(sizes) == m
-                  ? "as many as rows: where they are the group of each row, sizes are how often each comes; "
-                    "where they are where each group ends, --from ends takes those"
+                  ? "as many as rows: the group of each row, of which sizes are the counts, or where each group ends"
                   : "");
     offsets.push_back(*end);
   }
