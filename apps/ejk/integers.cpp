@@ -248,6 +248,17 @@ void warn_of_positions(const ArraySource& segment_ids, Report& report) {
       printable(segment_ids.name()), *likely->restart));
 }
 
+void warn_of_ones(const ArraySource& cu_seqlens, Report& report) {
+  if (!cu_seqlens.random_access() || !is_integer(cu_seqlens.dtype()) || cu_seqlens.shape().size() != 1)
+    return;
+  const std::optional<LikelyForm> likely = likely_form(cu_seqlens);
+  if (likely && likely->form == SequenceForm::position_ids && !likely->restart)
+    report.warnings.push_back(fmt::format(
+        "{} counts up by one, as position ids do: as offsets each sequence has one token; 'ejk cu-seqlens --from "
+        "position-ids' makes cu_seqlens of position ids",
+        printable(cu_seqlens.name())));
+}
+
 void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report) {
   if (!padded.random_access() || padded.shape().size() != 1 || padded.shape()[0] == 0) return;
   const Array all = read_all(padded);

@@ -3,6 +3,7 @@
 // tests: tests/cli/seq-info/
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
+#include "integers.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -29,7 +30,9 @@ Run seq_info(OptionSet& set) {
     const std::int64_t bytes =
         sequence_work_bytes(type_of(*cu)) + (padded ? sequence_work_bytes(type_of(*padded)) : 0);
     if (job.plan(plan, kPieceBytes + bytes)) return Answer::yes;
-    job.deliver(job.phase(Phase::compute, [&] { return describe_sequences(cu, padded); }), {});
+    Report report = job.phase(Phase::compute, [&] { return describe_sequences(cu, padded); });
+    warn_of_ones(*cu, report);
+    job.deliver(std::move(report), {});
     return Answer::yes;
   };
 }
