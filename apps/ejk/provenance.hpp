@@ -53,6 +53,7 @@ inline const std::vector<std::string>& setting_names() {
                                               "shape",
                                               "shrink_grid",
                                               "softcap",
+                                              "std",
                                               "start_group",
                                               "strict",
                                               "tiling",

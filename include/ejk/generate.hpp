@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "ejk/array.hpp"
 
@@ -12,18 +13,20 @@ namespace ejk {
 
 struct AttentionInputsOptions {
   std::int64_t batch = 2, seq = 128, heads = 8, head_dim = 64;
-  DType dtype = DType::float32;  // or float16, bfloat16
-  std::int64_t seed = 0;         // 0 … 2^32 - 1
+  DType dtype = DType::float32;                            // or float16, bfloat16
+  std::int64_t seed = 0;                                   // 0 … 2^32 - 1
+  double std = 0.02;                                       // deviation of the numbers, above 0
+  std::optional<std::int64_t> kv_seq = {}, kv_heads = {};  // of key and value; absent: those of the query
 };
 
-/// Each (batch, seq, heads, head_dim), made while it is read.
+/// query (batch, seq, heads, head_dim), key and value (batch, kv_seq, kv_heads, head_dim), made while they are read.
 struct AttentionInputs {
   std::shared_ptr<const ArraySource> query, key, value;
 };
 
-/// Normal numbers times 0.02: what jax.random.normal draws from the three keys that jax.random.split makes of
+/// Normal numbers times `std`: what jax.random.normal draws from the three keys that jax.random.split makes of
 /// PRNGKey(seed), with jax_threefry_partitionable as since JAX 0.5. Errors: Error{usage} for a negative size,
-/// a seed out of range, another dtype.
+/// a seed out of range, another dtype, heads that are no multiple of kv_heads.
 AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options = {});
 
 enum class LengthDistribution {

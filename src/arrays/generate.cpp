@@ -65,23 +65,24 @@ float rounded(double x) {
   return arrays::widen<T>(narrow);
 }
 
-// 0.02 · √2 · erfinv(u), every operation rounded to T.
+// std · √2 · erfinv(u), every operation rounded to T.
 template <class T>
-T normal(std::uint32_t bits) {
+T normal(std::uint32_t bits, float std) {
   constexpr float low = Bits<T>::lowest;
   const float f = Bits<T>::one_to_two(bits) - 1;
   const float u = std::max(low, rounded<T>(rounded<T>(f * rounded<T>(1 - low)) + low));
   const float z = rounded<T>(rounded<T>(std::sqrt(2.0)) * rounded<T>(static_cast<float>(arrays::erfinv(u))));
   T result{};
-  arrays::cast<T>(z * rounded<T>(0.02), result);
+  arrays::cast<T>(z * std, result);
   return result;
 }
 
 class NormalSource final : public ArraySource {
  public:
-  NormalSource(arrays::Key key, DType dtype, Shape shape, std::string name)
+  NormalSource(arrays::Key key, DType dtype, Shape shape, double std, std::string name)
       : ArraySource({dtype, std::move(shape)}, std::move(name), ArrayAccess(ArrayAccess::Order::any)),
-        key_(key) {}
+        key_(key),
+        std_(std) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -97,6 +98,7 @@ class NormalSource final : public ArraySource {
     const Shape strides = c_strides(shape(), DType::uint8);  // of one byte: in elements
     const std::int64_t n = count.back(), rows = element_count(count) / n;
     const std::int64_t together = std::max<std::int64_t>(4096 / n, 1);
+    const float std = rounded<T>(std_);
     core::parallel_for(
         core::ceil_div(rows, together), 10 * static_cast<double>(rows * n), [&](std::int64_t job) {
           for (std::int64_t row = job * together; row < std::min(rows, (job + 1) * together); ++row) {
@@ -105,13 +107,14 @@ class NormalSource final : public ArraySource {
               first += (start[d] + rest % count[d]) * strides[d];
             for (std::int64_t i = 0; i < n; ++i) {
               const arrays::Key words = arrays::words_of(key_, first + i);
-              out[row * n + i] = normal<T>(words[0] ^ words[1]);
+              out[row * n + i] = normal<T>(words[0] ^ words[1], std);
             }
           }
         });
   }
 
   arrays::Key key_;
+  double std_;
 };
 
 // What draws are for; each has words of its own.
@@ -138,17 +141,26 @@ std::vector<std::int64_t> shared_out(std::int64_t total, const std::vector<doubl
 }  // namespace
 
 AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options) {
-  const Shape shape{options.batch, options.seq, options.heads, options.head_dim};
-  for (const std::int64_t length : shape) check_not_negative("a size of the attention inputs", length);
+  const Shape queries{options.batch, options.seq, options.heads, options.head_dim};
+  Shape keys = queries;
+  keys[1] = options.kv_seq.value_or(options.seq);
+  keys[2] = options.kv_heads.value_or(options.heads);
+  for (const Shape& shape : {queries, keys})
+    for (const std::int64_t length : shape) check_not_negative("a size of the attention inputs", length);
+  if (keys[2] != queries[2] && (keys[2] == 0 || queries[2] % keys[2] != 0))
+    throw usage(fmt::format("{} query heads are no multiple of {} key/value heads", queries[2], keys[2]));
+  if (!(options.std > 0) || std::isinf(options.std))
+    throw usage(fmt::format("the deviation is {}; it must be positive", options.std));
   check_seed(options.seed);
   if (!is_float(options.dtype) || options.dtype == DType::float64)
     throw usage(
         fmt::format("attention inputs are float32, float16 or bfloat16, not {}", name_of(options.dtype)));
   const arrays::Key root{0, static_cast<std::uint32_t>(options.seed)};
-  const auto make = [&](std::uint32_t which, const char* name) {
-    return std::make_shared<NormalSource>(arrays::threefry(root, 0, which), options.dtype, shape, name);
+  const auto make = [&](std::uint32_t which, const Shape& shape, const char* name) {
+    return std::make_shared<NormalSource>(arrays::threefry(root, 0, which), options.dtype, shape, options.std,
+                                          name);
   };
-  return {make(0, "query"), make(1, "key"), make(2, "value")};
+  return {make(0, queries, "query"), make(1, keys, "key"), make(2, keys, "value")};
 }
 
 Array generate_lengths(const LengthsOptions& options) {

@@ -19,6 +19,9 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
+// Deviation of scores below which they say little of scale and keys.
+constexpr double kFewestScores = 0.05;
+
 // --- what several kinds take
 
 std::int64_t read_seed(const std::string& word) {
@@ -73,7 +76,7 @@ void add_distribution(OptionSet& set, Distribution& into,
 using Make = std::function<std::vector<Output>(Report& report)>;
 
 // Small arrays are made even for a dry run; large ones only when they are read.
-Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job) {
+Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
   const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
   job.provenance.record("what", what);
@@ -82,10 +85,13 @@ Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job) {
   report.add("what", "generated", std::string(what));
   job.show_options(report);
   const std::vector<Output> outputs = job.phase(Phase::compute, [&] { return make(report); });
-  const ArraySource& first = *outputs.front().source;
-  report.add("shape", "shape", first.shape())
-      .add("dtype", "dtype", std::string(name_of(first.dtype())))
-      .add("size", "size", type_of(first).bytes() * static_cast<std::int64_t>(outputs.size()), Unit::bytes);
+  const ArraySource &first = *outputs.front().source, &last = *outputs.back().source;
+  std::int64_t all = 0;
+  for (const Output& output : outputs) all += type_of(*output.source).bytes();
+  report.add("shape", "shape", first.shape());
+  if (last.shape() != first.shape()) report.add("kv_shape", "of key and value", last.shape());
+  report.add("dtype", "dtype", std::string(name_of(first.dtype()))).add("size", "size", all, Unit::bytes);
+  if (remark) report.add(Remark{remark});
   if (job.plan(report, peak)) return Answer::yes;
   job.deliver(std::move(report), outputs);
   return Answer::yes;
@@ -151,7 +157,16 @@ Run generate_attention(OptionSet& set) {
   add_word(set, "--batch", options->batch, at_least(0), "N", "rows, 2 by default");
   add_word(set, "--seq", options->seq, at_least(0), "N", "tokens of a row, 128 by default");
   add_word(set, "--heads", options->heads, at_least(0), "N", "heads, 8 by default");
+  add_word(set, "--kv-seq", options->kv_seq, at_least(0), "N", "keys of a row, as many as --seq by default");
+  add_word(set, "--kv-heads", options->kv_heads, at_least(0), "N",
+           "key/value heads, as many as --heads by default\n--heads is a multiple of them.");
   add_word(set, "--head-dim", options->head_dim, at_least(0), "N", "size of a head, 64 by default");
+  add_word(set, "--std", options->std, read_mean, "S",
+           "deviation of the numbers, 0.02 by default\n"
+           "Scores then have the deviation S * S. Those of 0.02 differ so little that a kernel's scale, and "
+           "keys, are hardly tested; --std 1 tests them.")
+      .recorded()
+      .shown("deviation");
   add_word(
       set, "--dtype", options->dtype,
       [](const std::string& w) {
@@ -161,11 +176,15 @@ Run generate_attention(OptionSet& set) {
   return [options](Job& job) {
     return run(
         "attention-inputs", 0,
-        [&](Report&) -> std::vector<Output> {
+        [&](Report& report) -> std::vector<Output> {
           const AttentionInputs made = generate_attention_inputs(*options);
+          report.add("score_std", "of scores", options->std * options->std);
           return {{"query", made.query, {}}, {"key", made.key, {}}, {"value", made.value, {}}};
         },
-        job);
+        job,
+        options->std * options->std < kFewestScores
+            ? "Scores that differ so little test neither the scale nor the keys of a kernel; those of --std 1 do."
+            : nullptr);
   };
 }
 
