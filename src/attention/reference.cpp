@@ -5,6 +5,8 @@
 #include "attention/reference.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -12,6 +14,7 @@
 #include "attention/numbers.hpp"
 #include "attention/plan.hpp"
 #include "core/parallel.hpp"
+#include "ejk/threads.hpp"
 
 namespace ejk::attn {
 
@@ -27,17 +30,120 @@ Row row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t 
   return out;
 }
 
-double dot(const Row& a, const Row& b) {
-  double sum = 0;
-  for (std::size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
-  return sum;
+// Eight sums, so that none waits for the one before.
+double dot(const double* a, const double* b, std::size_t n) {
+  constexpr std::size_t kSums = 8;
+  double sums[kSums] = {};
+  std::size_t d = 0;
+  for (; d + kSums <= n; d += kSums)
+    for (std::size_t u = 0; u < kSums; ++u) sums[u] += a[d + u] * b[d + u];
+  for (; d < n; ++d) sums[d % kSums] += a[d] * b[d];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
+double dot(const Row& a, const Row& b) { return dot(a.data(), b.data(), a.size()); }
 
-void add(Row& to, double factor, const Row& row) {
+void add(Row& to, double factor, const double* row) {
   for (std::size_t d = 0; d < to.size(); ++d) to[d] += factor * row[d];
 }
 
+std::uint64_t new_id() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+// Two matrices of a head, of keys and values or of queries and dout, as doubles.
+struct KeptHead {
+  std::uint64_t id = 0;  // of the reference; 0: none
+  bool of_queries = false, is_kept = false;
+  std::int64_t entry = 0, head = 0;
+  std::vector<double> first, second;
+};
+
+// The few that a thread has used last. Null: it was not used before, and a single row is not worth it.
+constexpr std::size_t kKept = 8;
+constexpr double kMostKept = 0x1p22;  // bytes of one
+KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::int64_t head, double bytes) {
+  thread_local std::array<KeptHead, kKept> heads;
+  thread_local std::size_t next = 0;
+  for (KeptHead& kept : heads)
+    if (kept.id == id && kept.of_queries == of_queries && kept.entry == entry && kept.head == head)
+      return bytes <= kMostKept ? &kept : nullptr;
+  KeptHead& kept = heads[next++ % kKept];
+  kept.id = id, kept.of_queries = of_queries, kept.entry = entry, kept.head = head;
+  kept.is_kept = false;
+  return nullptr;
+}
+
 }  // namespace
+
+// Rows of two matrices of one head, with the rounding of inputs: from what the thread keeps, or one at a time.
+class Reference::HeadRows {
+ public:
+  HeadRows(const Reference& reference, KeptHead* kept, const kernels::StridedMatrix& first,
+           std::int64_t columns, const kernels::StridedMatrix& second, std::int64_t more_columns,
+           std::int64_t rows)
+      : reference_(reference),
+        first_(first),
+        second_(second),
+        columns_(columns),
+        more_columns_(more_columns),
+        kept_(kept) {
+    if (kept == nullptr || kept->is_kept) return;
+    kept->first.resize(static_cast<std::size_t>(rows * columns));
+    kept->second.resize(static_cast<std::size_t>(rows * more_columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load(first, r, columns, kept->first.data() + r * columns);
+      load(second, r, more_columns, kept->second.data() + r * more_columns);
+    }
+    kept->is_kept = true;
+  }
+
+  const double* first(std::int64_t row) {
+    return row_of(first_, row, columns_, kept_ ? &kept_->first : nullptr, one_);
+  }
+  const double* second(std::int64_t row) {
+    return row_of(second_, row, more_columns_, kept_ ? &kept_->second : nullptr, other_);
+  }
+
+ private:
+  void load(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
+            double* values) const {
+    load_row(matrix, row, 0, columns, values);
+    if (reference_.variation_.inputs)
+      for (std::int64_t c = 0; c < columns; ++c) values[c] = reference_.variation_.inputs(values[c]);
+  }
+  const double* row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
+                       const std::vector<double>* kept, Row& one) const {
+    if (kept) return kept->data() + row * columns;
+    one.resize(static_cast<std::size_t>(columns));
+    load(matrix, row, columns, one.data());
+    return one.data();
+  }
+
+  const Reference& reference_;
+  kernels::StridedMatrix first_, second_;
+  std::int64_t columns_, more_columns_;
+  KeptHead* kept_;
+  Row one_, other_;
+};
+
+Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation)
+    : setup_(setup), plan_(plan), variation_(std::move(variation)), id_(new_id()) {}
+
+// Keys and values of a problem.
+Reference::HeadRows Reference::keys_of(const Problem& p) const {
+  const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+  const double bytes = 8 * static_cast<double>(p.kv_length) * static_cast<double>(size + value_size);
+  return {*this,      kept_head(id_, false, p.entry, kv_head_of(p.head), bytes), p.k, size, p.v, value_size,
+          p.kv_length};
+}
+
+// Queries and dout.
+Reference::HeadRows Reference::queries_of(const Problem& p, const kernels::StridedMatrix& dout) const {
+  const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+  const double bytes = 8 * static_cast<double>(p.q_length) * static_cast<double>(size + value_size);
+  return {*this, kept_head(id_, true, p.entry, p.head, bytes), p.q, size, dout, value_size, p.q_length};
+}
 
 std::int64_t Reference::kv_head_of(std::int64_t head) const {
   return variation_.interleaved ? head % setup_.shape.kv_heads : head / setup_.group();
@@ -88,8 +194,7 @@ std::vector<double> Reference::loaded(const kernels::StridedMatrix& matrix, std:
   return values;
 }
 
-Reference::Score Reference::score(const Problem& p, const Row& q, const Row& k, std::int64_t i,
-                                  std::int64_t j) const {
+Reference::Score Reference::score(const Problem& p, double product, std::int64_t i, std::int64_t j) const {
   using Cap = Variation::Cap;
   const double scale = setup_.scale * variation_.scale, c = setup_.softcap;
   const Cap order = c > 0 ? variation_.cap : Cap::none;
@@ -98,7 +203,7 @@ Reference::Score Reference::score(const Problem& p, const Row& q, const Row& k, 
     load_row(p.bias, i, j, 1, &bias);
     bias *= variation_.bias;
   }
-  const double s = scale * dot(q, k);
+  const double s = scale * product;
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);
     return Score{c * t, 1 - t * t};
@@ -131,11 +236,12 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
   const Row q = loaded(p.q, query, setup_.shape.head_size);
+  HeadRows keys = keys_of(p);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (!attends[at]) continue;
-    const Score s = score(p, q, loaded(p.k, j, setup_.shape.head_size), query, j);
+    const Score s = score(p, dot(q.data(), keys.first(j), q.size()), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -145,7 +251,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
     if (variation_.no_key == Variation::NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
     if (variation_.no_key == Variation::NoKey::mean)
       for (std::int64_t j = 0; j < p.kv_length; ++j)
-        add(r.out, 1 / static_cast<double>(p.kv_length), loaded(p.v, j, setup_.shape.value_size));
+        add(r.out, 1 / static_cast<double>(p.kv_length), keys.second(j));
     return r;
   }
   double sum = 0;
@@ -157,7 +263,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const double s = r.scores[static_cast<std::size_t>(j)];
     if (s == kNothing) continue;
-    const Row v = loaded(p.v, j, setup_.shape.value_size);
+    const double* const v = keys.second(j);
     const double weight = variation_.weights(std::exp(s - most)) / sum * r.factor;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
@@ -179,13 +285,14 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   if (statistics.lse == kNothing) return gradient;
   const Row g = loaded(dout, query, setup_.shape.value_size);
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
+  HeadRows keys = keys_of(p);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing) continue;
-    const double dp = dot(g, loaded(p.v, j, setup_.shape.value_size));
+    const double dp = dot(g.data(), keys.second(j), g.size());
     const double ds =
         std::exp(r.scores[at] - statistics.lse) * (dp - variation_.delta * statistics.delta) * r.slopes[at];
-    const Row k = loaded(p.k, j, setup_.shape.head_size);
+    const double* const k = keys.first(j);
     add(gradient, scale * ds, k);
     if (terms) terms->add(scale * ds, k);
   }
@@ -198,6 +305,12 @@ double reference_work(const CheckedArguments& setup) {
     pairs += static_cast<double>(setup.q_length(e)) * static_cast<double>(setup.kv_length(e));
   pairs *= static_cast<double>(setup.shape.heads);
   return pairs * static_cast<double>(setup.shape.head_size + setup.shape.value_size + 32);
+}
+
+double reference_bytes(const CheckedArguments& setup) {
+  const double rows = static_cast<double>(std::max(setup.longest_queries(), setup.longest_keys())),
+               head = 8 * rows * static_cast<double>(setup.shape.head_size + setup.shape.value_size);
+  return head > kMostKept ? 0 : static_cast<double>(static_cast<std::size_t>(threads()) * kKept) * head;
 }
 
 Reference::Saved Reference::saved(const ArrayView& dout) const {
@@ -262,19 +375,20 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
     const auto attends = allowed(p, {0, p.q_length, key, key + 1});
     const Row k = loaded(p.k, key, setup_.shape.head_size), v = loaded(p.v, key, setup_.shape.value_size);
+    HeadRows queries = queries_of(p, g);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
       if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing) continue;
-      const Row q = loaded(p.q, i, setup_.shape.head_size);
-      const Score s = score(p, q, k, i, key);
+      const double* const q = queries.first(i);
+      const Score s = score(p, dot(q, k.data(), k.size()), i, key);
       if (s.value == kNothing) continue;
-      const Row dout_row = loaded(g, i, setup_.shape.value_size);
+      const double* const dout_row = queries.second(i);
       const double probability = std::exp(s.value - saved.lse[at]);
       const double weight = part * variation_.weights(probability);
       add(sum.dv, weight, dout_row);
       sum.weight += probability;
-      const double ds =
-          part * probability * (dot(dout_row, v) - variation_.delta * saved.delta[at]) * s.slope;
+      const double ds = part * probability *
+                        (dot(dout_row, v.data(), v.size()) - variation_.delta * saved.delta[at]) * s.slope;
       add(sum.dk, scale * ds, q);
       if (!variation_.sizes) continue;
       sum.dv_terms.add(weight, dout_row);
@@ -299,6 +413,7 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
     for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h) {
       const Problem p = varied(setup_.problem(e, h));
       const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
+      HeadRows keys_and_values = keys_of(p);
       for (std::int64_t i = queries.begin; i < queries.end; ++i) {
         const auto of_query = static_cast<std::size_t>(p.first_row + i);
         if (saved.lse[of_query] == kNothing) continue;
@@ -307,10 +422,10 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
                   dout_row = loaded(g, i, setup_.shape.value_size);
         for (std::int64_t j = columns.begin; j < columns.end; ++j) {
           if (!attends[static_cast<std::size_t>(j - columns.begin)]) continue;
-          const Score s = score(p, q, loaded(p.k, j, setup_.shape.head_size), i, j);
+          const Score s = score(p, dot(q.data(), keys_and_values.first(j), q.size()), i, j);
           if (s.value == kNothing) continue;
           const double probability = std::exp(s.value - saved.lse[of_query]);
-          const double dp = dot(dout_row, loaded(p.v, j, setup_.shape.value_size));
+          const double dp = dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
           // It is added after the soft cap, whose derivative it does not see, unless that is varied.
           const double slope = variation_.cap == Variation::Cap::after_bias ? s.slope : 1;
           const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;
