@@ -65,7 +65,8 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
       .group("Comparison");
   add_flag(set, "--explain", into.explain, Explain::yes,
            "with --against: say which usual mistake it is\n"
-           "Mistakes are recomputed on some of the rows that are wrong, and named where both agree.")
+           "Mistakes are recomputed on some of the rows that are wrong, and named where both agree. Their "
+           "shares are counted on all elements beyond the bound.")
       .group("Comparison");
 }
 

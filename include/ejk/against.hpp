@@ -5,6 +5,19 @@
 // with the library's own result, from which it may differ by the bounds of both. So every element is judged,
 // and one that is beyond is wrong wherever the library's is right.
 //
+// Kernels of attention whose inputs have 16 bits round the weights P to that type before they multiply by V, and in
+// gradients dP, P and dS. With u its unit roundoff (2⁻⁸ of bfloat16, 2⁻¹¹ of float16), u₀ half of its smallest number
+// (2⁻²⁵ of float16, else 0) and m_j the number of keys (queries) equal to key (query) j, the bound then grows by
+//   out    u |R| + 4 √(Σ_j m_j (u² P² + u₀²) v²)
+//   dv     u |R| + 8 √(Σ_i m_i (u² P² + u₀²) dout²) + 8 u₀
+//   dq     u |R| + 8 √(Σ_j m_j (u² e² + u₀² scale²) k²) + 8 u₀ + 8 u √(Σ dout² out²) |scale Σ_j P k|
+//   dk     u |R| + 8 √(Σ_i m_i (u² e² + u₀² scale²) q²) + 8 u₀
+//   dbias  u |R| + 8 √(Σ u² e² + u₀²) + 8 u₀, without the scale
+// where e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²), δ = Σ dout · out of the query. Each rounding is off by u at
+// most, and independently of the others, so that a sum of terms t is off by more than 4 u √(Σ t²) about as often as a
+// normal number is beyond 9 deviations; equal keys have equal weights, which are off alike, as are all where all weights
+// are equal: u |R|. Gradients may be summed block by block in their own type, which the 8 covers. lse is not widened.
+//
 // Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
 // exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:
 // scale, mask, sequences, heads, softcap, bias, no_key, normalization, lse_base, lse_sign, lse_max, lse_exp,
@@ -16,6 +29,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +84,8 @@ struct Against {
   /// Elements that should be a number other than 0, and of them those that may differ from it by more than it is: the
   /// bounds go by the largest values that take part, so that a few huge ones make them say little.
   std::int64_t nonzero = 0, wide = 0;
+  /// Of attention: what two scores of a query may differ by, at most.
+  std::optional<double> score_range = {};
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;  // results that nothing was given for
   std::vector<Part> parts;
@@ -77,13 +93,28 @@ struct Against {
   std::vector<Element> worst;  // of a few rows, the worst first
 
   bool tried = false;  // explanations were looked for
-  /// What makes the elements that are beyond agree: best first. Each was recomputed on sampled rows, and again
-  /// on others. Empty where nothing that is known does.
-  std::vector<Explanation> explanations;
+  /// What makes elements that are beyond agree, array by array, best first; empty where nothing that is known does.
+  /// `share_explained` is of the elements beyond the bound in that array.
+  struct Explained : Explanation {
+    std::string array;
+  };
+  std::vector<Explained> explanations;
+  /// What they leave, array by array, where there is any: its elements and the worst of them.
+  struct Unexplained {
+    std::string array;
+    std::int64_t elements = 0;
+    double share = 0;  // of those beyond the bound
+    Element worst;
+  };
+  std::vector<Unexplained> unexplained;
+  /// Rows with elements beyond the bound, and those of them on which shares were counted: all, or estimates.
+  std::int64_t wrong_rows = 0, counted_rows = 0;
 
   bool agrees() const { return beyond == 0; }
   /// Most elements could be nearly anything.
   bool proves_little() const { return 2 * wide > nonzero; }
+  /// All keys of a query have nearly the same weight, whatever the scale.
+  bool has_equal_scores() const { return score_range && *score_range < 0.05; }
 };
 
 /// Warns where that proves little.

@@ -184,11 +184,15 @@ class AttentionPlan {
   AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
 
   /// `given` are another implementation's results for the same arguments, in the order of results(), of any
-  /// float dtype; those that are absent are not compared. `own` are what run() gave. Every element is judged;
-  /// with Explain::yes the usual mistakes are tried where some are beyond the bound. Throws Error{input} for
-  /// results of another shape, about their names.
+  /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that P
+  /// and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent: weights_dtype().
+  /// Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the bound.
+  /// Throws Error{input} for results of another shape, about their names.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                  const std::vector<std::optional<ArrayView>>& given, Explain explain) const;
+                  const std::vector<std::optional<ArrayView>>& given, Explain explain,
+                  std::optional<DType> weights = std::nullopt) const;
+  /// That of v where it has 16 bits and arithmetic is float32; else float32.
+  DType weights_dtype() const;
   /// Memory that compare() takes beside the arrays.
   std::int64_t compare_bytes() const;
 

@@ -15,7 +15,8 @@
 // and half of the smallest positive result on top. A maximum is that of one batch entry (or sequence) and key
 // head: of q, lse and dout over the queries of its query heads that a mask leaves a key, of k and v over the
 // keys that it leaves a query, of R over the rows that are compared; for out and lse, |lse| is the row's own.
-// So what is hidden from all queries, as padding is, does not widen it. A number where the reference is NaN
+// So what is hidden from all queries, as padding is, does not widen it. Weights are not rounded; ejk/against.hpp has
+// what kernels that round them may differ by. A number where the reference is NaN
 // or infinite, or the reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores
 // do to them.
 #pragma once

@@ -124,9 +124,18 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   const Bounds::Rounding narrow = Bounds::rounding(given.dtype, r.rounded_first);
   const Bounds::Rounding own_narrow =
       right.is_own ? Bounds::rounding(expected.dtype, r.rounded_first) : Bounds::Rounding{};
-  r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns,
-                load_expected = loader(expected)](std::int64_t row, double* values, double* allowed) {
+  const bool is_rounded = it.rounding.unit > 0 && which != Result::lse;
+  const std::size_t first = setup.gradients ? static_cast<std::size_t>(Result::dq) : 0;
+  r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns, is_rounded,
+                load_expected = loader(expected),
+                load_rounding =
+                    loader(is_rounded ? it.rounding.terms[static_cast<std::size_t>(which) - first].view()
+                                      : expected)](std::int64_t row, double* values, double* allowed) {
     const Place place = rows.at(row);
+    if (is_rounded)
+      load_rounding(place, allowed);
+    else
+      std::fill_n(allowed, columns, 0.0);
     load_expected(place, values);
     double lse = 0, weight = 0;
     if (which == Result::out) lse = load_lse(right.results[1], rows.index_in_lse(place));
@@ -155,11 +164,11 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
     };
     const double of_row = which == Result::dbias ? 0 : more(0);
     const double relative =
-        narrow.relative + own_narrow.relative +
+        narrow.relative + own_narrow.relative + (is_rounded ? it.rounding.unit : 0) +
         (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
     for (std::int64_t c = 0; c < columns; ++c) {
       const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
-      allowed[c] = (which == Result::dbias ? more(c) : of_row) + relative * size;
+      allowed[c] += (which == Result::dbias ? more(c) : of_row) + relative * size;
     }
   };
   return r;
@@ -179,7 +188,8 @@ void check_given(const ArrayView& given, const PlannedArray& planned) {
 }  // namespace
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                const std::vector<std::optional<ArrayView>>& given, Explain explain, double effort) {
+                const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
+                double effort) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
@@ -195,14 +205,16 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   const Reference reference(setup, blocks);
   Right right;
   right.is_own = reference_work(setup) > effort;
-  GivenAttention it{plan,
-                    setup,
-                    arrays,
-                    Rows(setup, Rows::Of::queries),
-                    Rows(setup, Rows::Of::keys),
-                    Rows(setup, Rows::Of::bias),
-                    Bounds(setup, blocks, arithmetic),
-                    {}};
+  GivenAttention it{
+      plan,
+      setup,
+      arrays,
+      Rows(setup, Rows::Of::queries),
+      Rows(setup, Rows::Of::keys),
+      Rows(setup, Rows::Of::bias),
+      Bounds(setup, blocks, arithmetic),
+      rounding_of_weights(setup, blocks, weights, setup.gradients ? arrays.dout : std::optional<ArrayView>()),
+      {}};
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
   std::vector<double> lse;  // for gradients
   if (right.is_own) {
@@ -239,6 +251,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   };
 
   Against against;
+  against.score_range = it.bounds.score_range();
   against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
   std::vector<std::unique_ptr<GivenArray>> compared;
   for (std::size_t r = 0; r < given.size(); ++r) {
@@ -254,7 +267,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   }
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!against.agrees()) against.explanations = explanations_of(it, compared);
+    if (!against.agrees()) attn::explain(it, compared, against);
   }
   return against;
 }
@@ -268,6 +281,7 @@ std::int64_t compare_bytes(const Plan& plan, double effort) {
   if (!is_own)
     for (const PlannedArray& result : plan.results)
       bytes += static_cast<double>(byte_count(result.type.shape, DType::float64));
+  bytes += bytes_of_weight_rounding(s) + reference_bytes(s);
   if (s.gradients) {
     const auto of = [&](const Shape& shape) {
       return static_cast<double>(byte_count(shape, s.shape.arithmetic));

@@ -10,6 +10,7 @@
 #include "attention/plan.hpp"
 #include "attention/reference.hpp"
 #include "attention/rows.hpp"
+#include "attention/weights.hpp"
 #include "ejk/against.hpp"
 #include "verify/against.hpp"
 
@@ -31,6 +32,7 @@ struct GivenAttention {
   const AttentionArrays& arrays;
   Rows queries, keys, bias;
   Bounds bounds;
+  WeightRounding rounding;                         // of the kernel's weights
   std::function<const Reference::Saved&()> saved;  // of the right forward pass; for gradients
 
   const Rows& rows_of(Result which) const {
@@ -39,9 +41,10 @@ struct GivenAttention {
 };
 
 /// `own` is what the library made of the arguments; `given`, in the same order, may be of any float dtype, and
-/// some may be missing. Throws Error{input} for another shape or type.
+/// some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or type.
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                const std::vector<std::optional<ArrayView>>& given, Explain explain, double effort);
+                const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
+                double effort);
 
 /// Memory that this takes beside the arrays.
 std::int64_t compare_bytes(const Plan& plan, double effort);

@@ -224,6 +224,17 @@ class Backward {
   kernels::StridedMatrix dout_of(const Problem& p) const {
     return setup_.rows_of(saved_.dout, p.entry, p.head, setup_.q_offsets);
   }
+  // The second factors of gradients: q, k and dout, unless squares are summed.
+  kernels::StridedMatrix q_factor(const Problem& p) const {
+    return saved_.squared ? setup_.rows_of(saved_.squared->q, p.entry, p.head, setup_.q_offsets) : p.q;
+  }
+  kernels::StridedMatrix k_factor(const Problem& p) const {
+    return saved_.squared ? setup_.rows_of(saved_.squared->k, p.entry, p.kv_head, setup_.kv_offsets) : p.k;
+  }
+  kernels::StridedMatrix dout_factor(const Problem& p) const {
+    return saved_.squared ? setup_.rows_of(saved_.squared->dout, p.entry, p.head, setup_.q_offsets)
+                          : dout_of(p);
+  }
 
   // dq of a problem: D rows of its queries.
   Real* dq_of(const Problem& p) { return dq_transposed_.data() + p.first_row * setup_.shape.head_size; }
@@ -318,7 +329,8 @@ class Backward {
     if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) return;
     t.k_transposed = PackedA(gemm_, gemm_.mr, keys.count());
     t.k_transposed.bind(t.k_transposed_memory);
-    t.k_transposed.pack(transposed(finite_k.of(p.k, keys, setup_.shape.head_size)), setup_.shape.head_size);
+    t.k_transposed.pack(transposed(finite_k.of(k_factor(p), keys, setup_.shape.head_size)),
+                        setup_.shape.head_size);
   }
 
   void take_queries(const Problem& p, Positions queries, Task& t) const {
@@ -384,8 +396,8 @@ class Backward {
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
     const bool to_keys = wanted_ == Wanted::all || wanted_ == Wanted::keys;
     if (to_keys) {
-      t.q.pack(finite_q.of(p.q, queries, size), count, size);
-      t.dout.pack(finite_dout.of(dout_of(p), queries, value_size), count, value_size);
+      t.q.pack(finite_q.of(q_factor(p), queries, size), count, size);
+      t.dout.pack(finite_dout.of(dout_factor(p), queries, value_size), count, value_size);
     }
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
       const Positions rows{first, std::min(first + group_, keys.count())};
@@ -504,8 +516,22 @@ class Backward {
     Real* const slopes = how.cap > 0 && !of_bias ? t.slopes : nullptr;
     softmax_.scores(how, products, columns.count(), p.bias.data ? t.bias : nullptr, bits, columns.begin,
                     slopes);
+    const Real scale = of_bias ? Real{1} : how.scale;
     softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
-                       of_bias ? Real{1} : how.scale, products, dp);
+                       scale, products, dp);
+    if (saved_.squared)
+      square(products, dp, columns.count(), slopes, scale,
+             static_cast<const Real*>(saved_.squared->rows) + p.first_row + queries.begin + columns.begin);
+  }
+
+  // P and dS of a key and some queries to what SquaredFactors says.
+  static void square(Real* p, Real* ds, std::int64_t count, const Real* slopes, Real scale,
+                     const Real* rows) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Real factor = p[i] * scale * (slopes ? slopes[i] : Real{1});
+      ds[i] = 4 * ds[i] * ds[i] + factor * factor * rows[i];
+      p[i] *= p[i];
+    }
   }
 
   const CheckedArguments& setup_;

@@ -6,11 +6,19 @@
 
 namespace ejk::attn {
 
+/// Makes sums of squares of the terms of gradients: products have these second factors, (B, heads, positions,
+/// elements), P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀ · P)² `rows` of its query. `rows` is as δ is.
+struct SquaredFactors {
+  ArrayView q, k, dout;
+  const void* rows;
+};
+
 /// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows that
 /// setup holds, of the arithmetic's dtype.
 struct Saved {
   ArrayView dout;
   const void *lse, *delta;
+  const SquaredFactors* squared = nullptr;
 };
 
 /// δ = Σ_d dout · out of some queries, to where setup holds their rows. dout and out are (B, heads, positions,

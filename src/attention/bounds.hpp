@@ -76,6 +76,13 @@ class Bounds {
   Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
   double relative_of_out() const { return 2e-5 * unit_; }
 
+  /// What two scores of a query may differ by, but for a bias.
+  double score_range() const {
+    double most = 0;
+    for (const Part& part : parts_) most = std::max(most, 2 * part.scores);
+    return setup_.softcap > 0 ? std::min(most, 2 * setup_.softcap) : most;
+  }
+
   /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half
   /// of the smallest number, where bfloat16 and float32 may lose subnormal ones. Where it is rounded to another
   /// type first, by what both may.

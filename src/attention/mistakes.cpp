@@ -54,32 +54,35 @@ class Mistakes {
         changes_(it.plan, it.setup),
         right_(setup_, blocks_) {}
 
-  std::vector<verify::Found> explain(const GivenArray& array) {
+  void explain(const GivenArray& array, Against& against) {
     constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
     const double nanoseconds = row_nanoseconds(array.which);
-    if (nanoseconds > kLongest && array.which == Result::dbias) return {};
-    if (is_of_key(array)) it_.saved();  // now, on all threads
     verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
-    std::vector<verify::Found> found = run(array, search, 0);
+    if (nanoseconds > kLongest && array.which == Result::dbias) return search.tell({}, against);
+    if (is_of_key(array)) it_.saved();  // now, on all threads
+    const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
+    if (allowed > 0) search.set_most_left(0.5);
+    std::vector<verify::Found> found = run(array, search, allowed);
     const double unit = unit_of_weights(array.rows.dtype);
-    if (search.left() <= kOpen || unit == 0 || array.which == Result::lse || !search.is_enough_to_fit())
-      return found;
+    if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
+      return search.tell(std::move(found), against);
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
     verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
-    const double rounded = loose.leave_out(right(array, unit));
+    const Mistake rounding = right(array, unit);
+    const double rounded = loose.leave_out(rounding);
     loose.set_most_left(0.5);
     std::vector<verify::Found> all;
     if (loose.left() > kOpen) all = run(array, loose, unit);
     const bool is_told = rounded > 0.005 && is_as_rounding(array, unit);
-    if (loose.left() >= search.left() || (all.empty() && !is_told)) return found;
+    if (loose.left() >= search.left() || (all.empty() && !is_told))
+      return search.tell(std::move(found), against);
     if (is_told)
-      all.push_back({{"rounding",
-                      fmt::format("it is consistent with weights that are rounded to {}",
-                                  unit == kBfloat16 ? "bfloat16" : "float16"),
-                      rounded},
-                     "",
-                     std::nullopt});
-    return all;
+      all.push_back(loose.add({"rounding",
+                               fmt::format("it is consistent with weights that are rounded to {}",
+                                           unit == kBfloat16 ? "bfloat16" : "float16"),
+                               rounded},
+                              rounding));
+    loose.tell(std::move(all), against);
   }
 
  private:
@@ -205,8 +208,8 @@ class Mistakes {
       return pairs / std::max(1.0, static_cast<double>(it_.bias.count())) * (2 * size + 100);
     }
     if (which == Result::dk || which == Result::dv)
-      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100);
-    return static_cast<double>(setup_.longest_keys()) * (size + 100);
+      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100) / 3;
+    return static_cast<double>(setup_.longest_keys()) * (size + 100) / 3;
   }
 
   std::vector<verify::Found> run(const GivenArray& array, verify::MistakeSearch& search, double unit) {
@@ -286,7 +289,7 @@ class Mistakes {
 
   // As it should be; with `unit`, but for rounded weights.
   Mistake right(const GivenArray& array, double unit) const {
-    if (unit > 0) return mistake(array, {}, Pass::both, unit, true);
+    if (unit > it_.rounding.unit) return mistake(array, {}, Pass::both, unit, true);
     return {"", "",
             [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
               load_expected(array.rows, n, columns, values, allowed);
@@ -332,6 +335,14 @@ class Mistakes {
     return known;
   }
 
+  // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
+  static double off_by(const GivenArray& array, double unit, double size, const Terms& terms,
+                       std::size_t at) {
+    const bool of_out = array.which == Result::out;
+    return unit *
+           (size + (of_out ? kOffOfOut : kOffOfGradients) * std::sqrt((of_out ? 1 : 4) * terms.squares[at]));
+  }
+
   Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
                   bool right_statistics = false) const {
     // The values that a mask should hide may be larger than all others.
@@ -344,13 +355,13 @@ class Mistakes {
     const bool saved = pass == Pass::backward || right_statistics;
     // Fills what was asked for.
     const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
-                          double absolute, const std::vector<double>& sizes, double of_sizes, double* values,
-                          double* allowed) {
+                          double absolute, const Terms& terms, double* values, double* allowed) {
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = row[at];
-        allowed[c] = absolute + least + relative * std::abs(std::isfinite(row[at]) ? row[at] : 0) +
-                     (of_sizes > 0 ? of_sizes * sizes[at] : 0);
+        const double size = std::isfinite(row[at]) ? std::abs(row[at]) : 0;
+        allowed[c] =
+            absolute + least + relative * size + (unit > 0 ? off_by(array, unit, size, terms, at) : 0);
       }
     };
     Mistake h{change.kind, change.text, {}};
@@ -366,7 +377,7 @@ class Mistakes {
           const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
           if (is_out) {
             const double largest = *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
-            fill(columns, r.out, bound.of_out(r.lse, scale, largest), r.terms.sizes, unit, values, allowed);
+            fill(columns, r.out, bound.of_out(r.lse, scale, largest), r.terms, values, allowed);
           } else {
             values[0] = r.lse;
             allowed[0] = bound.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
@@ -386,8 +397,7 @@ class Mistakes {
                                                  : made->statistics(r, g, place.row);
           Terms terms;
           const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &terms : nullptr);
-          fill(columns, row, it_.bounds.of(it_.queries, place).of_dq(), terms.sizes, 2 * unit, values,
-               allowed);
+          fill(columns, row, it_.bounds.of(it_.queries, place).of_dq(), terms, values, allowed);
           return true;
         };
         break;
@@ -403,9 +413,9 @@ class Mistakes {
           const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
           const Bounds::Part& bound = it_.bounds.of(it_.keys, place);
           if (is_dk)
-            fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms.sizes, 2 * unit, values, allowed);
+            fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms, values, allowed);
           else
-            fill(columns, r.dv, bound.of_dv(r.weight), r.dv_terms.sizes, unit, values, allowed);
+            fill(columns, r.dv, bound.of_dv(r.weight), r.dv_terms, values, allowed);
           return true;
         };
         break;
@@ -422,9 +432,9 @@ class Mistakes {
           for (std::size_t c = 0; c < columns.size(); ++c) {
             const auto at = static_cast<std::size_t>(columns[c]);
             values[c] = r.dbias[at];
-            allowed[c] = bound.of_dbias(r.weights[at]) + least +
-                         relative * std::abs(std::isfinite(r.dbias[at]) ? r.dbias[at] : 0) +
-                         (unit > 0 ? 2 * unit * r.terms.sizes[at] : 0);
+            const double size = std::isfinite(r.dbias[at]) ? std::abs(r.dbias[at]) : 0;
+            allowed[c] = bound.of_dbias(r.weights[at]) + least + relative * size +
+                         (unit > 0 ? off_by(array, unit, size, r.terms, at) : 0);
           }
           return true;
         };
@@ -713,59 +723,13 @@ class Mistakes {
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
 };
 
-std::int64_t beyond(const GivenArray& array) {
-  std::int64_t all = 0;
-  for (const std::uint32_t n : array.counts.beyond) all += n;
-  return all;
-}
-
 }  // namespace
 
-std::vector<Explanation> explanations_of(const GivenAttention& given,
-                                         const std::vector<std::unique_ptr<GivenArray>>& arrays) {
+void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+             Against& against) {
   Mistakes mistakes(given, arrays);
-  std::int64_t all_beyond = 0;
-  for (const auto& array : arrays) all_beyond += beyond(*array);
-  // What holds in several arrays at the same places is said once. Its elements are summed, not its shares,
-  // whose roundings could keep all of them from being 1.
-  struct Said {
-    Explanation explanation;
-    std::string where;
-    std::vector<std::string> arrays;
-  };
-  std::vector<Said> said;
-  for (const auto& array : arrays) {
-    if (beyond(*array) == 0) continue;
-    const auto part = static_cast<double>(beyond(*array));
-    for (const verify::Found& found : mistakes.explain(*array)) {
-      const Explanation& e = found.explanation;
-      const auto same = std::find_if(said.begin(), said.end(), [&](const Said& other) {
-        return other.explanation.kind == e.kind && other.explanation.text == e.text &&
-               other.where == found.where;
-      });
-      if (same == said.end()) {
-        said.push_back({{e.kind, e.text, part * e.share_explained}, found.where, {array->rows.name}});
-        continue;
-      }
-      same->explanation.share_explained += part * e.share_explained;
-      if (same->arrays.back() != array->rows.name) same->arrays.push_back(array->rows.name);
-    }
-  }
-  std::vector<Explanation> all;
-  for (Said& s : said) {
-    s.explanation.share_explained /= static_cast<double>(all_beyond);
-    s.explanation.text += s.where;
-    // Some texts say by themselves what they are about.
-    const std::string& text = s.explanation.text;
-    const bool is_said = text.starts_with("lse ") || text.starts_with(s.arrays[0] + " ");
-    if (s.arrays.size() < arrays.size() && !is_said)
-      s.explanation.text = fmt::format("{}: {}", fmt::join(s.arrays, ", "), s.explanation.text);
-    all.push_back(std::move(s.explanation));
-  }
-  std::stable_sort(all.begin(), all.end(), [](const Explanation& a, const Explanation& b) {
-    return a.share_explained > b.share_explained;
-  });
-  return all;
+  for (const auto& array : arrays)
+    if (array->counts.bad_rows() > 0) mistakes.explain(*array, against);
 }
 
 }  // namespace ejk::attn

@@ -8,9 +8,8 @@
 
 namespace ejk::attn {
 
-/// What makes the rows agree that are beyond their bound, best first; shares are of all of them. `arrays` are all
-/// that were given.
-std::vector<Explanation> explanations_of(const GivenAttention& given,
-                                         const std::vector<std::unique_ptr<GivenArray>>& arrays);
+/// Adds to `against` what makes the elements agree that are beyond their bound. `arrays` are all that were given.
+void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+             Against& against);
 
 }  // namespace ejk::attn

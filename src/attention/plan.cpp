@@ -123,7 +123,7 @@ std::int64_t AttentionPlan::mask_bytes() const { return plan_->mask_bytes(); }
 // Rows of the reference, and for gradients lse, δ and a forward pass.
 std::int64_t AttentionPlan::check_bytes() const {
   const attn::Sizes& s = plan_->setup.shape;
-  std::int64_t all = 0;
+  std::int64_t all = core::bytes_of_estimate(attn::reference_bytes(plan_->setup));
   for (const PlannedArray& result : plan_->results)
     all = core::sum_of_bytes({all, byte_count(result.type.shape, DType::float64)});
   if (!plan_->setup.gradients) return all;
@@ -143,8 +143,16 @@ AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
 }
 
 Against AttentionPlan::compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                               const std::vector<std::optional<ArrayView>>& given, Explain explain) const {
-  return attn::compare(*plan_, arrays, own, given, explain, attn::kCheckEffort);
+                               const std::vector<std::optional<ArrayView>>& given, Explain explain,
+                               std::optional<DType> weights) const {
+  return attn::compare(*plan_, arrays, own, given, weights.value_or(weights_dtype()), explain,
+                       attn::kCheckEffort);
+}
+
+DType AttentionPlan::weights_dtype() const {
+  const DType values = plan_->setup.v.dtype;
+  const bool narrow = values == DType::bfloat16 || values == DType::float16;
+  return narrow && plan_->setup.shape.arithmetic == DType::float32 ? values : DType::float32;
 }
 
 std::int64_t AttentionPlan::compare_bytes() const { return attn::compare_bytes(*plan_, attn::kCheckEffort); }

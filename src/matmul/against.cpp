@@ -193,7 +193,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
       });
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!against.agrees()) against.explanations = explanations_of(it, rows, counts);
+    if (!against.agrees()) ejk::matmul::explain(it, rows, counts, against);
   }
   return against;
 }

@@ -375,8 +375,8 @@ class Mistakes {
 
 }  // namespace
 
-std::vector<Explanation> explanations_of(const GivenProduct& given, const verify::ResultRows& rows,
-                                         const verify::RowCounts& counts) {
+void explain(const GivenProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
+             Against& against) {
   const Problem& p = given.problem;
   const double depth =
       p.cut == Problem::Cut::rows
@@ -384,12 +384,7 @@ std::vector<Explanation> explanations_of(const GivenProduct& given, const verify
           : static_cast<double>(p.m) / static_cast<double>(std::max<std::int64_t>(p.groups, 1));
   verify::MistakeSearch search(rows, counts, 300 + 150 * depth);
   Mistakes mistakes(given, search);
-  std::vector<Explanation> all;
-  for (verify::Found& found : search.run(mistakes.all())) {
-    found.explanation.text += found.where;
-    all.push_back(std::move(found.explanation));
-  }
-  return all;
+  search.tell(search.run(mistakes.all()), against);
 }
 
 }  // namespace ejk::matmul

@@ -26,26 +26,6 @@ namespace {
 constexpr std::int64_t kElementsAtOnce = 1 << 15;
 constexpr std::size_t kWorst = 5;
 
-double in_bounds(const Judged& judged, double allowed) {
-  if (judged.right && !(judged.size > 0)) return 0;
-  return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
-}
-
-// One row and what it should be.
-struct Row {
-  std::vector<double> value, expected, allowed;
-
-  explicit Row(std::int64_t columns)
-      : value(static_cast<std::size_t>(columns)), expected(value.size()), allowed(value.size()) {}
-  void load(const ResultRows& result, std::int64_t row) {
-    result.given(row, value.data());
-    result.expected(row, expected.data(), allowed.data());
-  }
-  Judged judged(const FloatType& type, std::size_t c) const {
-    return judge(type, value[c], expected[c], allowed[c], std::isinf(allowed[c]));
-  }
-};
-
 Against::Element worst_of(const ResultRows& result, std::int64_t row) {
   Row it(result.columns);
   it.load(result, row);
@@ -270,6 +250,36 @@ Table table_of(const std::vector<Against::Element>& worst) {
   return table;
 }
 
+Table table_of(const std::vector<Against::Explained>& explanations) {
+  Table table{"explanations",
+              "what accounts for it",
+              {{"array", "array"},
+               {"kind", "kind"},
+               {"share_explained", "share", Unit::share},
+               {"text", "what it is"}},
+              {}};
+  for (const Against::Explained& e : explanations)
+    table.rows.push_back({e.array, e.kind, e.share_explained, e.text});
+  return table;
+}
+
+Table table_of(const std::vector<Against::Unexplained>& unexplained) {
+  Table table{"unexplained",
+              "what is left",
+              {{"array", "array"},
+               {"elements", "elements"},
+               {"share", "share", Unit::share},
+               {"difference", "the worst by"},
+               {"index", "at"},
+               {"value", "given"},
+               {"expected", "expected"}},
+              {}};
+  for (const Against::Unexplained& u : unexplained)
+    table.rows.push_back(
+        {u.array, u.elements, u.share, u.worst.size, u.worst.index, u.worst.value, u.worst.expected});
+  return table;
+}
+
 }  // namespace
 
 Report describe(const Against& against) {
@@ -285,13 +295,23 @@ Report describe(const Against& against) {
     report.warnings.push_back(fmt::format(
         "{} of {} elements may differ by more than they are, as inputs hold values so large: this proves little",
         core::format_count(against.wide), core::format_count(against.nonzero)));
+  if (against.has_equal_scores())
+    report.warnings.push_back(fmt::format(
+        "two scores of a query differ by {:.2g} at most: such inputs hardly test the scale and the keys",
+        *against.score_range));
+  if (against.score_range)
+    report.add("score_range", "scores of a query differ by, at most", *against.score_range);
   if (!against.not_given.empty())
     report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
   report.add(table_of(against.arrays)).add(table_of(against.parts)).add(table_of(against.where));
   if (against.tried) {
-    report.add(table_of(against.explanations));
+    report.add(table_of(against.explanations)).add(table_of(against.unexplained));
     if (!against.agrees() && against.explanations.empty())
       report.add(Remark{"None of the usual mistakes accounts for it."});
+    if (against.counted_rows < against.wrong_rows)
+      report.add(Remark{fmt::format("Shares are estimates: they were counted on {} of {} rows.",
+                                    core::format_count(against.counted_rows),
+                                    core::format_count(against.wrong_rows))});
   }
   report.add(table_of(against.worst));
   return report;

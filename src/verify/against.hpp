@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "ejk/against.hpp"
+#include "verify/error_stats.hpp"
+#include "verify/float_type.hpp"
 
 namespace ejk::verify {
 
@@ -41,6 +44,27 @@ struct ResultRows {
   std::function<void(std::int64_t row, double* values)> given;
   /// The row as it should be, and what its elements may differ by: infinite where sums may overflow.
   std::function<void(std::int64_t row, double* values, double* allowed)> expected;
+};
+
+/// A difference in bounds; infinite where only one side is a number.
+inline double in_bounds(const Judged& judged, double allowed) {
+  if (judged.right && !(judged.size > 0)) return 0;
+  return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
+}
+
+/// One row, and what it should be.
+struct Row {
+  std::vector<double> value, expected, allowed;
+
+  explicit Row(std::int64_t columns)
+      : value(static_cast<std::size_t>(columns)), expected(value.size()), allowed(value.size()) {}
+  void load(const ResultRows& result, std::int64_t row) {
+    result.given(row, value.data());
+    result.expected(row, expected.data(), allowed.data());
+  }
+  Judged judged(const FloatType& type, std::size_t c) const {
+    return judge(type, value[c], expected[c], allowed[c], std::isinf(allowed[c]));
+  }
 };
 
 /// What was counted in each row.

@@ -15,6 +15,7 @@
 #include <set>
 #include <utility>
 
+#include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/splitmix64.hpp"
 #include "verify/error_stats.hpp"
@@ -29,6 +30,7 @@ constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 1e10;  // of one thread: to try all mistakes in all parts, to find partners
+constexpr double kCounting = 8e9;      // of one thread: to count what was found
 constexpr int kFewestElements = 4;     // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
@@ -428,9 +430,11 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   for (std::size_t a = 0; a < flags.size(); ++a)
     for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
       flags[a][p] = flags[a][p] && sampled_parts_[a][p];
+  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost});
   return Found{{mistake.kind, mistake.text, share},
                is_all ? "" : where(flags, same > 1 - kMost, mistake.names_axis),
-               std::nullopt};
+               std::nullopt,
+               accepted_.size() - 1};
 }
 
 double MistakeSearch::weight_left(const Sample& sample) const {
@@ -537,10 +541,141 @@ std::optional<Found> MistakeSearch::count_out(Contents contents) {
     }
   const double share = std::min(left_, elements / all);
   left_ -= share;
+  accepted_.push_back({std::nullopt, {}, contents, true, true});
   return Found{{is_zeros ? "unwritten" : "not_numbers",
                 is_zeros ? "0 stands there, as if never written" : "NaN or an infinity stands there", share},
                place,
-               std::nullopt};
+               std::nullopt,
+               accepted_.size() - 1};
+}
+
+Found MistakeSearch::add(Explanation explanation, const Mistake& mistake) {
+  accepted_.push_back({mistake, {}, numbers, true, true});
+  return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
+}
+
+// Which of some columns of a row, all beyond the bound, this covers; false: none.
+bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
+                           std::span<const std::int64_t> columns, const std::vector<double>& given,
+                           std::vector<char>& covered) const {
+  covered.assign(columns.size(), 0);
+  if (accepted.contents != numbers) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const double value = given[static_cast<std::size_t>(columns[c])];
+      covered[c] = accepted.contents == zeros ? value == 0 : !std::isfinite(value);
+    }
+    return true;
+  }
+  if (!accepted.scope.holds(place)) return false;
+  std::vector<double> values(columns.size()), allowed(columns.size());
+  if (!accepted.mistake->values(row, columns, values.data(), allowed.data())) return false;
+  const FloatType type = float_type(result_.dtype);
+  for (std::size_t c = 0; c < columns.size(); ++c)
+    covered[c] = !std::isinf(allowed[c]) &&
+                 judge(type, given[static_cast<std::size_t>(columns[c])], values[c], allowed[c]).right;
+  return true;
+}
+
+void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
+  std::vector<std::int64_t> bad;
+  for (std::int64_t row = 0; row < result_.rows; ++row)
+    if (is_beyond(row)) bad.push_back(row);
+  double nanoseconds = 0;  // of a row
+  for (const Found& f : found)
+    if (const auto& mistake = accepted_[f.place].mistake)
+      nanoseconds += mistake->nanoseconds > 0 ? mistake->nanoseconds : row_nanoseconds_;
+  const std::int64_t all_rows = std::ssize(bad),
+                     counted = std::clamp<std::int64_t>(
+                         static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),
+                         std::min<std::int64_t>(all_rows, 64), all_rows);
+  struct Part {
+    std::vector<std::int64_t> covered;            // elements, by what was found
+    std::vector<std::vector<std::int64_t>> rows;  // with some
+    std::int64_t elements = 0, left = 0;
+    double worst = -1;
+    Against::Element element;
+  };
+  constexpr std::int64_t kRows = 64;
+  std::vector<Part> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)));
+  core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
+    Part& part = parts[static_cast<std::size_t>(n)];
+    part.covered.resize(found.size());
+    part.rows.resize(found.size());
+    Row it(result_.columns);
+    const FloatType type = float_type(result_.dtype);
+    std::vector<std::int64_t> place, columns;
+    std::vector<char> covered;
+    for (std::int64_t i = n * kRows; i < std::min(counted, (n + 1) * kRows); ++i) {
+      const std::int64_t row = bad[static_cast<std::size_t>(i * all_rows / counted)];
+      it.load(result_, row);
+      place_of(row, place);
+      columns.clear();
+      for (std::size_t c = 0; c < it.value.size(); ++c)
+        if (!it.judged(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
+      part.elements += std::ssize(columns);
+      for (std::size_t f = 0; f < found.size() && !columns.empty(); ++f) {
+        if (!covers(accepted_[found[f].place], row, place, columns, it.value, covered)) continue;
+        const auto all = std::count(covered.begin(), covered.end(), 1);
+        if (all == 0) continue;
+        part.covered[f] += all;
+        part.rows[f].push_back(row);
+        std::size_t kept = 0;
+        for (std::size_t c = 0; c < columns.size(); ++c)
+          if (covered[c] == 0) columns[kept++] = columns[c];
+        columns.resize(kept);
+      }
+      part.left += std::ssize(columns);
+      for (const std::int64_t column : columns) {
+        const auto c = static_cast<std::size_t>(column);
+        const Judged judged = it.judged(type, c);
+        const double size = in_bounds(judged, it.allowed[c]);
+        if (size <= part.worst) continue;
+        part.worst = size;
+        part.element = {result_.name, result_.index(row, column), it.value[c], it.expected[c], judged.size,
+                        it.allowed[c]};
+      }
+    }
+  });
+  std::int64_t elements = 0;
+  Against::Unexplained left{result_.name, 0, 0, {}};
+  std::vector<std::int64_t> covered(found.size());
+  std::vector<std::vector<bool>> rows(found.size(),
+                                      std::vector<bool>(static_cast<std::size_t>(result_.rows)));
+  double worst = -1;
+  for (Part& part : parts) {
+    elements += part.elements;
+    left.elements += part.left;
+    for (std::size_t f = 0; f < found.size(); ++f) {
+      covered[f] += part.covered[f];
+      for (const std::int64_t row : part.rows[f]) rows[f][static_cast<std::size_t>(row)] = true;
+    }
+    if (part.worst > worst) worst = part.worst, left.worst = std::move(part.element);
+  }
+  std::vector<Against::Explained> explained;
+  for (std::size_t f = 0; f < found.size(); ++f) {
+    if (covered[f] == 0) continue;
+    const Accepted& accepted = accepted_[found[f].place];
+    if (!accepted.is_all)
+      found[f].where =
+          where(flags_of([&](std::int64_t row) { return rows[f][static_cast<std::size_t>(row)]; }),
+                accepted.tells_positions, accepted.mistake->names_axis);
+    Explanation e = std::move(found[f].explanation);
+    e.share_explained = static_cast<double>(covered[f]) / static_cast<double>(elements);
+    e.text += found[f].where;
+    explained.push_back({std::move(e), result_.name});
+  }
+  std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
+    return a.share_explained > b.share_explained;
+  });
+  std::move(explained.begin(), explained.end(), std::back_inserter(against.explanations));
+  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
+  if (counted < all_rows) {
+    const auto beyond = std::accumulate(counts_.beyond.begin(), counts_.beyond.end(), std::int64_t{0});
+    left.elements = std::llround(left.share * static_cast<double>(beyond));
+  }
+  if (left.elements > 0) against.unexplained.push_back(std::move(left));
+  against.wrong_rows += all_rows;
+  against.counted_rows += counted;
 }
 
 // Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as

@@ -42,6 +42,7 @@ struct Found {
   Explanation explanation;             // share: of the array's elements beyond the bound
   std::string where;                   // " in head 3", where it does not hold everywhere
   std::optional<std::size_t> mistake;  // none: elements that were never written
+  std::size_t place = 0;               // among those that the search accepted
 };
 
 /// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
@@ -67,6 +68,12 @@ class MistakeSearch {
   /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
   /// first. Their shares, over all calls, sum to 1 at most.
   std::vector<Found> run(const std::vector<Mistake>& mistakes);
+  /// Adds what makes rows agree, and is known otherwise: rows that `leave_out` left out.
+  Found add(Explanation explanation, const Mistake& mistake);
+  /// Counts what was found on all rows beyond the bound, element by element, and adds it to `against`: shares, where it
+  /// holds, and what is left. An element belongs to the first that covers it; what covers none is dropped. Where that
+  /// would take more than some seconds, every n-th row is counted.
+  void tell(std::vector<Found> found, Against& against) const;
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const { return left_; }
   /// Too much is left, in all or of some part, to be passed over.
@@ -148,9 +155,21 @@ class MistakeSearch {
   std::string where(const std::vector<std::vector<bool>>& flags, bool positions,
                     std::optional<std::size_t> but) const;
 
+  // What was accepted: where, and for elements that are counted out which.
+  struct Accepted {
+    std::optional<Mistake> mistake;
+    Scope scope;
+    Contents contents = numbers;
+    bool is_all = false, tells_positions = true;
+  };
+  bool covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
+              std::span<const std::int64_t> columns, const std::vector<double>& given,
+              std::vector<char>& covered) const;
+
   const ResultRows& result_;
   const RowCounts& counts_;
   double row_nanoseconds_;
+  std::vector<Accepted> accepted_;
   std::vector<bool> open_;  // rows beyond their bound that nothing accounts for yet
   Sample first_, second_;
   std::size_t parts_in_first_ = 0;      // the first rows of first_, one of each part

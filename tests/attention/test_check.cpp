@@ -71,10 +71,10 @@ TEST_CASE("one wrong element of a bias's gradient fails the check and the compar
     CHECK(check.worst->index == c.index);
     const AttentionArrays arrays{q.view(), k.view(), v.view(), bias.view(), dout.view(), {}, {}};
     for (const double effort : {attn::kCheckEffort, 0.5}) {
-      const Against against =
-          attn::compare(attn::Plan(types_of(arrays), options), arrays,
-                        {g.dq.view(), g.dk.view(), g.dv.view(), right.view()},
-                        {std::nullopt, std::nullopt, std::nullopt, g.dbias->view()}, Explain::no, effort);
+      const Against against = attn::compare(attn::Plan(types_of(arrays), options), arrays,
+                                            {g.dq.view(), g.dk.view(), g.dv.view(), right.view()},
+                                            {std::nullopt, std::nullopt, std::nullopt, g.dbias->view()},
+                                            DType::float32, Explain::no, effort);
       CHECK(against.beyond == 1);
       CHECK(against.elements == right.size());
     }
@@ -168,7 +168,7 @@ TEST_CASE("gradients that are rounded to two types may be off by both, and no mo
       const auto agrees = [&](double effort) {
         const std::vector<ArrayView> own{g.dq.view(), g.dk.view(), g.dv.view()};
         const Against against =
-            attn::compare(plan, arrays, own, {own[0], own[1], own[2]}, Explain::no, effort);
+            attn::compare(plan, arrays, own, {own[0], own[1], own[2]}, DType::float32, Explain::no, effort);
         return std::pair(attn::check(plan, arrays, own, effort).passed(), against.agrees());
       };
       for (const double effort : {attn::kCheckEffort, 1.0}) CHECK(agrees(effort) == std::pair(true, true));

@@ -96,7 +96,7 @@ TEST_CASE("a report that explanations were looked for in says where there are no
   CHECK(to_text(describe(a)).find("None of") == std::string::npos);
   a.tried = true;
   CHECK(to_text(describe(a)).find("None of the usual mistakes") != std::string::npos);
-  a.explanations.push_back({"scale", "the scale is left out", 1});
+  a.explanations.push_back({{"scale", "the scale is left out", 1}, "out"});
   CHECK(to_text(describe(a)).find("the scale is left out") != std::string::npos);
 }
 

@@ -39,6 +39,7 @@ struct AttentionWords {
   std::string dout, out, lse;  // of gradients
   MaskOptions masks;
   TwoReferences cu_seqlens, padded, segment_ids;
+  std::optional<DType> weights;  // of the result that is compared
   std::string bias;
   std::optional<AttentionLayout> layout;
   AttentionSettings settings;  // without what is opened
@@ -239,8 +240,9 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttention
       for (HeldInput& input : given)
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
-    const Against against =
-        job.phase(Phase::compute, [&] { return plan.compare(arrays, views, mine, words.against.explain); });
+    const Against against = job.phase(Phase::compute, [&] {
+      return plan.compare(arrays, views, mine, words.against.explain, words.weights);
+    });
     passed = passed && against.agrees();
     add_against(report, words.against, against);
   }
@@ -261,6 +263,8 @@ void add_doubts(const Request& r, Report& report) {
 }
 
 Answer run(const AttentionWords& words, Job& job) {
+  if (words.weights && !words.against.given())
+    throw usage("--weights says what the program of --against rounds, and none is given");
   if (words.out.empty() != words.lse.empty())
     throw usage("--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
@@ -353,6 +357,11 @@ AttentionLayout read_layout(const std::string& word) {
   return values[read_choice(word, {"bshd", "bhsd", "thd"})];
 }
 
+DType read_weights(const std::string& word) {
+  constexpr DType values[] = {DType::float32, DType::bfloat16, DType::float16};
+  return values[read_choice(word, {"float32", "bfloat16", "float16"})];
+}
+
 void add_inputs(OptionSet& set, AttentionWords& words) {
   add_reference(set, "Q", words.q,
                 "queries (batch, sequence, heads, size)\n"
@@ -407,6 +416,13 @@ void add_options(OptionSet& set, AttentionWords& words) {
       set, words.against,
       "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
       "are not compared. A single array of another name is the only result of its shape.");
+  add_word(set, "--weights", words.weights, read_weights, "TYPE",
+           "the type to which that program rounds P and dS: float32, bfloat16, float16\n"
+           "By default the type of V where it has 16 bits: flash kernels cast the weights before they "
+           "multiply. A result may then differ by u times its size and by 4 u times the root of the sum of "
+           "(P v)^2 over its keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients by the like. "
+           "float32 is the strict bound, of --check.")
+      .group("Comparison");
 }
 
 }  // namespace

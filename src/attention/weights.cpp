@@ -1,0 +1,340 @@
+// Sums of squares by the kernels themselves: softmax(2 s) v² is Σ P² v² but for a factor of each row, and the backward
+// pass has a form of its own (SquaredFactors).
+//
+// tests: tests/attention/test_weights.cpp
+#include "attention/weights.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+#include "attention/backward.hpp"
+#include "attention/forward.hpp"
+#include "attention/numbers.hpp"
+#include "attention/rows.hpp"
+#include "core/parallel.hpp"
+#include "core/splitmix64.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// u, and half of the smallest number: what is lost of numbers too small for u.
+struct Unit {
+  double relative = 0, least = 0;
+};
+
+Unit unit_of(DType weights) {
+  if (weights == DType::bfloat16) return {0x1p-8, 0};
+  if (weights == DType::float16) return {0x1p-11, 0x1p-25};
+  return {};
+}
+
+// Entries and heads of keys, or of queries: f(entry, head) in parallel.
+template <class F>
+void for_each_head(const CheckedArguments& setup, std::int64_t heads, double elements, F&& f) {
+  core::parallel_for(setup.shape.entries * heads, 3 * elements,
+                     [&](std::int64_t n) { f(n / heads, n % heads); });
+}
+
+double elements_of(const ArrayView& array) { return static_cast<double>(element_count(array.shape)); }
+
+// Squares of (B, heads, positions, elements), float32, and their sums over the positions of each entry and head.
+class Squares {
+ public:
+  Squares() = default;
+  Squares(const CheckedArguments& setup, const ArrayView& array, Rows::Of of)
+      : setup_(&setup),
+        offsets_(of == Rows::Of::keys ? &setup.kv_offsets : &setup.q_offsets),
+        heads_(array.shape[1]),
+        columns_(array.shape[3]),
+        held_(DType::float32, array.shape),
+        sums_(static_cast<std::size_t>(setup.shape.entries * heads_ * columns_)) {
+    std::fill_n(held_.elements<float>().data(), held_.size(), 0.0F);
+    for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
+      const kernels::StridedMatrix from = setup.rows_of(array, entry, head, *offsets_);
+      double* const sums = sums_.data() + (entry * heads_ + head) * columns_;
+      const std::int64_t rows = of == Rows::Of::keys ? setup.kv_length(entry) : setup.q_length(entry);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float* const to = row(entry, head, r);
+        load_row(from, r, 0, columns_, to);
+        for (std::int64_t c = 0; c < columns_; ++c) {
+          to[c] *= to[c];
+          sums[c] += static_cast<double>(to[c]);
+        }
+      }
+    });
+  }
+
+  ArrayView view() const { return held_.view(); }
+  std::int64_t columns() const { return columns_; }
+  float* row(std::int64_t entry, std::int64_t head, std::int64_t position) {
+    const kernels::StridedMatrix rows = setup_->rows_of(held_.view(), entry, head, *offsets_);
+    return reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
+                                    position * rows.row_stride);
+  }
+  double sum(std::int64_t entry, std::int64_t head, std::int64_t column) const {
+    return sums_[static_cast<std::size_t>((entry * heads_ + head) * columns_ + column)];
+  }
+
+ private:
+  const CheckedArguments* setup_ = nullptr;
+  const std::vector<std::int64_t>* offsets_ = nullptr;
+  std::int64_t heads_ = 0, columns_ = 0;
+  Array held_;
+  std::vector<double> sums_;
+};
+
+// How often each row of a matrix is there, of several: rows are told apart by a hash.
+class Equals {
+ public:
+  void add(const kernels::StridedMatrix& matrix, std::int64_t rows, std::int64_t columns) {
+    std::vector<float> values(static_cast<std::size_t>(columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load_row(matrix, r, 0, columns, values.data());
+      std::uint64_t hash = 0;
+      for (const float value : values)
+        hash = core::splitmix64(hash ^ std::bit_cast<std::uint32_t>(value + 0.0F));
+      hashes_.push_back(hash);
+      ++counts_[hash];
+    }
+  }
+  float count(std::int64_t row) const {
+    return static_cast<float>(counts_.at(hashes_[static_cast<std::size_t>(row)]));
+  }
+
+ private:
+  std::vector<std::uint64_t> hashes_;
+  std::unordered_map<std::uint64_t, std::int64_t> counts_;
+};
+
+void multiply(float* row, std::int64_t columns, float factor) {
+  if (factor > 1)
+    for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
+}
+
+// Those of equal keys are off together.
+void count_equal_keys(const CheckedArguments& setup, Squares& of_keys) {
+  for_each_head(setup, setup.shape.kv_heads, elements_of(setup.k),
+                [&](std::int64_t entry, std::int64_t head) {
+                  Equals equals;
+                  equals.add(setup.rows_of(setup.k, entry, head, setup.kv_offsets), setup.kv_length(entry),
+                             setup.shape.head_size);
+                  for (std::int64_t j = 0; j < setup.kv_length(entry); ++j)
+                    multiply(of_keys.row(entry, head, j), of_keys.columns(), equals.count(j));
+                });
+}
+
+// And those of equal queries of the heads that share a key.
+void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Squares*> of_queries) {
+  const std::int64_t group = setup.group();
+  for_each_head(
+      setup, setup.shape.kv_heads, elements_of(setup.q), [&](std::int64_t entry, std::int64_t head) {
+        const std::int64_t rows = setup.q_length(entry);
+        Equals equals;
+        for (std::int64_t h = head * group; h < (head + 1) * group; ++h)
+          equals.add(setup.rows_of(setup.q, entry, h, setup.q_offsets), rows, setup.shape.head_size);
+        for (Squares* const squares : of_queries)
+          for (std::int64_t n = 0; n < rows * group; ++n)
+            multiply(squares->row(entry, head * group + n / rows, n % rows), squares->columns(),
+                     equals.count(n));
+      });
+}
+
+// Twice the scores: its weights are P² but for a factor of each row.
+CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias) {
+  CheckedArguments twice = setup;
+  twice.scale *= 2;
+  twice.softcap *= 2;
+  if (!setup.bias) return twice;
+  bias = Array(DType::float32, setup.bias_shape);
+  ArrayView own = *setup.bias;
+  own.shape = setup.bias_shape;
+  auto* to = bias.elements<float>().data();
+  if (bias.size() == 0) return twice;
+  for (std::int64_t n = 0; n < bias.size() / own.shape[3]; ++n, to += own.shape[3]) {
+    const std::int64_t at = n / own.shape[2] / own.shape[1] * own.strides[0] +
+                            n / own.shape[2] % own.shape[1] * own.strides[1] +
+                            n % own.shape[2] * own.strides[2];
+    load(own.dtype, own.data + at, own.strides[3], own.shape[3], to);
+    for (std::int64_t c = 0; c < own.shape[3]; ++c) to[c] *= 2;
+  }
+  twice.bias = bias.view();
+  twice.bias->shape = setup.bias->shape;
+  for (std::size_t a = 0; a < 4; ++a)
+    if (setup.bias->strides[a] == 0) twice.bias->strides[a] = 0;
+  return twice;
+}
+
+// A forward pass with other values, (B, heads, positions, elements).
+struct Forward {
+  Array out, lse;
+};
+Forward forward_of(CheckedArguments setup, const MaskPlan& blocks, const ArrayView& values) {
+  setup.v = values;
+  setup.shape.value_size = setup.shape.out.back() = values.shape[3];
+  Forward made{Array(DType::float32, setup.shape.out), Array(DType::float32, setup.shape.lse)};
+  forward(setup, blocks, RowWriter(setup, made.out.mutable_view()), made.lse.data(), {});
+  return made;
+}
+
+// f(row, its elements) for the rows of a float32 array of the layout.
+void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& array,
+                  const std::function<void(const Place& place, float* elements)>& f) {
+  const ArrayView form = in_one_form(array.view(), setup.layout);
+  core::parallel_for(rows.count(), 4 * static_cast<double>(array.size()), [&](std::int64_t n) {
+    const Place place = rows.at(n);
+    const kernels::StridedMatrix of = setup.rows_of(form, place.entry, place.head, rows.offsets());
+    f(place, reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(of.data)) +
+                                      place.row * of.row_stride));
+  });
+}
+
+// What is not finite is judged by itself.
+void set_bound(float& element, double lambda, double squares, double more = 0) {
+  const double bound = lambda * std::sqrt(squares) + more;
+  element = std::isfinite(bound) ? static_cast<float>(bound) : 0.0F;
+}
+
+Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit) {
+  Squares v(setup, setup.v, Rows::Of::keys);
+  count_equal_keys(setup, v);
+  Array bias;
+  Forward squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
+  static constexpr float kZero = 0;
+  Shape one = setup.v.shape;
+  one.back() = 1;
+  const Forward once = forward_of(
+      setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
+  const float *const lse = once.lse.elements<float>().data(), *const twice =
+                                                                  squares.lse.elements<float>().data();
+  for_each_row(setup, Rows(setup, Rows::Of::queries), squares.out, [&](const Place& place, float* elements) {
+    const auto at = setup.problem(place.entry, place.head).first_row + place.row;
+    const double factor =
+        std::exp(static_cast<double>(twice[at]) - 2 * static_cast<double>(lse[at]));  // Σ P² of the row
+    for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
+      set_bound(elements[c], kOffOfOut,
+                unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
+                    unit.least * unit.least * v.sum(place.entry, place.head / setup.group(), c));
+  });
+  return std::move(squares.out);
+}
+
+std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit,
+                                      const ArrayView& dout) {
+  const ArrayView g = in_one_form(dout, setup.layout);
+  const double u = unit.relative, least = unit.least, scale = std::abs(setup.scale);
+  Squares q(setup, setup.q, Rows::Of::queries), k(setup, setup.k, Rows::Of::keys),
+      of_dout(setup, g, Rows::Of::queries);
+  count_equal_keys(setup, k);
+  count_equal_queries(setup, {&q, &of_dout});
+  const Forward made = forward_of(setup, blocks, setup.v), keys = forward_of(setup, blocks, setup.k);
+  Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
+      of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
+  const ArrayView out = in_one_form(made.out.view(), setup.layout);
+  find_deltas(setup, setup.all_queries(), g, out, delta.data());
+  const Rows queries(setup, Rows::Of::queries), of_keys(setup, Rows::Of::keys);
+  core::parallel_for(queries.count(), 8 * elements_of(dout), [&](std::int64_t n) {
+    const Place place = queries.at(n);
+    const auto size = static_cast<std::size_t>(setup.shape.value_size);
+    std::vector<float> a(size), b(size);
+    load_row(setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row, 0, setup.shape.value_size,
+             a.data());
+    load_row(setup.rows_of(out, place.entry, place.head, setup.q_offsets), place.row, 0,
+             setup.shape.value_size, b.data());
+    float sum = 0;
+    for (std::size_t c = 0; c < size; ++c) sum += a[c] * a[c] * b[c] * b[c];
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const float d = delta.elements<float>()[at];
+    rows.elements<float>()[at] = 2 * d * d + sum;
+    of_delta.elements<float>()[at] = std::sqrt(sum);
+  });
+
+  Shape of_q = setup.shape.out;
+  of_q.back() = setup.shape.head_size;
+  std::vector<Array> terms;
+  terms.emplace_back(DType::float32, of_q);
+  terms.emplace_back(DType::float32, in_layout(setup.k, setup.layout));
+  terms.emplace_back(DType::float32, in_layout(setup.v, setup.layout));
+  for (Array& array : terms) std::fill_n(array.elements<float>().data(), array.size(), 0.0F);
+  const SquaredFactors squared{q.view(), k.view(), of_dout.view(), rows.data()};
+  const Saved saved{g, made.lse.data(), delta.data(), &squared};
+  backward(setup, blocks, setup.all_keys(), 1, saved, RowWriter(setup, terms[0].mutable_view()),
+           RowWriter(setup, terms[1].mutable_view()), RowWriter(setup, terms[2].mutable_view()), {});
+  const ArrayView means = in_one_form(keys.out.view(), setup.layout);
+  for_each_row(setup, queries, terms[0], [&](const Place& place, float* elements) {
+    std::vector<float> mean(static_cast<std::size_t>(setup.shape.head_size));
+    load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
+             setup.shape.head_size, mean.data());
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const double off = kOffOfGradients * u * scale * static_cast<double>(of_delta.elements<float>()[at]);
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(
+          elements[c], kOffOfGradients,
+          u * u * static_cast<double>(elements[c]) +
+              least * least * scale * scale * k.sum(place.entry, place.head / setup.group(), c),
+          off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + kOffOfGradients * least);
+  });
+  // Sums over the query heads that share a key.
+  const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
+    double sum = 0;
+    for (std::int64_t h = place.head * setup.group(); h < (place.head + 1) * setup.group(); ++h)
+      sum += squares.sum(place.entry, h, c);
+    return sum;
+  };
+  for_each_row(setup, of_keys, terms[1], [&](const Place& place, float* elements) {
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(elements[c], kOffOfGradients,
+                u * u * static_cast<double>(elements[c]) +
+                    (least > 0 ? least * least * scale * scale * sum_of(q, place, c) : 0),
+                kOffOfGradients * least);
+  });
+  for_each_row(setup, of_keys, terms[2], [&](const Place& place, float* elements) {
+    for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
+      set_bound(elements[c], kOffOfGradients,
+                u * u * static_cast<double>(elements[c]) +
+                    (least > 0 ? least * least * sum_of(of_dout, place, c) : 0),
+                kOffOfGradients * least);
+  });
+  if (!setup.bias) return terms;
+  const Shape& all = setup.bias_shape;
+  Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
+  backward_of_bias(setup, blocks, setup.whole_bias(), 1, saved,
+                   RowWriter(setup, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
+                             RowWriter::Axes::of_bias),
+                   {});
+  const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
+                        static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
+  for (float& element : bias.elements<float>())
+    set_bound(element, kOffOfGradients, u * u * static_cast<double>(element) + least * least * summed,
+              kOffOfGradients * least);
+  terms.push_back(std::move(bias));
+  return terms;
+}
+
+}  // namespace
+
+WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
+                                   const std::optional<ArrayView>& dout) {
+  const Unit unit = unit_of(weights);
+  if (unit.relative == 0 || setup.shape.arithmetic == DType::float64) return {};
+  WeightRounding rounding{unit.relative, {}};
+  if (dout)
+    rounding.terms = terms_of_gradients(setup, blocks, unit, *dout);
+  else
+    rounding.terms.push_back(terms_of_out(setup, blocks, unit));
+  return rounding;
+}
+
+double bytes_of_weight_rounding(const CheckedArguments& setup) {
+  const double q = elements_of(setup.q), k = elements_of(setup.k), v = elements_of(setup.v),
+               out = static_cast<double>(element_count(setup.shape.out)),
+               rows = static_cast<double>(element_count(setup.shape.lse)),
+               bias = setup.bias ? static_cast<double>(element_count(setup.bias_shape)) : 0;
+  return 4 * (setup.gradients ? 3 * q + 2 * k + v + 2 * out + 5 * rows + bias : v + out + 3 * rows + bias);
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,38 @@
+// What rounding the softmax weights P, and dS in gradients, to 16 bits changes results by.
+//
+// Kernels cast P to the type of V before they multiply. Each rounding is off by u or less, relative to what is rounded,
+// and the terms of a sum are off independently of one another: the sum by λ u √Σ t² of its terms t. λ is 4; 8 in
+// gradients, which may be summed block by block in their own type. Equal
+// rows of keys have equal weights, which are equally off: a term that m of them have counts as m t². Where all weights
+// are equal, the sum is off by u times the result, which is added. In gradients dP, and P within dS, may be rounded as
+// well, and δ is made of a rounded out. ejk/against.hpp has the formulas.
+//
+// Cost: another forward pass, with squares of P and V; for gradients two, and a backward pass.
+// tests: tests/attention/test_weights.cpp
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "attention/problem.hpp"
+
+namespace ejk::attn {
+
+/// λ of a result, and of gradients.
+inline constexpr double kOffOfOut = 4, kOffOfGradients = 8;
+
+/// By how much each element may be off: u |R| and this.
+struct WeightRounding {
+  double unit = 0;           // u: 2⁻⁸ of bfloat16, 2⁻¹¹ of float16; 0: weights are not rounded
+  std::vector<Array> terms;  // of out, or of dq, dk, dv and dbias: float32, shaped as they are; or empty
+};
+
+/// Of weights of this type, of results for these arguments; of gradients with `dout`, an array of the layout.
+/// Nothing for float32 weights, and float64 arithmetic.
+WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
+                                   const std::optional<ArrayView>& dout);
+
+/// Memory of it, while it is made.
+double bytes_of_weight_rounding(const CheckedArguments& setup);
+
+}  // namespace ejk::attn

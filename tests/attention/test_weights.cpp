@@ -1,0 +1,205 @@
+// Kernels that round the softmax weights to 16 bits are within the bound, forward and backward, and with no more than
+// that: against plain loops that do what such a kernel does.
+#include "attention/weights.hpp"
+
+#include <cmath>
+#include <numeric>
+
+#include "attention/against.hpp"
+#include "attention/check.hpp"
+#include "attention/plan.hpp"
+#include "support/random_attention.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using Row = std::vector<double>;
+
+double rounded(double x, DType dtype) {
+  const auto f = static_cast<float>(x);
+  if (dtype == DType::bfloat16) return static_cast<float>(bfloat16(f));
+  if (dtype == DType::float16) return static_cast<float>(float16(f));
+  return x;
+}
+
+// The elements of (B, positions, heads, size) arrays in any layout.
+struct Elements {
+  Row values;
+  AttentionLayout layout;
+  std::int64_t positions, heads, size;
+
+  Elements(const ArrayView& view, const plain::RandomAttention& r, std::int64_t length, std::int64_t of_heads)
+      : values(plain::doubles(view)),
+        layout(r.options.layout),
+        positions(length),
+        heads(of_heads),
+        size(view.shape.back()) {}
+  double& operator()(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d) {
+    const std::int64_t row =
+        layout == AttentionLayout::bhsd ? (b * heads + h) * positions + i : (b * positions + i) * heads + h;
+    return values[static_cast<std::size_t>(row * size + d)];
+  }
+};
+
+// What a kernel makes that rounds P and dS to `weights`, and results to their own type.
+struct Kernel {
+  Array out, dq, dk, dv;
+};
+Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
+  const std::int64_t kv_heads = r.options.layout == AttentionLayout::bhsd
+                                    ? r.k.shape()[1]
+                                    : r.k.shape()[r.k.shape().size() - 2],
+                     group = r.heads / kv_heads;
+  Elements q(r.q.view(), r, r.q_length, r.heads), k(r.k.view(), r, r.kv_length, kv_heads),
+      v(r.v.view(), r, r.kv_length, kv_heads), dout(r.dout.view(), r, r.q_length, r.heads);
+  Elements out(dout), dq(q), dk(k), dv(v);
+  for (Elements* e : {&out, &dq, &dk, &dv}) std::fill(e->values.begin(), e->values.end(), 0.0);
+  const DType type = r.q.dtype();
+  const auto columns = static_cast<std::size_t>(r.kv_length);
+  for (std::int64_t b = 0; b < r.batch; ++b)
+    for (std::int64_t h = 0; h < r.heads; ++h)
+      for (std::int64_t i = 0; i < r.q_length; ++i) {
+        const std::int64_t g = h / group;
+        Row scores(columns, -plain::kInfinity), slopes(columns, 1);
+        double most = -plain::kInfinity, sum = 0;
+        for (std::int64_t j = 0; j < r.kv_length; ++j) {
+          const auto at = static_cast<std::size_t>(j);
+          if (!r.allowed(b, h, i, j)) continue;
+          double s = 0;
+          for (std::int64_t d = 0; d < q.size; ++d) s += q(b, i, h, d) * k(b, j, g, d);
+          s *= r.scale;
+          if (r.softcap > 0) {
+            const double t = std::tanh(s / r.softcap);
+            s = r.softcap * t, slopes[at] = 1 - t * t;
+          }
+          if (r.bias_at) s += r.bias_at(b, h, i, j);
+          scores[at] = s;
+          most = std::max(most, s);
+        }
+        if (most == -plain::kInfinity) continue;
+        for (const double s : scores) sum += std::exp(s - most);
+        double delta = 0;
+        for (std::int64_t d = 0; d < v.size; ++d) {
+          for (std::int64_t j = 0; j < r.kv_length; ++j)
+            out(b, i, h, d) +=
+                rounded(std::exp(scores[static_cast<std::size_t>(j)] - most), weights) / sum * v(b, j, g, d);
+          delta += dout(b, i, h, d) * rounded(out(b, i, h, d), type);
+        }
+        for (std::int64_t j = 0; j < r.kv_length; ++j) {
+          const auto at = static_cast<std::size_t>(j);
+          const double p = std::exp(scores[at] - most) / sum;
+          double dp = 0;
+          for (std::int64_t d = 0; d < v.size; ++d) {
+            dv(b, j, g, d) += rounded(p, weights) * dout(b, i, h, d);
+            dp += dout(b, i, h, d) * v(b, j, g, d);
+          }
+          const double ds = rounded(p * (dp - delta) * slopes[at], weights);
+          for (std::int64_t d = 0; d < q.size; ++d) {
+            dq(b, i, h, d) += r.scale * ds * k(b, j, g, d);
+            dk(b, j, g, d) += r.scale * ds * q(b, i, h, d);
+          }
+        }
+      }
+  return {plain::array_of(type, r.dout.shape(), out.values), plain::array_of(type, r.q.shape(), dq.values),
+          plain::array_of(type, r.k.shape(), dk.values), plain::array_of(type, r.v.shape(), dv.values)};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a kernel that rounds weights to the type of the values agrees, and by the strict bound it does not") {
+  plain::Random random(91);
+  int refused = 0, bounds = 0;
+  for (int n = 0; n < 150; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
+    if (r->v.shape().back() == 0) continue;
+    const DType weights = r->v.dtype();
+    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
+    const AttentionArrays forward{q, k, v, r->options.bias, {}, {}, {}},
+        backward{q, k, v, r->options.bias, dout, {}, {}};
+    const Kernel given = made_by_kernel(*r, weights);
+    const Attention own = attention(q, k, v, r->options);
+    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
+    std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
+    if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
+    const attn::Plan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
+    for (const double effort : {attn::kCheckEffort, 0.5}) {
+      CAPTURE(effort);
+      const Against of_out = attn::compare(plan, forward, {own.out.view(), own.lse.view()},
+                                           {given.out.view(), own.lse.view()}, weights, Explain::no, effort);
+      CHECK(of_out.largest <= 1);
+      const Against of_grad =
+          attn::compare(of_gradients, backward, own_gradients, gradients, weights, Explain::no, effort);
+      CHECK(of_grad.largest <= 1);
+      const Against strict =
+          attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), own.lse.view()},
+                        DType::float32, Explain::no, effort);
+      refused += !strict.agrees();
+      ++bounds;
+    }
+    // A value that is off by a twentieth of the largest is not let through.
+    Array wrong = Array::copy_of(given.out.view());
+    Row values = plain::doubles(wrong.view());
+    const auto largest = std::max_element(values.begin(), values.end(),
+                                          [](double a, double b) { return std::abs(a) < std::abs(b); });
+    if (values.empty() || std::abs(*largest) < 0.1) continue;
+    *largest *= 1.1;
+    wrong = plain::array_of(weights, wrong.shape(), values);
+    CHECK(attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {wrong.view(), own.lse.view()},
+                        weights, Explain::no, attn::kCheckEffort)
+              .beyond == 1);
+  }
+  CHECK(2 * refused > bounds);
+}
+
+TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal keys together") {
+  plain::Random random(92);
+  constexpr std::int64_t kQueries = 6, kKeys = 40, kSize = 8;
+  for (const DType type : {DType::bfloat16, DType::float16}) {
+    const double u = type == DType::bfloat16 ? 0x1p-8 : 0x1p-11, least = type == DType::float16 ? 0x1p-25 : 0;
+    const Array q = plain::random(type, {1, kQueries, 1, kSize}, random),
+                v = plain::random(type, {1, kKeys, 1, kSize}, random);
+    // Key 0 five times, key 1 twice.
+    Row keys = plain::doubles(plain::random(type, {1, kKeys, 1, kSize}, random).view());
+    for (const auto& [to, from] : {std::pair{3, 0}, {7, 0}, {8, 0}, {39, 0}, {12, 1}})
+      std::copy_n(keys.begin() + from * kSize, kSize, keys.begin() + to * kSize);
+    const Array k = plain::array_of(type, {1, kKeys, 1, kSize}, keys);
+    Row count(kKeys, 1);
+    for (const std::size_t j : {0, 3, 7, 8, 39}) count[j] = 5;
+    count[1] = count[12] = 2;
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+    const attn::Plan plan(types_of(arrays), {});
+    const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+    const attn::WeightRounding made = attn::rounding_of_weights(setup, plan.blocks(), type, {});
+    REQUIRE(made.terms.size() == 1);
+    CHECK(made.unit == u);
+    const Row queries = plain::doubles(q.view()), values = plain::doubles(v.view());
+    for (std::size_t i = 0; i < kQueries; ++i) {
+      Row weights(kKeys);
+      for (std::size_t j = 0; j < kKeys; ++j) {
+        double s = 0;
+        for (std::size_t d = 0; d < kSize; ++d) s += queries[i * kSize + d] * keys[j * kSize + d];
+        weights[j] = std::exp(s / std::sqrt(8.0));
+      }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (std::size_t d = 0; d < kSize; ++d) {
+        double squares = 0;
+        for (std::size_t j = 0; j < kKeys; ++j) {
+          const double value = values[j * kSize + d], weight = weights[j] / sum;
+          squares += count[j] * value * value * (u * u * weight * weight + least * least);
+        }
+        const double bound = static_cast<double>(made.terms[0].elements<float>()[i * kSize + d]);
+        CHECK(bound == doctest::Approx(4 * std::sqrt(squares)).epsilon(1e-3));
+      }
+    }
+  }
+  // Weights of float32 are not rounded.
+  const Array x = plain::random(DType::bfloat16, {1, 4, 1, 4}, random);
+  const AttentionArrays arrays{x.view(), x.view(), x.view(), {}, {}, {}, {}};
+  const attn::Plan plan(types_of(arrays), {});
+  const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+  CHECK(attn::rounding_of_weights(setup, plan.blocks(), DType::float32, {}).terms.empty());
+}
