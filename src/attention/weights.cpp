@@ -170,13 +170,13 @@ CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias)
 }
 
 // A forward pass with other values, (B, heads, positions, elements).
-struct Forward {
+struct ForwardPass {
   Array out, lse;
 };
-Forward forward_of(CheckedArguments setup, const MaskPlan& blocks, const ArrayView& values) {
+ForwardPass forward_of(CheckedArguments setup, const MaskPlan& blocks, const ArrayView& values) {
   setup.v = values;
   setup.shape.value_size = setup.shape.out.back() = values.shape[3];
-  Forward made{Array(DType::float32, setup.shape.out), Array(DType::float32, setup.shape.lse)};
+  ForwardPass made{Array(DType::float32, setup.shape.out), Array(DType::float32, setup.shape.lse)};
   forward(setup, blocks, RowWriter(setup, made.out.mutable_view()), made.lse.data(), {});
   return made;
 }
@@ -203,11 +203,11 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
   Squares v(setup, setup.v, Rows::Of::keys);
   count_equal_keys(setup, v);
   Array bias;
-  Forward squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
+  ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
   static constexpr float kZero = 0;
   Shape one = setup.v.shape;
   one.back() = 1;
-  const Forward once = forward_of(
+  const ForwardPass once = forward_of(
       setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
   const float *const lse = once.lse.elements<float>().data(), *const twice =
                                                                   squares.lse.elements<float>().data();
@@ -231,7 +231,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
       of_dout(setup, g, Rows::Of::queries);
   count_equal_keys(setup, k);
   count_equal_queries(setup, {&q, &of_dout});
-  const Forward made = forward_of(setup, blocks, setup.v), keys = forward_of(setup, blocks, setup.k);
+  const ForwardPass made = forward_of(setup, blocks, setup.v), keys = forward_of(setup, blocks, setup.k);
   Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
       of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
   const ArrayView out = in_one_form(made.out.view(), setup.layout);
