@@ -20,12 +20,14 @@
 //
 // Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
 // exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:
-// scale, mask, sequences, heads, softcap, bias, no_key, normalization, lse_base, lse_sign, lse_max, lse_exp,
-// lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset, existing,
+// scale, mask, sequences, heads, softcap, bias, no_key, normalization, uniform (all weights are equal), operands (keys
+// and values that are read for others), tile (a loop over tiles or parts of keys), padding (keys of zeros that count),
+// lse_base, lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary, transposed, group_offset, existing,
 // accumulated, cut_short. Two that hold together are joined: scale+mask.
 //
 // An explanation names heads, batch entries, sequences or groups where it does not hold in all that are
-// beyond the bound; rows of each one that is named were recomputed. Shares sum to 1 at most.
+// beyond the bound; rows of each one that is named were recomputed. The shares of an array and what is left of it sum
+// to 1.
 #pragma once
 
 #include <cstdint>

@@ -376,7 +376,7 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   Problem p;
   p.entry = entry;
   p.head = head;
-  p.kv_head = interleaved ? head % shape.kv_heads : head / group();
+  p.kv_head = head / group();
   p.q_length = q_length(entry);
   p.kv_length = kv_length(entry);
   p.q = rows_of(q, entry, head, q_offsets);

@@ -242,8 +242,7 @@ class FewQueries {
     for (std::int64_t kv_head = task.kv_heads.begin; kv_head < task.kv_heads.end; ++kv_head) {
       const std::int64_t first = heads.rows();
       for (std::int64_t n = task.of_group.begin; n < task.of_group.end; ++n) {
-        const std::int64_t head =
-            setup_.interleaved ? n * setup_.shape.kv_heads + kv_head : kv_head * setup_.group() + n;
+        const std::int64_t head = kv_head * setup_.group() + n;
         if (queries_.heads.begin <= head && head < queries_.heads.end)
           heads.problems.push_back(setup_.problem(task.entry, head));
       }

@@ -222,11 +222,13 @@ class Mistakes {
     const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
     const bool of_key = is_of_key(array);
     std::vector<Change> tried = of_key && !is_cheap() ? std::vector<Change>() : changes_.of_scores();
+    if (of_key) std::erase_if(tried, [](const Change& c) { return c.of_loop; });
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
         tried.push_back(change);
     for (const Change& change : tried)
       if ((!change.is_of_out || array.which == Result::out) &&
+          (!change.of_loop || search.is_enough_to_fit()) &&
           (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
         add(mistake(array, change, Pass::both, unit), change);
     if (of_gradient) {
@@ -234,15 +236,19 @@ class Mistakes {
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
           add(mistake(array, change, Pass::both, unit, true), change);
       for (const Change& change : changes_.of_scores()) {
-        if (change.is_of_out) continue;
+        if (change.is_of_out || change.of_loop) continue;
         Change alone = change;
         alone.text += ", in the backward pass alone";
         add(mistake(array, alone, Pass::backward, unit), alone);
       }
     }
+    for (const Change& change : changes_.of_forward())
+      if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
+        add(mistake(array, change, Pass::both, unit), change);
     if (array.which == Result::lse) add_lse(array, add);
     add_partners(array, search, unit, add);
     add_other_arrays(array, unit, add);
+    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, add);
     if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
     add_shifted(array, unit, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
@@ -250,12 +256,31 @@ class Mistakes {
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
-    if (search.left() <= kOpen) return all;
+    if (!search.is_open()) return all;
     list.clear();
     origin.clear();
+    if (of_query && search.is_enough_to_fit()) {
+      // One tile: of many candidates those that make a few rows agree.
+      std::vector<Change> tiles = Changes::of_one_tile(setup_);
+      std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
+      std::vector<char> fits(tiles.size());
+      constexpr double kLongest = 8e9;
+      const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
+      if (work < kLongest)
+        core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
+          const auto at = static_cast<std::size_t>(n);
+          fits[at] = search.is_plausible(mistake(array, tiles[at], Pass::both, unit));
+        });
+      for (std::size_t n = 0; n < tiles.size(); ++n)
+        if (fits[n] != 0) add(mistake(array, tiles[n], Pass::both, unit), tiles[n]);
+      add_operands_of_others(array, search, unit, add);
+    }
+    if (auto rows = search.rows_of_others(right(array, unit))) add(std::move(*rows));
+    // Another factor in each part.
+    if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
-      for (const Change& change : fitted_scales(array)) {
+      for (const Change& change : fitted_scales(array, search)) {
         Mistake fitted = mistake(array, change, Pass::both, unit);
         fitted.is_subtle = true;
         add(std::move(fitted), change);
@@ -276,6 +301,15 @@ class Mistakes {
     std::vector<verify::Found> more = search.run(list);
     remember(more, origin);
     std::move(more.begin(), more.end(), std::back_inserter(all));
+    constexpr int kFactors = 16;
+    for (int n = 0; n < kFactors && search.is_open(); ++n) {
+      const auto factor = search.factor(right(array, unit));
+      if (!factor) break;
+      more = search.run({*factor});
+      if (more.empty()) break;
+      for (verify::Found& found : more) found.mistake.reset();
+      std::move(more.begin(), more.end(), std::back_inserter(all));
+    }
     return all;
   }
 
@@ -373,7 +407,8 @@ class Mistakes {
                                                                   std::span<const std::int64_t> columns,
                                                                   double* values, double* allowed) {
           const Place place = it_.queries.at(n);
-          const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+          const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row,
+                                           is_out ? Reference::Wanted::out : Reference::Wanted::lse);
           const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
           if (is_out) {
             const double largest = *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
@@ -445,11 +480,10 @@ class Mistakes {
   }
 
   // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
-  std::vector<Change> fitted_scales(const GivenArray& array) const {
-    constexpr std::size_t kRows = 4;
-    std::vector<std::int64_t> bad;
-    for (std::int64_t n = 0; n < array.rows.rows; ++n)
-      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
+  std::vector<Change> fitted_scales(const GivenArray& array, const verify::MistakeSearch& search) const {
+    constexpr std::size_t kRows = 16;
+    const std::vector<std::int64_t> rows = search.some_rows(kRows);
+    if (rows.empty()) return {};
     std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
     std::iota(columns.begin(), columns.end(), 0);
     const auto change = [](double factor, std::string text) {
@@ -460,8 +494,7 @@ class Mistakes {
       const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
       std::vector<double> given(columns.size()), values(columns.size()), allowed(columns.size());
       double sum = 0;
-      for (std::size_t r = 0; r < std::min(kRows, bad.size()); ++r) {
-        const std::int64_t n = bad[bad.size() * (2 * r + 1) / (2 * std::min(kRows, bad.size()))];
+      for (const std::int64_t n : rows) {
         array.rows.given(n, given.data());
         m.values(n, columns, values.data(), allowed.data());
         for (std::size_t c = 0; c < given.size(); ++c) {
@@ -488,25 +521,70 @@ class Mistakes {
       else
         low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y);
     }
-    const double scale = setup_.scale * std::exp((low + high) / 2);
-    std::vector<Change> all;
-    const auto add = [&](double value, const std::string& text) {
-      if (std::isfinite(value) && std::abs(value / scale - 1) < 0.01)
-        all.push_back(
-            change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale)));
+    // The number that one would write: of those that fit as well as the nearest, but for chance.
+    const double nearest = (low + high) / 2, scale = setup_.scale * std::exp(nearest),
+                 least_error = error(nearest),
+                 allowed_error = least_error * (1 + 16 / static_cast<double>(rows.size() * columns.size()));
+    const auto fits = [&](double value) {
+      return value / setup_.scale > 0 && std::abs(value / scale - 1) < 0.01 &&
+             error(std::log(value / setup_.scale)) <= allowed_error;
     };
-    const auto add_decimal = [&](int digits) {
+    const auto made = [&](double value, const std::string& text) {
+      return std::vector{
+          change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale))};
+    };
+    for (const std::int64_t size : {setup_.shape.head_size, setup_.shape.value_size, setup_.shape.heads,
+                                    setup_.shape.kv_heads, setup_.q.shape[2], setup_.k.shape[2]}) {
+      const auto length = static_cast<double>(size);
+      if (size > 1 && fits(1 / std::sqrt(length)))
+        return made(1 / std::sqrt(length), fmt::format("1/sqrt({})", size));
+      if (size > 1 && fits(1 / length)) return made(1 / length, fmt::format("1/{}", size));
+    }
+    for (int digits = 1; digits < 6; ++digits) {
       const std::string text = fmt::format("{:.{}g}", scale, digits);
-      add(std::strtod(text.c_str(), nullptr), text);
-    };
-    add_decimal(1);
-    add_decimal(2);
-    const double length = std::round(1 / (scale * scale)), inverse = std::round(1 / scale);
-    if (length >= 2) add(1 / std::sqrt(length), fmt::format("1/sqrt({:.0f})", length));
-    if (inverse >= 2) add(1 / inverse, fmt::format("1/{:.0f}", inverse));
-    add_decimal(3);
-    add(scale, fmt::format("{:.6g}", scale));
-    return all;
+      if (const double value = std::strtod(text.c_str(), nullptr); fits(value)) return made(value, text);
+    }
+    return made(scale, fmt::format("{:.6g}", scale));
+  }
+
+  // Zeros behind the keys that count with a score of 0: of a row that is smaller by one factor the number follows.
+  template <class Add>
+  void add_zero_keys(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
+    constexpr double kMost = 65536;
+    std::vector<std::int64_t> counts;
+    for (const std::int64_t row : search.some_rows(16)) {
+      const Place place = it_.queries.at(row);
+      const ReferenceRow right = right_.row(setup_.problem(place.entry, place.head), place.row);
+      std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
+      array.rows.given(row, given.data());
+      double ratio = array.which == Result::lse ? std::exp(right.lse - given[0]) : 0;
+      if (array.which == Result::out) {
+        double product = 0, square = 0;
+        for (std::size_t c = 0; c < given.size(); ++c)
+          product += given[c] * right.out[c], square += right.out[c] * right.out[c];
+        ratio = product / square;
+      }
+      const double count = (1 / ratio - 1) * std::exp(right.lse);
+      if (count > 0.5 && count < kMost) counts.push_back(std::llround(count));
+    }
+    if (counts.empty()) return;
+    const auto middle = counts.begin() + std::ssize(counts) / 2;
+    std::nth_element(counts.begin(), middle, counts.end());
+    // Up to a whole tile first, which is what kernels pad to.
+    std::vector<std::int64_t> tried;
+    for (const std::int64_t tile : {16, 32, 64, 128, 256})
+      if (const std::int64_t rest = setup_.longest_keys() % tile;
+          rest != 0 &&
+          std::abs(static_cast<double>(tile - rest - *middle)) < 0.1 * static_cast<double>(*middle) + 1)
+        tried.push_back(tile - rest);
+    tried.push_back(*middle);
+    for (const std::int64_t count : tried) {
+      Change change{"padding", fmt::format("{} keys of zeros behind the last are counted", count),
+                    [count](Variation& v) { v.zero_keys = count; }};
+      Mistake fitted = mistake(array, change, Pass::both, unit);
+      fitted.is_subtle = true;
+      add(std::move(fitted), change);
+    }
   }
 
   // What stands for −inf: some kernels have 0 there, or the number that hides a score.
@@ -566,7 +644,8 @@ class Mistakes {
              [=, this, scale = v.scale, value = form.value](std::int64_t n, std::span<const std::int64_t>,
                                                             double* values, double* allowed) {
                const Place place = it_.queries.at(n);
-               const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row);
+               const ReferenceRow r =
+                   made->row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
                values[0] = value(r);
                const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
                allowed[0] =
@@ -670,6 +749,32 @@ class Mistakes {
             },
             add);
     }
+  }
+
+  // Heads or entries that read the keys, or the values, of another one.
+  template <class Add>
+  void add_operands_of_others(const GivenArray& array, const verify::MistakeSearch& search, double unit,
+                              Add&& add) {
+    struct Operand {
+      const char* what;
+      std::int64_t Variation::*of[2];  // by axis
+      bool of_out;
+    };
+    for (const Operand& operand :
+         {Operand{"the values", {&Variation::value_head, &Variation::value_entry}, true},
+          Operand{"the keys", {&Variation::key_head, &Variation::key_entry}, false}})
+      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+        const verify::RowAxis& of = array.rows.axes[axis];
+        if (of.length < 2 || (axis == 1 && setup_.packed()) || (operand.of_out && array.which != Result::out))
+          continue;
+        add_mapped(
+            array, search, axis, of, operand.what,
+            [&, member = operand.of[axis]](std::int64_t other) {
+              return mistake(array, {"", "", [member, other](Variation& v) { v.*member = other; }},
+                             Pass::both, unit);
+            },
+            add);
+      }
   }
 
   bool has_masks_along(std::size_t axis) const {

@@ -70,8 +70,6 @@ struct CheckedArguments {
   double scale = 1;
   double softcap = 0;  // 0: none
   BlockShape block;
-  bool interleaved =
-      false;  // query head h uses key head h mod G, not h / (H / G); forward passes alone know it
   Sizes shape;
   bool gradients = false;  // are wanted
   RowSteps row_steps;      // of lse, or the part of it that is held
@@ -92,13 +90,11 @@ struct CheckedArguments {
   Region queries_of_keys(const Region& keys) const {
     return {keys.entries, {keys.heads.begin * group(), keys.heads.end * group()}, {0, q.shape[2]}};
   }
-  /// The key/value heads of query heads, and all of their positions; all heads where query heads are interleaved or
-  /// there are none.
+  /// The key/value heads of query heads, and all of their positions; all heads where there are none.
   Region keys_of_queries(const Region& queries) const {
     const IndexRange heads =
-        interleaved || group() == 0
-            ? IndexRange{0, shape.kv_heads}
-            : IndexRange{queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()};
+        group() == 0 ? IndexRange{0, shape.kv_heads}
+                     : IndexRange{queries.heads.begin / group(), (queries.heads.end + group() - 1) / group()};
     return {queries.entries, heads, {0, k.shape[2]}};
   }
 

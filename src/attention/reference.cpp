@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "attention/numbers.hpp"
 #include "attention/plan.hpp"
@@ -30,20 +31,13 @@ Row row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t 
   return out;
 }
 
-// Eight sums, so that none waits for the one before.
 double dot(const double* a, const double* b, std::size_t n) {
-  constexpr std::size_t kSums = 8;
-  double sums[kSums] = {};
-  std::size_t d = 0;
-  for (; d + kSums <= n; d += kSums)
-    for (std::size_t u = 0; u < kSums; ++u) sums[u] += a[d + u] * b[d + u];
-  for (; d < n; ++d) sums[d % kSums] += a[d] * b[d];
-  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+  return kernels::active().dot_64(a, b, static_cast<std::int64_t>(n));
 }
 double dot(const Row& a, const Row& b) { return dot(a.data(), b.data(), a.size()); }
 
 void add(Row& to, double factor, const double* row) {
-  for (std::size_t d = 0; d < to.size(); ++d) to[d] += factor * row[d];
+  kernels::active().add_64(to.data(), factor, row, std::ssize(to));
 }
 
 std::uint64_t new_id() {
@@ -159,6 +153,17 @@ Problem Reference::varied(const Problem& problem) const {
     p.v = setup_.rows_of(setup_.v, entry, head, setup_.kv_offsets);
     if (variation_.one_sequence) p.kv_length = setup_.kv_offsets.back();
   }
+  const auto read_from = [&](const ArrayView& array, std::int64_t head, std::int64_t entry,
+                             kernels::StridedMatrix& rows) {
+    if (head < 0 && entry < 0) return;
+    const std::int64_t e = entry < 0 ? p.entry : entry;
+    if (setup_.kv_length(e) >= p.kv_length)
+      rows = setup_.rows_of(array, e, kv_head_of(head < 0 ? p.head : head), setup_.kv_offsets);
+  };
+  read_from(setup_.k, variation_.key_head, variation_.key_entry, p.k);
+  read_from(setup_.v, variation_.value_head, variation_.value_entry, p.v);
+  if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
+  if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
   if (p.bias.data && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
     p.bias = setup_
                  .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
@@ -196,7 +201,8 @@ std::vector<double> Reference::loaded(const kernels::StridedMatrix& matrix, std:
 
 Reference::Score Reference::score(const Problem& p, double product, std::int64_t i, std::int64_t j) const {
   using Cap = Variation::Cap;
-  const double scale = setup_.scale * variation_.scale, c = setup_.softcap;
+  const double scale = setup_.scale * variation_.scale,
+               c = variation_.softcap < 0 ? setup_.softcap : variation_.softcap;
   const Cap order = c > 0 ? variation_.cap : Cap::none;
   double bias = 0;
   if (p.bias.data && variation_.bias != 0) {
@@ -225,7 +231,65 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   return result;
 }
 
-ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
+// The rows of K and V that are taken for key j.
+Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
+  const auto stepped = [&](std::int64_t step) { return ((j + step) % keys + keys) % keys; };
+  Rows rows{stepped(variation_.key_step), stepped(variation_.value_step)};
+  using Loop = Variation::Loop;
+  const std::int64_t length = variation_.tile;
+  if (variation_.loop != Loop::keys_before && variation_.loop != Loop::values_before) return rows;
+  const std::int64_t tile = j / length;
+  if (tile == 0 || (variation_.at >= 0 && tile != variation_.at)) return rows;
+  (variation_.loop == Loop::keys_before ? rows.key : rows.value) -= length;
+  return rows;
+}
+
+// Weights exp(s − most) of a row become what a loop over tiles makes of them, and lse what its sum is.
+void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
+  using Loop = Variation::Loop;
+  const std::size_t n = weights.size(),
+                    length = variation_.tile > 0 ? static_cast<std::size_t>(variation_.tile) : n;
+  double sum = variation_.zero_keys > 0 ? static_cast<double>(variation_.zero_keys) * std::exp(-r.most) : 0;
+  if (variation_.loop == Loop::mean_of_parts || variation_.loop == Loop::sum_of_parts) {
+    double parts = 0;
+    for (std::size_t begin = 0; begin < n; begin += length, ++parts) {
+      const std::size_t end = std::min(n, begin + length);
+      double own = 0;
+      for (std::size_t j = begin; j < end; ++j) own += weights[j];
+      sum += own;
+      for (std::size_t j = begin; j < end && own > 0; ++j) weights[j] /= own;
+    }
+    r.lse = r.most + std::log(sum);
+    r.factor = variation_.loop == Loop::mean_of_parts ? sum / parts : sum;
+    return;
+  }
+  // Without rescaling what was summed before a tile keeps the factor that the new maximum should take from it.
+  const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
+             of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
+  double most = kNothing;
+  double before = 0;  // the sum so far, over exp(r.most)
+  std::int64_t tile = 0;
+  for (std::size_t begin = 0; begin < n && (of_sum || of_out); begin += length, ++tile) {
+    const std::size_t end = std::min(n, begin + length);
+    double next = most, own = 0;
+    for (std::size_t j = begin; j < end; ++j) next = std::max(next, r.scores[j]), own += weights[j];
+    if (most != kNothing && next > most && (variation_.at < 0 || variation_.at == tile)) {
+      const double kept = std::exp(next - most);
+      if (of_sum) before *= kept;
+      for (std::size_t j = 0; j < begin && of_out; ++j) weights[j] *= kept;
+    }
+    most = next;
+    before += own;
+  }
+  if (!of_sum) before = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (of_out && !of_sum) {
+    before = 0;
+    for (const double s : r.scores) before += s == kNothing ? 0 : std::exp(s - r.most);
+  }
+  r.lse = r.most + std::log(sum + before);
+}
+
+ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted wanted) const {
   const Problem p = varied(problem);
   ReferenceRow r;
   r.scores.assign(static_cast<std::size_t>(p.kv_length), kNothing);
@@ -235,13 +299,14 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
   r.lse = r.most = kNothing;
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
-  const Row q = loaded(p.q, query, setup_.shape.head_size);
+  Row q = loaded(p.q, query, setup_.shape.head_size);
+  if (variation_.halves_exchanged) std::rotate(q.begin(), q.begin() + std::ssize(q) / 2, q.end());
   HeadRows keys = keys_of(p);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (!attends[at]) continue;
-    const Score s = score(p, dot(q.data(), keys.first(j), q.size()), query, j);
+    const Score s = score(p, dot(q.data(), keys.first(rows_of(j, p.kv_length).key), q.size()), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -254,17 +319,19 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query) const {
         add(r.out, 1 / static_cast<double>(p.kv_length), keys.second(j));
     return r;
   }
-  double sum = 0;
-  for (const double s : r.scores)
-    if (s != kNothing) sum += std::exp(s - most);
-  r.lse = most + std::log(sum);
+  std::vector<double> weights(r.scores.size());
+  for (std::size_t j = 0; j < weights.size(); ++j)
+    if (r.scores[j] != kNothing) weights[j] = std::exp(r.scores[j] - most);
+  weigh(r, weights);
+  if (wanted == Wanted::lse) return r;
+  const double sum = std::exp(r.lse - most);
   if (variation_.sum == Variation::Sum::over_largest) r.factor = sum;
   if (variation_.sum == Variation::Sum::whole) r.factor = std::exp(r.lse);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
-    const double s = r.scores[static_cast<std::size_t>(j)];
-    if (s == kNothing) continue;
-    const double* const v = keys.second(j);
-    const double weight = variation_.weights(std::exp(s - most)) / sum * r.factor;
+    const auto at = static_cast<std::size_t>(j);
+    if (r.scores[at] == kNothing) continue;
+    const double* const v = keys.second(rows_of(j, p.kv_length).value);
+    const double weight = variation_.weights(weights[at]) / sum * r.factor;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }

@@ -39,6 +39,29 @@ struct Variation {
   Sum sum = Sum::divided;
   verify::Rounding inputs, weights;
 
+  // Of the forward pass alone:
+  std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own
+  std::int64_t value_head = -1, value_entry = -1;  // and values
+  enum class Swap { none, keys_are_values, values_are_keys };
+  Swap swap = Swap::none;
+  bool halves_exchanged = false;              // of queries
+  std::int64_t key_step = 0, value_step = 0;  // in the place of row j, row j + step, around the end
+  double softcap = -1;                        // another one; −1: its own
+  std::int64_t zero_keys = 0;                 // keys and values of zeros behind the others, with a score of 0
+  /// A loop over tiles of keys, and what goes wrong in it.
+  enum class Loop {
+    right,
+    keys_before,    // keys are those of the tile before
+    values_before,  // and values
+    no_rescaling,   // sum and accumulator keep the old maximum where a tile has a new one
+    no_rescaling_of_sum,
+    no_rescaling_of_out,
+    mean_of_parts,  // tiles are parts that are divided by their own sums, and joined so
+    sum_of_parts,
+  };
+  Loop loop = Loop::right;
+  std::int64_t tile = 0, at = -1;  // keys of a tile; the tile where it happens, −1: all but the first
+
   // Of gradients:
   double delta = 1;              // times δ
   double scale_of_gradient = 1;  // times the scale of dq and dk
@@ -79,7 +102,9 @@ class Reference {
  public:
   Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation = {});
 
-  ReferenceRow row(const Problem& problem, std::int64_t query) const;
+  /// `lse`: without out.
+  enum class Wanted { out, lse };
+  ReferenceRow row(const Problem& problem, std::int64_t query, Wanted wanted = Wanted::out) const;
 
   /// lse and δ of one query.
   struct Statistics {
@@ -148,6 +173,11 @@ class Reference {
   struct Score {
     double value, slope;
   };
+  struct Rows {
+    std::int64_t key, value;
+  };
+  Rows rows_of(std::int64_t j, std::int64_t keys) const;
+  void weigh(ReferenceRow& r, std::vector<double>& weights) const;
   Score score(const Problem& p, double dot, std::int64_t i, std::int64_t j) const;
   class HeadRows;
   HeadRows keys_of(const Problem& p) const;

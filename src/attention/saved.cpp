@@ -1,5 +1,4 @@
-// A variation is put into the arguments of a forward pass: its scale, soft cap, bias, key heads, sequences
-// and masks. Cost: a forward pass, and masks that are made and looked at anew.
+// A variation is put into the arguments of a forward pass: its scale, soft cap, bias, sequences and masks. Cost: a forward pass, and masks that are made and looked at anew.
 //
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
@@ -37,6 +36,7 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
                                                  const Variation& variation, const ArrayView& dout) {
   const bool has_cap = setup.softcap > 0 && variation.cap != Variation::Cap::none;
   if ((has_cap && variation.cap != Variation::Cap::before_bias) || variation.inputs || variation.weights ||
+      variation.interleaved ||
       (setup.bias && ((variation.bias != 0 && variation.bias != 1) || variation.bias_head >= 0 ||
                       variation.bias_entry >= 0)))
     return std::nullopt;
@@ -44,7 +44,6 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
   varied.scale *= variation.scale;
   if (!has_cap) varied.softcap = 0;
   if (variation.bias == 0) varied.bias.reset();
-  varied.interleaved = variation.interleaved;
   if (variation.one_sequence) {
     varied.q_offsets = {0, setup.q_offsets.back()};
     varied.kv_offsets = {0, setup.kv_offsets.back()};

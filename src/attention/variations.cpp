@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "verify/float_type.hpp"
@@ -17,6 +18,48 @@
 namespace ejk::attn {
 
 namespace {
+
+constexpr std::int64_t kTiles[] = {16, 32, 64, 128, 256};  // keys of a tile
+constexpr std::int64_t kParts[] = {2, 4, 8, 16, 32};       // of split keys
+
+// Queries and keys of tiles of the same number, as `tile` queries and keys meet on a diagonal.
+Mask tiles_on_diagonal(std::int64_t q_length, std::int64_t kv_length, std::int64_t tile) {
+  const auto ids = [tile](std::int64_t length, std::int64_t offset) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(length));
+    for (std::int64_t n = 0; n < length; ++n)
+      all[static_cast<std::size_t>(n)] = std::max<std::int64_t>(n + offset, 0) / tile + 1;
+    return IntegerArray(std::move(all));
+  };
+  return segments_mask(ids(q_length, kv_length - q_length), ids(kv_length, 0));
+}
+
+// What loops over tiles of keys, or over parts of them, make of a mask.
+void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std::int64_t keys,
+                    std::vector<mask::NearbyMask>& all) {
+  const Mask of = masked ? *masked : full_mask(queries, keys);
+  const auto without = [&](std::string text, std::int64_t first, bool after) {
+    if (first <= 0 || first >= keys) return;
+    const Mask before = prefix_mask(queries, keys, first);
+    all.push_back({std::move(text), of & (after ? before : ~before)});
+  };
+  for (const std::int64_t tile : kTiles) {
+    if (tile >= keys) break;
+    if (masked) {
+      const Mask diagonal = tiles_on_diagonal(queries, keys, tile);
+      all.push_back({fmt::format("the tile of {} keys on the diagonal is left out", tile), of & ~diagonal});
+      all.push_back({fmt::format("the tile of {} keys on the diagonal is not masked", tile), of | diagonal});
+    }
+    if (keys % tile == 0)
+      without(fmt::format("the last tile of {} keys is left out", tile), keys - tile, true);
+  }
+  for (const std::int64_t parts : kParts) {
+    const std::int64_t part = (keys + parts - 1) / parts;
+    if (part < 2) break;
+    without(fmt::format("of {} parts of the keys only the first is used", parts), part, true);
+    without(fmt::format("of {} parts of the keys only the last is used", parts), part * (parts - 1), false);
+    without(fmt::format("of {} parts of the keys the last is left out", parts), part * (parts - 1), true);
+  }
+}
 
 // The masks that are taken for those of a problem, made when they are first asked for.
 class NearbyMasks {
@@ -32,6 +75,9 @@ class NearbyMasks {
       if (other.text == text) return &other.mask;
     return tiles ? &*tiles->mask : nullptr;
   }
+
+  /// It is what a loop over tiles of keys makes of a mask.
+  bool is_of_loop(const std::string& text) const { return of_loops_.contains(text); }
 
   std::vector<std::string> texts(const CheckedArguments& setup) {
     constexpr std::int64_t kMost = 64;
@@ -50,20 +96,32 @@ class NearbyMasks {
   const std::vector<mask::NearbyMask>& nearby(const Problem& p, const MaskTiles* tiles) {
     auto& known = tiles ? of_mask_[&tiles->mask->node()] : of_lengths_[{p.q_length, p.kv_length}];
     if (!known.empty()) return known;
-    if (tiles) return known = mask::nearby_masks(*tiles->mask);
+    if (tiles) {
+      known = mask::nearby_masks(*tiles->mask);
+      add_loops(tiles->mask, p, known);
+      return known;
+    }
     known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
     if (p.q_length != p.kv_length)
       known.push_back({"a causal mask is applied at the bottom right, and there is none",
                        causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
     for (mask::NearbyMask& other : mask::masks_without_keys(full_mask(p.q_length, p.kv_length)))
       known.push_back(std::move(other));
+    add_loops(std::nullopt, p, known);
     return known;
+  }
+
+  void add_loops(const std::optional<Mask>& mask, const Problem& p, std::vector<mask::NearbyMask>& known) {
+    const std::size_t before = known.size();
+    add_tile_masks(mask, p.q_length, p.kv_length, known);
+    for (std::size_t n = before; n < known.size(); ++n) of_loops_.insert(known[n].text);
   }
 
   const MaskPlan& blocks_;
   std::mutex mutex_;
   std::map<const MaskNode*, std::vector<mask::NearbyMask>> of_mask_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<mask::NearbyMask>> of_lengths_;
+  std::set<std::string> of_loops_;
 };
 
 // By head, the masks of packed sequences that are taken for one: null where they have lengths of their own.
@@ -102,6 +160,7 @@ Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
   add_masks(plan, setup);
   add_caps_and_biases(setup);
   add_roundings(setup);
+  add_forward(setup);
   add_gradients(setup);
 }
 
@@ -131,7 +190,7 @@ void Changes::add_masks(const Plan& plan, const CheckedArguments& setup) {
                           [nearby, text](Variation& v) {
                             v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
                           },
-                          ++masks <= 8});
+                          ++masks <= 8, false, nearby->is_of_loop(text)});
   if (const auto one = masks_of_one_sequence(plan, setup))
     of_scores_.push_back({"sequences", "packed sequences attend to each other",
                           [one](Variation& v) {
@@ -201,6 +260,84 @@ void Changes::add_roundings(const CheckedArguments& setup) {
       of_scores_.push_back({"rounding", fmt::format("the inputs and the weights are rounded to {}", to.name),
                             [to](Variation& v) { v.inputs = v.weights = to; }, false});
   }
+}
+
+void Changes::add_forward(const CheckedArguments& setup) {
+  const auto add = [&](const char* kind, std::string text, std::function<void(Variation&)> apply,
+                       bool of_out = false) {
+    of_forward_.push_back({kind, std::move(text), std::move(apply), false, of_out});
+  };
+  using Swap = Variation::Swap;
+  add("uniform", "all weights are equal", [](Variation& v) { v.scale = 0; });
+  if (setup.shape.head_size == setup.shape.value_size) {
+    add(
+        "operands", "the keys are read for values", [](Variation& v) { v.swap = Swap::values_are_keys; },
+        true);
+    add("operands", "the values are read for keys", [](Variation& v) { v.swap = Swap::keys_are_values; });
+  }
+  if (setup.shape.head_size % 2 == 0)
+    add("operands", "the halves of queries, or of keys, are exchanged",
+        [](Variation& v) { v.halves_exchanged = true; });
+  for (const std::int64_t by : {-1, 1}) {
+    const char* const which = by < 0 ? "before" : "after";
+    add("operands", fmt::format("keys are those of the row {}", which),
+        [by](Variation& v) { v.key_step = by; });
+    add(
+        "operands", fmt::format("values are those of the row {}", which),
+        [by](Variation& v) { v.value_step = by; }, true);
+    add("operands", fmt::format("keys and values are those of the row {}", which),
+        [by](Variation& v) { v.key_step = v.value_step = by; });
+  }
+  for (const double cap : {10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 64.0, 100.0})
+    if (cap != setup.softcap)
+      add("softcap",
+          setup.softcap > 0 ? fmt::format("the soft cap is {:g}, not {:g}", cap, setup.softcap)
+                            : fmt::format("a soft cap of {:g} is applied, and there is none", cap),
+          [cap](Variation& v) { v.softcap = cap; });
+  using Loop = Variation::Loop;
+  const auto loop = [&](Loop how, std::int64_t tile, std::string text, bool of_out) {
+    add(
+        "tile", std::move(text), [how, tile](Variation& v) { v.loop = how, v.tile = tile; }, of_out);
+  };
+  const std::int64_t keys = setup.longest_keys();
+  for (const std::int64_t parts : kParts) {
+    const std::int64_t part = (keys + parts - 1) / parts;
+    if (part < 2) break;
+    loop(Loop::mean_of_parts, part, fmt::format("{} parts of the keys are joined by their mean", parts),
+         true);
+    loop(Loop::sum_of_parts, part, fmt::format("{} parts of the keys are joined by their sum", parts), true);
+  }
+  for (const std::int64_t tile : kTiles) {
+    if (tile >= keys) break;
+    const std::string of = fmt::format("tiles of {} keys", tile);
+    loop(Loop::no_rescaling, tile, "without rescaling at a new maximum, in " + of, false);
+    loop(Loop::no_rescaling_of_sum, tile, "the sum is not rescaled at a new maximum, in " + of, false);
+    loop(Loop::no_rescaling_of_out, tile, "the accumulator is not rescaled at a new maximum, in " + of, true);
+    loop(Loop::keys_before, tile, "keys are those of the tile before, in " + of, false);
+    loop(Loop::values_before, tile, "values are those of the tile before, in " + of, true);
+  }
+}
+
+std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
+  using Loop = Variation::Loop;
+  constexpr std::pair<Loop, const char*> kLoops[] = {
+      {Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
+      {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
+      {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
+      {Loop::no_rescaling_of_sum, "tile {} of {} keys does not rescale the sum at a new maximum"},
+      {Loop::no_rescaling_of_out, "tile {} of {} keys does not rescale the accumulator at a new maximum"}};
+  constexpr std::int64_t kMost = 128;  // tiles of one length
+  std::vector<Change> all;
+  for (const auto& [loop, text] : kLoops)
+    for (const std::int64_t tile : kTiles) {
+      const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
+      if (tiles > kMost) continue;
+      for (std::int64_t at = 1; at < tiles; ++at)
+        all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
+                       [how = loop, tile, at](Variation& v) { v.loop = how, v.tile = tile, v.at = at; },
+                       false, loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
+    }
+  return all;
 }
 
 void Changes::add_gradients(const CheckedArguments& setup) {

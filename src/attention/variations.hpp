@@ -19,6 +19,8 @@ struct Change {
   std::function<void(Variation&)> apply;
   bool plausible = false;
   bool is_of_out = false;  // it changes nothing but out
+  bool of_loop =
+      false;  // of a loop over tiles of keys, in the forward pass: not looked for in a few elements
 };
 
 inline constexpr double kLn2 = 0.69314718055994530942;
@@ -30,6 +32,10 @@ class Changes {
 
   /// Of scores, masks, heads and weights: of the forward pass, or of the whole computation.
   const std::vector<Change>& of_scores() const { return of_scores_; }
+  /// Of the forward pass alone: what a kernel reads, and its loop over tiles of keys.
+  const std::vector<Change>& of_forward() const { return of_forward_; }
+  /// Those of its loop that happen in one tile: there are many.
+  static std::vector<Change> of_one_tile(const CheckedArguments& setup);
   /// Of the backward pass, with lse and δ as they should be.
   const std::vector<Change>& of_gradients() const { return of_gradients_; }
 
@@ -38,9 +44,10 @@ class Changes {
   void add_masks(const Plan& plan, const CheckedArguments& setup);
   void add_caps_and_biases(const CheckedArguments& setup);
   void add_roundings(const CheckedArguments& setup);
+  void add_forward(const CheckedArguments& setup);
   void add_gradients(const CheckedArguments& setup);
 
-  std::vector<Change> of_scores_, of_gradients_;
+  std::vector<Change> of_scores_, of_forward_, of_gradients_;
 };
 
 }  // namespace ejk::attn

@@ -344,6 +344,21 @@ std::int64_t mark_differences(const double* a, const double* e, std::int64_t n, 
   return count;
 }
 
-#define EJK_CLOSE_KERNELS                                                                           \
-  .pair_stats_32 = pair_stats_32, .pair_stats_64 = pair_stats_64, .pair_stats_f16 = pair_stats_f16, \
-  .pair_stats_bf16 = pair_stats_bf16, .same_bytes = same_bytes, .mark_differences = mark_differences
+double dot_64(const double* a, const double* b, std::int64_t n) {
+  constexpr int kSums = 8;
+  double sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= n; i += kSums)
+    for (int u = 0; u < kSums; ++u) sums[u] += a[i + u] * b[i + u];
+  for (; i < n; ++i) sums[i % kSums] += a[i] * b[i];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+void add_64(double* to, double factor, const double* row, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += factor * row[i];
+}
+
+#define EJK_CLOSE_KERNELS                                                                             \
+  .pair_stats_32 = pair_stats_32, .pair_stats_64 = pair_stats_64, .pair_stats_f16 = pair_stats_f16,   \
+  .pair_stats_bf16 = pair_stats_bf16, .same_bytes = same_bytes, .mark_differences = mark_differences, \
+  .dot_64 = dot_64, .add_64 = add_64

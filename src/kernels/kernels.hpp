@@ -88,6 +88,11 @@ struct Kernels {
   std::int64_t (*mark_differences)(const double* a, const double* e, std::int64_t n, double rtol, double atol,
                                    bool nan_agrees, std::uint8_t* differs);
 
+  /// Σ a · b of n, in eight sums that are added at last, and to += factor · row of n: for what is computed in float64
+  /// row by row. Rounded otherwise on each instruction set.
+  double (*dot_64)(const double* a, const double* b, std::int64_t n);
+  void (*add_64)(double* to, double factor, const double* row, std::int64_t n);
+
   Products products = {};  // of matrices; the table adds them
 };
 

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -29,9 +31,9 @@ constexpr double kMost = 0.95;      // of rows, or of a row's elements, that hav
 constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
-constexpr double kNanoseconds = 1e10;  // of one thread: to try all mistakes in all parts, to find partners
-constexpr double kCounting = 8e9;      // of one thread: to count what was found
-constexpr int kFewestElements = 4;     // elements that a mistake in some parts has to make agree
+constexpr double kNanoseconds = 3e9;  // of one thread: to try all mistakes in all parts, to find partners
+constexpr double kCounting = 8e9;     // of one thread: to count what was found
+constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
@@ -539,14 +541,21 @@ std::optional<Found> MistakeSearch::count_out(Contents contents) {
       s.weight *= 1 - static_cast<double>(skipped) / static_cast<double>(std::max<std::size_t>(wrong, 1));
       if (skipped == wrong) s.left = false;
     }
+  // Less than half of the rows and columns that have some: single elements, which were written.
+  std::int64_t rows = 0;
+  for (std::size_t r = 0; r < open_.size(); ++r) rows += counts[r] > 0;
+  const bool is_scattered = elements < 0.5 * static_cast<double>(rows) * static_cast<double>(count);
   const double share = std::min(left_, elements / all);
   left_ -= share;
   accepted_.push_back({std::nullopt, {}, contents, true, true});
-  return Found{{is_zeros ? "unwritten" : "not_numbers",
-                is_zeros ? "0 stands there, as if never written" : "NaN or an infinity stands there", share},
-               place,
-               std::nullopt,
-               accepted_.size() - 1};
+  return Found{
+      {is_zeros ? "unwritten" : "not_numbers",
+       is_zeros ? (is_scattered ? "single elements are 0" : "0 stands there, as if never written")
+                : (is_scattered ? "single elements are NaN or infinite" : "NaN or an infinity stands there"),
+       share},
+      place,
+      std::nullopt,
+      accepted_.size() - 1};
 }
 
 Found MistakeSearch::add(Explanation explanation, const Mistake& mistake) {
@@ -589,7 +598,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
                          static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),
                          std::min<std::int64_t>(all_rows, 64), all_rows);
   struct Part {
-    std::vector<std::int64_t> covered;            // elements, by what was found
+    std::vector<std::int64_t> covered, looked;    // elements, by what was found; of rows where it may hold
     std::vector<std::vector<std::int64_t>> rows;  // with some
     std::int64_t elements = 0, left = 0;
     double worst = -1;
@@ -600,6 +609,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
   core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
     Part& part = parts[static_cast<std::size_t>(n)];
     part.covered.resize(found.size());
+    part.looked.resize(found.size());
     part.rows.resize(found.size());
     Row it(result_.columns);
     const FloatType type = float_type(result_.dtype);
@@ -613,8 +623,12 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
       for (std::size_t c = 0; c < it.value.size(); ++c)
         if (!it.judged(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
       part.elements += std::ssize(columns);
-      for (std::size_t f = 0; f < found.size() && !columns.empty(); ++f) {
+      // What is 0, or no number, belongs to a mistake that makes it so, if there is one.
+      for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
+        const std::size_t f = turn % found.size();
+        if ((accepted_[found[f].place].contents != numbers) != (turn >= found.size())) continue;
         if (!covers(accepted_[found[f].place], row, place, columns, it.value, covered)) continue;
+        part.looked[f] += std::ssize(columns);
         const auto all = std::count(covered.begin(), covered.end(), 1);
         if (all == 0) continue;
         part.covered[f] += all;
@@ -638,7 +652,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
   });
   std::int64_t elements = 0;
   Against::Unexplained left{result_.name, 0, 0, {}};
-  std::vector<std::int64_t> covered(found.size());
+  std::vector<std::int64_t> covered(found.size()), looked(found.size());
   std::vector<std::vector<bool>> rows(found.size(),
                                       std::vector<bool>(static_cast<std::size_t>(result_.rows)));
   double worst = -1;
@@ -647,13 +661,20 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
     left.elements += part.left;
     for (std::size_t f = 0; f < found.size(); ++f) {
       covered[f] += part.covered[f];
+      looked[f] += part.looked[f];
       for (const std::int64_t row : part.rows[f]) rows[f][static_cast<std::size_t>(row)] = true;
     }
     if (part.worst > worst) worst = part.worst, left.worst = std::move(part.element);
   }
   std::vector<Against::Explained> explained;
+  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
   for (std::size_t f = 0; f < found.size(); ++f) {
-    if (covered[f] == 0) continue;
+    // A few elements of those where it may hold, while most are unexplained, are chance.
+    constexpr double kChance = 0.01;
+    const bool is_chance = left.share > 0.5 && 2 * covered[f] < looked[f] &&
+                           static_cast<double>(covered[f]) < kChance * static_cast<double>(elements);
+    if (is_chance) left.elements += covered[f];
+    if (covered[f] == 0 || is_chance) continue;
     const Accepted& accepted = accepted_[found[f].place];
     if (!accepted.is_all)
       found[f].where =
@@ -775,6 +796,126 @@ bool MistakeSearch::is_enough_to_fit() const {
   return rows >= 2 && elements >= 8;
 }
 
+// Two sums of each row's elements, with signs at random: what rows that are alike have alike, within their bounds.
+std::optional<Mistake> MistakeSearch::rows_of_others(const Mistake& right) const {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 26, kMostRows = 4096, kLookedAt = 64;
+  const auto columns = static_cast<std::size_t>(result_.columns);
+  if (result_.columns < 4 || result_.rows * result_.columns > kMostElements) return std::nullopt;
+  std::vector<std::int64_t> bad, every(columns);
+  std::iota(every.begin(), every.end(), 0);
+  for (std::int64_t row = 0; row < result_.rows && std::ssize(bad) <= kMostRows; ++row)
+    if (open_[static_cast<std::size_t>(row)]) bad.push_back(row);
+  if (bad.size() < 2 || std::ssize(bad) > kMostRows) return std::nullopt;
+  struct Sums {
+    double first = 0, second = 0, most = 0;  // most: what they may differ by
+    std::int64_t row = 0;
+  };
+  const auto sign = [](std::size_t c, std::uint64_t which) {
+    return (shuffled(static_cast<std::int64_t>(2 * c + which)) & 1) != 0 ? 1.0 : -1.0;
+  };
+  const auto sums_of = [&](const std::vector<double>& values) {
+    Sums sums;
+    for (std::size_t c = 0; c < columns; ++c)
+      sums.first += sign(c, 0) * values[c], sums.second += sign(c, 1) * values[c];
+    return sums;
+  };
+  std::vector<Sums> all(static_cast<std::size_t>(result_.rows));
+  core::parallel_for(result_.rows, 40 * static_cast<double>(result_.rows) * static_cast<double>(columns),
+                     [&](std::int64_t row) {
+                       std::vector<double> values(columns), allowed(columns);
+                       Sums& sums = all[static_cast<std::size_t>(row)];
+                       if (right.values(row, every, values.data(), allowed.data())) sums = sums_of(values);
+                       sums.row = row;
+                       for (const double a : allowed) sums.most += a * a;
+                       sums.most = 4 * std::sqrt(sums.most);  // bounds that do not all add up
+                     });
+  std::erase_if(all, [](const Sums& s) { return !std::isfinite(s.first) || !std::isfinite(s.most); });
+  std::sort(all.begin(), all.end(), [](const Sums& a, const Sums& b) { return a.first < b.first; });
+  const double widest =
+      all.empty() ? 0 : std::max_element(all.begin(), all.end(), [](const Sums& a, const Sums& b) {
+                          return a.most < b.most;
+                        })->most;
+  const FloatType type = float_type(result_.dtype);
+  const auto source_of = [&](std::int64_t row) {
+    std::vector<double> given(columns), values(columns), allowed(columns);
+    result_.given(row, given.data());
+    const Sums mine = sums_of(given);
+    for (auto at = std::lower_bound(all.begin(), all.end(), mine.first - widest,
+                                    [](const Sums&s, double sum) { return s.first < sum; });
+         at != all.end() && at->first <= mine.first + widest; ++at) {
+      if (std::abs(at->first - mine.first) > at->most || std::abs(at->second - mine.second) > at->most ||
+          at->row == row)
+        continue;
+      right.values(at->row, every, values.data(), allowed.data());
+      std::size_t wrong = 0;
+      for (std::size_t c = 0; c < columns; ++c) wrong += !judge(type, given[c], values[c], allowed[c]).right;
+      if (static_cast<double>(wrong) <= (1 - kMost) * static_cast<double>(columns)) return at->row;
+    }
+    return std::int64_t{-1};
+  };
+  std::size_t found = 0;
+  const std::vector<std::int64_t> some = sample_rows(std::ssize(bad), kLookedAt - 2);
+  for (const std::int64_t n : some) found += source_of(bad[static_cast<std::size_t>(n)]) >= 0;
+  if (2 * found < some.size()) return std::nullopt;
+  const auto from = std::make_shared<std::map<std::int64_t, std::int64_t>>();
+  for (const std::int64_t row : bad)
+    if (const std::int64_t other = source_of(row); other >= 0) from->emplace(row, other);
+
+  // One step along the positions, in the same parts; or an example.
+  std::optional<std::int64_t> step;
+  bool is_one_step = true;
+  std::size_t position = 0;
+  while (position < result_.axes.size() && is_of_parts(position)) ++position;
+  std::vector<std::int64_t> here, there;
+  for (const auto& [row, other] : *from) {
+    place_of(row, here);
+    place_of(other, there);
+    for (std::size_t a = 0; a < result_.axes.size(); ++a)
+      if (is_of_parts(a) && here[a] != there[a]) is_one_step = false;
+    if (position == result_.axes.size()) is_one_step = false;
+    if (!is_one_step) break;
+    const std::int64_t by = there[position] - here[position];
+    is_one_step = step.value_or(by) == by;
+    step = by;
+  }
+  std::vector<bool> taken(static_cast<std::size_t>(result_.rows));
+  for (const auto& [row, other] : *from) taken[static_cast<std::size_t>(other)] = true;
+  const bool exchanged = std::all_of(from->begin(), from->end(), [&](const auto& pair) {
+    return from->contains(pair.second) && taken[static_cast<std::size_t>(pair.first)];
+  });
+  const auto& [row, other] = *from->begin();
+  const std::string text =
+      is_one_step
+          ? fmt::format("each holds the result of the {} {} {} it", result_.axes[position].name,
+                        std::abs(*step) == 1 ? "just" : fmt::format("{}", std::abs(*step)),
+                        *step > 0 ? "after" : "before")
+          : fmt::format("{} rows hold the results of others, that of {} the result of {}", from->size(),
+                        to_string(result_.index(row, 0)), to_string(result_.index(other, 0)));
+  return Mistake{exchanged ? "exchanged" : "repeated", text,
+                 [from, right](std::int64_t r, std::span<const std::int64_t> some_columns, double* values,
+                               double* allowed) {
+                   const auto at = from->find(r);
+                   return at != from->end() && right.values(at->second, some_columns, values, allowed);
+                 }};
+}
+
+std::vector<std::int64_t> MistakeSearch::some_rows(std::size_t most) const {
+  std::vector<std::int64_t> rows;
+  for (const Sampled& s : first_)
+    if (s.left && s.place.back() == numbers && rows.size() < most) rows.push_back(s.row);
+  return rows;
+}
+
+bool MistakeSearch::is_plausible(const Mistake& mistake) const {
+  int looked = 0;
+  for (const Sampled& s : first_) {
+    if (!s.left || s.place.back() != numbers) continue;
+    if (answer(mistake, s, skipped_) == Answer::yes) return true;
+    if (++looked == 4) return false;
+  }
+  return false;
+}
+
 Mistake MistakeSearch::as_it_should_be() const {
   return {"", "",
           [this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
@@ -792,16 +933,26 @@ std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
   if (!is_enough_to_fit()) return std::nullopt;
   constexpr double kLn2 = 0.69314718055994530942;
   std::vector<double> factors;
-  for (const Sampled& s : first_)
-    for (std::size_t c = 0; s.left && c < s.given.size(); ++c) {
-      const double factor = s.given[c] / s.expected[c];
-      if (s.beyond[c] && factor != 0 && std::isfinite(factor)) factors.push_back(factor);
-    }
+  for (const Sampled& s : first_) {
+    if (!s.left) continue;
+    double product = 0, square = 0;  // the nearest factor of the row
+    for (std::size_t c = 0; c < s.given.size(); ++c)
+      if (s.beyond[c] && s.given[c] != 0 && std::isfinite(s.given[c]) && std::isfinite(s.expected[c]))
+        product += s.given[c] * s.expected[c], square += s.expected[c] * s.expected[c];
+    if (square > 0 && std::isfinite(product / square)) factors.push_back(product / square);
+  }
   if (factors.empty()) return std::nullopt;
   const auto middle = factors.begin() + static_cast<std::ptrdiff_t>(factors.size() / 2);
   std::nth_element(factors.begin(), middle, factors.end());
   double factor = *middle;
   std::string name = fmt::format("{:.6g}", factor);
+  for (int digits = 1; digits < 6; ++digits) {  // as one would write it
+    const std::string text = fmt::format("{:.{}g}", factor, digits);
+    const double value = std::strtod(text.c_str(), nullptr);
+    if (std::abs(value / factor - 1) > float_type(result_.dtype).epsilon() / 2) continue;
+    factor = value, name = text;
+    break;
+  }
   for (const auto& [value, text] :
        {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
     if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;

@@ -80,10 +80,17 @@ class MistakeSearch {
   bool is_open() const;
   /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
   bool is_enough_to_fit() const;
+  /// It makes one of a few rows agree: of many candidates those are worth a closer look.
+  bool is_plausible(const Mistake& mistake) const;
+  /// Some of the sampled rows that nothing accounts for yet.
+  std::vector<std::int64_t> some_rows(std::size_t most) const;
   /// One constant factor: that of the element in the middle. Nothing where there is none. `right` gives rows
   /// as they should be.
   std::optional<Mistake> factor(const Mistake& right) const;
   std::optional<Mistake> factor() const { return factor(as_it_should_be()); }
+  /// Rows that hold what belongs to other rows, each its own: found among all rows by what they hold. `right` gives rows
+  /// as they should be. Nothing where fewer than half of those that were looked at do.
+  std::optional<Mistake> rows_of_others(const Mistake& right) const;
   /// Rows as they should be.
   Mistake as_it_should_be() const;
   /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part

@@ -65,7 +65,6 @@ TEST_CASE("lse and delta of varied attention are those of the plain form, in all
       Variation v;
       CHECK(agree(p, v) == true);
       v.scale = 3;
-      v.interleaved = true;
       CHECK(agree(p, v) == true);
       // Of each problem, whatever its lengths.
       std::vector<std::optional<Mask>> lists;
@@ -96,6 +95,9 @@ TEST_CASE("the kernels compute some variations of the bias and the soft cap, and
   v.cap = Variation::Cap::none;
   CHECK(agree(p, v) == true);
   v.bias = 2;
+  CHECK_FALSE(agree(p, v));
+  v = {};
+  v.interleaved = true;
   CHECK_FALSE(agree(p, v));
   v = {};
   v.cap = Variation::Cap::after_bias;

@@ -212,6 +212,24 @@ void check_known_halves(Kernel<std::uint16_t, float>* kernel, int fraction_bits)
       [&](std::uint16_t bits) { return value_of(bits, fraction_bits); });
 }
 
+void check_sums_64(const Kernels& row) {
+  std::mt19937_64 engine(5);
+  std::normal_distribution<double> normal;
+  for (std::int64_t n = 0; n < 40; ++n) {
+    std::vector<double> a(static_cast<std::size_t>(n)), b(a), to(a), sums(a);
+    double dot = 0, sizes = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      a[i] = normal(engine), b[i] = normal(engine), to[i] = normal(engine);
+      dot += a[i] * b[i];
+      sizes += std::abs(a[i] * b[i]);
+      sums[i] = to[i] + 1.5 * a[i];
+    }
+    CHECK(std::abs(row.dot_64(a.data(), b.data(), n) - dot) <= 1e-15 * static_cast<double>(n + 1) * sizes);
+    row.add_64(to.data(), 1.5, a.data(), n);
+    for (std::size_t i = 0; i < a.size(); ++i) CHECK(to[i] == doctest::Approx(sums[i]).epsilon(1e-15));
+  }
+}
+
 void check_same_bytes(const Kernels& row) {
   std::vector<unsigned char> a(1700), e(1700);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = e[i] = static_cast<unsigned char>(i * 7);
@@ -274,6 +292,7 @@ TEST_CASE("pairs are counted as a plain loop does on every instruction set at ha
     check_known_halves(row->pair_stats_f16, 10);
     check_known_halves(row->pair_stats_bf16, 7);
     check_same_bytes(*row);
+    check_sums_64(*row);
     check_marks(*row);
   }
 }

@@ -1,0 +1,309 @@
+// Mistakes of kernels that go through keys in tiles, planted in plain loops: each is refused in float32, bfloat16 and
+// float16, named with its place, and its share is what the wrong elements are.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "ejk/against.hpp"
+#include "ejk/attention.hpp"
+#include "support/arrays.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using Index = std::int64_t;
+using Row = std::vector<double>;
+
+constexpr Index kHeads = 2, kTokens = 128, kSize = 16, kTile = 32;
+const double kScale = 0.25;
+
+double rounded(double x, DType type) {
+  const auto f = static_cast<float>(x);
+  if (type == DType::bfloat16) return static_cast<float>(bfloat16(f));
+  if (type == DType::float16) return static_cast<float>(float16(f));
+  return f;
+}
+
+// A row of the kernel: what it reads, and what becomes of its weights, which are exp(score - the largest).
+struct Kernel {
+  std::function<bool(Index i, Index j)> allowed = [](Index i, Index j) { return j <= i; };
+  std::function<Index(Index j)> key = [](Index j) { return j; }, value = [](Index j) { return j; };
+  std::function<double(double score)> score = [](double s) { return s; };
+  std::function<Index(Index head)> value_head = [](Index h) { return h; };
+  bool values_are_keys = false, keys_are_values = false, halves = false;
+  // Factors of the accumulator and of the sum, by key; more in the sum.
+  std::function<void(const Row& scores, Row& of_out, Row& of_sum)> loop = [](const Row&, Row&, Row&) {};
+  double zero_keys = 0;
+};
+
+struct Problem {
+  DType type;
+  Array q, k, v;
+
+  explicit Problem(DType dtype, unsigned seed) : type(dtype) {
+    std::mt19937_64 engine(seed);
+    const Shape shape{1, kTokens, kHeads, kSize};
+    q = plain::random(dtype, shape, engine);
+    k = plain::random(dtype, shape, engine);
+    v = plain::random(dtype, shape, engine);
+  }
+
+  // out of a kernel, or of several: of each head and query that one.
+  Row made(const std::function<const Kernel*(Index h, Index i)>& kernel_of) const {
+    const Row queries = plain::doubles(q.view()), keys = plain::doubles(k.view()),
+              values = plain::doubles(v.view());
+    const auto at = [](Index i, Index h, Index d) {
+      return static_cast<std::size_t>((i * kHeads + h) * kSize + d);
+    };
+    Row out(queries.size());
+    for (Index h = 0; h < kHeads; ++h)
+      for (Index i = 0; i < kTokens; ++i) {
+        const Kernel& kernel = *kernel_of(h, i);
+        Row scores(kTokens, -HUGE_VAL);
+        for (Index j = 0; j < kTokens; ++j) {
+          if (!kernel.allowed(i, j)) continue;
+          double s = 0;
+          for (Index d = 0; d < kSize; ++d)
+            s += queries[at(i, h, kernel.halves ? (d + kSize / 2) % kSize : d)] *
+                 (kernel.keys_are_values ? values : keys)[at(kernel.key(j), h, d)];
+          scores[static_cast<std::size_t>(j)] = kernel.score(kScale * s);
+        }
+        const double most = *std::max_element(scores.begin(), scores.end());
+        if (most == -HUGE_VAL) continue;
+        Row of_out(kTokens, 1), of_sum(kTokens, 1);
+        kernel.loop(scores, of_out, of_sum);
+        double sum = kernel.zero_keys * std::exp(-most);
+        for (std::size_t j = 0; j < kTokens; ++j) sum += std::exp(scores[j] - most) * of_sum[j];
+        for (Index j = 0; j < kTokens; ++j) {
+          const auto n = static_cast<std::size_t>(j);
+          const double weight = rounded(std::exp(scores[n] - most), type) * of_out[n] / sum;
+          for (Index d = 0; d < kSize && weight != 0; ++d)
+            out[at(i, h, d)] +=
+                weight *
+                (kernel.values_are_keys ? keys : values)[at(kernel.value(j), kernel.value_head(h), d)];
+        }
+      }
+    return out;
+  }
+  Row made(const Kernel& kernel) const {
+    return made([&](Index, Index) { return &kernel; });
+  }
+
+  Against against(const Row& out, const AttentionOptions& options) const {
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+    const AttentionPlan plan(types_of(arrays), options);
+    const Attention own = attention(q.view(), k.view(), v.view(), options);
+    const Array given = plain::array_of(type, q.shape(), out);
+    return plan.compare(arrays, {own.out.view(), own.lse.view()}, {given.view(), std::nullopt}, Explain::yes);
+  }
+  Against against(const Row& out) const {
+    AttentionOptions options;
+    options.masks.push_back(head_masks({causal_mask(kTokens, kTokens)}));
+    return against(out, options);
+  }
+};
+
+// The online softmax keeps the old maximum for what is chosen, in tile `at`; −1: in all.
+std::function<void(const Row&, Row&, Row&)> no_rescaling(bool of_out, bool of_sum, Index at) {
+  return [=](const Row& scores, Row& out, Row& sum) {
+    double most = -HUGE_VAL;
+    for (Index begin = 0; begin < kTokens; begin += kTile) {
+      const auto tile = std::span(scores).subspan(static_cast<std::size_t>(begin), kTile);
+      const double next = std::max(most, *std::max_element(tile.begin(), tile.end()));
+      if (most != -HUGE_VAL && next > most && (at < 0 || at == begin / kTile))
+        for (std::size_t j = 0; j < static_cast<std::size_t>(begin); ++j) {
+          if (of_out) out[j] *= std::exp(next - most);
+          if (of_sum) sum[j] *= std::exp(next - most);
+        }
+      most = next;
+    }
+  };
+}
+
+// Parts of the keys, divided by their own sums.
+std::function<void(const Row&, Row&, Row&)> joined_parts(Index parts, bool by_mean) {
+  return [=](const Row& scores, Row& out, Row&) {
+    const double most = *std::max_element(scores.begin(), scores.end());
+    const auto length = static_cast<std::size_t>(kTokens / parts);
+    double all = 0;
+    for (const double s : scores) all += std::exp(s - most);
+    for (std::size_t begin = 0; begin < kTokens; begin += length) {
+      double own = 0;
+      for (std::size_t j = begin; j < begin + length; ++j) own += std::exp(scores[j] - most);
+      for (std::size_t j = begin; j < begin + length && own > 0; ++j)
+        out[j] = all / own / (by_mean ? static_cast<double>(parts) : 1);
+    }
+  };
+}
+
+struct Planted {
+  std::string wanted;
+  Kernel kernel;
+};
+
+std::vector<Planted> planted() {
+  std::vector<Planted> all;
+  const auto add = [&](const char* wanted, const std::function<void(Kernel&)>& change) {
+    all.push_back({wanted, {}});
+    change(all.back().kernel);
+  };
+  const auto mask = [&](const char* wanted, std::function<bool(Index i, Index j)> allowed) {
+    add(wanted, [&](Kernel& k) { k.allowed = std::move(allowed); });
+  };
+  mask("the mask is ignored", [](Index, Index) { return true; });
+  mask("the causal edge is one key short", [](Index i, Index j) { return j < i; });
+  mask("the tile of 32 keys on the diagonal is left out",
+       [](Index i, Index j) { return j / kTile < i / kTile; });
+  mask("the tile of 32 keys on the diagonal is not masked",
+       [](Index i, Index j) { return j <= i || j / kTile == i / kTile; });
+  mask("the last tile of 32 keys is left out",
+       [](Index i, Index j) { return j <= i && j < kTokens - kTile; });
+  mask("of 4 parts of the keys only the first is used",
+       [](Index i, Index j) { return j <= i && j < kTokens / 4; });
+  mask("of 4 parts of the keys only the last is used",
+       [](Index i, Index j) { return j <= i && j >= kTokens / 4 * 3; });
+  add("4 parts of the keys are joined by their mean", [](Kernel& k) { k.loop = joined_parts(4, true); });
+  add("4 parts of the keys are joined by their sum", [](Kernel& k) { k.loop = joined_parts(4, false); });
+  add("tile 1 of 32 keys does not rescale at a new maximum",
+      [](Kernel& k) { k.loop = no_rescaling(true, true, 1); });
+  add("tile 1 of 32 keys does not rescale the sum at a new maximum",
+      [](Kernel& k) { k.loop = no_rescaling(false, true, 1); });
+  add("tile 1 of 32 keys does not rescale the accumulator at a new maximum",
+      [](Kernel& k) { k.loop = no_rescaling(true, false, 1); });
+  add("the accumulator is not rescaled at a new maximum, in tiles of 32 keys",
+      [](Kernel& k) { k.loop = no_rescaling(true, false, -1); });
+  const auto before = [](Index at) {
+    return [at](Index j) { return j / kTile > 0 && (at < 0 || j / kTile == at) ? j - kTile : j; };
+  };
+  add("keys of the tile before are read in tile 2 of 32 keys", [&](Kernel& k) { k.key = before(2); });
+  add("values of the tile before are read in tile 2 of 32 keys", [&](Kernel& k) { k.value = before(2); });
+  add("values are those of the tile before, in tiles of 32 keys", [&](Kernel& k) { k.value = before(-1); });
+  add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.zero_keys = 24; });
+  add("heads 0 and 1 hold the values of each other",
+      [](Kernel& k) { k.value_head = [](Index h) { return 1 - h; }; });
+  add("the keys are read for values", [](Kernel& k) { k.values_are_keys = true; });
+  add("the values are read for keys", [](Kernel& k) { k.keys_are_values = true; });
+  add("the halves of queries, or of keys, are exchanged", [](Kernel& k) { k.halves = true; });
+  add("keys are those of the row before",
+      [](Kernel& k) { k.key = [](Index j) { return (j + kTokens - 1) % kTokens; }; });
+  add("values are those of the row after",
+      [](Kernel& k) { k.value = [](Index j) { return (j + 1) % kTokens; }; });
+  add("all weights are equal", [](Kernel& k) { k.score = [](double) { return 0.0; }; });
+  add("the scale is left out", [](Kernel& k) { k.score = [](double s) { return s / kScale; }; });
+  add("the scale is 0.3, not 0.25", [](Kernel& k) { k.score = [](double s) { return s * 1.2; }; });
+  add("a soft cap of 10 is applied, and there is none",
+      [](Kernel& k) { k.score = [](double s) { return 10 * std::tanh(s / 10); }; });
+  return all;
+}
+
+const std::vector<DType> kTypes{DType::float32, DType::bfloat16, DType::float16};
+
+}  // namespace
+
+TEST_CASE("a right kernel agrees, and planted mistakes are refused and named in every type") {
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 7);
+    CHECK(problem.against(problem.made(Kernel{})).agrees());
+    for (const Planted& p : planted()) {
+      CAPTURE(p.wanted);
+      const Against found = problem.against(problem.made(p.kernel));
+      CHECK_FALSE(found.agrees());
+      REQUIRE(found.explanations.size() >= 1);
+      CHECK(found.explanations[0].text == p.wanted);
+      double share = found.explanations[0].share_explained;
+      CHECK(share > 0.98);
+      for (const auto& u : found.unexplained) share += u.share;
+      CHECK(share == doctest::Approx(1));
+    }
+  }
+}
+
+TEST_CASE("two mistakes in different heads are both named, each with the share of its elements") {
+  const std::vector<Planted> all = planted();
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 8);
+    for (const auto& [one, other] : {std::pair{0, 24}, {3, 9}, {2, 23}, {18, 1}, {13, 3}}) {
+      const Planted &a = all[static_cast<std::size_t>(one)], &b = all[static_cast<std::size_t>(other)];
+      CAPTURE(a.wanted);
+      CAPTURE(b.wanted);
+      const Against found =
+          problem.against(problem.made([&](Index h, Index) { return h == 0 ? &a.kernel : &b.kernel; }));
+      const auto share_of = [&](const std::string& text) {
+        for (const auto& e : found.explanations)
+          if (e.text.starts_with(text)) return e.share_explained;
+        return 0.0;
+      };
+      for (const auto& part : found.parts) {
+        if (part.axis != "head") continue;
+        const double share = static_cast<double>(part.beyond) / static_cast<double>(found.beyond);
+        CHECK(share_of(part.index == 0 ? a.wanted : b.wanted) == doctest::Approx(share).epsilon(0.02));
+      }
+    }
+  }
+}
+
+TEST_CASE("a mistake in some queries of one head is named with them, and a lone element is left") {
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 9);
+    const Kernel right, wrong = planted()[0].kernel;
+    Row out = problem.made([&](Index h, Index i) { return h == 1 && i >= 32 && i < 64 ? &wrong : &right; });
+    const auto lone = static_cast<std::size_t>((80 * kHeads + 0) * kSize + 5);
+    out[lone] = 5;
+    const Against found = problem.against(out);
+    REQUIRE(found.explanations.size() == 1);
+    CHECK(found.explanations[0].text == "the mask is ignored in head 1, queries 32-63");
+    REQUIRE(found.unexplained.size() == 1);
+    CHECK(found.unexplained[0].elements == 1);
+    CHECK(found.unexplained[0].worst.index == Shape{0, 80, 0, 5});
+    CHECK(found.explanations[0].share_explained ==
+          doctest::Approx(1 - 1 / static_cast<double>(found.beyond)));
+  }
+}
+
+TEST_CASE("rows that hold those of others, and other factors in each head, are named") {
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 10);
+    const Row right = problem.made(Kernel{});
+    Row out = right;
+    const auto row = [](Index i, Index h) { return (i * kHeads + h) * kSize; };
+    for (Index i = 40; i < 48; ++i)
+      std::copy_n(right.begin() + row(i + 30, 1), kSize, out.begin() + row(i, 1));
+    const Against moved = problem.against(out);
+    REQUIRE(moved.explanations.size() == 1);
+    CHECK(moved.explanations[0].text == "each holds the result of the query 30 after it");
+    CHECK(moved.explanations[0].share_explained > 0.98);
+
+    out = right;
+    for (Index i = 0; i < kTokens; ++i)
+      for (Index h = 0; h < kHeads; ++h)
+        for (Index d = 0; d < kSize; ++d) out[static_cast<std::size_t>(row(i, h) + d)] *= h == 0 ? 1.5 : 3;
+    const Against factors = problem.against(out);
+    REQUIRE(factors.explanations.size() == 2);
+    for (const auto& e : factors.explanations)
+      CHECK((e.text == "it is 1.5 times what it should be in head 0" ||
+             e.text == "it is 3 times what it should be in head 1"));
+  }
+}
+
+TEST_CASE("noise gets no story") {
+  for (unsigned n = 0; n < 30; ++n) {
+    CAPTURE(n);
+    const Problem problem(kTypes[n % kTypes.size()], 100 + n);
+    Row out = problem.made(Kernel{});
+    std::mt19937_64 engine(n);
+    std::normal_distribution<double> normal;
+    for (double& x : out) x += 0.1 * normal(engine);
+    const Against found = problem.against(out);
+    CHECK_FALSE(found.agrees());
+    CHECK(found.explanations.empty());
+    REQUIRE(found.unexplained.size() == 1);
+    CHECK(found.unexplained[0].elements == found.beyond);
+  }
+}
