@@ -68,6 +68,10 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
            "Mistakes are recomputed on some of the rows that are wrong, and named where both agree. Their "
            "shares are counted on all elements beyond the bound.")
       .group("Comparison");
+  add_flag(set, "--brief", into.detail, Detail::brief,
+           "with --against: the verdict, why, where and the worst elements alone\n"
+           "With --json on stderr, too, as text.")
+      .group("Comparison");
 }
 
 std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
@@ -76,6 +80,8 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (options.explain == Explain::yes && !options.given())
     throw usage("--explain says why the result of --against differs, and none is given");
+  if (options.detail == Detail::brief && !options.given())
+    throw usage("--brief is about the result of --against, and none is given");
   if (!options.given()) return given;
   job.provenance.input("against", options.mine);
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.mine);
@@ -108,8 +114,14 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   return given;
 }
 
-void add_against(Report& report, const AgainstOptions& options, const Against& against) {
-  const Report about = describe(against);
+void add_against(Report& report, const AgainstOptions& options, const Against& against,
+                 const std::string& hint, Job& job) {
+  Report about = describe(against, options.detail);
+  if (against.tried && !against.agrees() && against.explanations.empty()) about.add(Remark{hint});
+  if (options.detail == Detail::brief) {
+    report.items.clear();
+    if (job.json()) job.say(about);
+  }
   // The verdict is what was asked for: it stands before what is said of the computation.
   report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.mine),
                                                     std::make_shared<Report>(about)});

@@ -17,11 +17,12 @@ namespace ejk::app {
 struct AgainstOptions {
   std::string mine;
   Explain explain = Explain::no;
+  Detail detail = Detail::all;
 
   bool given() const { return !mine.empty(); }
 };
 
-/// Declares --against and --explain. `what` is said of the reference.
+/// Declares --against, --explain and --brief. `what` is said of the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
 /// The arrays that the reference names, one for each result, without a source where there is none. One array
@@ -31,7 +32,9 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
 std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
                                   Job& job, Report& report);
 
-/// Adds what was found, and a warning where it is not within the bound.
-void add_against(Report& report, const AgainstOptions& options, const Against& against);
+/// Adds what was found, and a warning where it is not within the bound. With --brief it is all that the report says,
+/// and is printed on stderr where stdout gets JSON. `hint`: what to do where no mistake accounts for it.
+void add_against(Report& report, const AgainstOptions& options, const Against& against,
+                 const std::string& hint, Job& job);
 
 }  // namespace ejk::app

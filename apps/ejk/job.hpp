@@ -78,6 +78,9 @@ class Job {
     return reporter_.progress(outputs.to_stdout());
   }
 
+  /// Prints a report as text on stderr, at once.
+  void say(const Report& report) { reporter_.say_text(report); }
+
   /// Writes the arrays where -o and --field say, then the report.
   void deliver(Report report, const std::vector<Output>& arrays);
 

@@ -297,6 +297,13 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_mask_kind(set, into.polarity).group("Masks");
 }
 
+HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job) {
+  const OpenArray open(
+      [&job](const std::string& reference) { return in_memory(*job.open("mask_array", reference)); },
+      group_opener(job));
+  return head_masks({expression}, polarity, open);
+}
+
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
   using Source = std::shared_ptr<const ArraySource>;
   const auto held = std::make_shared<NamedArrays>();

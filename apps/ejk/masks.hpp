@@ -122,6 +122,9 @@ struct AttentionMasks {
   std::function<std::vector<std::string>()> doubts;
 };
 
+/// A mask that is tried in the place of those of attention.
+HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);
+
 /// Opens what the options name. Arrays that can only be read in order are held in memory.
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
 

@@ -149,6 +149,11 @@ void Reporter::add_statistics(Report& report, const RunStatistics& statistics, T
   report.add(Section{"stats", "statistics", section});
 }
 
+void Reporter::say_text(const Report& report) const {
+  if (bar_) bar_->clear();
+  if (!shared_.quiet) say(to_text(report, text_style(stderr, shared_.color)));
+}
+
 void Reporter::warn(const Report& report) {
   if (shared_.json) return;
   if (bar_) bar_->clear();

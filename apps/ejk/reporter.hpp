@@ -51,6 +51,8 @@ class Reporter {
   /// With --stats. All members of the team call it; rank 0's report gets what all of them have.
   void add_statistics(Report& report, const RunStatistics& statistics, Team& team = alone()) const;
 
+  /// Prints a report as text on stderr, unless --quiet.
+  void say_text(const Report& report) const;
   /// Prints the report's warnings that were not printed yet, unless they go into JSON.
   void warn(const Report& report);
   /// Prints warnings and the report, on stderr where stdout is an array's or a text's.

@@ -119,8 +119,10 @@ struct Against {
   bool has_equal_scores() const { return score_range && *score_range < 0.05; }
 };
 
-/// Warns where that proves little.
-Report describe(const Against& against);
+/// The verdict first, why, where and the worst elements; then, unless that is all, arrays and parts. Warns where that
+/// proves little.
+enum class Detail { brief, all };
+Report describe(const Against& against, Detail detail = Detail::all);
 
 /// Whether explanations are looked for where results are beyond the bound.
 enum class Explain { no, yes };

@@ -133,6 +133,12 @@ struct AttentionWork {
   double backward_seconds = 0;
 };
 
+/// A mask that a given result may have been made with, and what to call it.
+struct TriedMask {
+  std::string text;
+  HeadMasks masks;
+};
+
 struct AttentionCheck;  // attention_check.hpp
 struct Against;         // against.hpp
 enum class Explain;     // against.hpp
@@ -186,11 +192,12 @@ class AttentionPlan {
   /// `given` are another implementation's results for the same arguments, in the order of results(), of any
   /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that P
   /// and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent: weights_dtype().
-  /// Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the bound.
-  /// Throws Error{input} for results of another shape, about their names.
+  /// Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the bound, `tried`
+  /// before them: masks in the place of those of the settings. Throws Error{input} for results of another shape, about their names.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
-                  std::optional<DType> weights = std::nullopt) const;
+                  std::optional<DType> weights = std::nullopt,
+                  const std::vector<TriedMask>& tried = {}) const;
   /// That of v where it has 16 bits and arithmetic is float32; else float32.
   DType weights_dtype() const;
   /// Memory that compare() takes beside the arrays.

@@ -189,7 +189,7 @@ void check_given(const ArrayView& given, const PlannedArray& planned) {
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort) {
+                double effort, const std::vector<TriedMask>& tried) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
@@ -267,7 +267,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   }
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!against.agrees()) attn::explain(it, compared, against);
+    if (!against.agrees()) attn::explain(it, compared, tried, against);
   }
   return against;
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <functional>
@@ -46,13 +47,16 @@ void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<con
 
 class Mistakes {
  public:
-  Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays)
+  Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+           const std::vector<TriedMask>& tried)
       : it_(it),
         arrays_(arrays),
         setup_(it.setup),
         blocks_(it.plan.blocks()),
         changes_(it.plan, it.setup),
-        right_(setup_, blocks_) {}
+        right_(setup_, blocks_) {
+    for (const TriedMask& mask : tried) tried_.push_back(change_of(mask));
+  }
 
   void explain(const GivenArray& array, Against& against) {
     constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
@@ -221,7 +225,9 @@ class Mistakes {
     };
     const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
     const bool of_key = is_of_key(array);
-    std::vector<Change> tried = of_key && !is_cheap() ? std::vector<Change>() : changes_.of_scores();
+    std::vector<Change> tried = tried_;
+    if (!of_key || is_cheap())
+      tried.insert(tried.end(), changes_.of_scores().begin(), changes_.of_scores().end());
     if (of_key) std::erase_if(tried, [](const Change& c) { return c.of_loop; });
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
@@ -311,6 +317,31 @@ class Mistakes {
       std::move(more.begin(), more.end(), std::back_inserter(all));
     }
     return all;
+  }
+
+  // A mask of the caller's, of each problem made once.
+  static Change change_of(const TriedMask& tried) {
+    struct Masks {
+      HeadMasks of;
+      std::mutex mutex;
+      std::map<std::array<std::int64_t, 4>, Mask> made;  // by entry, head and lengths
+    };
+    const auto masks = std::make_shared<Masks>();
+    masks->of = tried.masks;
+    return {"tried", fmt::format("the mask is {}", tried.text), [masks](Variation& v) {
+              v.mask = [masks](const Problem& p) -> const Mask* {
+                if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+                const std::int64_t entry = masks->of.batch == 1 ? 0 : p.entry,
+                                   head = masks->of.heads == 1 ? 0 : p.head;
+                const std::scoped_lock lock(masks->mutex);
+                auto& made = masks->made;
+                const std::array<std::int64_t, 4> key{entry, head, p.q_length, p.kv_length};
+                auto at = made.find(key);
+                if (at == made.end())
+                  at = made.emplace(key, masks->of.mask(entry, head, p.q_length, p.kv_length)).first;
+                return &at->second;
+              };
+            }};
   }
 
   // What explains one array is tried on the next.
@@ -824,15 +855,15 @@ class Mistakes {
   const MaskPlan& blocks_;
   Changes changes_;
   Reference right_;
-  std::vector<Change> found_;
+  std::vector<Change> tried_, found_;  // masks that the caller suspects; what explains an array before
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
 };
 
 }  // namespace
 
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
-             Against& against) {
-  Mistakes mistakes(given, arrays);
+             const std::vector<TriedMask>& tried, Against& against) {
+  Mistakes mistakes(given, arrays, tried);
   for (const auto& array : arrays)
     if (array->counts.bad_rows() > 0) mistakes.explain(*array, against);
 }

@@ -8,8 +8,9 @@
 
 namespace ejk::attn {
 
-/// Adds to `against` what makes the elements agree that are beyond their bound. `arrays` are all that were given.
+/// Adds to `against` what makes the elements agree that are beyond their bound. `arrays` are all that were given;
+/// `tried` are masks that are tried first.
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
-             Against& against);
+             const std::vector<TriedMask>& tried, Against& against);
 
 }  // namespace ejk::attn

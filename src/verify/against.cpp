@@ -282,7 +282,7 @@ Table table_of(const std::vector<Against::Unexplained>& unexplained) {
 
 }  // namespace
 
-Report describe(const Against& against) {
+Report describe(const Against& against, Detail detail) {
   Report report;
   report.add("agrees", "within the error bound", against.agrees())
       .add("method", "every element compared with",
@@ -303,7 +303,6 @@ Report describe(const Against& against) {
     report.add("score_range", "scores of a query differ by, at most", *against.score_range);
   if (!against.not_given.empty())
     report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
-  report.add(table_of(against.arrays)).add(table_of(against.parts)).add(table_of(against.where));
   if (against.tried) {
     report.add(table_of(against.explanations)).add(table_of(against.unexplained));
     if (!against.agrees() && against.explanations.empty())
@@ -313,7 +312,8 @@ Report describe(const Against& against) {
                                     core::format_count(against.counted_rows),
                                     core::format_count(against.wrong_rows))});
   }
-  report.add(table_of(against.worst));
+  report.add(table_of(against.where)).add(table_of(against.worst));
+  if (detail == Detail::all) report.add(table_of(against.arrays)).add(table_of(against.parts));
   return report;
 }
 

@@ -40,6 +40,7 @@ struct AttentionWords {
   MaskOptions masks;
   TwoReferences cu_seqlens, padded, segment_ids;
   std::optional<DType> weights;  // of the result that is compared
+  std::vector<MaskExpression> tried;
   std::string bias;
   std::optional<AttentionLayout> layout;
   AttentionSettings settings;  // without what is opened
@@ -207,6 +208,13 @@ std::vector<Output> outputs_of(const AttentionPlan& plan, Parts made, const Team
 
 // --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
 // give it their parts. True where nothing was found.
+std::vector<TriedMask> tried_masks(const AttentionWords& words, Job& job) {
+  std::vector<TriedMask> tried;
+  for (const MaskExpression& expression : words.tried)
+    tried.push_back({expression.text(), tried_mask(expression, words.masks.polarity, job)});
+  return tried;
+}
+
 bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttentionInputs& in,
            std::vector<HeldInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
   if (!words.check && !words.against.given()) return true;
@@ -241,10 +249,14 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttention
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(arrays, views, mine, words.against.explain, words.weights);
+      return plan.compare(arrays, views, mine, words.against.explain, words.weights, tried_masks(words, job));
     });
     passed = passed && against.agrees();
-    add_against(report, words.against, against);
+    add_against(
+        report, words.against, against,
+        "--try 'EXPR' tries a mask, such as 'causal & ~blocks(b.npy, 64x64)'; 'ejk compare MINE RESULT "
+        "--explain' looks at the two arrays by themselves.",
+        job);
   }
   return passed;
 }
@@ -263,6 +275,8 @@ void add_doubts(const Request& r, Report& report) {
 }
 
 Answer run(const AttentionWords& words, Job& job) {
+  if (!words.tried.empty() && words.against.explain != Explain::yes)
+    throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
     throw usage("--weights says what the program of --against rounds, and none is given");
   if (words.out.empty() != words.lse.empty())
@@ -423,6 +437,11 @@ void add_options(OptionSet& set, AttentionWords& words) {
            "(P v)^2 over its keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients by the like. "
            "float32 is the strict bound, of --check.")
       .group("Comparison");
+  add_mask_expressions(
+      set, "--try", words.tried,
+      "with --explain: a mask that it may have been computed with\n"
+      "Tried before the usual mistakes, in the place of all masks; several are tried in turn.")
+      .group("Comparison");
 }
 
 }  // namespace
@@ -435,7 +454,16 @@ Run attention(OptionSet& set) {
            "of out: float16, bfloat16, float32, float64; that of Q by default\n"
            "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.")
       .recorded();
-  set_footer(set, kMaskHelp);
+  set_footer(set, std::string(kMaskHelp) +
+                      "\n\nA wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:\n"
+                      "  ejk generate attention-inputs --std 1 --dtype bfloat16 -o in.h5\n"
+                      "  ejk attention in.h5:/query in.h5:/key in.h5:/value --mask causal \\\n"
+                      "    --against mine.npy --explain --brief\n"
+                      "of a kernel whose loop ends one tile early prints, among others,\n"
+                      "  array  kind  share  what it is\n"
+                      "  out    mask  100 %  the tile of 64 keys on the diagonal is left out\n"
+                      "Weights may be rounded to bfloat16, as --weights says. What no usual mistake\n"
+                      "explains can be stated as a mask: --try 'causal & ~visited(info.h5)'.");
   return [words](Job& job) { return run(*words, job); };
 }
 

@@ -188,7 +188,8 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
       return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress());
     });
     passed = passed && against.agrees();
-    add_against(report, options.against, against);
+    add_against(report, options.against, against,
+                "'ejk compare MINE RESULT --explain' looks at the two arrays by themselves.", job);
   }
   return passed;
 }
