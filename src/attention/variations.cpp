@@ -61,6 +61,72 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   }
 }
 
+// Where the documents begin that a mask keeps apart, all tokens at last: each query sees one run of keys, from the
+// begin of its document to its end, or to itself. Nothing where it is no such mask, or too large to be looked at.
+struct Documents {
+  std::vector<std::int64_t> begins;
+  bool is_causal = false;
+};
+std::optional<Documents> documents_of(const Mask& of) {
+  constexpr std::int64_t kMostPairs = std::int64_t{1} << 26;
+  const std::int64_t tokens = of.q_length();
+  if (tokens != of.kv_length() || tokens < 4 || tokens * tokens > kMostPairs) return std::nullopt;
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(tokens)), end(begin);
+  const auto row = std::make_unique<bool[]>(static_cast<std::size_t>(tokens));
+  Documents documents;
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    of.read(i, i + 1, 0, tokens, row.get());
+    const bool *const first = row.get(), *const last = first + tokens;
+    const bool* const from = std::find(first, last, true);
+    const bool* const to = std::find(from, last, false);
+    if (from == last || std::find(to, last, true) != last) return std::nullopt;
+    const auto at = static_cast<std::size_t>(i);
+    begin[at] = from - first, end[at] = to - first;
+    if (i == 0 || begin[at] != begin[at - 1]) {
+      if (begin[at] != i) return std::nullopt;
+      documents.begins.push_back(i);
+    }
+  }
+  documents.begins.push_back(tokens);
+  documents.is_causal = end[0] == 1;
+  for (std::size_t d = 0; d + 1 < documents.begins.size(); ++d)
+    for (std::int64_t i = documents.begins[d]; i < documents.begins[d + 1]; ++i)
+      if (end[static_cast<std::size_t>(i)] != (documents.is_causal ? i + 1 : documents.begins[d + 1]))
+        return std::nullopt;
+  return documents;
+}
+
+// Boundaries of documents that are one token off, one or all, and documents that are one.
+void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
+  constexpr std::size_t kMost = 64;  // boundaries that are looked at one by one
+  const std::optional<Documents> documents = documents_of(of);
+  if (!documents || documents->begins.size() < 3) return;
+  const std::vector<std::int64_t>& begins = documents->begins;
+  const std::size_t boundaries = begins.size() - 2;
+  const auto add = [&](std::string text, std::vector<std::int64_t> cu) {
+    if (!std::is_sorted(cu.begin(), cu.end())) return;
+    const Mask apart = documents_mask(IntegerArray(std::move(cu)));
+    all.push_back(
+        {std::move(text), documents->is_causal ? apart & causal_mask(of.q_length(), of.kv_length()) : apart});
+  };
+  for (const std::int64_t by : {1, -1}) {
+    const char* const when = by > 0 ? "late" : "early";
+    std::vector<std::int64_t> cu = begins;
+    for (std::size_t b = 1; b <= boundaries; ++b) cu[b] += by;
+    if (boundaries > 1) add(fmt::format("documents begin one token {}", when), cu);
+    for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
+      cu = begins;
+      cu[b] += by;
+      add(fmt::format("the boundary of documents at token {} is one token {}", begins[b], when), cu);
+    }
+  }
+  for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
+    std::vector<std::int64_t> cu = begins;
+    cu.erase(cu.begin() + static_cast<std::ptrdiff_t>(b));
+    add(fmt::format("the documents that meet at token {} are one", begins[b]), cu);
+  }
+}
+
 // The masks that are taken for those of a problem, made when they are first asked for.
 class NearbyMasks {
  public:
@@ -114,6 +180,7 @@ class NearbyMasks {
   void add_loops(const std::optional<Mask>& mask, const Problem& p, std::vector<mask::NearbyMask>& known) {
     const std::size_t before = known.size();
     add_tile_masks(mask, p.q_length, p.kv_length, known);
+    if (mask) add_document_masks(*mask, known);
     for (std::size_t n = before; n < known.size(); ++n) of_loops_.insert(known[n].text);
   }
 

@@ -669,10 +669,12 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
   std::vector<Against::Explained> explained;
   left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
   for (std::size_t f = 0; f < found.size(); ++f) {
-    // A few elements of those where it may hold, while most are unexplained, are chance.
+    // A few rows, or a few elements of those where it may hold, while most are unexplained, are chance.
     constexpr double kChance = 0.01;
-    const bool is_chance = left.share > 0.5 && 2 * covered[f] < looked[f] &&
-                           static_cast<double>(covered[f]) < kChance * static_cast<double>(elements);
+    constexpr std::int64_t kFewRows = 4;
+    const bool is_chance =
+        left.share > 0.5 && static_cast<double>(covered[f]) < kChance * static_cast<double>(elements) &&
+        (2 * covered[f] < looked[f] || std::count(rows[f].begin(), rows[f].end(), true) <= kFewRows);
     if (is_chance) left.elements += covered[f];
     if (covered[f] == 0 || is_chance) continue;
     const Accepted& accepted = accepted_[found[f].place];

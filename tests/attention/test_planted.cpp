@@ -266,6 +266,38 @@ TEST_CASE("a mistake in some queries of one head is named with them, and a lone 
   }
 }
 
+TEST_CASE("boundaries of documents that are off, and documents that are one, are named") {
+  const std::vector<Index> cu{0, 20, 47, 90, kTokens};
+  const auto of = [](const std::vector<Index>& begins, bool causal) {
+    Kernel kernel;
+    kernel.allowed = [=](Index i, Index j) {
+      const auto document = [&](Index t) {
+        return std::upper_bound(begins.begin(), begins.end(), t) - begins.begin();
+      };
+      return document(i) == document(j) && (!causal || j <= i);
+    };
+    return kernel;
+  };
+  for (const DType type : kTypes)
+    for (const bool causal : {false, true}) {
+      CAPTURE(name_of(type));
+      const Problem problem(type, 11);
+      AttentionOptions options;
+      Mask mask = documents_mask(IntegerArray(cu));
+      if (causal) mask = mask & causal_mask(kTokens, kTokens);
+      options.masks.push_back(head_masks({mask}));
+      const auto told = [&](const std::vector<Index>& begins) {
+        const Against found = problem.against(problem.made(of(begins, causal)), options);
+        return found.explanations.empty() ? std::string() : found.explanations[0].text;
+      };
+      CHECK(problem.against(problem.made(of(cu, causal)), options).agrees());
+      CHECK(told({0, 20, 48, 90, kTokens}) == "the boundary of documents at token 47 is one token late");
+      CHECK(told({0, 20, 47, 89, kTokens}) == "the boundary of documents at token 90 is one token early");
+      CHECK(told({0, 20, 90, kTokens}) == "the documents that meet at token 47 are one");
+      CHECK(told({0, 21, 48, 91, kTokens}) == "documents begin one token late");
+    }
+}
+
 TEST_CASE("rows that hold those of others, and other factors in each head, are named") {
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
