@@ -24,11 +24,24 @@ namespace ejk {
 
 enum class NanEqual { no, yes };
 
-/// A tolerance that is not given is that of the dtypes.
+/// One number of two arrays, over pairs of finite elements: the cosine between them; the ratio of signal to noise,
+/// 10 log₁₀(Σ e² / Σ (a − e)²) decibels; or rel, Σ (a − e)² / Σ (a² + e²), which is 1 − 2 Σ a e / Σ (a² + e²).
+enum class Metric { cosine, snr, rel };
+struct MetricLimit {
+  Metric metric = Metric::cosine;
+  double limit = 0;  // the least of a cosine and of decibels, the most of rel
+};
+
+/// A tolerance that is not given is that of the dtypes. So many elements, or this share of all, may be beyond it. With a
+/// metric the arrays are close where it is within its limit, and no element is NaN, or another infinity, on one side
+/// alone; elements then count only where rtol or atol is given.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;
   NanEqual nan = NanEqual::yes;
+  std::int64_t allowed_count = 0;
+  double allowed_share = 0;
+  std::optional<MetricLimit> metric = std::nullopt;
 };
 
 /// That of the coarser of two dtypes: bfloat16 1.6e-2 and 1e-5, float16 1e-3 and 1e-5, float32 and float64 1e-5
@@ -71,9 +84,10 @@ struct Comparison {
   std::optional<Difference> largest_relative;
   /// The same by the number of floats between them in the common float type. None for integers.
   std::optional<Difference> largest_ulps;
-  /// Of all pairs of finite numbers: √(Σ(a - e)² / n), and Σae / √(Σa² Σe²). No rms without such a pair, no
-  /// cosine where one side is 0. The last digits depend on the instruction set.
-  std::optional<double> rms, cosine;
+  /// Of all pairs of finite numbers: √(Σ(a - e)² / n), and the metrics. No rms without such a pair, no cosine where one
+  /// side is 0, no snr where `expected` is, no rel where both are. snr is infinite where all are equal. The last digits
+  /// depend on the instruction set.
+  std::optional<double> rms, cosine, snr, rel;
 
   bool same_shape() const { return actual_shape == expected_shape; }
 };

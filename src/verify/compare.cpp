@@ -694,7 +694,6 @@ void add_found(const Part& sum, Comparison& result) {
     if (count.count == 0) return std::nullopt;
     return core::index_of(shape, count.first);
   };
-  result.close = sum.differing == 0;
   result.differing = sum.differing;
   result.both_zero = sum.both_zero;
   result.finite = sum.finite;
@@ -712,6 +711,28 @@ void add_found(const Part& sum, Comparison& result) {
   result.largest_ulps = found(sum.ulps);
   if (sum.finite > 0) result.rms = std::sqrt(sum.squares.difference / static_cast<double>(sum.finite));
   result.cosine = cosine_of(sum.squares);
+  if (sum.squares.expected > 0)
+    result.snr = sum.squares.difference > 0 ? 10 * std::log10(sum.squares.expected / sum.squares.difference)
+                                            : std::numeric_limits<double>::infinity();
+  if (const double both = sum.squares.actual + sum.squares.expected; both > 0)
+    result.rel = sum.squares.difference / both;
+}
+
+// Arrays without a metric, as both are 0, are close by it where no element differs.
+bool is_within(const MetricLimit& limit, const Comparison& c) {
+  if (c.one_sided_nans + c.one_sided_infinities > 0) return false;
+  const std::optional<double> value = limit.metric == Metric::cosine ? c.cosine
+                                      : limit.metric == Metric::snr  ? c.snr
+                                                                     : c.rel;
+  if (!value) return c.differing == 0;
+  return limit.metric == Metric::rel ? *value <= limit.limit : *value >= limit.limit;
+}
+
+bool is_close(const Comparison& c, const Tolerance& tolerance) {
+  if (tolerance.metric && !is_within(*tolerance.metric, c)) return false;
+  if (tolerance.metric && !tolerance.rtol && !tolerance.atol) return true;
+  return c.differing <= tolerance.allowed_count ||
+         static_cast<double>(c.differing) <= tolerance.allowed_share * static_cast<double>(c.elements);
 }
 
 // What a member found in its boxes of a pair: their parts joined, but for the squares of each.
@@ -771,6 +792,8 @@ std::vector<WorkShare> compare_shares(std::span<const ArrayPair> pairs, std::int
 
 std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const Tolerance& tolerance,
                                       const Progress& progress, Team& team) {
+  if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
+    throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
     if (t && (!(*t >= 0) || std::isinf(*t)))
       throw Error(Error::Kind::usage,
@@ -819,7 +842,10 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
     }
   }
   for (std::size_t p = 0; p < pairs.size(); ++p)
-    if (results[p].same_shape()) add_found(sums[p], results[p]);
+    if (results[p].same_shape()) {
+      add_found(sums[p], results[p]);
+      results[p].close = is_close(results[p], tolerance);
+    }
   return results;
 }
 
@@ -841,6 +867,9 @@ Comparison assert_allclose(const ArraySource& actual, const ArraySource& expecte
     throw Error(Error::Kind::input,
                 fmt::format("{} has the shape {}, {} has {}", actual.name(), to_string(result.actual_shape),
                             expected.name(), to_string(result.expected_shape)));
+  if (!result.violation)
+    throw Error(Error::Kind::input, fmt::format("{} is not close to {}: the metric is beyond its limit",
+                                                actual.name(), expected.name()));
   const Difference& worst = *result.violation;
   throw Error(
       Error::Kind::input,
@@ -888,7 +917,9 @@ Report describe(const Comparison& comparison) {
            c.largest_absolute ? ReportValue(c.largest_absolute->amount) : ReportValue())
       .add("max_index", "at", c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue())
       .add("rms", "root mean square", value(c.rms))
-      .add("cosine", "cosine", value(c.cosine));
+      .add("cosine", "cosine", value(c.cosine))
+      .add("snr", "signal to noise, dB", value(c.snr))
+      .add("rel", "rel", value(c.rel));
   if (is_float(c.actual_dtype) || is_float(c.expected_dtype)) {
     Table special{"special",
                   "NaN and infinities",

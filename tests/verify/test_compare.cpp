@@ -14,6 +14,7 @@
 
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
+#include "support/arrays.hpp"
 #include "support/golden.hpp"
 #include "support/number.hpp"
 #include "support/thread_team.hpp"
@@ -593,5 +594,44 @@ TEST_CASE("what a member cannot read is told, and the others stop") {
     CHECK(test::error_of(Error::Kind::input, [&] {
             test::run_team(members, [&](Team& team) { compare_arrays(*damaged, *expected, {}, {}, team); });
           }) == "x: damaged");
+  }
+}
+
+TEST_CASE("metrics are those of plain sums, and decide alone or beside a tolerance") {
+  std::mt19937_64 engine(17);
+  for (int n = 0; n < 40; ++n) {
+    const Array a = plain::random(DType::float32, {37}, engine),
+                e = plain::random(DType::float32, {37}, engine);
+    const auto x = plain::doubles(a.view()), y = plain::doubles(e.view());
+    double product = 0, of_x = 0, of_y = 0, apart = 0;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      product += x[i] * y[i], of_x += x[i] * x[i], of_y += y[i] * y[i],
+          apart += (x[i] - y[i]) * (x[i] - y[i]);
+    const auto compared = [&](const Tolerance& tolerance) {
+      return compare_arrays(*make_source(a.view()), *make_source(e.view()), tolerance);
+    };
+    const Comparison c = compared({});
+    CHECK(*c.snr == doctest::Approx(10 * std::log10(of_y / apart)));
+    CHECK(*c.rel == doctest::Approx(1 - 2 * product / (of_x + of_y)));
+    for (const auto& [metric, value, better] : {std::tuple{Metric::cosine, *c.cosine, -0.01},
+                                                {Metric::snr, *c.snr, -0.01},
+                                                {Metric::rel, *c.rel, 0.01}}) {
+      CHECK(compared({.metric = MetricLimit{metric, value + better}}).close);
+      CHECK_FALSE(compared({.metric = MetricLimit{metric, value - better}}).close);
+      CHECK_FALSE(compared({.atol = 0.0, .metric = MetricLimit{metric, value + better}}).close);
+    }
+    const std::int64_t differing = c.differing;
+    CHECK(compared({.allowed_count = differing}).close);
+    CHECK_FALSE(compared({.allowed_count = differing - 1}).close);
+    CHECK(compared({.allowed_share = static_cast<double>(differing) / 37}).close);
+    CHECK_FALSE(compared({.allowed_share = (static_cast<double>(differing) - 0.5) / 37}).close);
+  }
+  // NaN on one side alone is close by no metric; equal zeros are by all.
+  const Array zero = plain::filled(DType::float32, {4}, 0),
+              no_number = plain::filled(DType::float32, {4}, std::nan(""));
+  for (const Metric metric : {Metric::cosine, Metric::snr, Metric::rel}) {
+    const Tolerance tolerance{.metric = MetricLimit{metric, metric == Metric::rel ? 1.0 : -1.0}};
+    CHECK(compare_arrays(*make_source(zero.view()), *make_source(zero.view()), tolerance).close);
+    CHECK_FALSE(compare_arrays(*make_source(no_number.view()), *make_source(zero.view()), tolerance).close);
   }
 }

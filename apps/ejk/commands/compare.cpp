@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -27,6 +28,8 @@ using Source = std::shared_ptr<const ArraySource>;
 struct CompareOptions {
   std::string actual, expected;
   Tolerance tolerance;
+  std::string metric;  // empty: none
+  std::optional<double> at_least, at_most;
   bool explain = false;
   // Of --explain, for two arrays.
   std::vector<std::string> axes;
@@ -152,6 +155,8 @@ Table pairs_table() {
            {"max_ulps", "ulps", Unit::none, true},
            {"rms", "root mean square", Unit::none, true},
            {"cosine", "cosine", Unit::none, true},
+           {"snr", "dB", Unit::none, true},
+           {"rel", "rel", Unit::none, true},
            {"one_sided_nans", "NaN", Unit::none, true},
            {"one_sided_infinities", "infinite", Unit::none, true},
            {"why", "why"}},
@@ -192,6 +197,8 @@ std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
           amount(c.largest_ulps),
           report_value(c.rms),
           report_value(c.cosine),
+          report_value(c.snr),
+          report_value(c.rel),
           where(compared, c.one_sided_nans),
           where(compared, c.one_sided_infinities),
           why.empty() ? ReportValue() : ReportValue(why)};
@@ -427,6 +434,32 @@ Answer run(const CompareOptions& options, Job& job) {
   return close ? Answer::yes : Answer::no;
 }
 
+// The limit of --metric; says what is missing.
+std::optional<MetricLimit> metric_of(const CompareOptions& options) {
+  if (options.metric.empty()) {
+    if (options.at_least || options.at_most) throw usage("--at-least and --at-most are limits of --metric");
+    return std::nullopt;
+  }
+  const bool most = options.metric == "rel";
+  const std::optional<double>& limit = most ? options.at_most : options.at_least;
+  if (!limit || (most ? options.at_least : options.at_most))
+    throw usage(most ? "--metric rel goes with --at-most" : "--metric cos and snr go with --at-least")
+        .hint(most ? "for example --at-most 1e-3" : "for example --metric cos --at-least 0.999");
+  return MetricLimit{most ? Metric::rel : options.metric == "snr" ? Metric::snr : Metric::cosine, *limit};
+}
+
+double read_limit(const std::string& word) {
+  const double value = read_real(word);
+  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
+  return value;
+}
+
+double read_allowed(const std::string& word) {
+  const double value = read_real(word);
+  if (!(value >= 0 && value <= 1)) throw usage(fmt::format("{} is not from 0 to 1", word));
+  return value;
+}
+
 double read_tolerance(const std::string& word) {
   const double value = read_real(word);
   if (!(value >= 0)) throw usage(fmt::format("{} is not at least 0", value));
@@ -480,6 +513,23 @@ Run compare(OptionSet& set) {
       .from([options] { return options->tolerance.nan == NanEqual::yes; })
       .key("equal_nan")
       .shown("NaN equals NaN");
+  add_word(set, "--allow-fraction", options->tolerance.allowed_share, read_allowed, "P",
+           "so much of all elements may be beyond the tolerance\nFrom 0 to 1; of --allow-count the larger.");
+  add_word(set, "--allow-count", options->tolerance.allowed_count, at_least(0), "N",
+           "so many elements may be beyond the tolerance");
+  add_word(
+      set, "--metric", options->metric,
+      [](const std::string& word) {
+        read_choice(word, {"cos", "snr", "rel"});
+        return word;
+      },
+      "NAME",
+      "one number decides: cos, snr or rel, with a limit\n"
+      "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
+      "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
+      "one side is never close.");
+  add_word(set, "--at-least", options->at_least, read_limit, "X", "the limit of --metric cos or snr");
+  add_word(set, "--at-most", options->at_most, read_limit, "X", "the limit of --metric rel");
   add_flag(
       set, "--explain", options->explain,
       "say where they differ, and what accounts for it\n"
@@ -503,7 +553,10 @@ Run compare(OptionSet& set) {
       "rows and columns of a tile of the last two axes")
       .group(group);
   set_footer(set, kFooter);
-  return [options](Job& job) { return run(*options, job); };
+  return [options](Job& job) {
+    options->tolerance.metric = metric_of(*options);
+    return run(*options, job);
+  };
 }
 
 }  // namespace ejk::app
