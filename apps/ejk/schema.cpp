@@ -342,7 +342,8 @@ constexpr ReportKey kAgainst[] = {
 };
 
 constexpr ReportKey kOfScores[] = {
-    {"against.score_range", kNumber, kAlways, "what two scores of a query differ by, at most"},
+    {"against.score_range", kNumber, "where there are scores",
+     "what two scores of a query differ by, at most"},
     {"against.not_given", kString, "where one was not given", "results that were not given"}};
 
 // --- attention

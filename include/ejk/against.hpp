@@ -9,14 +9,15 @@
 // gradients dP, P and dS. With u its unit roundoff (2⁻⁸ of bfloat16, 2⁻¹¹ of float16), u₀ half of its smallest number
 // (2⁻²⁵ of float16, else 0) and m_j the number of keys (queries) equal to key (query) j, the bound then grows by
 //   out    u |R| + 4 √(Σ_j m_j (u² P² + u₀²) v²)
-//   dv     u |R| + 8 √(Σ_i m_i (u² P² + u₀²) dout²) + 8 u₀
-//   dq     u |R| + 8 √(Σ_j m_j (u² e² + u₀² scale²) k²) + 8 u₀ + 8 u √(Σ dout² out²) |scale Σ_j P k|
-//   dk     u |R| + 8 √(Σ_i m_i (u² e² + u₀² scale²) q²) + 8 u₀
-//   dbias  u |R| + 8 √(Σ u² e² + u₀²) + 8 u₀, without the scale
-// where e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²), δ = Σ dout · out of the query. Each rounding is off by u at
+//   dv     u |R| + λ √(Σ_i m_i (u² P² + u₀²) dout²) + λ u₀
+//   dq     u |R| + λ √(Σ_j m_j (u² e² + u₀² scale²) k²) + λ u₀ + λ u √(Σ dout² out²) |scale Σ_j P k|
+//   dk     u |R| + λ √(Σ_i m_i (u² e² + u₀² scale²) q²) + λ u₀
+//   dbias  u |R| + λ √(Σ u² e² + u₀²) + λ u₀, without the scale
+// where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²), δ = Σ dout · out of the query. Each rounding is off by u at
 // most, and independently of the others, so that a sum of terms t is off by more than 4 u √(Σ t²) about as often as a
 // normal number is beyond 9 deviations; equal keys have equal weights, which are off alike, as are all where all weights
-// are equal: u |R|. Gradients may be summed block by block in their own type, which the 8 covers. lse is not widened.
+// are equal: u |R|. Gradients may be summed block by block in their own type, as PyTorch's are, which λ covers. lse is
+// not widened.
 //
 // Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
 // exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:

@@ -76,8 +76,9 @@ class Bounds {
   Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
   double relative_of_out() const { return 2e-5 * unit_; }
 
-  /// What two scores of a query may differ by, but for a bias.
-  double score_range() const {
+  /// What two scores of a query may differ by, but for a bias; nothing without any.
+  std::optional<double> score_range() const {
+    if (setup_.longest_keys() == 0 || setup_.longest_queries() == 0) return std::nullopt;
     double most = 0;
     for (const Part& part : parts_) most = std::max(most, 2 * part.scores);
     return setup_.softcap > 0 ? std::min(most, 2 * setup_.softcap) : most;

@@ -212,8 +212,8 @@ class Mistakes {
       return pairs / std::max(1.0, static_cast<double>(it_.bias.count())) * (2 * size + 100);
     }
     if (which == Result::dk || which == Result::dv)
-      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100) / 3;
-    return static_cast<double>(setup_.longest_keys()) * (size + 100) / 3;
+      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100) / 8;
+    return static_cast<double>(setup_.longest_keys()) * (size + 100) / 8;
   }
 
   std::vector<verify::Found> run(const GivenArray& array, verify::MistakeSearch& search, double unit) {
@@ -401,11 +401,11 @@ class Mistakes {
   }
 
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
-  static double off_by(const GivenArray& array, double unit, double size, const Terms& terms,
-                       std::size_t at) {
-    const bool of_out = array.which == Result::out;
-    return unit *
-           (size + (of_out ? kOffOfOut : kOffOfGradients) * std::sqrt((of_out ? 1 : 4) * terms.squares[at]));
+  double off_by(const GivenArray& array, double unit, double size, const Terms& terms, std::size_t at) const {
+    if (array.which == Result::out) return unit * (size + kOffOfOut * std::sqrt(terms.squares[at]));
+    const std::int64_t summed =
+        array.which == Result::dq ? setup_.longest_keys() : setup_.longest_queries() * setup_.group();
+    return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
   }
 
   Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
@@ -418,9 +418,11 @@ class Mistakes {
         rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
     const double least = rounding_of(array).least, scale = v.scale;
     const bool saved = pass == Pass::backward || right_statistics;
+    const bool reads_others =
+        v.swap == Variation::Swap::values_are_keys || v.value_head >= 0 || v.value_entry >= 0;
     // Fills what was asked for.
-    const auto fill = [=](std::span<const std::int64_t> columns, const std::vector<double>& row,
-                          double absolute, const Terms& terms, double* values, double* allowed) {
+    const auto fill = [=, this](std::span<const std::int64_t> columns, const std::vector<double>& row,
+                                double absolute, const Terms& terms, double* values, double* allowed) {
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = row[at];
@@ -440,8 +442,9 @@ class Mistakes {
           const Place place = it_.queries.at(n);
           const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row,
                                            is_out ? Reference::Wanted::out : Reference::Wanted::lse);
-          const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
+          Bounds::Part bound = it_.bounds.of(it_.queries, place);
           if (is_out) {
+            if (reads_others) bound.v = 0;  // its values take no part
             const double largest = *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
             fill(columns, r.out, bound.of_out(r.lse, scale, largest), r.terms, values, allowed);
           } else {

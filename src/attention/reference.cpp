@@ -54,8 +54,8 @@ struct KeptHead {
 };
 
 // The few that a thread has used last. Null: it was not used before, and a single row is not worth it.
-constexpr std::size_t kKept = 8;
-constexpr double kMostKept = 0x1p22;  // bytes of one
+constexpr std::size_t kKept = 4;
+constexpr double kMostKept = 0x1p24;  // bytes of one
 KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::int64_t head, double bytes) {
   thread_local std::array<KeptHead, kKept> heads;
   thread_local std::size_t next = 0;

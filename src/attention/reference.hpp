@@ -178,7 +178,7 @@ class Reference {
   };
   Rows rows_of(std::int64_t j, std::int64_t keys) const;
   void weigh(ReferenceRow& r, std::vector<double>& weights) const;
-  Score score(const Problem& p, double dot, std::int64_t i, std::int64_t j) const;
+  Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
   class HeadRows;
   HeadRows keys_of(const Problem& p) const;
   HeadRows queries_of(const Problem& p, const kernels::StridedMatrix& dout) const;

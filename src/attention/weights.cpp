@@ -227,6 +227,8 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
                                       const ArrayView& dout) {
   const ArrayView g = in_one_form(dout, setup.layout);
   const double u = unit.relative, least = unit.least, scale = std::abs(setup.scale);
+  const double of_keys_off = off_of_gradients(setup.longest_keys()),
+               of_queries_off = off_of_gradients(setup.longest_queries() * setup.group());
   Squares q(setup, setup.q, Rows::Of::queries), k(setup, setup.k, Rows::Of::keys),
       of_dout(setup, g, Rows::Of::queries);
   count_equal_keys(setup, k);
@@ -270,13 +272,12 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
     load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
              setup.shape.head_size, mean.data());
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double off = kOffOfGradients * u * scale * static_cast<double>(of_delta.elements<float>()[at]);
+    const double off = of_keys_off * u * scale * static_cast<double>(of_delta.elements<float>()[at]);
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
-      set_bound(
-          elements[c], kOffOfGradients,
-          u * u * static_cast<double>(elements[c]) +
-              least * least * scale * scale * k.sum(place.entry, place.head / setup.group(), c),
-          off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + kOffOfGradients * least);
+      set_bound(elements[c], of_keys_off,
+                u * u * static_cast<double>(elements[c]) +
+                    least * least * scale * scale * k.sum(place.entry, place.head / setup.group(), c),
+                off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + of_keys_off * least);
   });
   // Sums over the query heads that share a key.
   const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
@@ -287,17 +288,17 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
   };
   for_each_row(setup, of_keys, terms[1], [&](const Place& place, float* elements) {
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
-      set_bound(elements[c], kOffOfGradients,
+      set_bound(elements[c], of_queries_off,
                 u * u * static_cast<double>(elements[c]) +
                     (least > 0 ? least * least * scale * scale * sum_of(q, place, c) : 0),
-                kOffOfGradients * least);
+                of_queries_off * least);
   });
   for_each_row(setup, of_keys, terms[2], [&](const Place& place, float* elements) {
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
-      set_bound(elements[c], kOffOfGradients,
+      set_bound(elements[c], of_queries_off,
                 u * u * static_cast<double>(elements[c]) +
                     (least > 0 ? least * least * sum_of(of_dout, place, c) : 0),
-                kOffOfGradients * least);
+                of_queries_off * least);
   });
   if (!setup.bias) return terms;
   const Shape& all = setup.bias_shape;
@@ -308,9 +309,10 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
                    {});
   const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
                         static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
+  const double of_pairs_off = off_of_gradients(static_cast<std::int64_t>(summed));
   for (float& element : bias.elements<float>())
-    set_bound(element, kOffOfGradients, u * u * static_cast<double>(element) + least * least * summed,
-              kOffOfGradients * least);
+    set_bound(element, of_pairs_off, u * u * static_cast<double>(element) + least * least * summed,
+              of_pairs_off * least);
   terms.push_back(std::move(bias));
   return terms;
 }

@@ -1,7 +1,7 @@
 // What rounding the softmax weights P, and dS in gradients, to 16 bits changes results by.
 //
 // Kernels cast P to the type of V before they multiply. Each rounding is off by u or less, relative to what is rounded,
-// and the terms of a sum are off independently of one another: the sum by λ u √Σ t² of its terms t. λ is 4; 8 in
+// and the terms of a sum are off independently of one another: the sum by λ u √Σ t² of its terms t. λ is 4; more in
 // gradients, which may be summed block by block in their own type. Equal
 // rows of keys have equal weights, which are equally off: a term that m of them have counts as m t². Where all weights
 // are equal, the sum is off by u times the result, which is added. In gradients dP, and P within dS, may be rounded as
@@ -11,6 +11,9 @@
 // tests: tests/attention/test_weights.cpp
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -18,8 +21,11 @@
 
 namespace ejk::attn {
 
-/// λ of a result, and of gradients.
-inline constexpr double kOffOfOut = 4, kOffOfGradients = 8;
+/// λ of a result, and of gradients that sum so many terms: they may be kept in their own type from block to block.
+inline constexpr double kOffOfOut = 4;
+inline double off_of_gradients(std::int64_t terms) {
+  return 8 * std::sqrt(std::max(1.0, static_cast<double>(terms) / 2048));
+}
 
 /// By how much each element may be off: u |R| and this.
 struct WeightRounding {

@@ -32,7 +32,7 @@ constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 3e9;  // of one thread: to try all mistakes in all parts, to find partners
-constexpr double kCounting = 8e9;     // of one thread: to count what was found
+constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
 constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
@@ -958,21 +958,23 @@ std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
   for (const auto& [value, text] :
        {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
     if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;
-  return Mistake{"factor",
-                 fmt::format("it is {} times what it should be", name),
-                 [right, factor](std::int64_t row, std::span<const std::int64_t> columns, double* values,
-                                 double* allowed) {
-                   if (!right.values(row, columns, values, allowed)) return false;
-                   for (std::size_t c = 0; c < columns.size(); ++c) {
-                     values[c] *= factor;
-                     allowed[c] *= std::max(1.0, std::abs(factor));
-                   }
-                   return true;
-                 },
-                 std::nullopt,
-                 0,
-                 false,
-                 true};
+  return Mistake{
+      "factor",
+      fmt::format("it is {} times what it should be", name),
+      [right, factor, epsilon = float_type(result_.dtype).epsilon()](
+          std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
+        if (!right.values(row, columns, values, allowed)) return false;
+        for (std::size_t c = 0; c < columns.size(); ++c) {
+          values[c] *= factor;
+          const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
+          allowed[c] = allowed[c] * std::abs(factor) + epsilon / 2 * size;
+        }
+        return true;
+      },
+      std::nullopt,
+      0,
+      false,
+      true};
 }
 
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {

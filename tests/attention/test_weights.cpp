@@ -168,7 +168,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
       std::copy_n(keys.begin() + from * kSize, kSize, keys.begin() + to * kSize);
     const Array k = plain::array_of(type, {1, kKeys, 1, kSize}, keys);
     Row count(kKeys, 1);
-    for (const std::size_t j : {0, 3, 7, 8, 39}) count[j] = 5;
+    for (const int j : {0, 3, 7, 8, 39}) count[static_cast<std::size_t>(j)] = 5;
     count[1] = count[12] = 2;
     const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
     const attn::Plan plan(types_of(arrays), {});
