@@ -32,6 +32,13 @@ From from_of(SequenceForm form) {
   return forms[static_cast<std::size_t>(form)];
 }
 
+std::string segments_as_offsets(const ArraySource& input) {
+  return fmt::format(
+      "{} counts up in runs, as segment ids do: as offsets most sequences are empty; 'ejk cu-seqlens --from segment-ids' "
+      "makes cu_seqlens of segment ids",
+      printable(input.name()));
+}
+
 // What elements that were taken for lengths or offsets are more likely, where nobody said what they are.
 void require_likely(const ArraySource& input, From from, Report& report) {
   if (!is_integer(input.dtype())) return;  // an error of what they were taken for
@@ -44,6 +51,10 @@ void require_likely(const ArraySource& input, From from, Report& report) {
                             input.name(), *likely->restart, noun_of(from)))
         .hint(std::string("--from position-ids takes them") +
               (from == From::lens ? "; --from lens says that they are lengths" : ""));
+  if (from != From::lens && likely->form == SequenceForm::segment_ids) {
+    report.warnings.push_back(segments_as_offsets(input));
+    return;
+  }
   if (from != From::lens) {  // offsets begin with 0 and never decrease, whatever else they may be
     if (likely->form == SequenceForm::position_ids)
       report.warnings.push_back(fmt::format(
@@ -76,36 +87,40 @@ std::string add_padding(Report& report, const RowPadding& padding) {
 
 // Ids as int64; nothing where they are none, which the library says of the input.
 std::optional<Array> ids_of(const ArraySource& input) {
-  if (!is_integer(input.dtype())) return std::nullopt;
+  if (!is_integer(input.dtype()) && input.dtype() != DType::boolean) return std::nullopt;
   const Array raw = read_all(input);
   Array ids(DType::int64, input.shape());
   bool fits = true;
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+    if constexpr (std::is_same_v<T, bool>) {
+      std::transform(raw.data(), raw.data() + raw.size(), ids.elements<std::int64_t>().begin(),
+                     [](std::byte id) { return id != std::byte{0} ? 1 : 0; });
+    } else if constexpr (std::is_integral_v<T>) {
       std::transform(raw.elements<T>().begin(), raw.elements<T>().end(), ids.elements<std::int64_t>().begin(),
                      [&](T id) {
                        fits = fits && std::in_range<std::int64_t>(id);
                        return static_cast<std::int64_t>(id);
                      });
+    }
   });
   return fits ? std::optional(std::move(ids)) : std::nullopt;
 }
 
-// How many ids are padding, negative ones. Of segment ids those that are 0 become so, where 0 is no id: it ends a row
-// that has others, or begins one row while another begins with more.
+// How many ids are padding, negative ones. Of segment ids without any those that are 0 become so, unless ids count from
+// 0: then each row begins with 0, and has it nowhere else.
 std::int64_t mark_padding(Array& ids, From from) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<std::int64_t> values = ids.elements<std::int64_t>();
   if (from == From::segment_ids && columns > 0) {
-    bool ends = false, begins = false, others = false;
-    for (std::size_t row = 0; row < values.size(); row += columns) {
+    const bool has_padding =
+        std::any_of(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
+    bool count_from_0 = true;
+    for (std::size_t row = 0; row < values.size() && count_from_0; row += columns) {
       const auto of_row = values.subspan(row, columns);
-      const bool any = *std::max_element(of_row.begin(), of_row.end()) > 0;
-      ends = ends || (any && of_row.back() == 0);
-      begins = begins || (any && of_row.front() == 0);
-      others = others || of_row.front() > 0;
+      const auto next = std::find_if(of_row.begin(), of_row.end(), [](std::int64_t id) { return id != 0; });
+      count_from_0 = next != of_row.begin() && std::find(next, of_row.end(), 0) == of_row.end();
     }
-    if (ends || (begins && others))
+    if (!count_from_0 && !has_padding)
       std::replace(values.begin(), values.end(), std::int64_t{0}, std::int64_t{-1});
   }
   return std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
@@ -125,7 +140,7 @@ bool has_zeros_at_ends(const Array& ids) {
 
 // Whether an array has several rows, all alike: the axes of position ids that count along one axis of text.
 bool rows_are_alike(const ArraySource& ids) {
-  if (ids.shape().size() != 2 || ids.shape()[0] < 2) return false;
+  if (ids.shape().size() != 2 || ids.shape()[0] < 2 || ids.shape()[1] == 0) return false;
   const Array raw = read_all(ids);
   const std::int64_t row = raw.bytes() / raw.shape()[0];
   return std::equal(raw.data(), raw.data() + raw.bytes() - row, raw.data() + row);
@@ -143,7 +158,11 @@ void add_sequences_from(OptionSet& set, From& into, std::vector<From> choices, c
       [choices = std::move(choices), words = std::move(words)](const std::string& word) {
         return choices[read_choice(word, words)];
       },
-      "WHAT", fmt::format("what it is: {}\n{}", all, help));
+      "WHAT",
+      fmt::format(
+          "what it is: {}\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
+          "and has it nowhere else.",
+          all, help));
 }
 
 From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {
@@ -248,10 +267,12 @@ void warn_of_positions(const ArraySource& segment_ids, Report& report) {
       printable(segment_ids.name()), *likely->restart));
 }
 
-void warn_of_ones(const ArraySource& cu_seqlens, Report& report) {
+void warn_of_offsets(const ArraySource& cu_seqlens, Report& report) {
   if (!cu_seqlens.random_access() || !is_integer(cu_seqlens.dtype()) || cu_seqlens.shape().size() != 1)
     return;
   const std::optional<LikelyForm> likely = likely_form(cu_seqlens);
+  if (likely && likely->form == SequenceForm::segment_ids)
+    report.warnings.push_back(segments_as_offsets(cu_seqlens));
   if (likely && likely->form == SequenceForm::position_ids && !likely->restart)
     report.warnings.push_back(fmt::format(
         "{} counts up by one, as position ids do: as offsets each sequence has one token; 'ejk cu-seqlens --from "

@@ -44,9 +44,9 @@ Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom a
 /// order are not looked at.
 void warn_of_positions(const ArraySource& segment_ids, Report& report);
 
-/// Adds a warning where cu_seqlens say that each sequence has one token. What can only be read in order is not
+/// Adds a warning where cu_seqlens are more likely position or segment ids. What can only be read in order is not
 /// looked at.
-void warn_of_ones(const ArraySource& cu_seqlens, Report& report);
+void warn_of_offsets(const ArraySource& cu_seqlens, Report& report);
 
 /// Adds a warning where padded cu_seqlens end before the last of `tokens`, which are then padding. What can only be
 /// read in order is not looked at.

@@ -26,7 +26,8 @@ std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::in
 /// Error{input} that names the index: another rank or dtype, an end that is negative or less than the one before it.
 Array group_sizes_from_ends(const IntegerArray& ends);
 
-/// Whether these sizes are more likely ends: four or more that never decrease, are not all equal, and end within m rows.
+/// Whether these sizes are more likely ends: they never decrease, are not all equal, and end within m rows. Four or
+/// more; two where m is given and is not their sum.
 bool likely_group_ends(const IntegerArray& group_sizes, std::int64_t m);
 
 /// Whether a group without rows gets a tile of its own. A transposed product visits it, to write its zeros; a

@@ -27,8 +27,9 @@ struct Packed {
   std::int64_t with_holes = 0;                 // rows with padding between tokens
 };
 
-/// The tokens of x (batch, seq, ...) that the mask (batch, seq) marks, row after row: bool, or integers 0 and 1, of
-/// uint8 also 255. Errors: other ranks, a mask of another shape, a float mask, other integers, which are ids. Memory: 16 bytes for each run of tokens.
+/// The tokens of x (batch, seq, ...) that the mask (batch, seq) marks, row after row: bool, or integers of 0 and one
+/// other value. Errors: other ranks, a mask of another shape, a float mask, other integers, which are ids. Memory: 16
+/// bytes for each run of tokens.
 Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask);
 
 /// The padded array (batch, seq, ...) whose tokens are `packed` (tokens, ...), with `fill` everywhere else;

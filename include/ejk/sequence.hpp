@@ -38,7 +38,7 @@ Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype = DT
 /// The same from lengths (n,). Errors: a negative length.
 Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype = DType::int32);
 /// The same from segment ids (tokens,) or (rows, tokens), rows one after the other: every run of equal ids in a
-/// row is a sequence.
+/// row is a sequence. Negative ids are padding, which is left out.
 Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
 /// The same from position ids (tokens,) or (rows, tokens): every 0 begins a sequence, and each id after it is one
 /// more than the one before. Negative ids are padding, which is left out. Errors: any other id, by its index.

@@ -48,7 +48,7 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
               (ascends && before == *m ? ". They never decrease and end there: ends of groups?" : "")};
     });
   const std::int64_t groups = group_sizes->shape()[0];
-  if (groups >= 4 && ascends && first < before && !(m && sum == *m))
+  if (groups >= (m ? 2 : 4) && ascends && first < before && !(m && sum == *m))
     found.add("ends", 0, [] {
       return Finding{
           "group_sizes", {}, {}, "they never decrease, as where groups end; the number of rows would tell"};

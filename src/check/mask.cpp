@@ -182,7 +182,7 @@ class MaskCheck {
       ranges("unseen", h, count, scan.summary.keys_without_row, mask.kv_length(), "key",
              "is seen by no query");
       look_at_polarity(h, count, mask);
-      if (padding_look(mask) == PaddingLook::likely)
+      if (claims_.stored && padding_look(mask) == PaddingLook::likely)
         found_.add("padding-mask", h, [&] {
           return Finding{"mask",
                          {h},

@@ -351,7 +351,7 @@ PaddingLook padding_look(const Mask& mask) {
   const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
   if (rows < 1 || rows > kMost || columns <= rows || !mask.node().random_access()) return PaddingLook::none;
   BitBuffer buffer;
-  std::int64_t steps = 0, changes = 0;
+  std::int64_t steps = 0, changes = 0, up = 0, down = 0;
   IndexRange before{0, 0};
   for (std::int64_t q = 0; q < rows; ++q) {
     const BitRows row = buffer.rows(1, columns);
@@ -364,12 +364,16 @@ PaddingLook padding_look(const Mask& mask) {
                        });
     if (runs > 1 || (run.begin > 0 && run.end < columns)) return PaddingLook::none;
     changes += q > 0 && (run.begin != before.begin || run.end != before.end);
+    up += q > 0 && (run.begin > before.begin || run.end > before.end);
+    down += q > 0 && (run.begin < before.begin || run.end < before.end);
     // One key more than the query before, or one less: as a causal edge has it, and a window's.
     steps += q > 0 && (run.end == before.end + 1 || run.begin == before.begin + 1);
     before = run;
   }
   if (rows > 1 && steps >= rows - 1) return PaddingLook::none;
-  if (changes > 0) return PaddingLook::likely;
+  // Edges of several rows that go one way are rather those of blocks, or of a window.
+  constexpr std::int64_t kSeveral = 4;
+  if (changes > 0 && (rows < kSeveral || (up > 0 && down > 0))) return PaddingLook::likely;
   return rows <= kFew && columns >= kTimes * rows ? PaddingLook::possible : PaddingLook::none;
 }
 

@@ -441,7 +441,7 @@ class Translation {
   /// Nothing where no word was another library's, or its arguments make no mask.
   std::optional<std::string> run() {
     while (at_ < text_.size() && !failed_) step();
-    // In Python "or" and "and" bind less than "|", here they would bind alike.
+    // In Python and C "or", "and", || and && bind less than "|", here they would bind alike.
     if (failed_ || !changed_ || (has_words_ && has_signs_)) return std::nullopt;
     return out_;
   }
@@ -464,7 +464,7 @@ class Translation {
     } else if (const Foreign* row = foreign(word)) {
       changed_ = true;
       if (row->text.size() > 1) return replace(word);
-      has_words_ = has_words_ || is_letter(word[0]);
+      has_words_ = true;
       out_ += row->text;
       if (row->text == "~") skip_spaces();
     } else {
@@ -503,7 +503,8 @@ class Translation {
       text.insert(text.size() - 1, fmt::format(", {}", fmt::join(more, ", ")));
     else if (!more.empty())
       text += fmt::format("({})", fmt::join(more, ", "));
-    const bool is_whole = out_.empty() && at_ == text_.size(), is_negated = out_.ends_with('~');
+    const bool is_whole = out_.empty() && at_ == text_.size(),
+               is_negated = out_.substr(0, out_.find_last_not_of(' ') + 1).ends_with('~');
     const bool is_joined =
         text.find(" | ") != std::string::npos || (is_negated && text.find(" & ") != std::string::npos);
     out_ += !is_whole && is_joined ? "(" + text + ")" : text;
@@ -558,7 +559,7 @@ class Translation {
   std::size_t at_ = 0;
   std::string out_;
   bool changed_ = false, failed_ = false;
-  bool has_words_ = false, has_signs_ = false;  // "and", "or" or "not"; "&" or "|"
+  bool has_words_ = false, has_signs_ = false;  // and, or, not, &&, ||, !; & or |
 };
 
 // What there is of an array with an axis of heads or without: `axes` are its last two.

@@ -30,7 +30,7 @@ struct IdRows {
 
 IdRows read_rows(const ArraySource& ids, const char* what) {
   const Shape& shape = ids.shape();
-  if (!is_integer(ids.dtype()))
+  if (!is_integer(ids.dtype()) && ids.dtype() != DType::boolean)
     throw std::move(Error(Error::Kind::input,
                           fmt::format("{} must be integers, not {}", what, name_of(ids.dtype())),
                           is_float(ids.dtype()) ? Error::Code::not_integers : Error::Code::other)

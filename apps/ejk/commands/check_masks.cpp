@@ -60,7 +60,7 @@ Answer run(const MaskWords& words, Job& job) {
   if (job.plan(std::move(plan), peak)) return Answer::yes;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
-  masks.padding.clear();  // has a rule of its own
+  if (claims.stored) masks.padding.clear();  // has a rule of its own
   add_assumptions(masks.warnings(), found);
   return deliver(found, words.flags, job);
 }

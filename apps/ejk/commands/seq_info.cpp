@@ -31,7 +31,7 @@ Run seq_info(OptionSet& set) {
         sequence_work_bytes(type_of(*cu)) + (padded ? sequence_work_bytes(type_of(*padded)) : 0);
     if (job.plan(plan, kPieceBytes + bytes)) return Answer::yes;
     Report report = job.phase(Phase::compute, [&] { return describe_sequences(cu, padded); });
-    warn_of_ones(*cu, report);
+    warn_of_offsets(*cu, report);
     job.deliver(std::move(report), {});
     return Answer::yes;
   };
