@@ -252,7 +252,7 @@ std::span<const Command> commands() {
        nullptr,
        {{"generate attention-inputs",
          "generate",
-         "query, key and value: normal numbers times 0.02, as JAX draws them",
+         "query, key and value: normal numbers times --std, 0.02 by default, as JAX draws them",
          "ejk generate attention-inputs --seq 512 -o qkv.h5",
          {"query", "key", "value"},
          generate_attention},

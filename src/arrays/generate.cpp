@@ -149,8 +149,12 @@ AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options)
     for (const std::int64_t length : shape) check_not_negative("a size of the attention inputs", length);
   if (keys[2] != queries[2] && (keys[2] == 0 || queries[2] % keys[2] != 0))
     throw usage(fmt::format("{} query heads are no multiple of {} key/value heads", queries[2], keys[2]));
-  if (!(options.std > 0) || std::isinf(options.std))
-    throw usage(fmt::format("the deviation is {}; it must be positive", options.std));
+  constexpr double kFarthest = 8;  // deviations of a number that is drawn
+  const double most = options.dtype == DType::float16 ? 65504 : 3e38,
+               least = options.dtype == DType::float16 ? 0x1p-14 : 0x1p-126;
+  if (!(options.std >= least && kFarthest * options.std <= most))
+    throw usage(fmt::format("the deviation is {}; {} holds numbers of {:.3g} to {:.3g}", options.std,
+                            name_of(options.dtype), least, most / kFarthest));
   check_seed(options.seed);
   if (!is_float(options.dtype) || options.dtype == DType::float64)
     throw usage(

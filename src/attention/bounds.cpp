@@ -41,18 +41,6 @@ std::vector<bool> attending(std::int64_t length, std::int64_t others,
   return flags;
 }
 
-std::vector<bool> queries_of(const Problem& p, const MaskPlan& plan) {
-  const MaskTiles* tiles = plan.of(p);
-  return attending(p.q_length, p.kv_length,
-                   tiles && tiles->mask ? &tiles->summary.rows_without_key : nullptr);
-}
-
-std::vector<bool> keys_of(const Problem& p, const MaskPlan& plan) {
-  const MaskTiles* tiles = plan.of(p);
-  return attending(p.kv_length, p.q_length,
-                   tiles && tiles->mask ? &tiles->summary.keys_without_row : nullptr);
-}
-
 // f(part, entry, key head) for all of them.
 template <class F>
 void for_each_part(const CheckedArguments& setup, double elements, F&& f) {
@@ -62,6 +50,18 @@ void for_each_part(const CheckedArguments& setup, double elements, F&& f) {
 }
 
 }  // namespace
+
+std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.q_length, p.kv_length,
+                   tiles && tiles->mask ? &tiles->summary.rows_without_key : nullptr);
+}
+
+std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.kv_length, p.q_length,
+                   tiles && tiles->mask ? &tiles->summary.keys_without_row : nullptr);
+}
 
 Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic)
     : setup_(setup),
@@ -76,8 +76,8 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
     std::vector<bool> keys(static_cast<std::size_t>(setup.kv_length(entry)));
     for (std::int64_t h = kv_head * setup.group(); h < (kv_head + 1) * setup.group(); ++h) {
       const Problem p = setup.problem(entry, h);
-      q.add(p.q, queries_of(p, plan), setup.shape.head_size);
-      const std::vector<bool> of_head = keys_of(p, plan);
+      q.add(p.q, attending_queries(p, plan), setup.shape.head_size);
+      const std::vector<bool> of_head = attending_keys(p, plan);
       for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
     }
     k.add(setup.rows_of(setup.k, entry, kv_head, setup.kv_offsets), keys, setup.shape.head_size);
@@ -99,7 +99,7 @@ void Bounds::set(const ArrayView& dout, const std::vector<double>& lse) {
                   double lse_most = 0;
                   for (std::int64_t h = kv_head * setup_.group(); h < (kv_head + 1) * setup_.group(); ++h) {
                     const Problem p = setup_.problem(entry, h);
-                    of_dout.add(setup_.rows_of(g, entry, h, setup_.q_offsets), queries_of(p, plan_),
+                    of_dout.add(setup_.rows_of(g, entry, h, setup_.q_offsets), attending_queries(p, plan_),
                                 setup_.shape.value_size);
                     for (std::int64_t i = 0; i < p.q_length; ++i) {
                       const double value = lse[static_cast<std::size_t>(p.first_row + i)];

@@ -18,6 +18,10 @@
 
 namespace ejk::attn {
 
+/// The queries of a problem with a key, and the keys with a query.
+std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan);
+std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan);
+
 class Bounds {
  public:
   /// Of one batch entry and key head: by so much more than relative_of_out() of the reference, or than the

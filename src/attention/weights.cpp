@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "attention/backward.hpp"
+#include "attention/bounds.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/rows.hpp"
@@ -42,49 +43,91 @@ void for_each_head(const CheckedArguments& setup, std::int64_t heads, double ele
 
 double elements_of(const ArrayView& array) { return static_cast<double>(element_count(array.shape)); }
 
-// Squares of (B, heads, positions, elements), float32, and their sums over the positions of each entry and head.
-class Squares {
+// Elements of (B, heads, positions, elements) as float32, over a power of two next to the largest that takes part, so
+// that squares stay within float32. Rows that are hidden from all, and numbers that are not finite, are 0.
+class Scaled {
  public:
-  Squares() = default;
-  Squares(const CheckedArguments& setup, const ArrayView& array, Rows::Of of)
-      : setup_(&setup),
-        offsets_(of == Rows::Of::keys ? &setup.kv_offsets : &setup.q_offsets),
+  Scaled(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, Rows::Of of)
+      : setup_(setup),
+        offsets_(of == Rows::Of::keys ? setup.kv_offsets : setup.q_offsets),
         heads_(array.shape[1]),
         columns_(array.shape[3]),
-        held_(DType::float32, array.shape),
-        sums_(static_cast<std::size_t>(setup.shape.entries * heads_ * columns_)) {
+        held_(DType::float32, array.shape) {
     std::fill_n(held_.elements<float>().data(), held_.size(), 0.0F);
+    std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
     for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
-      const kernels::StridedMatrix from = setup.rows_of(array, entry, head, *offsets_);
-      double* const sums = sums_.data() + (entry * heads_ + head) * columns_;
-      const std::int64_t rows = of == Rows::Of::keys ? setup.kv_length(entry) : setup.q_length(entry);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        float* const to = row(entry, head, r);
-        load_row(from, r, 0, columns_, to);
+      const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
+      std::vector<bool> attends;
+      if (of == Rows::Of::queries) {
+        attends = attending_queries(setup.problem(entry, head), blocks);
+      } else {
+        attends.resize(static_cast<std::size_t>(setup.kv_length(entry)));
+        for (std::int64_t h = head * setup.group(); h < (head + 1) * setup.group(); ++h) {
+          const std::vector<bool> of_head = attending_keys(setup.problem(entry, h), blocks);
+          for (std::size_t j = 0; j < attends.size(); ++j) attends[j] = attends[j] || of_head[j];
+        }
+      }
+      float& largest = most[static_cast<std::size_t>(entry * heads_ + head)];
+      for (std::size_t r = 0; r < attends.size(); ++r) {
+        if (!attends[r]) continue;
+        float* const to = row(entry, head, static_cast<std::int64_t>(r));
+        load_row(from, static_cast<std::int64_t>(r), 0, columns_, to);
         for (std::int64_t c = 0; c < columns_; ++c) {
-          to[c] *= to[c];
-          sums[c] += static_cast<double>(to[c]);
+          if (!std::isfinite(to[c])) to[c] = 0;
+          largest = std::max(largest, std::abs(to[c]));
         }
       }
     });
+    const float all = most.empty() ? 0 : *std::max_element(most.begin(), most.end());
+    if (all == 0) return;
+    factor_ = std::ldexp(1.0, std::ilogb(all));
+    const auto inverse = std::ldexp(1.0, -std::ilogb(all));
+    for (float& x : held_.elements<float>()) x = static_cast<float>(static_cast<double>(x) * inverse);
   }
 
   ArrayView view() const { return held_.view(); }
+  double factor() const { return factor_; }
   std::int64_t columns() const { return columns_; }
+  std::int64_t heads() const { return heads_; }
   float* row(std::int64_t entry, std::int64_t head, std::int64_t position) {
-    const kernels::StridedMatrix rows = setup_->rows_of(held_.view(), entry, head, *offsets_);
+    const kernels::StridedMatrix rows = setup_.rows_of(held_.view(), entry, head, offsets_);
     return reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
                                     position * rows.row_stride);
   }
-  double sum(std::int64_t entry, std::int64_t head, std::int64_t column) const {
-    return sums_[static_cast<std::size_t>((entry * heads_ + head) * columns_ + column)];
+  /// Every element becomes its square.
+  void square() {
+    for (float& x : held_.elements<float>()) x *= x;
   }
 
  private:
-  const CheckedArguments* setup_ = nullptr;
-  const std::vector<std::int64_t>* offsets_ = nullptr;
-  std::int64_t heads_ = 0, columns_ = 0;
+  const CheckedArguments& setup_;
+  const std::vector<std::int64_t>& offsets_;
+  std::int64_t heads_, columns_;
+  double factor_ = 1;
   Array held_;
+};
+
+// Squares of scaled elements, and their sums over the positions of each entry and head.
+class Squares : public Scaled {
+ public:
+  Squares(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, Rows::Of of)
+      : Scaled(setup, blocks, array, of),
+        sums_(static_cast<std::size_t>(setup.shape.entries * heads() * columns())) {
+    square();
+    for_each_head(setup, heads(), elements_of(array), [&](std::int64_t entry, std::int64_t head) {
+      double* const sums = sums_.data() + (entry * heads() + head) * columns();
+      const std::int64_t rows = of == Rows::Of::keys ? setup.kv_length(entry) : setup.q_length(entry);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const float* const squares = row(entry, head, r);
+        for (std::int64_t c = 0; c < columns(); ++c) sums[c] += static_cast<double>(squares[c]);
+      }
+    });
+  }
+  double sum(std::int64_t entry, std::int64_t head, std::int64_t column) const {
+    return sums_[static_cast<std::size_t>((entry * heads() + head) * columns() + column)];
+  }
+
+ private:
   std::vector<double> sums_;
 };
 
@@ -193,14 +236,14 @@ void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& 
   });
 }
 
-// What is not finite is judged by itself.
-void set_bound(float& element, double lambda, double squares, double more = 0) {
-  const double bound = lambda * std::sqrt(squares) + more;
-  element = std::isfinite(bound) ? static_cast<float>(bound) : 0.0F;
+// λ of the root of a sum of squares, times what they were divided by, and more. What is not finite is judged by itself.
+void set_bound(float& element, double lambda, double squares, double factor, double more = 0) {
+  const double bound = lambda * std::sqrt(squares) * factor + more;
+  element = std::isfinite(bound) ? static_cast<float>(std::min(bound, 1e38)) : 0.0F;
 }
 
 Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit) {
-  Squares v(setup, setup.v, Rows::Of::keys);
+  Squares v(setup, blocks, setup.v, Rows::Of::keys);
   count_equal_keys(setup, v);
   Array bias;
   ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
@@ -218,19 +261,24 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(elements[c], kOffOfOut,
                 unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
-                    unit.least * unit.least * v.sum(place.entry, place.head / setup.group(), c));
+                    unit.least * unit.least * v.sum(place.entry, place.head / setup.group(), c),
+                v.factor());
   });
   return std::move(squares.out);
 }
 
-std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit,
-                                      const ArrayView& dout) {
-  const ArrayView g = in_one_form(dout, setup.layout);
-  const double u = unit.relative, least = unit.least, scale = std::abs(setup.scale);
-  const double of_keys_off = off_of_gradients(setup.longest_keys()),
-               of_queries_off = off_of_gradients(setup.longest_queries() * setup.group());
-  Squares q(setup, setup.q, Rows::Of::queries), k(setup, setup.k, Rows::Of::keys),
-      of_dout(setup, g, Rows::Of::queries);
+std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
+                                      const ArrayView& given_dout) {
+  const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
+  const double of_keys_off = off_of_gradients(arguments.longest_keys()),
+               of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
+  const Scaled v(arguments, blocks, arguments.v, Rows::Of::keys),
+      dout(arguments, blocks, in_one_form(given_dout, arguments.layout), Rows::Of::queries);
+  CheckedArguments setup = arguments;
+  setup.v = v.view();
+  const ArrayView g = dout.view();
+  Squares q(setup, blocks, setup.q, Rows::Of::queries), k(setup, blocks, setup.k, Rows::Of::keys),
+      of_dout(setup, blocks, g, Rows::Of::queries);
   count_equal_keys(setup, k);
   count_equal_queries(setup, {&q, &of_dout});
   const ForwardPass made = forward_of(setup, blocks, setup.v), keys = forward_of(setup, blocks, setup.k);
@@ -239,7 +287,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
   const ArrayView out = in_one_form(made.out.view(), setup.layout);
   find_deltas(setup, setup.all_queries(), g, out, delta.data());
   const Rows queries(setup, Rows::Of::queries), of_keys(setup, Rows::Of::keys);
-  core::parallel_for(queries.count(), 8 * elements_of(dout), [&](std::int64_t n) {
+  core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
     const Place place = queries.at(n);
     const auto size = static_cast<std::size_t>(setup.shape.value_size);
     std::vector<float> a(size), b(size);
@@ -255,6 +303,8 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
     of_delta.elements<float>()[at] = std::sqrt(sum);
   });
 
+  // dS is divided by what V and dout are, so that `least` is, too.
+  const double of_ds = v.factor() * dout.factor(), ds_least = least / of_ds * scale;
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   std::vector<Array> terms;
@@ -272,11 +322,12 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
     load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
              setup.shape.head_size, mean.data());
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double off = of_keys_off * u * scale * static_cast<double>(of_delta.elements<float>()[at]);
+    const double off = of_keys_off * u * scale * of_ds * static_cast<double>(of_delta.elements<float>()[at]);
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
       set_bound(elements[c], of_keys_off,
                 u * u * static_cast<double>(elements[c]) +
-                    least * least * scale * scale * k.sum(place.entry, place.head / setup.group(), c),
+                    ds_least * ds_least * k.sum(place.entry, place.head / setup.group(), c),
+                of_ds * k.factor(),
                 off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + of_keys_off * least);
   });
   // Sums over the query heads that share a key.
@@ -290,15 +341,15 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
       set_bound(elements[c], of_queries_off,
                 u * u * static_cast<double>(elements[c]) +
-                    (least > 0 ? least * least * scale * scale * sum_of(q, place, c) : 0),
-                of_queries_off * least);
+                    (least > 0 ? ds_least * ds_least * sum_of(q, place, c) : 0),
+                of_ds * q.factor(), of_queries_off * least);
   });
   for_each_row(setup, of_keys, terms[2], [&](const Place& place, float* elements) {
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(elements[c], of_queries_off,
                 u * u * static_cast<double>(elements[c]) +
                     (least > 0 ? least * least * sum_of(of_dout, place, c) : 0),
-                of_queries_off * least);
+                dout.factor(), of_queries_off * least);
   });
   if (!setup.bias) return terms;
   const Shape& all = setup.bias_shape;
@@ -311,7 +362,8 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& setup, const MaskP
                         static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
   const double of_pairs_off = off_of_gradients(static_cast<std::int64_t>(summed));
   for (float& element : bias.elements<float>())
-    set_bound(element, of_pairs_off, u * u * static_cast<double>(element) + least * least * summed,
+    set_bound(element, of_pairs_off,
+              u * u * static_cast<double>(element) + least / of_ds * least / of_ds * summed, of_ds,
               of_pairs_off * least);
   terms.push_back(std::move(bias));
   return terms;
@@ -336,7 +388,8 @@ double bytes_of_weight_rounding(const CheckedArguments& setup) {
                out = static_cast<double>(element_count(setup.shape.out)),
                rows = static_cast<double>(element_count(setup.shape.lse)),
                bias = setup.bias ? static_cast<double>(element_count(setup.bias_shape)) : 0;
-  return 4 * (setup.gradients ? 3 * q + 2 * k + v + 2 * out + 5 * rows + bias : v + out + 3 * rows + bias);
+  return 4 *
+         (setup.gradients ? 3 * q + 2 * k + 2 * v + 4 * out + 5 * rows + bias : v + out + 3 * rows + bias);
 }
 
 }  // namespace ejk::attn

@@ -31,7 +31,7 @@ constexpr double kMost = 0.95;      // of rows, or of a row's elements, that hav
 constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
-constexpr double kNanoseconds = 3e9;  // of one thread: to try all mistakes in all parts, to find partners
+constexpr double kNanoseconds = 1e9;  // of one thread: to try all mistakes in all parts, to find partners
 constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
 constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
@@ -427,12 +427,13 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   left_ -= share;
   // It holds in some parts, or in some rows of theirs, where it would change others that are right.
   const auto [same, others] = contradicted(mistake, *scope);
-  const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
+  const bool is_all =
+      !mistake.is_of_rows && is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
   // Parts of which no row was looked at are not named.
   for (std::size_t a = 0; a < flags.size(); ++a)
     for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
       flags[a][p] = flags[a][p] && sampled_parts_[a][p];
-  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost});
+  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost || mistake.is_of_rows});
   return Found{{mistake.kind, mistake.text, share},
                is_all ? "" : where(flags, same > 1 - kMost, mistake.names_axis),
                std::nullopt,
@@ -893,12 +894,14 @@ std::optional<Mistake> MistakeSearch::rows_of_others(const Mistake& right) const
                         *step > 0 ? "after" : "before")
           : fmt::format("{} rows hold the results of others, that of {} the result of {}", from->size(),
                         to_string(result_.index(row, 0)), to_string(result_.index(other, 0)));
-  return Mistake{exchanged ? "exchanged" : "repeated", text,
-                 [from, right](std::int64_t r, std::span<const std::int64_t> some_columns, double* values,
-                               double* allowed) {
-                   const auto at = from->find(r);
-                   return at != from->end() && right.values(at->second, some_columns, values, allowed);
-                 }};
+  Mistake mistake{exchanged ? "exchanged" : "repeated", text,
+                  [from, right](std::int64_t r, std::span<const std::int64_t> some_columns, double* values,
+                                double* allowed) {
+                    const auto at = from->find(r);
+                    return at != from->end() && right.values(at->second, some_columns, values, allowed);
+                  }};
+  mistake.is_of_rows = true;
+  return mistake;
 }
 
 std::vector<std::int64_t> MistakeSearch::some_rows(std::size_t most) const {
@@ -957,7 +960,7 @@ std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
   }
   for (const auto& [value, text] :
        {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
-    if (std::abs(factor / value - 1) < 1e-2 && std::abs(value - 1) > 1e-2) factor = value, name = text;
+    if (std::abs(factor / value - 1) < float_type(result_.dtype).epsilon() / 2) factor = value, name = text;
   return Mistake{
       "factor",
       fmt::format("it is {} times what it should be", name),

@@ -36,6 +36,8 @@ struct Mistake {
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
   /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
+  /// It is of certain rows, of which it says nothing of the others: their places are told.
+  bool is_of_rows = false;
 };
 
 struct Found {

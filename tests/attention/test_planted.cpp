@@ -309,7 +309,8 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
       std::copy_n(right.begin() + row(i + 30, 1), kSize, out.begin() + row(i, 1));
     const Against moved = problem.against(out);
     REQUIRE(moved.explanations.size() == 1);
-    CHECK(moved.explanations[0].text == "each holds the result of the query 30 after it");
+    CHECK(moved.explanations[0].text ==
+          "each holds the result of the query 30 after it in head 1, queries 40-47");
     CHECK(moved.explanations[0].share_explained > 0.98);
 
     out = right;

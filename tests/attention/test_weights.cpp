@@ -196,6 +196,42 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
       }
     }
   }
+  // It goes with the size of the values, however far that is from 1, and what a mask hides from all says nothing.
+  for (const DType type : {DType::bfloat16, DType::float16}) {
+    const Array q = plain::random(type, {1, 9, 2, 4}, random),
+                dout = plain::random(type, {1, 9, 2, 4}, random);
+    const Row keys = plain::doubles(plain::random(type, {1, 9, 2, 4}, random).view()),
+              values = plain::doubles(plain::random(type, {1, 9, 2, 4}, random).view());
+    AttentionOptions options;
+    options.masks.push_back(head_masks({prefix_mask(9, 9, 6)}));
+    const auto terms = [&](double size, double hidden, bool gradients) {
+      Row of_k = keys, of_v = values;
+      for (double& x : of_v) x *= size;
+      for (std::size_t n = 6 * 2 * 4; n < of_v.size(); ++n) of_k[n] = of_v[n] = hidden;
+      const Array k = plain::array_of(type, {1, 9, 2, 4}, of_k),
+                  v = plain::array_of(type, {1, 9, 2, 4}, of_v);
+      AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+      if (gradients) arrays.dout = dout.view();
+      const attn::Plan plan(types_of(arrays), options);
+      const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+      Row all;
+      for (const Array& array : attn::rounding_of_weights(setup, plan.blocks(), type, arrays.dout).terms)
+        for (const double x : plain::doubles(array.view())) all.push_back(x);
+      return all;
+    };
+    for (const bool gradients : {false, true}) {
+      const Row right = terms(1, 0, gradients);
+      for (const double hidden : {std::nan(""), HUGE_VAL, 6e4}) CHECK(terms(1, hidden, gradients) == right);
+    }
+    if (type == DType::float16) continue;
+    const Row right = terms(1, 0, false);
+    for (const double size : {0x1p80, 0x1p-80}) {
+      const Row other = terms(size, 0, false);
+      REQUIRE(other.size() == right.size());
+      for (std::size_t n = 0; n < right.size(); ++n)
+        CHECK(other[n] == doctest::Approx(size * right[n]).epsilon(1e-6));
+    }
+  }
   // Weights of float32 are not rounded.
   const Array x = plain::random(DType::bfloat16, {1, 4, 1, 4}, random);
   const AttentionArrays arrays{x.view(), x.view(), x.view(), {}, {}, {}, {}};

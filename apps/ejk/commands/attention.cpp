@@ -286,6 +286,10 @@ Answer run(const AttentionWords& words, Job& job) {
   const auto type = [](const HeldInput& input) { return type_of(*input.source); };
   const AttentionPlan plan =
       naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
+  for (const HeldInput* input : in.all())
+    if (words.weights.value_or(DType::float32) != DType::float32 && input->source &&
+        input->source->dtype() == DType::float64)
+      throw usage("--weights is about arithmetic in float32, and an input is float64");
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
