@@ -12,6 +12,8 @@
 
 using namespace ejk;
 
+namespace planted_mistakes {
+
 namespace {
 
 using Index = std::int64_t;
@@ -340,3 +342,5 @@ TEST_CASE("noise gets no story") {
     CHECK(found.unexplained[0].elements == found.beyond);
   }
 }
+
+}  // namespace planted_mistakes

@@ -12,6 +12,8 @@
 
 using namespace ejk;
 
+namespace rounded_weights {
+
 namespace {
 
 using Row = std::vector<double>;
@@ -239,3 +241,5 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
   const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
   CHECK(attn::rounding_of_weights(setup, plan.blocks(), DType::float32, {}).terms.empty());
 }
+
+}  // namespace rounded_weights
