@@ -335,6 +335,12 @@ double read_real(const std::string& word) {
   return value;
 }
 
+double read_finite(const std::string& word) {
+  const double value = read_real(word);
+  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
+  return value;
+}
+
 Number read_number(const std::string& word) {
   // -0 has its sign as a float alone.
   if (const auto whole = parse_integer(word); whole && (*whole != 0 || !word.starts_with('-'))) return *whole;

@@ -236,6 +236,8 @@ inline auto at_least(std::int64_t least) {
 /// A whole number exactly, any other as a double ("0.5", "1e-3", "-inf", "nan").
 Number read_number(const std::string& word);
 double read_real(const std::string& word);
+/// Neither NaN nor infinite.
+double read_finite(const std::string& word);
 
 /// Bytes: "64k", "4GiB".
 std::int64_t read_size(const std::string& word);

@@ -192,8 +192,9 @@ class AttentionPlan {
   /// `given` are another implementation's results for the same arguments, in the order of results(), of any
   /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that P
   /// and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent: weights_dtype().
-  /// Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the bound, `tried`
-  /// before them: masks in the place of those of the settings. Throws Error{input} for results of another shape, about their names.
+  /// Every element is judged. With Explain::yes the usual mistakes are tried where some are beyond the bound;
+  /// before them the masks of `tried`, in place of those of the settings. Throws Error{input}, with the name of
+  /// the result, for results of another shape.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
                   std::optional<DType> weights = std::nullopt,

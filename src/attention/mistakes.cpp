@@ -606,7 +606,7 @@ class Mistakes {
     std::nth_element(counts.begin(), middle, counts.end());
     // Up to a whole tile first, which is what kernels pad to.
     std::vector<std::int64_t> tried;
-    for (const std::int64_t tile : {16, 32, 64, 128, 256})
+    for (const std::int64_t tile : kTileSizes)
       if (const std::int64_t rest = setup_.longest_keys() % tile;
           rest != 0 &&
           std::abs(static_cast<double>(tile - rest - *middle)) < 0.1 * static_cast<double>(*middle) + 1)

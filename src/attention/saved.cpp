@@ -1,5 +1,6 @@
-// A variation is put into the arguments of a forward pass: its scale, soft cap, bias, sequences and masks. Cost: a forward pass, and masks that are made and looked at anew.
-//
+// lse and δ of a variation: a forward pass of the library's kernels with the scale, soft cap, bias, sequences and
+// masks of the variation.
+// Cost: a forward pass, and the blocks of its masks.
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
 

@@ -19,8 +19,7 @@ namespace ejk::attn {
 
 namespace {
 
-constexpr std::int64_t kTiles[] = {16, 32, 64, 128, 256};  // keys of a tile
-constexpr std::int64_t kParts[] = {2, 4, 8, 16, 32};       // of split keys
+constexpr std::int64_t kParts[] = {2, 4, 8, 16, 32};  // of split keys
 
 // Queries and keys of tiles of the same number, as `tile` queries and keys meet on a diagonal.
 Mask tiles_on_diagonal(std::int64_t q_length, std::int64_t kv_length, std::int64_t tile) {
@@ -42,7 +41,7 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
     const Mask before = prefix_mask(queries, keys, first);
     all.push_back({std::move(text), of & (after ? before : ~before)});
   };
-  for (const std::int64_t tile : kTiles) {
+  for (const std::int64_t tile : kTileSizes) {
     if (tile >= keys) break;
     if (masked) {
       const Mask diagonal = tiles_on_diagonal(queries, keys, tile);
@@ -61,8 +60,8 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   }
 }
 
-// Where the documents begin that a mask keeps apart, all tokens at last: each query sees one run of keys, from the
-// begin of its document to its end, or to itself. Nothing where it is no such mask, or too large to be looked at.
+// The boundaries of the documents of a mask, as cu_seqlens: each query sees one run of keys, from the first of its
+// document to the last, or to itself. Nothing for other masks, and for those of more than kMostPairs pairs.
 struct Documents {
   std::vector<std::int64_t> begins;
   bool is_causal = false;
@@ -98,7 +97,7 @@ std::optional<Documents> documents_of(const Mask& of) {
 
 // Boundaries of documents that are one token off, one or all, and documents that are one.
 void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
-  constexpr std::size_t kMost = 64;  // boundaries that are looked at one by one
+  constexpr std::size_t kMost = 64;  // boundaries that are moved or removed one at a time
   const std::optional<Documents> documents = documents_of(of);
   if (!documents || documents->begins.size() < 3) return;
   const std::vector<std::int64_t>& begins = documents->begins;
@@ -374,7 +373,7 @@ void Changes::add_forward(const CheckedArguments& setup) {
          true);
     loop(Loop::sum_of_parts, part, fmt::format("{} parts of the keys are joined by their sum", parts), true);
   }
-  for (const std::int64_t tile : kTiles) {
+  for (const std::int64_t tile : kTileSizes) {
     if (tile >= keys) break;
     const std::string of = fmt::format("tiles of {} keys", tile);
     loop(Loop::no_rescaling, tile, "without rescaling at a new maximum, in " + of, false);
@@ -396,7 +395,7 @@ std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
   constexpr std::int64_t kMost = 128;  // tiles of one length
   std::vector<Change> all;
   for (const auto& [loop, text] : kLoops)
-    for (const std::int64_t tile : kTiles) {
+    for (const std::int64_t tile : kTileSizes) {
       const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
       if (tiles > kMost) continue;
       for (std::int64_t at = 1; at < tiles; ++at)

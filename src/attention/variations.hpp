@@ -2,6 +2,7 @@
 // tests: tests/attention/test_mistakes.cpp
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +23,9 @@ struct Change {
   bool of_loop =
       false;  // of a loop over tiles of keys, in the forward pass: not looked for in a few elements
 };
+
+/// Keys of a tile that kernels loop over.
+inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 

@@ -131,7 +131,7 @@ class Squares : public Scaled {
   std::vector<double> sums_;
 };
 
-// How often each row of a matrix is there, of several: rows are told apart by a hash.
+// The number of equal rows of each row of some matrices. Equal hashes count as equal rows.
 class Equals {
  public:
   void add(const kernels::StridedMatrix& matrix, std::int64_t rows, std::int64_t columns) {

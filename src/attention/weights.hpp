@@ -21,7 +21,7 @@
 
 namespace ejk::attn {
 
-/// λ of a result, and of gradients that sum so many terms: they may be kept in their own type from block to block.
+/// λ of out, and of a gradient that sums this many terms: kernels may accumulate gradients in their own type.
 inline constexpr double kOffOfOut = 4;
 inline double off_of_gradients(std::int64_t terms) {
   return 8 * std::sqrt(std::max(1.0, static_cast<double>(terms) / 2048));

@@ -24,7 +24,7 @@ std::optional<T> only_value(const T* in, std::int64_t n) {
   return is_only ? std::optional(value) : std::nullopt;
 }
 
-/// Whether integers are a mask: 0 and one other value, in all pieces that several threads look at.
+/// Whether integers are a mask: 0 and one other value in all pieces. Several threads may add pieces at once.
 class OnlyValue {
  public:
   /// Of unsigned types. False: these elements, or those of another piece, hold another value than 0 and the first.

@@ -22,13 +22,6 @@ using Row = std::vector<double>;
 constexpr Index kHeads = 2, kTokens = 128, kSize = 16, kTile = 32;
 const double kScale = 0.25;
 
-double rounded(double x, DType type) {
-  const auto f = static_cast<float>(x);
-  if (type == DType::bfloat16) return static_cast<float>(bfloat16(f));
-  if (type == DType::float16) return static_cast<float>(float16(f));
-  return f;
-}
-
 // A row of the kernel: what it reads, and what becomes of its weights, which are exp(score - the largest).
 struct Kernel {
   std::function<bool(Index i, Index j)> allowed = [](Index i, Index j) { return j <= i; };
@@ -81,7 +74,7 @@ struct Problem {
         for (std::size_t j = 0; j < kTokens; ++j) sum += std::exp(scores[j] - most) * of_sum[j];
         for (Index j = 0; j < kTokens; ++j) {
           const auto n = static_cast<std::size_t>(j);
-          const double weight = rounded(std::exp(scores[n] - most), type) * of_out[n] / sum;
+          const double weight = plain::rounded(std::exp(scores[n] - most), type) * of_out[n] / sum;
           for (Index d = 0; d < kSize && weight != 0; ++d)
             out[at(i, h, d)] +=
                 weight *

@@ -18,13 +18,6 @@ namespace {
 
 using Row = std::vector<double>;
 
-double rounded(double x, DType dtype) {
-  const auto f = static_cast<float>(x);
-  if (dtype == DType::bfloat16) return static_cast<float>(bfloat16(f));
-  if (dtype == DType::float16) return static_cast<float>(float16(f));
-  return x;
-}
-
 // The elements of (B, positions, heads, size) arrays in any layout.
 struct Elements {
   Row values;
@@ -84,19 +77,19 @@ Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
         double delta = 0;
         for (std::int64_t d = 0; d < v.size; ++d) {
           for (std::int64_t j = 0; j < r.kv_length; ++j)
-            out(b, i, h, d) +=
-                rounded(std::exp(scores[static_cast<std::size_t>(j)] - most), weights) / sum * v(b, j, g, d);
-          delta += dout(b, i, h, d) * rounded(out(b, i, h, d), type);
+            out(b, i, h, d) += plain::rounded(std::exp(scores[static_cast<std::size_t>(j)] - most), weights) /
+                               sum * v(b, j, g, d);
+          delta += dout(b, i, h, d) * plain::rounded(out(b, i, h, d), type);
         }
         for (std::int64_t j = 0; j < r.kv_length; ++j) {
           const auto at = static_cast<std::size_t>(j);
           const double p = std::exp(scores[at] - most) / sum;
           double dp = 0;
           for (std::int64_t d = 0; d < v.size; ++d) {
-            dv(b, j, g, d) += rounded(p, weights) * dout(b, i, h, d);
+            dv(b, j, g, d) += plain::rounded(p, weights) * dout(b, i, h, d);
             dp += dout(b, i, h, d) * v(b, j, g, d);
           }
-          const double ds = rounded(p * (dp - delta) * slopes[at], weights);
+          const double ds = plain::rounded(p * (dp - delta) * slopes[at], weights);
           for (std::int64_t d = 0; d < q.size; ++d) {
             dq(b, i, h, d) += r.scale * ds * k(b, j, g, d);
             dk(b, j, g, d) += r.scale * ds * q(b, i, h, d);

@@ -37,6 +37,14 @@ inline std::vector<double> doubles(const ArrayView& view) {
   return out;
 }
 
+/// x as an element of this type holds it.
+inline double rounded(double x, DType dtype) {
+  const auto f = static_cast<float>(x);
+  if (dtype == DType::bfloat16) return static_cast<float>(ejk::bfloat16(f));
+  if (dtype == DType::float16) return static_cast<float>(ejk::float16(f));
+  return dtype == DType::float32 ? f : x;
+}
+
 inline Array array_of(DType dtype, Shape shape, const std::vector<double>& values) {
   Array out(dtype, std::move(shape));
   REQUIRE(out.size() == static_cast<std::int64_t>(values.size()));

@@ -358,12 +358,6 @@ TwoReferences read_two(const std::string& word) {
   return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
-double read_finite(const std::string& word) {
-  const double value = read_real(word);
-  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
-  return value;
-}
-
 double read_cap(const std::string& word) {
   const double value = read_finite(word);
   if (value <= 0) throw usage(fmt::format("{} is not above 0", word));

@@ -448,12 +448,6 @@ std::optional<MetricLimit> metric_of(const CompareOptions& options) {
   return MetricLimit{most ? Metric::rel : options.metric == "snr" ? Metric::snr : Metric::cosine, *limit};
 }
 
-double read_limit(const std::string& word) {
-  const double value = read_real(word);
-  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
-  return value;
-}
-
 double read_allowed(const std::string& word) {
   const double value = read_real(word);
   if (!(value >= 0 && value <= 1)) throw usage(fmt::format("{} is not from 0 to 1", word));
@@ -514,9 +508,9 @@ Run compare(OptionSet& set) {
       .key("equal_nan")
       .shown("NaN equals NaN");
   add_word(set, "--allow-fraction", options->tolerance.allowed_share, read_allowed, "P",
-           "so much of all elements may be beyond the tolerance\nFrom 0 to 1; of --allow-count the larger.");
+           "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.");
   add_word(set, "--allow-count", options->tolerance.allowed_count, at_least(0), "N",
-           "so many elements may be beyond the tolerance");
+           "number of elements that may be out of tolerance");
   add_word(
       set, "--metric", options->metric,
       [](const std::string& word) {
@@ -528,8 +522,8 @@ Run compare(OptionSet& set) {
       "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
       "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
       "one side is never close.");
-  add_word(set, "--at-least", options->at_least, read_limit, "X", "the limit of --metric cos or snr");
-  add_word(set, "--at-most", options->at_most, read_limit, "X", "the limit of --metric rel");
+  add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr");
+  add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel");
   add_flag(
       set, "--explain", options->explain,
       "say where they differ, and what accounts for it\n"
