@@ -120,14 +120,19 @@ class Pass {
     const DType a_type = plan_.actual.source().dtype(), e_type = plan_.expected.source().dtype();
     Reservoir reservoir(room, seed);
     Shape at = start;
+    std::int64_t first = 0;  // element of the piece, of all
+    for (std::size_t d = 0; d <= last_; ++d) first = first * shape_[d] + start[d];
+    const std::uint8_t* known = plan_.differing ? plan_.differing + first : nullptr;
     std::int64_t judged = 0;  // elements
     for (std::int64_t line = 0; line < elements; line += n) {
       // Block after block, while it is in the nearest cache.
       for (; judged < line + n; judged = std::min(elements, judged + Judge::kBlock))
         c.block_differs[static_cast<std::size_t>(judged / Judge::kBlock)] =
-            plan_.judge.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
-                             std::min(Judge::kBlock, elements - judged), c.room,
-                             c.differs.data() + judged) > 0;
+            (known ? copy_flags(known + judged, std::min(Judge::kBlock, elements - judged),
+                                c.differs.data() + judged)
+                   : plan_.judge.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
+                                      std::min(Judge::kBlock, elements - judged), c.room,
+                                      c.differs.data() + judged)) > 0;
       const auto blocks = c.block_differs.begin();
       const bool may_differ =
           std::any_of(blocks + line / Judge::kBlock, blocks + core::ceil_div(line + n, Judge::kBlock),
@@ -137,7 +142,7 @@ class Pass {
       if (left > 0 || !plan_.hypotheses.empty()) {
         as_doubles(a_type, a + line * size_of(a_type), n, c.actual);
         as_doubles(e_type, e + line * size_of(e_type), n, c.expected);
-        look_at_line(c, at, n, differs, left, left_before, reservoir, samples);
+        look_at_line(c, at, n, differs, left, left_before, first + line, reservoir, samples);
       }
       for (std::size_t d = last_; d-- > 0;) {  // the next line of the piece
         if (++at[d] < start[d] + count[d]) break;
@@ -147,13 +152,18 @@ class Pass {
   }
 
  private:
+  static std::int64_t copy_flags(const std::uint8_t* from, std::int64_t n, std::uint8_t* to) {
+    std::copy_n(from, n, to);
+    return count_of(to, n);
+  }
   static void as_doubles(DType dtype, const std::byte* from, std::int64_t n, std::vector<double>& to) {
     arrays::convert_elements(dtype, from, DType::float64, reinterpret_cast<std::byte*>(to.data()), n);
   }
 
-  // `left` of n elements differ.
+  // `left` of n elements differ; the line begins with element `first` of all.
   void look_at_line(Counter& c, const Shape& at, std::int64_t n, std::uint8_t* differs, std::int64_t left,
-                    std::int64_t left_before, Reservoir& reservoir, std::vector<Sample>& samples) const {
+                    std::int64_t left_before, std::int64_t first, Reservoir& reservoir,
+                    std::vector<Sample>& samples) const {
     const double *a = c.actual.data(), *e = c.expected.data();
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
@@ -184,6 +194,7 @@ class Pass {
       if (is_last && failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
       left -= explained;
     }
+    if (plan_.left) std::copy_n(differs, n, plan_.left + first);
     if (left == 0) return;
     add_line(c.differing_at, at, n, differs, left);
     add_tiles(c, at, n, differs, left);

@@ -57,6 +57,10 @@ struct PassPlan {
   std::vector<HypothesisPtr> hypotheses;  // the first that accounts for an element has it
   TileGrid grid;                          // without rows: no tiles
   std::vector<bool> pieces;               // the only ones to be looked at; empty: all
+  /// Which elements differ, in C order, where that is known; null: as the judge says.
+  const std::uint8_t* differing = nullptr;
+  /// Gets a 1 for each element that is left and a 0 for the others, in C order; null: not wanted.
+  std::uint8_t* left = nullptr;
 };
 
 PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress);

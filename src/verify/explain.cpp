@@ -1,7 +1,5 @@
-// One pass counts and samples the differences. Then, again and again, the finders look at the sample, and what they
-// propose is tested by a pass over the pieces that hold differences; what holds is set aside, and the next round
-// looks at the rest. A proposal that holds for a part of its scope only is tried once more for that part. Cost: the
-// comparison, a pass, and one or two for each proposal.
+// Where two arrays differ, and why: one pass counts and samples the differences, verify/value_search.hpp looks for what
+// accounts for them. Cost: the comparison, a pass, and one or two for each hypothesis.
 // tests: tests/verify/test_explain.cpp
 #include "ejk/explain.hpp"
 
@@ -18,23 +16,17 @@
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
 #include "verify/hypothesis.hpp"
+#include "verify/value_search.hpp"
 
 namespace ejk {
 
 namespace {
 
-using verify::Hypothesis;
-using verify::HypothesisPtr;
 using verify::Naming;
 using verify::PassResult;
 using verify::Side;
 using verify::TileGrid;
-using verify::Verdict;
 
-constexpr std::int64_t kFewestExplained = 8;
-constexpr double kLeastShare = 0.05;  // of what is left: less is not the story
-constexpr std::size_t kMostExplanations = 6;
-constexpr int kMostPasses = 32;
 constexpr std::int64_t kPictureCells = 64;
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 22;
 
@@ -189,167 +181,6 @@ std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass
   return runs;
 }
 
-// --- why
-
-bool holds(const Verdict& verdict) {
-  const auto explained = static_cast<double>(verdict.explained);
-  return verdict.explained >= kFewestExplained &&
-         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.unexplained) &&
-         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
-}
-
-// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then those of the
-// axis that tells best where it holds. The axis that has become the most ragged; nothing where none was taken out.
-std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
-  struct Kept {
-    std::vector<IndexRange> ranges;
-    std::int64_t explained = 0;
-    bool is_less = false;
-  };
-  const auto kept = [&](std::size_t d, auto&& keep) {
-    Kept result;
-    const verify::IndexCounts &explained = verdict.explained_at[d], &failed = verdict.failed_at[d];
-    std::size_t i = 0;
-    result.ranges = explained.ranges([&](std::int64_t n, std::int64_t) {
-      const std::int64_t failures = failed.counts[i++];
-      const bool stays = n > 0 && keep(n, failures);
-      if (stays) result.explained += n;
-      result.is_less = result.is_less || (!stays && failures > 0);
-      return stays;
-    });
-    return result;
-  };
-  std::optional<std::size_t> ragged;
-  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
-    const std::vector<std::int64_t>& counts = verdict.explained_at[d].counts;
-    const std::int64_t most = *std::max_element(counts.begin(), counts.end());
-    Kept support = kept(d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; });
-    if (!support.is_less) continue;
-    hypothesis.scope.axes[d] = std::move(support.ranges);
-    if (!ragged || hypothesis.scope.axes[d].size() > hypothesis.scope.axes[*ragged].size()) ragged = d;
-  }
-  if (ragged) return ragged;
-  Kept best;
-  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
-    Kept clean = kept(d, [](std::int64_t n, std::int64_t failures) { return n >= 19 * failures; });
-    if (clean.is_less && clean.explained > best.explained) best = std::move(clean), ragged = d;
-  }
-  if (best.explained < kFewestExplained) return std::nullopt;
-  hypothesis.scope.axes[*ragged] = std::move(best.ranges);
-  return ragged;
-}
-
-class Search {
- public:
-  using Progress = std::function<void(std::int64_t)>;
-
-  Search(const Side& actual, const Side& expected, const verify::Judge& judge, const verify::Agreement& agree,
-         const Naming& naming, const TileGrid& grid, Progress progress)
-      : actual_(actual),
-        expected_(expected),
-        judge_(judge),
-        agree_(agree),
-        naming_(naming),
-        progress_(std::move(progress)) {
-    rest_ = verify::run_pass({actual_, expected_, judge_, {}, grid, {}}, progress_);
-    all_ = rest_.left;
-  }
-
-  /// What nothing accounts for yet: before find_explanations all differences.
-  const PassResult& rest() const { return rest_; }
-
-  void find_explanations(Explained& into) {
-    const bool at_hand = actual_.is_at_hand() && expected_.is_at_hand();
-    bool found = true;
-    while (found && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
-      found = false;
-      for (const verify::Finder& finder : verify::finders(naming_)) {
-        if (finder.needs_elements && !at_hand) {
-          into.not_tried =
-              "exchanges, shifts, transpositions, unwritten boxes and factors of lines, which need both arrays in "
-              "memory or in files that are not compressed";
-          continue;
-        }
-        if (!finder.not_tried.empty()) {
-          into.not_tried = finder.not_tried;
-          continue;
-        }
-        const HypothesisPtr hypothesis = finder.find({actual_, expected_, agree_, naming_, rest_.samples});
-        if (hypothesis && passes_ < kMostPasses && test(hypothesis)) {
-          found = true;
-          break;
-        }
-      }
-    }
-    const auto all = static_cast<double>(all_);
-    for (const auto& [hypothesis, explained] : accepted_) {
-      const std::string part = naming_.part(hypothesis->scope, hypothesis->named_axes());
-      into.explanations.push_back({hypothesis->kind(),
-                                   part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
-                                   static_cast<double>(explained) / all});
-    }
-    if (all > 0) into.share_explained = static_cast<double>(all_ - rest_.left) / all;
-  }
-
- private:
-  // Of all elements that it speaks of. What holds is set aside.
-  bool test(const HypothesisPtr& hypothesis) {
-    // Where nothing differs it has nothing to explain.
-    for (std::size_t d = 0; d < naming_.shape.size(); ++d) {
-      if (!hypothesis->scope.axes[d].empty()) continue;
-      std::vector<IndexRange> support =
-          rest_.differing_at[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
-      if (static_cast<double>(verify::indices_in(support)) < 0.95 * static_cast<double>(naming_.shape[d]))
-        hypothesis->scope.axes[d] = std::move(support);
-    }
-    const std::vector<IndexRange>* narrowed = nullptr;
-    for (int turn = 0; turn < 4; ++turn) {
-      std::vector<HypothesisPtr> all;
-      for (const auto& [one, explained] : accepted_) all.push_back(one);
-      all.push_back(hypothesis);
-      std::vector<bool> pieces = verify::pieces_in(hypothesis->scope, naming_.shape);
-      for (std::size_t p = 0; p < pieces.size(); ++p) pieces[p] = pieces[p] || rest_.pieces[p];
-      PassResult pass = verify::run_pass({actual_, expected_, judge_, all, {}, pieces}, progress_);
-      ++passes_;
-      const Verdict& verdict = pass.verdicts.back();
-      if (holds(verdict) && !is_scattered(narrowed) && !is_sparse(hypothesis->scope, verdict.explained) &&
-          static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
-        accepted_.emplace_back(hypothesis, verdict.explained);
-        rest_ = std::move(pass);
-        return true;
-      }
-      if (verdict.explained < kFewestExplained) return false;
-      const auto axis = tighten(*hypothesis, verdict);
-      if (!axis) return false;
-      narrowed = &hypothesis->scope.axes[*axis];
-    }
-    return false;
-  }
-
-  // Indices that were left over here and there: those for which it happens to hold.
-  static bool is_scattered(const std::vector<IndexRange>* ranges) {
-    return ranges != nullptr && ranges->size() > 4 && verify::indices_in(*ranges) < 4 * std::ssize(*ranges);
-  }
-
-  // An index here and there, with few elements each: those that happen to differ alike.
-  static bool is_sparse(const verify::Scope& scope, std::int64_t explained) {
-    return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
-      return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
-    });
-  }
-
-  const Side& actual_;
-  const Side& expected_;
-  const verify::Judge& judge_;
-  verify::Agreement agree_;
-  const Naming& naming_;
-  Progress progress_;
-  PassResult rest_;
-  std::int64_t all_ = 0;  // differences
-  std::vector<std::pair<HypothesisPtr, std::int64_t>> accepted_;
-  int passes_ = 0;
-};
-
 }  // namespace
 
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
@@ -367,7 +198,7 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   const verify::Judge judge(actual.dtype(), expected.dtype(), c.rtol, c.atol, options.tolerance.nan);
   const verify::Agreement agree{c.rtol, c.atol, options.tolerance.nan == NanEqual::yes};
   const Side a(actual), e(expected);
-  Search search(a, e, judge, agree, naming, grid, [&](std::int64_t done) {
+  verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
   });
   explained.axes = axes_of(naming, search.rest());
@@ -378,7 +209,13 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
     explained.not_tried = "anything: the values differ by less than float64 holds";  // large integers
     return explained;
   }
-  search.find_explanations(explained);
+  verify::ValueStories stories = search.run();
+  const auto all = static_cast<double>(search.all());
+  for (verify::ValueStory& story : stories.stories)
+    explained.explanations.push_back(
+        {std::move(story.kind), std::move(story.text), static_cast<double>(story.elements) / all});
+  if (all > 0) explained.share_explained = (all - static_cast<double>(stories.left)) / all;
+  explained.not_tried = std::move(stories.not_tried);
   return explained;
 }
 

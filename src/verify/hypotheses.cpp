@@ -59,10 +59,19 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the differences
+// is no story.
+bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
+  const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
+  return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
+}
+
 // holds[i] = the actual element agrees with what is predicted.
 void judge_all(const JudgedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
-  for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] ^= 1;
+  for (std::int64_t i = 0; i < line.n; ++i)
+    line.holds[i] = static_cast<std::uint8_t>(
+        (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
 // The same, with predict(expected element).
@@ -84,6 +93,11 @@ struct Constant {
   bool (*matters)(double constant, const Samples&, const Agreement&);
 };
 
+// A factor that changes numbers of this size by more than rounding does.
+bool is_factor(double c, double size, const Agreement& agree) {
+  return c != 0 && std::abs(c - 1) * size > 4 * (agree.atol + agree.rtol * size);
+}
+
 const Constant kFactor{
     [](const Sample& s, const Agreement& agree) -> std::optional<double> {
       if (!std::isfinite(s.actual) || !std::isfinite(s.expected) || std::abs(s.expected) <= 8 * agree.atol)
@@ -91,8 +105,11 @@ const Constant kFactor{
       return s.actual / s.expected;
     },
     [](double expected, double constant) { return expected * constant; },
-    [](double constant, const Samples&, const Agreement& agree) {
-      return constant != 0 && std::abs(constant - 1) > 4 * agree.rtol && std::abs(constant) > 1e-30;
+    [](double constant, const Samples& samples, const Agreement& agree) {
+      std::vector<double> sizes;
+      for (const Sample* s : samples)
+        if (std::isfinite(s->expected)) sizes.push_back(std::abs(s->expected));
+      return std::abs(constant) > 1e-30 && is_factor(constant, median(std::move(sizes)), agree);
     }};
 
 const Constant kOffset{[](const Sample& s, const Agreement&) -> std::optional<double> {
@@ -266,7 +283,7 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 // all the same. Nothing where there is none but 1.
 std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
                                      const Agreement& agree) {
-  std::vector<double> ratios;
+  std::vector<double> ratios, sizes;
   std::int64_t others = 0, differing = 0;
   double first = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -275,13 +292,14 @@ std::optional<double> factor_of_line(const double* a, const double* e, std::int6
     others += !agree(first, e[i]);
     differing += !agree(a[i], e[i]);
     ratios.push_back(a[i] / e[i]);
+    sizes.push_back(std::abs(e[i]));
   }
   const auto counted = std::ssize(ratios);
   if (differing < static_cast<std::int64_t>(kFewestSamples) || 2 * differing < counted ||
       4 * others < counted)
     return std::nullopt;
   const double c = median(std::move(ratios));
-  if (c == 0 || std::abs(c - 1) <= 4 * agree.rtol) return std::nullopt;
+  if (!is_factor(c, median(std::move(sizes)), agree)) return std::nullopt;
   std::int64_t good = 0;
   for (std::int64_t i = 0; i < n; ++i)
     good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol && agree(a[i], e[i] * c);
@@ -387,7 +405,9 @@ class MovedIndices : public Hypothesis {
     for (std::int64_t i = 0; i < line.n; ++i) {
       if (line.in_scope[i] == 0) continue;
       const std::int64_t place = scratch.places[static_cast<std::size_t>(i)] - begin;
-      line.holds[i] = agree_(line.actual[i], scratch.values[static_cast<std::size_t>(place)]);
+      const double predicted = scratch.values[static_cast<std::size_t>(place)];
+      line.holds[i] =
+          agree_(line.actual[i], predicted) && is_nearer(line.actual[i], line.expected[i], predicted, agree_);
     }
     return true;
   }

@@ -22,6 +22,7 @@
 #include "core/splitmix64.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/sample.hpp"
+#include "verify/value_search.hpp"
 
 namespace ejk::verify {
 
@@ -33,8 +34,33 @@ constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 1e9;  // of one thread: to try all mistakes in all parts, to find partners
 constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
-constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
+constexpr std::int64_t kMostValues = std::int64_t{1} << 26;  // elements of a result whose values are searched
+constexpr int kFewestElements = 4;           // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
+
+// The element that is the most bounds off, of those that are asked for.
+Against::Element worst_among(const ResultRows& result,
+                             const std::function<bool(std::int64_t row, std::int64_t column)>& counts) {
+  Against::Element worst;
+  double most = -1;
+  Row it(result.columns);
+  const FloatType type = float_type(result.dtype);
+  for (std::int64_t row = 0; row < result.rows; ++row) {
+    bool is_loaded = false;
+    for (std::int64_t column = 0; column < result.columns; ++column) {
+      if (!counts(row, column)) continue;
+      if (!std::exchange(is_loaded, true)) it.load(result, row);
+      const auto c = static_cast<std::size_t>(column);
+      const Judged judged = it.judged(type, c);
+      const double size = in_bounds(judged, it.allowed[c]);
+      if (size <= most) continue;
+      most = size;
+      worst = {result.name,  result.index(row, column), it.value[c], it.expected[c], judged.size,
+               it.allowed[c]};
+    }
+  }
+  return worst;
+}
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
@@ -607,6 +633,9 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
   };
   constexpr std::int64_t kRows = 64;
   std::vector<Part> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)));
+  const bool are_values_tried = counted == all_rows && result_.rows * result_.columns <= kMostValues;
+  std::vector<std::uint8_t> open(are_values_tried ? static_cast<std::size_t>(result_.rows * result_.columns)
+                                                  : 0);
   core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
     Part& part = parts[static_cast<std::size_t>(n)];
     part.covered.resize(found.size());
@@ -641,6 +670,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
       }
       part.left += std::ssize(columns);
       for (const std::int64_t column : columns) {
+        if (are_values_tried) open[static_cast<std::size_t>(row * result_.columns + column)] = 1;
         const auto c = static_cast<std::size_t>(column);
         const Judged judged = it.judged(type, c);
         const double size = in_bounds(judged, it.allowed[c]);
@@ -687,6 +717,21 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
     e.share_explained = static_cast<double>(covered[f]) / static_cast<double>(elements);
     e.text += found[f].where;
     explained.push_back({std::move(e), result_.name});
+  }
+  if (are_values_tried && left.elements > 0) {
+    const ValueStories values = explain_rows(result_, open);
+    for (const ValueStory& story : values.stories)
+      explained.push_back(
+          {{story.kind, story.text, static_cast<double>(story.elements) / static_cast<double>(elements)},
+           result_.name});
+    if (!values.stories.empty()) {
+      left.elements -=
+          std::accumulate(values.stories.begin(), values.stories.end(), std::int64_t{0},
+                          [](std::int64_t sum, const ValueStory& s) { return sum + s.elements; });
+      left.worst = worst_among(result_, [&](std::int64_t row, std::int64_t column) {
+        return open[static_cast<std::size_t>(row * result_.columns + column)] != 0;
+      });
+    }
   }
   std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
     return a.share_explained > b.share_explained;
