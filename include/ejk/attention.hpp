@@ -202,7 +202,7 @@ class AttentionPlan {
   /// That of v where it has 16 bits and arithmetic is float32; else float32.
   DType weights_dtype() const;
   /// Memory that compare() takes beside the arrays.
-  std::int64_t compare_bytes() const;
+  std::int64_t compare_bytes(Explain explain) const;
 
  private:
   friend Report describe(const AttentionPlan& plan);

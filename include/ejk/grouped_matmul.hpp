@@ -154,7 +154,7 @@ class GroupedMatmulPlan {
                   const ArrayView& own, const ArrayView& given, Explain explain,
                   const WorkProgress& progress = {}) const;
   /// Memory that compare() takes beside the arrays.
-  std::int64_t compare_bytes() const;
+  std::int64_t compare_bytes(Explain explain) const;
 
  private:
   friend Report describe(const GroupedMatmulPlan& plan);

@@ -18,6 +18,7 @@
 #include "attention/mistakes.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
+#include "verify/value_search.hpp"
 
 namespace ejk::attn {
 
@@ -272,11 +273,17 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   return against;
 }
 
-std::int64_t compare_bytes(const Plan& plan, double effort) {
+std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   const CheckedArguments& s = plan.setup;
   const Rows queries(s, Rows::Of::queries), keys(s, Rows::Of::keys);
   double bytes = static_cast<double>(verify::bytes_of_rows(queries.count() + 2 * keys.count()));
+  if (explain == Explain::yes) {
+    std::int64_t most = 0;  // of one array at a time
+    for (const PlannedArray& result : plan.results)
+      most = std::max(most, verify::bytes_of_values(element_count(result.type.shape)));
+    bytes += static_cast<double>(most);
+  }
   const bool is_own = reference_work(s) > effort;
   if (!is_own)
     for (const PlannedArray& result : plan.results)

@@ -47,6 +47,6 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                 double effort, const std::vector<TriedMask>& tried = {});
 
 /// Memory that this takes beside the arrays.
-std::int64_t compare_bytes(const Plan& plan, double effort);
+std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
 }  // namespace ejk::attn

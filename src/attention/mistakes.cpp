@@ -252,13 +252,9 @@ class Mistakes {
       if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
         add(mistake(array, change, Pass::both, unit), change);
     if (array.which == Result::lse) add_lse(array, add);
-    add_partners(array, search, unit, add);
     add_other_arrays(array, unit, add);
     if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, add);
-    if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
-    add_shifted(array, unit, add);
     if (!of_key) add_masks_of_others(array, search, unit, add);
-    if (unit == 0 && search.is_enough_to_fit()) add_rounded_results(array, add);
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
@@ -281,9 +277,6 @@ class Mistakes {
         if (fits[n] != 0) add(mistake(array, tiles[n], Pass::both, unit), tiles[n]);
       add_operands_of_others(array, search, unit, add);
     }
-    if (auto rows = search.rows_of_others(right(array, unit))) add(std::move(*rows));
-    // Another factor in each part.
-    if (auto factor = search.factor(right(array, unit))) add(std::move(*factor));
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
       for (const Change& change : fitted_scales(array, search)) {
@@ -307,15 +300,6 @@ class Mistakes {
     std::vector<verify::Found> more = search.run(list);
     remember(more, origin);
     std::move(more.begin(), more.end(), std::back_inserter(all));
-    constexpr int kFactors = 16;
-    for (int n = 0; n < kFactors && search.is_open(); ++n) {
-      const auto factor = search.factor(right(array, unit));
-      if (!factor) break;
-      more = search.run({*factor});
-      if (more.empty()) break;
-      for (verify::Found& found : more) found.mistake.reset();
-      std::move(more.begin(), more.end(), std::back_inserter(all));
-    }
     return all;
   }
 
@@ -691,30 +675,6 @@ class Mistakes {
     }
   }
 
-  // Heads or entries that hold what belongs to another one.
-  template <class Add>
-  void add_partners(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
-    const Rows& rows = it_.rows_of(array.which);
-    const Mistake as_it_should_be = right(array, unit);
-    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
-      const verify::RowAxis& of = array.rows.axes[axis];
-      if (of.length < 2) continue;
-      const auto candidate = [&rows, axis, as_it_should_be](std::int64_t other) {
-        return Mistake{
-            "", "",
-            [&rows, axis, other, as_it_should_be](std::int64_t n, std::span<const std::int64_t> columns,
-                                                  double* values, double* allowed) {
-              Place place = rows.at(n);
-              (axis == 0 ? place.head : place.entry) = other;
-              return place.row < rows.length(place.entry) &&
-                     as_it_should_be.values(rows.row_of(place), columns, values, allowed);
-            },
-            std::nullopt, as_it_should_be.nanoseconds};
-      };
-      add_mapped(array, search, axis, of, "the result", candidate, add);
-    }
-  }
-
   // An array of the same shape in the place of this one.
   template <class Add>
   void add_other_arrays(const GivenArray& array, double unit, Add&& add) {
@@ -728,24 +688,6 @@ class Mistakes {
       add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
            right(*other, unit).values});
     }
-  }
-
-  // Rows one place off.
-  template <class Add>
-  void add_shifted(const GivenArray& array, double unit, Add&& add) {
-    const Rows& rows = it_.rows_of(array.which);
-    const Mistake as_it_should_be = right(array, unit);
-    const std::string& name = array.rows.axes[2].name;
-    for (const std::int64_t by : {1, -1})
-      add({"shifted",
-           fmt::format("each {} holds the result of the {} one", name, by > 0 ? "next" : "previous"),
-           [&rows, by, as_it_should_be](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                                        double* allowed) {
-             Place place = rows.at(n);
-             place.row += by;
-             return place.row >= 0 && place.row < rows.length(place.entry) &&
-                    as_it_should_be.values(rows.row_of(place), columns, values, allowed);
-           }});
   }
 
   // Heads or entries that take the mask, or the bias, of another one.
@@ -834,21 +776,6 @@ class Mistakes {
              return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
            },
            axis});
-    }
-  }
-
-  template <class Add>
-  void add_rounded_results(const GivenArray& array, Add&& add) {
-    for (const verify::Rounding& to : verify::kRoundings) {
-      if (to.truncates || verify::float_type(array.rows.dtype).fraction_bits <= to.bits) continue;
-      const auto exact = std::make_shared<Mistake>(mistake(array, {}, Pass::both, 0, true));
-      add({"rounding", fmt::format("the result is rounded to {}", to.name),
-           [=](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-             if (!exact->values(n, columns, values, allowed)) return false;
-             for (std::size_t c = 0; c < columns.size(); ++c) values[c] = to(values[c]);
-             return true;
-           },
-           std::nullopt, 0, false, true});
     }
   }
 

@@ -155,6 +155,8 @@ DType AttentionPlan::weights_dtype() const {
   return narrow && plan_->setup.shape.arithmetic == DType::float32 ? values : DType::float32;
 }
 
-std::int64_t AttentionPlan::compare_bytes() const { return attn::compare_bytes(*plan_, attn::kCheckEffort); }
+std::int64_t AttentionPlan::compare_bytes(Explain explain) const {
+  return attn::compare_bytes(*plan_, explain, attn::kCheckEffort);
+}
 
 }  // namespace ejk

@@ -16,6 +16,7 @@
 #include "core/parallel.hpp"
 #include "matmul/mistakes.hpp"
 #include "verify/against.hpp"
+#include "verify/value_search.hpp"
 
 namespace ejk::matmul {
 
@@ -198,13 +199,14 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   return against;
 }
 
-std::int64_t compare_bytes(const Problem& problem) {
+std::int64_t compare_bytes(const Problem& problem, Explain explain) {
   const bool by_rows = problem.cut == Problem::Cut::rows;
   // The length of each row of lhs and each column of rhs, in each group.
   const std::int64_t lengths =
       by_rows ? problem.m + problem.groups * problem.n : problem.groups * (problem.k + problem.n);
   const std::int64_t rows = by_rows ? problem.m : problem.groups * problem.k;
-  return 8 * lengths + verify::bytes_of_rows(rows);
+  return 8 * lengths + verify::bytes_of_rows(rows) +
+         (explain == Explain::yes ? verify::bytes_of_values(rows * problem.n) : 0);
 }
 
 }  // namespace ejk::matmul

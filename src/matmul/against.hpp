@@ -39,6 +39,6 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
                 const CheckEffort& effort = {});
 
 /// Memory that this takes beside the arrays.
-std::int64_t compare_bytes(const Problem& problem);
+std::int64_t compare_bytes(const Problem& problem, Explain explain);
 
 }  // namespace ejk::matmul

@@ -264,7 +264,9 @@ Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
   return matmul::compare(*problem_, operands, own, given, explain, progress);
 }
 
-std::int64_t GroupedMatmulPlan::compare_bytes() const { return matmul::compare_bytes(*problem_); }
+std::int64_t GroupedMatmulPlan::compare_bytes(Explain explain) const {
+  return matmul::compare_bytes(*problem_, explain);
+}
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                      const GroupedMatmulOptions& options) {

@@ -341,7 +341,6 @@ class Mistakes {
       add("factor", "the product is added twice", varied([](Recipe& r) { r.factor = 2; }));
       add("factor", "the product is subtracted", varied([](Recipe& r) { r.factor = -1; }));
     }
-    if (auto factor = search_.factor()) list_.push_back(std::move(*factor));
     add_cut_short();
     of_nothing();
     if (!search_.is_enough_to_fit()) return;
@@ -353,17 +352,19 @@ class Mistakes {
         add("rounding", fmt::format("lhs and rhs are rounded to {}", to.name),
             varied([to](Recipe& r) { r.factors = to; }));
     for (const Rounding& to : verify::kRoundings)
-      if (wide(it_.given, to) && !to.truncates)
-        add("rounding", fmt::format("the result is rounded to {}", to.name),
-            varied([to](Recipe& r) { r.result = to; }));
-    for (const Rounding& to : verify::kRoundings)
       for (const std::int64_t run : {1, 8, 16, 32, 64, 128, 256, 512}) {
         if (to.truncates) continue;
         const std::string text =
             run == 1
                 ? fmt::format("sums are kept in {}", to.name)
                 : fmt::format("sums are kept in {} between tiles of {} of the contraction", to.name, run);
-        add("rounding", text, varied([to, run](Recipe& r) { r.sums = to, r.run = run; }));
+        add("rounding", text, [to, run, this](std::int64_t row) -> std::optional<Recipe> {
+          Recipe r = right(row);
+          // Of one run alone it is the result that is rounded.
+          if (!r.has_product || (run > 1 && r.a.shape[0] <= run)) return std::nullopt;
+          r.sums = to, r.run = run;
+          return r;
+        });
       }
   }
 

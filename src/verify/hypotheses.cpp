@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <numbers>
 #include <numeric>
@@ -86,43 +87,59 @@ void judge_each(const JudgedLine& line, const Agreement& agree, Scratch& scratch
 // --- one number for all elements: a factor, an offset
 
 struct Constant {
+  // Results of it may be off by as many times what the expected ones may be.
+  double (*scale)(double constant);
   // What it would take to turn `expected` into `actual`; nothing where that says nothing.
   std::optional<double> (*of)(const Sample&, const Agreement&);
   double (*apply)(double expected, double constant);
-  // The constant is no rounding difference.
-  bool (*matters)(double constant, const Samples&, const Agreement&);
+  // How far constants of these samples may be apart without a difference.
+  double (*spread)(double constant, const Samples&, const Agreement&);
+  // The one that changes nothing.
+  double none;
 };
 
-// A factor that changes numbers of this size by more than rounding does.
-bool is_factor(double c, double size, const Agreement& agree) {
-  return c != 0 && std::abs(c - 1) * size > 4 * (agree.atol + agree.rtol * size);
+// The tolerance of an element of this size.
+double tolerance(const Sample& s, double size, const Agreement& agree) {
+  return agree.at(s.at).atol + agree.rtol * std::abs(size);
+}
+
+Agreement scaled(Agreement agree, double scale) {
+  agree.atol *= scale;
+  return agree;
 }
 
 const Constant kFactor{
+    [](double constant) { return std::max(1.0, std::abs(constant)); },
     [](const Sample& s, const Agreement& agree) -> std::optional<double> {
-      if (!std::isfinite(s.actual) || !std::isfinite(s.expected) || std::abs(s.expected) <= 8 * agree.atol)
+      if (!std::isfinite(s.actual) || !std::isfinite(s.expected) ||
+          std::abs(s.expected) <= 8 * agree.at(s.at).atol)
         return std::nullopt;
       return s.actual / s.expected;
     },
     [](double expected, double constant) { return expected * constant; },
     [](double constant, const Samples& samples, const Agreement& agree) {
-      std::vector<double> sizes;
+      std::vector<double> spreads;
       for (const Sample* s : samples)
-        if (std::isfinite(s->expected)) sizes.push_back(std::abs(s->expected));
-      return std::abs(constant) > 1e-30 && is_factor(constant, median(std::move(sizes)), agree);
-    }};
+        if (std::isfinite(s->expected) && s->expected != 0)
+          spreads.push_back(tolerance(*s, constant * s->expected, agree) / std::abs(s->expected));
+      return spreads.empty() ? 0 : median(std::move(spreads));
+    },
+    1};
 
-const Constant kOffset{[](const Sample& s, const Agreement&) -> std::optional<double> {
+const Constant kOffset{[](double) { return 1.0; },
+                       [](const Sample& s, const Agreement&) -> std::optional<double> {
                          const double difference = s.actual - s.expected;
                          return std::isfinite(difference) ? std::optional(difference) : std::nullopt;
                        },
                        [](double expected, double constant) { return expected + constant; },
-                       [](double constant, const Samples& samples, const Agreement& agree) {
-                         double largest = 0;
+                       [](double, const Samples& samples, const Agreement& agree) {
+                         double widest = 0;
                          for (const Sample* s : samples)
-                           if (std::isfinite(s->expected)) largest = std::max(largest, std::abs(s->expected));
-                         return std::abs(constant) > 4 * (agree.atol + agree.rtol * largest);
-                       }};
+                           if (std::isfinite(s->expected))
+                             widest = std::max(widest, tolerance(*s, s->expected, agree));
+                         return widest;
+                       },
+                       0};
 
 // The constant of nearly all of these.
 std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
@@ -131,8 +148,13 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
     if (const auto value = constant.of(*s, agree)) values.push_back(*value);
   if (values.size() < kFewestSamples || 2 * values.size() < samples.size()) return std::nullopt;
   const double c = median(std::move(values));
-  if (!std::isfinite(c) || !constant.matters(c, samples, agree)) return std::nullopt;
-  const auto holds = [&](const Sample* s) { return agree(s->actual, constant.apply(s->expected, c)); };
+  if (!std::isfinite(c) || (&constant == &kFactor && std::abs(c) < 1e-30) ||
+      std::abs(c - constant.none) <= 4 * constant.spread(c, samples, agree))
+    return std::nullopt;
+  const auto agrees = [&](const Sample& s, double expected) {
+    return scaled(agree.at(s.at), constant.scale(c))(s.actual, constant.apply(expected, c));
+  };
+  const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
   if (share_of(samples, holds) < kMostlyHolds) return std::nullopt;
   // Another expected element must not do as well: otherwise the actual ones have nothing to do with them.
   std::size_t others = 0, as_well = 0;
@@ -140,7 +162,7 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
     const double other = samples[(i + samples.size() / 2) % samples.size()]->expected;
     if (agree(samples[i]->expected, other)) continue;
     ++others;
-    as_well += agree(samples[i]->actual, constant.apply(other, c));
+    as_well += agrees(*samples[i], other);
   }
   return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
 }
@@ -192,10 +214,11 @@ class ConstantHypothesis final : public Hypothesis {
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     const double value = value_;
+    const Agreement agree = scaled(agree_.at(line.at), constant_.scale(value));
     if (&constant_ == &kFactor)
-      judge_each(line, agree_, scratch, [value](double e) { return e * value; });
+      judge_each(line, agree, scratch, [value](double e) { return e * value; });
     else
-      judge_each(line, agree_, scratch, [value](double e) { return e + value; });
+      judge_each(line, agree, scratch, [value](double e) { return e + value; });
     return true;
   }
   std::string text() const override { return text_; }
@@ -207,17 +230,31 @@ class ConstantHypothesis final : public Hypothesis {
   std::string text_;
 };
 
+// A factor by its name, or in as few digits as do.
 HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
   std::string name;
+  const double apart = std::max(1e-4, 2 * kFactor.spread(c, samples, e.agree) / std::abs(c));
   const auto share_with = [&](double factor) {
-    return share_of(samples, [&](const Sample* s) { return e.agree(s->actual, s->expected * factor); });
+    return share_of(samples, [&](const Sample* s) {
+      return scaled(e.agree.at(s->at), kFactor.scale(factor))(s->actual, s->expected * factor);
+    });
   };
+  const double share = share_with(c);
+  const auto does_as_well = [&](double factor) {
+    return std::abs(c / factor - 1) <= apart && share_with(factor) >= share - 0.02;
+  };
+  bool is_named = false;
   for (const NamedFactor& named : named_factors(e.naming.shape)) {
-    if (std::abs(c / named.value - 1) > std::max(1e-4, 2 * e.agree.rtol)) continue;
-    if (share_with(named.value) < share_with(c) - 0.02) continue;
+    if (!does_as_well(named.value)) continue;
     c = named.value;
     name = named.name.empty() ? "" : " (" + named.name + ")";
+    is_named = true;
     break;
+  }
+  for (int digits = 1; digits < 6 && !is_named; ++digits) {
+    const double factor = std::strtod(fmt::format("{:.{}g}", c, digits).c_str(), nullptr);
+    is_named = does_as_well(factor);
+    if (is_named) c = factor;
   }
   return std::make_shared<ConstantHypothesis>("factor", e.naming.shape.size(), kFactor, c, e.agree,
                                               fmt::format("{:.6g} times what it should be{}", c, name));
@@ -239,7 +276,8 @@ HypothesisPtr find_constant(const Evidence& e, const Constant& constant, Make* m
 }
 
 // One constant for those indices of an axis that have the same one.
-HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& constant, Make* make) {
+HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& constant, Make* make,
+                                       double least_share) {
   if (e.actual.source().dtype() == DType::boolean) return nullptr;
   const Samples samples = all_of(e);
   struct Best {
@@ -259,8 +297,9 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
     for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
       Best now{d, found[(begin + found.size()) / 2].first, {}, {}};
       const double c = found[begin].first;
-      for (end = begin; end < found.size() &&
-                        std::abs(found[end].first - c) <= std::max(2 * e.agree.rtol * std::abs(c), 1e-12);
+      for (end = begin;
+           end < found.size() && std::abs(found[end].first - c) <=
+                                     std::max(2 * constant.spread(c, at[found[end].second], e.agree), 1e-12);
            ++end) {
         now.indices.push_back(found[end].second);
         const Samples& some = at[found[end].second];
@@ -270,7 +309,9 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
       if (now.samples.size() > best.samples.size()) best = std::move(now);
     }
   }
-  if (best.samples.size() < std::max(kFewestSamples, samples.size() / 50)) return nullptr;
+  if (best.samples.size() < kFewestSamples ||
+      static_cast<double>(best.samples.size()) < least_share * static_cast<double>(samples.size()))
+    return nullptr;
   HypothesisPtr hypothesis = make(e, best.constant, best.samples);
   std::sort(best.indices.begin(), best.indices.end());
   hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
@@ -299,10 +340,12 @@ std::optional<double> factor_of_line(const double* a, const double* e, std::int6
       4 * others < counted)
     return std::nullopt;
   const double c = median(std::move(ratios));
-  if (!is_factor(c, median(std::move(sizes)), agree)) return std::nullopt;
+  const double size = median(std::move(sizes));
+  if (c == 0 || std::abs(c - 1) * size <= 4 * (agree.atol + agree.rtol * size)) return std::nullopt;
   std::int64_t good = 0;
   for (std::int64_t i = 0; i < n; ++i)
-    good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol && agree(a[i], e[i] * c);
+    good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol &&
+            scaled(agree, kFactor.scale(c))(a[i], e[i] * c);
   return static_cast<double>(good) >= kMostlyHolds * static_cast<double>(counted) ? std::optional(c)
                                                                                   : std::nullopt;
 }
@@ -316,9 +359,11 @@ class LineFactors final : public Hypothesis {
 
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (line.n < kShortest) return false;
-    const auto c = factor_of_line(line.actual, line.expected, line.n, agree_);
+    const Agreement agree = agree_.at(line.at);
+    const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
     if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
-    judge_each(line, agree_, scratch, [factor = *c](double e) { return e * factor; });
+    judge_each(line, scaled(agree, kFactor.scale(*c)), scratch,
+               [factor = *c](double e) { return e * factor; });
     return true;
   }
   std::string text() const override { return text_; }
@@ -344,12 +389,13 @@ HypothesisPtr find_line_factors(const Evidence& e) {
     ++lines;
     e.actual.line(at, n, raw, a.data());
     e.expected.line(at, n, raw, x.data());
-    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree)) factors.push_back(*c);
+    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree.at(at))) factors.push_back(*c);
   }
   if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
   const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
   const double middle = median(factors);
-  const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= 4 * e.agree.rtol; };
+  const double apart = 4 * kFactor.spread(middle, all_of(e), e.agree) / std::abs(middle);
+  const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= apart; };
   if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
   return std::make_shared<LineFactors>(
       shape.size(), e.agree,
@@ -385,7 +431,7 @@ class MovedIndices : public Hypothesis {
       at[axis_] = from;
       scratch.values.resize(static_cast<std::size_t>(line.n));
       expected_.line(at, line.n, scratch.raw, scratch.values.data());
-      judge_all(line, agree_, scratch.values.data());
+      judge_all(line, agree_.at(at), scratch.values.data());
       return true;
     }
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
@@ -402,12 +448,13 @@ class MovedIndices : public Hypothesis {
     at[last] = begin;
     scratch.values.resize(static_cast<std::size_t>(end - begin));
     expected_.line(at, end - begin, scratch.raw, scratch.values.data());
+    const Agreement agree = agree_.at(at);
     for (std::int64_t i = 0; i < line.n; ++i) {
       if (line.in_scope[i] == 0) continue;
       const std::int64_t place = scratch.places[static_cast<std::size_t>(i)] - begin;
       const double predicted = scratch.values[static_cast<std::size_t>(place)];
       line.holds[i] =
-          agree_(line.actual[i], predicted) && is_nearer(line.actual[i], line.expected[i], predicted, agree_);
+          agree(line.actual[i], predicted) && is_nearer(line.actual[i], line.expected[i], predicted, agree);
     }
     return true;
   }
@@ -573,12 +620,18 @@ std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
   return std::nullopt;
 }
 
+// "query i", but "index i of axis 0".
+std::string any_index(const std::string& axis) {
+  return axis.starts_with("axis ") ? "index i of " + axis : axis + " i";
+}
+
 Said say(const Moves& from, std::size_t axis, const Naming& naming) {
   const std::int64_t length = naming.shape[axis];
   const std::string& name = naming.axes[axis];
   const auto first = *from.begin();
   const auto all = [&](auto&& test) { return std::all_of(from.begin(), from.end(), test); };
   const auto moved = static_cast<std::int64_t>(from.size());
+  const std::string any = any_index(name);
 
   if (all([&](const auto& p) { return from.contains(p.second) && from.at(p.second) == p.first; })) {
     if (moved > 4 && all([&](const auto& p) { return p.first + p.second == first.first + first.second; }))
@@ -607,22 +660,20 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
                                     naming.part(axis, {{places[0].begin + step, places[0].end + step}}))};
   if (moved > 2 && in_step)
     return {"shifted",
-            fmt::format("index i of {} holds what belongs to i {} {}{}", name, step < 0 ? "-" : "+",
-                        std::abs(step),
+            fmt::format("{} holds what belongs to i {} {}{}", any, step < 0 ? "-" : "+", std::abs(step),
                         moved + std::abs(step) >= length ? "" : ", for " + naming.part(axis, places))};
   if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; })) {
     std::int64_t shorter = ((step % length) + length) % length;
     if (2 * shorter > length) shorter -= length;
-    return {"shifted", fmt::format("index i of {} holds what belongs to i {} {} modulo {}", name,
-                                   shorter < 0 ? "-" : "+", std::abs(shorter), length)};
+    return {"shifted", fmt::format("{} holds what belongs to i {} {} modulo {}", any, shorter < 0 ? "-" : "+",
+                                   std::abs(shorter), length)};
   }
   const std::int64_t last_step = from.rbegin()->second - from.rbegin()->first;
   for (const std::int64_t by : {step, last_step})  // and the element at the end again and again
     if (moved > 2 && by != 0 &&
         all([&](const auto& p) { return p.second == std::clamp(p.first + by, std::int64_t{0}, length - 1); }))
-      return {"shifted",
-              fmt::format("index i of {} holds what belongs to i {} {}, at {} {}", name, by < 0 ? "-" : "+",
-                          std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
+      return {"shifted", fmt::format("{} holds what belongs to i {} {}, at {} {}", any, by < 0 ? "-" : "+",
+                                     std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
   for (std::int64_t size = 2; size < length; ++size) {
     const auto of_all = [&](auto&& rule) {
       std::int64_t fixed = 0;
@@ -630,14 +681,14 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
       return moved + fixed == length && all([&](const auto& p) { return p.second == rule(p.first); });
     };
     if (of_all([&](std::int64_t i) { return i / size; }))
-      return {"repeated", fmt::format("index i of {} holds what belongs to i / {}", name, size)};
+      return {"repeated", fmt::format("{} holds what belongs to i / {}", any, size)};
     if (of_all([&](std::int64_t i) { return i % size; }))
-      return {"repeated", fmt::format("index i of {} holds what belongs to i mod {}", name, size)};
+      return {"repeated", fmt::format("{} holds what belongs to i mod {}", any, size)};
     if (size > 256) break;  // repeated heads are few
   }
   if (const auto inner = regrouping(from, length))
-    return {"permuted", fmt::format("index i of {} holds what belongs to (i mod {}) * {} + i / {}", name,
-                                    *inner, length / *inner, *inner)};
+    return {"permuted", fmt::format("{} holds what belongs to (i mod {}) * {} + i / {}", any, *inner,
+                                    length / *inner, *inner)};
   if (all([&](const auto& p) { return !from.contains(p.second); })) {
     std::map<std::int64_t, std::vector<std::int64_t>> holders;
     for (const auto& [i, j] : from) holders[j].push_back(i);
@@ -734,9 +785,10 @@ HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
     for (const std::int64_t step : {size, -size}) {
       const auto from = [inside, step](std::int64_t i) { return inside(i + step); };
       if (!holds(from)) continue;
-      return std::make_shared<RuledIndices>("shifted", e, axis, from,
-                                            fmt::format("index i of {} holds what belongs to i {} {}",
-                                                        e.naming.axes[axis], step < 0 ? "-" : "+", size));
+      return std::make_shared<RuledIndices>(
+          "shifted", e, axis, from,
+          fmt::format("{} holds what belongs to i {} {}", any_index(e.naming.axes[axis]),
+                      step < 0 ? "-" : "+", size));
     }
   const auto back = [length](std::int64_t i) { return length - 1 - i; };
   if (!holds(back)) return nullptr;
@@ -1263,8 +1315,7 @@ std::string Naming::part(std::size_t axis, const std::vector<IndexRange>& ranges
       return fmt::format("the first {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
   }
   // "head 3", but "axis 0 at 3".
-  return fmt::format("{}{} {}", axes[axis], axes[axis].find(' ') == std::string::npos ? "" : " at",
-                     indices(ranges));
+  return fmt::format("{}{} {}", axes[axis], axes[axis].starts_with("axis ") ? " at" : "", indices(ranges));
 }
 
 std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& named) const {
@@ -1301,9 +1352,16 @@ std::vector<Finder> finders(const Naming& naming) {
       all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
                                          naming.axes[d], kMostIndices);
   }
+  // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
+  const auto of_indices = [](const Constant& constant, Make* make, double least_share) {
+    return [&constant, make, least_share](const Evidence& e) {
+      return find_constant_of_indices(e, constant, make, least_share);
+    };
+  };
+  all.push_back({of_indices(kFactor, make_factor, 0.25)});
   all.push_back({find_line_factors, true});
-  all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kFactor, make_factor); }});
-  all.push_back({[](const Evidence& e) { return find_constant_of_indices(e, kOffset, make_offset); }});
+  all.push_back({of_indices(kFactor, make_factor, 0.02)});
+  all.push_back({of_indices(kOffset, make_offset, 0.02)});
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});

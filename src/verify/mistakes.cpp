@@ -34,8 +34,7 @@ constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
 constexpr double kNanoseconds = 1e9;  // of one thread: to try all mistakes in all parts, to find partners
 constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
-constexpr std::int64_t kMostValues = std::int64_t{1} << 26;  // elements of a result whose values are searched
-constexpr int kFewestElements = 4;           // elements that a mistake in some parts has to make agree
+constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
 // The element that is the most bounds off, of those that are asked for.
@@ -453,13 +452,12 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   left_ -= share;
   // It holds in some parts, or in some rows of theirs, where it would change others that are right.
   const auto [same, others] = contradicted(mistake, *scope);
-  const bool is_all =
-      !mistake.is_of_rows && is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
+  const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
   // Parts of which no row was looked at are not named.
   for (std::size_t a = 0; a < flags.size(); ++a)
     for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
       flags[a][p] = flags[a][p] && sampled_parts_[a][p];
-  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost || mistake.is_of_rows});
+  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost});
   return Found{{mistake.kind, mistake.text, share},
                is_all ? "" : where(flags, same > 1 - kMost, mistake.names_axis),
                std::nullopt,
@@ -845,110 +843,6 @@ bool MistakeSearch::is_enough_to_fit() const {
 }
 
 // Two sums of each row's elements, with signs at random: what rows that are alike have alike, within their bounds.
-std::optional<Mistake> MistakeSearch::rows_of_others(const Mistake& right) const {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 26, kMostRows = 4096, kLookedAt = 64;
-  const auto columns = static_cast<std::size_t>(result_.columns);
-  if (result_.columns < 4 || result_.rows * result_.columns > kMostElements) return std::nullopt;
-  std::vector<std::int64_t> bad, every(columns);
-  std::iota(every.begin(), every.end(), 0);
-  for (std::int64_t row = 0; row < result_.rows && std::ssize(bad) <= kMostRows; ++row)
-    if (open_[static_cast<std::size_t>(row)]) bad.push_back(row);
-  if (bad.size() < 2 || std::ssize(bad) > kMostRows) return std::nullopt;
-  struct Sums {
-    double first = 0, second = 0, most = 0;  // most: what they may differ by
-    std::int64_t row = 0;
-  };
-  const auto sign = [](std::size_t c, std::uint64_t which) {
-    return (shuffled(static_cast<std::int64_t>(2 * c + which)) & 1) != 0 ? 1.0 : -1.0;
-  };
-  const auto sums_of = [&](const std::vector<double>& values) {
-    Sums sums;
-    for (std::size_t c = 0; c < columns; ++c)
-      sums.first += sign(c, 0) * values[c], sums.second += sign(c, 1) * values[c];
-    return sums;
-  };
-  std::vector<Sums> all(static_cast<std::size_t>(result_.rows));
-  core::parallel_for(result_.rows, 40 * static_cast<double>(result_.rows) * static_cast<double>(columns),
-                     [&](std::int64_t row) {
-                       std::vector<double> values(columns), allowed(columns);
-                       Sums& sums = all[static_cast<std::size_t>(row)];
-                       if (right.values(row, every, values.data(), allowed.data())) sums = sums_of(values);
-                       sums.row = row;
-                       for (const double a : allowed) sums.most += a * a;
-                       sums.most = 4 * std::sqrt(sums.most);  // bounds that do not all add up
-                     });
-  std::erase_if(all, [](const Sums& s) { return !std::isfinite(s.first) || !std::isfinite(s.most); });
-  std::sort(all.begin(), all.end(), [](const Sums& a, const Sums& b) { return a.first < b.first; });
-  const double widest =
-      all.empty() ? 0 : std::max_element(all.begin(), all.end(), [](const Sums& a, const Sums& b) {
-                          return a.most < b.most;
-                        })->most;
-  const FloatType type = float_type(result_.dtype);
-  const auto source_of = [&](std::int64_t row) {
-    std::vector<double> given(columns), values(columns), allowed(columns);
-    result_.given(row, given.data());
-    const Sums mine = sums_of(given);
-    for (auto at = std::lower_bound(all.begin(), all.end(), mine.first - widest,
-                                    [](const Sums&s, double sum) { return s.first < sum; });
-         at != all.end() && at->first <= mine.first + widest; ++at) {
-      if (std::abs(at->first - mine.first) > at->most || std::abs(at->second - mine.second) > at->most ||
-          at->row == row)
-        continue;
-      right.values(at->row, every, values.data(), allowed.data());
-      std::size_t wrong = 0;
-      for (std::size_t c = 0; c < columns; ++c) wrong += !judge(type, given[c], values[c], allowed[c]).right;
-      if (static_cast<double>(wrong) <= (1 - kMost) * static_cast<double>(columns)) return at->row;
-    }
-    return std::int64_t{-1};
-  };
-  std::size_t found = 0;
-  const std::vector<std::int64_t> some = sample_rows(std::ssize(bad), kLookedAt - 2);
-  for (const std::int64_t n : some) found += source_of(bad[static_cast<std::size_t>(n)]) >= 0;
-  if (2 * found < some.size()) return std::nullopt;
-  const auto from = std::make_shared<std::map<std::int64_t, std::int64_t>>();
-  for (const std::int64_t row : bad)
-    if (const std::int64_t other = source_of(row); other >= 0) from->emplace(row, other);
-
-  // One step along the positions, in the same parts; or an example.
-  std::optional<std::int64_t> step;
-  bool is_one_step = true;
-  std::size_t position = 0;
-  while (position < result_.axes.size() && is_of_parts(position)) ++position;
-  std::vector<std::int64_t> here, there;
-  for (const auto& [row, other] : *from) {
-    place_of(row, here);
-    place_of(other, there);
-    for (std::size_t a = 0; a < result_.axes.size(); ++a)
-      if (is_of_parts(a) && here[a] != there[a]) is_one_step = false;
-    if (position == result_.axes.size()) is_one_step = false;
-    if (!is_one_step) break;
-    const std::int64_t by = there[position] - here[position];
-    is_one_step = step.value_or(by) == by;
-    step = by;
-  }
-  std::vector<bool> taken(static_cast<std::size_t>(result_.rows));
-  for (const auto& [row, other] : *from) taken[static_cast<std::size_t>(other)] = true;
-  const bool exchanged = std::all_of(from->begin(), from->end(), [&](const auto& pair) {
-    return from->contains(pair.second) && taken[static_cast<std::size_t>(pair.first)];
-  });
-  const auto& [row, other] = *from->begin();
-  const std::string text =
-      is_one_step
-          ? fmt::format("each holds the result of the {} {} {} it", result_.axes[position].name,
-                        std::abs(*step) == 1 ? "just" : fmt::format("{}", std::abs(*step)),
-                        *step > 0 ? "after" : "before")
-          : fmt::format("{} rows hold the results of others, that of {} the result of {}", from->size(),
-                        to_string(result_.index(row, 0)), to_string(result_.index(other, 0)));
-  Mistake mistake{exchanged ? "exchanged" : "repeated", text,
-                  [from, right](std::int64_t r, std::span<const std::int64_t> some_columns, double* values,
-                                double* allowed) {
-                    const auto at = from->find(r);
-                    return at != from->end() && right.values(at->second, some_columns, values, allowed);
-                  }};
-  mistake.is_of_rows = true;
-  return mistake;
-}
-
 std::vector<std::int64_t> MistakeSearch::some_rows(std::size_t most) const {
   std::vector<std::int64_t> rows;
   for (const Sampled& s : first_)
@@ -964,65 +858,6 @@ bool MistakeSearch::is_plausible(const Mistake& mistake) const {
     if (++looked == 4) return false;
   }
   return false;
-}
-
-Mistake MistakeSearch::as_it_should_be() const {
-  return {"", "",
-          [this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
-            std::vector<double> all(static_cast<std::size_t>(result_.columns)), may(all);
-            result_.expected(row, all.data(), may.data());
-            for (std::size_t c = 0; c < columns.size(); ++c) {
-              values[c] = all[static_cast<std::size_t>(columns[c])];
-              allowed[c] = may[static_cast<std::size_t>(columns[c])];
-            }
-            return true;
-          }};
-}
-
-std::optional<Mistake> MistakeSearch::factor(const Mistake& right) const {
-  if (!is_enough_to_fit()) return std::nullopt;
-  constexpr double kLn2 = 0.69314718055994530942;
-  std::vector<double> factors;
-  for (const Sampled& s : first_) {
-    if (!s.left) continue;
-    double product = 0, square = 0;  // the nearest factor of the row
-    for (std::size_t c = 0; c < s.given.size(); ++c)
-      if (s.beyond[c] && s.given[c] != 0 && std::isfinite(s.given[c]) && std::isfinite(s.expected[c]))
-        product += s.given[c] * s.expected[c], square += s.expected[c] * s.expected[c];
-    if (square > 0 && std::isfinite(product / square)) factors.push_back(product / square);
-  }
-  if (factors.empty()) return std::nullopt;
-  const auto middle = factors.begin() + static_cast<std::ptrdiff_t>(factors.size() / 2);
-  std::nth_element(factors.begin(), middle, factors.end());
-  double factor = *middle;
-  std::string name = fmt::format("{:.6g}", factor);
-  for (int digits = 1; digits < 6; ++digits) {  // as one would write it
-    const std::string text = fmt::format("{:.{}g}", factor, digits);
-    const double value = std::strtod(text.c_str(), nullptr);
-    if (std::abs(value / factor - 1) > float_type(result_.dtype).epsilon() / 2) continue;
-    factor = value, name = text;
-    break;
-  }
-  for (const auto& [value, text] :
-       {std::pair{2.0, "2"}, {0.5, "1/2"}, {kLn2, "ln 2"}, {1 / kLn2, "1/ln 2"}, {-1.0, "-1"}})
-    if (std::abs(factor / value - 1) < float_type(result_.dtype).epsilon() / 2) factor = value, name = text;
-  return Mistake{
-      "factor",
-      fmt::format("it is {} times what it should be", name),
-      [right, factor, epsilon = float_type(result_.dtype).epsilon()](
-          std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
-        if (!right.values(row, columns, values, allowed)) return false;
-        for (std::size_t c = 0; c < columns.size(); ++c) {
-          values[c] *= factor;
-          const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
-          allowed[c] = allowed[c] * std::abs(factor) + epsilon / 2 * size;
-        }
-        return true;
-      },
-      std::nullopt,
-      0,
-      false,
-      true};
 }
 
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {

@@ -36,8 +36,6 @@ struct Mistake {
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
   /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
-  /// It is of certain rows, of which it says nothing of the others: their places are told.
-  bool is_of_rows = false;
 };
 
 struct Found {
@@ -86,15 +84,6 @@ class MistakeSearch {
   bool is_plausible(const Mistake& mistake) const;
   /// Some of the sampled rows that nothing accounts for yet.
   std::vector<std::int64_t> some_rows(std::size_t most) const;
-  /// One constant factor: that of the element in the middle. Nothing where there is none. `right` gives rows
-  /// as they should be.
-  std::optional<Mistake> factor(const Mistake& right) const;
-  std::optional<Mistake> factor() const { return factor(as_it_should_be()); }
-  /// Rows that hold what belongs to other rows, each its own: found among all rows by what they hold. `right` gives rows
-  /// as they should be. Nothing where fewer than half of those that were looked at do.
-  std::optional<Mistake> rows_of_others(const Mistake& right) const;
-  /// Rows as they should be.
-  Mistake as_it_should_be() const;
   /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part
   /// agree, −1 where none does, or where that would take too long to find out.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,

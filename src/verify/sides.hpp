@@ -16,11 +16,26 @@
 
 namespace ejk::verify {
 
+/// Absolute tolerances of the lines of the last axis, in their order.
+struct LineTolerances {
+  Shape shape;  // of the array
+  std::vector<double> atol;
+};
+
 /// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN: of what a hypothesis predicts. Which elements
 /// of the arrays differ is said by the Judge.
 struct Agreement {
-  double rtol = 0, atol = 0;
+  double rtol = 0, atol = 0;  // atol: of nearly all lines, where these have their own
   bool nan = true;
+  const LineTolerances* lines = nullptr;
+
+  /// That of the line of an element.
+  Agreement at(const Shape& at) const {
+    if (lines == nullptr) return *this;
+    std::int64_t line = 0;
+    for (std::size_t d = 0; d + 1 < at.size(); ++d) line = line * lines->shape[d] + at[d];
+    return {rtol, lines->atol[static_cast<std::size_t>(line)], nan};
+  }
 
   bool operator()(double a, double e) const {
     const double allowed = std::min(atol + rtol * std::abs(e), std::numeric_limits<double>::max());

@@ -1,3 +1,6 @@
+// A proposal that holds in its scope, or in what is left of the scope without the indices where it fails, is accepted.
+// Rows of a result are laid out as an array first, by the axes of which each combination is one row.
+//
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
 
@@ -263,28 +266,30 @@ ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& l
   Array given(DType::float64, array->shape), expected(DType::float64, array->shape);
   std::vector<std::uint8_t> differing(left.size());
   constexpr std::int64_t kRows = 64;
-  std::vector<double> widest(static_cast<std::size_t>(result.rows), -1);  // bound of what is left, by row
+  LineTolerances lines{array->shape, std::vector<double>(static_cast<std::size_t>(result.rows))};
+  std::vector<double> of_left(static_cast<std::size_t>(result.rows), -1);  // of rows with some
   core::parallel_for(
-      core::ceil_div(result.rows, kRows), 8 * static_cast<double>(left.size()), [&](std::int64_t part) {
+      core::ceil_div(result.rows, kRows), 8 * static_cast<double>(left.size()), [&](std::int64_t n) {
         std::vector<double> allowed(static_cast<std::size_t>(columns));
-        for (std::int64_t row = part * kRows; row < std::min(result.rows, (part + 1) * kRows); ++row) {
+        for (std::int64_t row = n * kRows; row < std::min(result.rows, (n + 1) * kRows); ++row) {
           const std::int64_t first = array->first_of_row[static_cast<std::size_t>(row)];
-          result.given(row, reinterpret_cast<double*>(given.data()) + first);
-          result.expected(row, reinterpret_cast<double*>(expected.data()) + first, allowed.data());
-          for (std::int64_t c = 0; c < columns; ++c) {
-            const bool is_left = left[static_cast<std::size_t>(row * columns + c)] != 0;
-            differing[static_cast<std::size_t>(first + c)] = is_left ? 1 : 0;
-            if (is_left)
-              widest[static_cast<std::size_t>(row)] =
-                  std::max(widest[static_cast<std::size_t>(row)], allowed[static_cast<std::size_t>(c)]);
-          }
+          result.given(row, given.elements<double>().data() + first);
+          result.expected(row, expected.elements<double>().data() + first, allowed.data());
+          const auto flags = left.begin() + row * columns;
+          std::copy_n(flags, columns, differing.begin() + first);
+          double most = 0;
+          for (const double bound : allowed)
+            if (std::isfinite(bound)) most = std::max(most, bound);
+          lines.atol[static_cast<std::size_t>(first / columns)] = most;
+          if (std::any_of(flags, flags + columns, [](std::uint8_t is_left) { return is_left != 0; }))
+            of_left[static_cast<std::size_t>(row)] = most;
         }
       });
-  std::erase_if(widest, [](double bound) { return !(bound >= 0) || std::isinf(bound); });
-  if (widest.empty()) return {};
-  const auto at = widest.begin() + static_cast<std::ptrdiff_t>(widest.size() * 95 / 100);
-  std::nth_element(widest.begin(), at, widest.end());
-  const Agreement agree{0, *at, true};
+  std::erase_if(of_left, [](double bound) { return bound < 0; });
+  if (of_left.empty()) return {};
+  const auto at = of_left.begin() + static_cast<std::ptrdiff_t>(of_left.size() * 95 / 100);
+  std::nth_element(of_left.begin(), at, of_left.end());
+  const Agreement agree{0, *at, true, &lines};
   const Naming naming = naming_of(result, *array);
   const auto given_source = make_source(given.view(), "given"),
              expected_source = make_source(expected.view(), "expected");

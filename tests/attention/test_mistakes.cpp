@@ -384,7 +384,7 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
       std::swap(made.lse[static_cast<std::size_t>((b * 4 + 1) * 24 + i)],
                 made.lse[static_cast<std::size_t>((b * 4 + 3) * 24 + i)]);
     }
-  CHECK(has(a.story(made, DType::float32), "exchanged: heads 1 and 3 hold the result of each other"));
+  CHECK(has(a.story(made, DType::float32), "exchanged: head 1 and head 3 are exchanged"));
   Loops::Made late = a.forward();
   const Loops::Made right = late;
   for (Index b = 0; b < 2; ++b)
@@ -392,7 +392,7 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
       for (Index h = 0; h < 4; ++h)
         for (Index d = 0; d < 6; ++d)
           late.out[Loops::at(b, i, h, d, 24, 4, 6)] = right.out[Loops::at(b, i + 1, h, d, 24, 4, 6)];
-  CHECK(has(a.story(late, DType::float32), "shifted: out: each query holds the result of the next one"));
+  CHECK(has(a.story(late, DType::float32), "shifted: out: query i holds what belongs to i + 1"));
   // A tile of queries was never written, and the mask is that of head 0.
   Loops::Made tile = with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); });
   for (Index b = 0; b < 2; ++b)
@@ -467,10 +467,10 @@ TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mist
       has(a.story(weights.forward(), DType::float32), "rounding: out: the weights are rounded to bfloat16"));
   Loops::Made made = a.forward();
   for (double& x : made.out) x = bf16(x);
-  CHECK(has(a.story(made, DType::float32), "rounding: out: the result is rounded to bfloat16"));
+  CHECK(has(a.story(made, DType::float32), "rounding: out: rounded to bfloat16"));
   made = a.forward();
   for (double& x : made.lse) x = bf16(x);
-  CHECK(has(a.story(made, DType::float32), "rounding: lse: the result is rounded to bfloat16"));
+  CHECK(has(a.story(made, DType::float32), "rounding: lse: rounded to bfloat16"));
 
   // bfloat16 kernels round their weights block by block, in ways that cannot be worked out again.
   Loops b;
@@ -663,9 +663,9 @@ TEST_CASE("exchanges, shifts and factors are named beside rounded weights") {
             shifted.out[Loops::at(b, i, h, d, 24, 4, 6)] = made.out[Loops::at(b, i - 1, h, d, 24, 4, 6)];
         }
       }
-  CHECK(has(a.story(exchanged, a.type), "exchanged: out: heads 1 and 2 hold the result of each other"));
-  CHECK(has(a.story(shifted, a.type), "shifted: out: each query holds the result of the previous one"));
-  CHECK(has(a.story(twice, a.type), "factor: out: it is 2 times what it should be"));
+  CHECK(has(a.story(exchanged, a.type), "exchanged: out: head 1 and head 2 are exchanged"));
+  CHECK(has(a.story(shifted, a.type), "shifted: out: query i holds what belongs to i - 1"));
+  CHECK(has(a.story(twice, a.type), "factor: out: 2 times what it should be"));
 }
 
 TEST_CASE("noise as small as rounded weights is not told as these") {
@@ -729,8 +729,7 @@ TEST_CASE("of many heads and entries, the few with mistakes are found") {
   CHECK(told([&](Index, Index h, Index, Index, const float* right, const float* wrong) {
           const Index from = h == 5 ? 99 : h == 99 ? 5 : h;
           return h == 60 ? *wrong : right[(from - h) * size];
-        }) ==
-        "exchanged: heads 5 and 99 hold the result of each other; scale: the scale is left out in head 60; ");
+        }) == "exchanged: head 5 and head 99 are exchanged; scale: the scale is left out in head 60; ");
   CHECK(told([&](Index, Index h, Index, Index, const float* right, const float* wrong) {
           return h == 60 ? 3 * *right : *wrong;
         }).starts_with("scale: the scale is left out in heads 0-59, 61-127; "));
@@ -738,7 +737,7 @@ TEST_CASE("of many heads and entries, the few with mistakes are found") {
   CHECK(told([&](Index b, Index h, Index, Index, const float* right, const float*) {
           const Index from = b != 1 ? h : h == 5 ? 99 : h == 99 ? 5 : h;
           return right[(from - h) * size];
-        }) == "exchanged: heads 5 and 99 hold the result of each other in batch entry 1; ");
+        }) == "exchanged: batch entry 1: head 5 and head 99 are exchanged; ");
 }
 
 TEST_CASE("one element that is a little off is no rounding and no factor") {

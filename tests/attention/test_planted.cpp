@@ -304,8 +304,7 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
       std::copy_n(right.begin() + row(i + 30, 1), kSize, out.begin() + row(i, 1));
     const Against moved = problem.against(out);
     REQUIRE(moved.explanations.size() == 1);
-    CHECK(moved.explanations[0].text ==
-          "each holds the result of the query 30 after it in head 1, queries 40-47");
+    CHECK(moved.explanations[0].text == "head 1: query 40 to 47 hold what belongs to query 70 to 77");
     CHECK(moved.explanations[0].share_explained > 0.98);
 
     out = right;
@@ -315,8 +314,8 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
     const Against factors = problem.against(out);
     REQUIRE(factors.explanations.size() == 2);
     for (const auto& e : factors.explanations)
-      CHECK((e.text == "it is 1.5 times what it should be in head 0" ||
-             e.text == "it is 3 times what it should be in head 1"));
+      CHECK(
+          (e.text == "head 0: 1.5 times what it should be" || e.text == "head 1: 3 times what it should be"));
   }
 }
 

@@ -228,23 +228,6 @@ TEST_CASE("a mistake that changes nothing but the bound explains nothing") {
   CHECK(search.left() == doctest::Approx(0));
 }
 
-TEST_CASE("a constant factor is found by itself") {
-  for (const double factor : {-1.0, 1.5, 2.0}) {
-    const auto rows = rows_of([factor](auto row, auto c) { return factor * value(row, c); });
-    Against against;
-    const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-    verify::MistakeSearch search(rows, counts, 100);
-    const auto mistake = search.factor();
-    REQUIRE(mistake);
-    CHECK(mistake->text == (factor == -1  ? "it is -1 times what it should be"
-                            : factor == 2 ? "it is 2 times what it should be"
-                                          : "it is 1.5 times what it should be"));
-    const auto all = search.run({*mistake});
-    REQUIRE(all.size() == 1);
-    CHECK(all[0].explanation.share_explained == doctest::Approx(1));
-  }
-}
-
 TEST_CASE("partners of parts are found and put into words") {
   const auto rows = rows_of([](auto row, auto c) {
     const std::int64_t head = row / kQueries, from = head == 1 ? 6 : head == 6 ? 1 : head;

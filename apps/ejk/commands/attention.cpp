@@ -311,8 +311,8 @@ Answer run(const AttentionWords& words, Job& job) {
       for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
     }
     for (const HeldInput& input : given) held += input.bytes_to_hold();
-    return held +
-           std::max(words.check ? plan.check_bytes() : 0, words.against.given() ? plan.compare_bytes() : 0);
+    return held + std::max(words.check ? plan.check_bytes() : 0,
+                           words.against.given() ? plan.compare_bytes(words.against.explain) : 0);
   };
   const auto peak_of = [&](const AttentionDivision& among, std::int64_t member, std::int64_t results) {
     return always + bytes_to_hold(in, among, member) + results + among.work_bytes(member) +

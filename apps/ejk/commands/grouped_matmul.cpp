@@ -234,8 +234,9 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
       WorkShare share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), members));
       if (is_judged && shares.empty()) {
         if (given.source) share.read_bytes += type_of(*given.source).bytes();
-        share.peak_bytes += given.bytes_to_hold() + std::max(options.check ? plan.check_bytes() : 0,
-                                                             given.source ? plan.compare_bytes() : 0);
+        share.peak_bytes +=
+            given.bytes_to_hold() + std::max(options.check ? plan.check_bytes() : 0,
+                                             given.source ? plan.compare_bytes(options.against.explain) : 0);
         if (members > 1) share.peak_bytes += plan.out().bytes();  // beside the part
       } else if (is_judged) {
         share.sent_bytes = share.written_bytes;
