@@ -21,6 +21,7 @@
 #include <string>
 #include <utility>
 
+#include "attention/dropout.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
 #include "attention/variations.hpp"
@@ -300,6 +301,8 @@ class Mistakes {
     std::vector<verify::Found> more = search.run(list);
     remember(more, origin);
     std::move(more.begin(), more.end(), std::back_inserter(all));
+    if (array.which == Result::out && search.left() > 0.5)
+      if (auto dropped = dropped_weights(array, search)) all.push_back(std::move(*dropped));
     return all;
   }
 
@@ -495,6 +498,71 @@ class Mistakes {
       }
     }
     return h;
+  }
+
+  // A row of few keys.
+  std::optional<WeightedRow> weighted_row(const GivenArray& array, std::int64_t n, const Place& place) const {
+    const std::int64_t size = setup_.shape.value_size;
+    const Problem p = setup_.problem(place.entry, place.head);
+    const ReferenceRow r = right_.row(p, place.row, Reference::Wanted::lse);
+    WeightedRow row;
+    for (std::size_t j = 0; j < r.scores.size(); ++j) {
+      if (std::isinf(r.scores[j])) continue;
+      row.weights.push_back(std::exp(r.scores[j] - r.lse));
+      if (2 * std::ssize(row.weights) > size) return std::nullopt;
+      row.values.resize(row.weights.size() * static_cast<std::size_t>(size));
+      load_row(p.v, static_cast<std::int64_t>(j), 0, size, row.values.data() + row.values.size() - size);
+    }
+    if (row.weights.size() < 2) return std::nullopt;
+    row.given.resize(static_cast<std::size_t>(size));
+    array.rows.given(n, row.given.data());
+    return row;
+  }
+
+  // Pairs that were dropped: told by rows of few keys. The others differ by Σ t² of the terms t, as the sum of so many
+  // that are there or not.
+  std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::MistakeSearch& search) const {
+    constexpr std::size_t kRows = 64;
+    const std::int64_t size = setup_.shape.value_size;
+    std::vector<WeightedRow> rows;
+    int tried = 0;
+    // First the rows of early queries, which see few keys of a causal mask, then some of any.
+    for (const bool early : {true, false})
+      for (std::int64_t n = 0; n < array.rows.rows && rows.size() < kRows && tried < (early ? 128 : 192);
+           ++n) {
+        const Place place = it_.queries.at(n);
+        if (array.counts.beyond[static_cast<std::size_t>(n)] == 0 || (2 * place.row < size) != early)
+          continue;
+        ++tried;
+        if (auto row = weighted_row(array, n, place)) rows.push_back(std::move(*row));
+      }
+    const auto dropped = dropped_pairs(rows);
+    if (!dropped) return std::nullopt;
+    const double kept = 1 - dropped->share, mean = dropped->factor * kept,
+                 deviation = dropped->factor * std::sqrt(dropped->share * kept);
+    const bool is_scaled = std::abs(mean - 1) < 0.1;  // by 1 / (1 - share), as in training
+    const Mistake off{"dropout", "",
+                      [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                                        double* allowed) {
+                        constexpr double kDeviations = 5;
+                        std::vector<double> value, squares;
+                        right_row(array, n, value, squares);
+                        load_expected(array.rows, n, columns, values, allowed);
+                        for (std::size_t c = 0; c < columns.size(); ++c) {
+                          const auto at = static_cast<std::size_t>(columns[c]);
+                          values[c] = (is_scaled ? 1 : mean) * value[at];
+                          allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
+                        }
+                        return true;
+                      }};
+    const double percent = 100 * (is_scaled ? 1 - 1 / dropped->factor : dropped->share);
+    return search.add(
+        {"dropout",
+         is_scaled ? fmt::format("{:.2g} % of the weights are dropped, the others are times {:.3g}: dropout",
+                                 percent, dropped->factor)
+                   : fmt::format("{:.2g} % of the weights are dropped", percent),
+         1},
+        off);
   }
 
   // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.

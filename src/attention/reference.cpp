@@ -263,6 +263,10 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     r.factor = variation_.loop == Loop::mean_of_parts ? sum / parts : sum;
     return;
   }
+  if (variation_.loop == Loop::left_out) {
+    const std::size_t begin = std::min(n, length * static_cast<std::size_t>(variation_.at));
+    std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(begin), std::min(length, n - begin), 0.0);
+  }
   // Without rescaling what was summed before a tile keeps the factor that the new maximum should take from it.
   const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
              of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
@@ -331,7 +335,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing) continue;
     const double* const v = keys.second(rows_of(j, p.kv_length).value);
-    const double weight = variation_.weights(weights[at]) / sum * r.factor;
+    const double weight = sum > 0 ? variation_.weights(weights[at]) / sum * r.factor : 0;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }
@@ -426,7 +430,8 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
   using Heads = Variation::Heads;
   std::vector<std::int64_t> heads;
   for (std::int64_t h = 0; h < setup_.shape.heads; ++h)
-    if (kv_head_of(h) == kv_head) heads.push_back(h);
+    if ((variation_.heads == Heads::interleaved ? h % setup_.shape.kv_heads : kv_head_of(h)) == kv_head)
+      heads.push_back(h);
   if (variation_.heads == Heads::first) heads.resize(1);
   if (variation_.heads == Heads::last) heads.erase(heads.begin(), heads.end() - 1);
   const double part = variation_.heads == Heads::mean ? 1 / static_cast<double>(heads.size()) : 1;

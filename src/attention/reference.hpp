@@ -25,7 +25,9 @@ struct Variation {
   /// largest score or as they are.
   enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
-  enum class Heads { all, first, last, mean };
+  /// Query heads that a gradient of keys is summed over: of those that share them one or the mean; interleaved: those
+  /// with h mod G.
+  enum class Heads { all, first, last, mean, interleaved };
 
   double scale = 1;                              // times the scale
   double bias = 1;                               // times the bias
@@ -58,6 +60,7 @@ struct Variation {
     no_rescaling_of_out,
     mean_of_parts,  // tiles are parts that are divided by their own sums, and joined so
     sum_of_parts,
+    left_out,  // tile `at` has no weight
   };
   Loop loop = Loop::right;
   std::int64_t tile = 0, at = -1;  // keys of a tile; the tile where it happens, −1: all but the first

@@ -387,6 +387,7 @@ void Changes::add_forward(const CheckedArguments& setup) {
 std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
   using Loop = Variation::Loop;
   constexpr std::pair<Loop, const char*> kLoops[] = {
+      {Loop::left_out, "tile {} of {} keys is left out"},
       {Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
       {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
       {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
@@ -398,7 +399,7 @@ std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
     for (const std::int64_t tile : kTileSizes) {
       const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
       if (tiles > kMost) continue;
-      for (std::int64_t at = 1; at < tiles; ++at)
+      for (std::int64_t at = loop == Loop::left_out ? 0 : 1; at < tiles; ++at)
         all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
                        [how = loop, tile, at](Variation& v) { v.loop = how, v.tile = tile, v.at = at; },
                        false, loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
@@ -426,7 +427,8 @@ void Changes::add_gradients(const CheckedArguments& setup) {
     for (const auto& [how, text] :
          {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
           std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
-          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"}})
+          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"},
+          std::pair{Heads::interleaved, "query head h is added to key head h mod G, not h / (H/G)"}})
       of_gradients_.push_back({"heads", text, [how = how](Variation& v) { v.heads = how; }});
 }
 

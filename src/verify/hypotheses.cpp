@@ -926,6 +926,90 @@ HypothesisPtr find_transposed(const Evidence& e) {
   return nullptr;
 }
 
+// --- blocks of two axes that are transposed in themselves
+
+class TransposedBlocks final : public Hypothesis {
+ public:
+  TransposedBlocks(const Side& expected, std::size_t axis, std::int64_t size, const Agreement& agree,
+                   std::string text)
+      : Hypothesis("transposed", expected.shape().size()),
+        expected_(expected),
+        axis_(axis),
+        size_(size),
+        agree_(agree),
+        text_(std::move(text)) {
+    for (std::size_t d = expected.shape().size() - 1; d > axis; --d) step_ *= expected.shape()[d];
+  }
+
+  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    scratch.values.resize(static_cast<std::size_t>(line.n));
+    const std::size_t last = line.at.size() - 1;
+    for (std::int64_t i = 0; i < line.n;) {
+      Shape at = line.at;
+      at[last] += i;
+      const std::int64_t n = std::min(size_ - at[last] % size_, line.n - i);
+      const auto from = source_of(at);
+      if (from) {
+        std::int64_t flat = 0;
+        for (std::size_t d = 0; d <= last; ++d) flat = flat * expected_.shape()[d] + (*from)[d];
+        expected_.strided(flat, step_, n, scratch.raw, scratch.values.data() + i);
+      } else {
+        std::fill_n(line.in_scope + i, n, std::uint8_t{0});
+        std::fill_n(scratch.values.begin() + i, n, 0.0);
+      }
+      i += n;
+    }
+    judge_all(line, agree_, scratch.values.data());
+    return true;
+  }
+  std::string text() const override { return text_; }
+
+  /// Where the element comes from; nothing in blocks that are cut short by the ends of the axes.
+  std::optional<Shape> source_of(const Shape& at) const {
+    const std::size_t last = at.size() - 1;
+    const std::int64_t row = at[axis_] % size_, column = at[last] % size_;
+    Shape from = at;
+    from[axis_] += column - row;
+    from[last] += row - column;
+    for (const std::size_t d : {axis_, last})
+      if (at[d] / size_ * size_ + size_ > expected_.shape()[d]) return std::nullopt;
+    return from;
+  }
+
+ private:
+  const Side& expected_;
+  std::size_t axis_;
+  std::int64_t size_, step_ = 1;
+  Agreement agree_;
+  std::string text_;
+};
+
+HypothesisPtr find_transposed_blocks(const Evidence& e) {
+  const std::size_t last = e.naming.shape.size() - 1;
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples) return nullptr;
+  for (std::size_t axis = 0; axis < last; ++axis)
+    for (std::int64_t size = 4;
+         size <= std::min({e.naming.shape[axis], e.naming.shape[last], std::int64_t{256}}); size *= 2) {
+      auto hypothesis =
+          std::make_shared<TransposedBlocks>(e.expected, axis, size, e.agree,
+                                             fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
+                                                         size, e.naming.axes[axis], e.naming.axes[last]));
+      std::size_t good = 0, judged = 0;
+      for (const Sample* s : samples)
+        if (const auto from = hypothesis->source_of(s->at)) {
+          ++judged;
+          good += e.agree(s->actual, e.expected.element(*from)) &&
+                  !e.agree(e.expected.element(*from), s->expected);
+        }
+      if (judged >= 2 * kFewestSamples &&
+          static_cast<double>(good) >= kMostlyHolds * static_cast<double>(judged))
+        return hypothesis;
+    }
+  return nullptr;
+}
+
 // --- boxes that hold one value
 
 struct Box {
@@ -1365,6 +1449,7 @@ std::vector<Finder> finders(const Naming& naming) {
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});
+  if (rank > 1) all.push_back({find_transposed_blocks, true});
   all.push_back({find_unwritten, true});
   all.push_back({find_rounded});
   return all;

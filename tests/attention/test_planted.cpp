@@ -191,6 +191,7 @@ std::vector<Planted> planted() {
   add("the scale is 0.3, not 0.25", [](Kernel& k) { k.score = [](double s) { return s * 1.2; }; });
   add("a soft cap of 10 is applied, and there is none",
       [](Kernel& k) { k.score = [](double s) { return 10 * std::tanh(s / 10); }; });
+  mask("tile 1 of 32 keys is left out", [](Index i, Index j) { return j <= i && j / kTile != 1; });
   return all;
 }
 
@@ -317,6 +318,28 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
       CHECK(
           (e.text == "head 0: 1.5 times what it should be" || e.text == "head 1: 3 times what it should be"));
   }
+}
+
+TEST_CASE("dropout of weights, with and without their scale, is named with its share") {
+  for (const DType type : kTypes)
+    for (const bool is_scaled : {true, false}) {
+      CAPTURE(name_of(type));
+      const Problem problem(type, 12);
+      Kernel kernel;
+      std::mt19937_64 engine(13);
+      std::uniform_real_distribution<double> uniform;
+      kernel.loop = [&](const Row&, Row& of_out, Row&) {
+        for (double& factor : of_out) factor = uniform(engine) < 0.2 ? 0 : is_scaled ? 1.25 : 1;
+      };
+      const Against found = problem.against(problem.made(kernel));
+      REQUIRE(found.explanations.size() == 1);
+      CAPTURE(found.explanations[0].text);
+      CHECK(found.explanations[0].kind == "dropout");
+      CHECK(found.explanations[0].text.find(is_scaled
+                                                ? "20 % of the weights are dropped, the others are times 1.25"
+                                                : " % of the weights are dropped") != std::string::npos);
+      CHECK(found.explanations[0].share_explained > 0.98);
+    }
 }
 
 TEST_CASE("noise gets no story") {

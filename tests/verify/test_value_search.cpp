@@ -117,6 +117,12 @@ TEST_CASE("faults of values in one head are named with their place and share") {
                                for (std::int64_t c = 0; c + 1 < kColumns; ++c)
                                  v[at(3, q, c)] = v[at(3, q, c + 1)];
                            }},
+                          {"transposed", "head 1: blocks of 16 x 16 of query and column are transposed",
+                           [](Values& v) {
+                             for (std::int64_t q = 0; q < kQueries; ++q)
+                               for (std::int64_t c = 0; c < q % 16; ++c)
+                                 std::swap(v[at(1, q, c)], v[at(1, q / 16 * 16 + c, q % 16)]);
+                           }},
                           {"factor", "head 3: 1.5 times what it should be",
                            [](Values& v) {
                              for (std::int64_t q = 0; q < kQueries; ++q)

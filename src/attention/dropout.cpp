@@ -1,0 +1,80 @@
+// Normal equations by Cholesky's decomposition: rows are short, and only ratios of 0 and 1 have to be told apart.
+//
+// tests: tests/attention/test_dropout.cpp
+#include "attention/dropout.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace ejk::attn {
+
+std::optional<std::vector<double>> weights_of_row(const WeightedRow& row) {
+  const std::size_t n = row.weights.size(), size = row.given.size();
+  if (n == 0 || 2 * n > size) return std::nullopt;
+  const auto product = [size](const double* x, const double* y) {
+    double sum = 0;
+    for (std::size_t d = 0; d < size; ++d) sum += x[d] * y[d];
+    return sum;
+  };
+  std::vector<double> lower(n * n), w(n);  // of V·Vᵀ = L·Lᵀ
+  for (std::size_t i = 0; i < n; ++i) {
+    const double* v = row.values.data() + i * size;
+    for (std::size_t j = 0; j <= i; ++j) {
+      double sum = product(v, row.values.data() + j * size);
+      const double whole = sum;
+      for (std::size_t p = 0; p < j; ++p) sum -= lower[i * n + p] * lower[j * n + p];
+      if (i == j && !(sum > 1e-3 * whole)) return std::nullopt;
+      lower[i * n + j] = i == j ? std::sqrt(sum) : sum / lower[j * n + j];
+    }
+    w[i] = product(v, row.given.data());
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t p = 0; p < i; ++p) w[i] -= lower[i * n + p] * w[p];
+    w[i] /= lower[i * n + i];
+  }
+  for (std::size_t i = n; i-- > 0;) {
+    for (std::size_t p = i + 1; p < n; ++p) w[i] -= lower[p * n + i] * w[p];
+    w[i] /= lower[i * n + i];
+  }
+  // What they do not account for: sums of other values.
+  double left = 0, all = 0;
+  for (std::size_t d = 0; d < size; ++d) {
+    double sum = row.given[d];
+    for (std::size_t j = 0; j < n; ++j) sum -= w[j] * row.values[j * size + d];
+    left += sum * sum;
+    all += row.given[d] * row.given[d];
+  }
+  if (!(left <= 1e-3 * all)) return std::nullopt;
+  return w;
+}
+
+std::optional<DroppedPairs> dropped_pairs(const std::vector<WeightedRow>& rows) {
+  constexpr double kLight = 0.02;  // weights that are too small to tell
+  std::vector<double> ratios, kept;
+  std::size_t judged = 0;
+  for (const WeightedRow& row : rows) {
+    const auto w = weights_of_row(row);
+    if (!w) continue;
+    ++judged;
+    for (std::size_t j = 0; j < w->size(); ++j)
+      if (row.weights[j] > kLight) ratios.push_back((*w)[j] / row.weights[j]);
+  }
+  if (2 * judged < rows.size() || ratios.size() < 32) return std::nullopt;
+  for (const double ratio : ratios)
+    if (ratio > 0.5) kept.push_back(ratio);
+  if (kept.empty()) return std::nullopt;
+  const auto middle = kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2);
+  std::nth_element(kept.begin(), middle, kept.end());
+  const double factor = *middle;
+  std::size_t none = 0, others = 0;
+  for (const double ratio : ratios) {
+    none += std::abs(ratio) < 0.15 * factor;
+    others += std::abs(ratio / factor - 1) < 0.15;
+  }
+  const auto all = static_cast<double>(ratios.size());
+  const double share = static_cast<double>(none) / all;
+  if (static_cast<double>(none + others) < 0.97 * all || share < 0.01 || share > 0.7) return std::nullopt;
+  return DroppedPairs{share, factor};
+}
+
+}  // namespace ejk::attn
