@@ -263,20 +263,16 @@ class Mistakes {
     list.clear();
     origin.clear();
     if (of_query && search.is_enough_to_fit()) {
-      // One tile: of many candidates those that make a few rows agree.
-      std::vector<Change> tiles = Changes::of_one_tile(setup_);
-      std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
-      std::vector<char> fits(tiles.size());
-      constexpr double kLongest = 8e9;
-      const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
-      if (work < kLongest)
-        core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
-          const auto at = static_cast<std::size_t>(n);
-          fits[at] = search.is_plausible(mistake(array, tiles[at], Pass::both, unit));
-        });
-      for (std::size_t n = 0; n < tiles.size(); ++n)
-        if (fits[n] != 0) add(mistake(array, tiles[n], Pass::both, unit), tiles[n]);
+      add_tiles(array, search, Changes::of_one_tile(setup_), Pass::both, unit, add);
       add_operands_of_others(array, search, unit, add);
+    }
+    if (of_gradient && array.which != Result::dbias && search.is_enough_to_fit()) {
+      for (Change change : changes_.of_scores()) {
+        if (change.is_of_out || !change.of_loop) continue;
+        change.text += ", in the backward pass alone";
+        add(mistake(array, change, Pass::backward, unit), change);
+      }
+      add_tiles(array, search, Changes::of_one_gradient_tile(setup_, of_key), Pass::backward, unit, add);
     }
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
@@ -498,6 +494,23 @@ class Mistakes {
       }
     }
     return h;
+  }
+
+  // One tile: of many candidates those that make a few rows agree.
+  template <class Add>
+  void add_tiles(const GivenArray& array, const verify::MistakeSearch& search, std::vector<Change> tiles,
+                 Pass pass, double unit, Add&& add) {
+    constexpr double kLongest = 8e9;
+    std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
+    std::vector<char> fits(tiles.size());
+    const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
+    if (work >= kLongest) return;
+    core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
+      const auto at = static_cast<std::size_t>(n);
+      fits[at] = search.is_plausible(mistake(array, tiles[at], pass, unit));
+    });
+    for (std::size_t n = 0; n < tiles.size(); ++n)
+      if (fits[n] != 0) add(mistake(array, tiles[n], pass, unit), tiles[n]);
   }
 
   // A row of few keys.

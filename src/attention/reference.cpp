@@ -347,6 +347,11 @@ Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels
   return {r.lse, dot(row_of(dout, query, setup_.shape.value_size), r.out)};
 }
 
+// Of gradients: a key, or a query of those of a key, in a tile that is left out.
+bool Reference::is_left_out(std::int64_t n) const {
+  return variation_.loop == Variation::Loop::left_out && n / variation_.tile == variation_.at;
+}
+
 std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r, const Statistics& statistics,
                                   const kernels::StridedMatrix& dout, std::int64_t query,
                                   Terms* terms) const {
@@ -359,10 +364,10 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   HeadRows keys = keys_of(p);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
-    if (r.scores[at] == kNothing) continue;
+    if (r.scores[at] == kNothing || is_left_out(j)) continue;
     const double dp = dot(g.data(), keys.second(j), g.size());
-    const double ds =
-        std::exp(r.scores[at] - statistics.lse) * (dp - variation_.delta * statistics.delta) * r.slopes[at];
+    const double ds = std::exp(r.scores[at] - variation_.lse * statistics.lse) *
+                      (dp - variation_.delta * statistics.delta) * r.slopes[at];
     const double* const k = keys.first(j);
     add(gradient, scale * ds, k);
     if (terms) terms->add(scale * ds, k);
@@ -450,12 +455,12 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     HeadRows queries = queries_of(p, g);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
-      if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing) continue;
+      if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing || is_left_out(i)) continue;
       const double* const q = queries.first(i);
       const Score s = score(p, dot(q, k.data(), k.size()), i, key);
       if (s.value == kNothing) continue;
       const double* const dout_row = queries.second(i);
-      const double probability = std::exp(s.value - saved.lse[at]);
+      const double probability = std::exp(s.value - variation_.lse * saved.lse[at]);
       const double weight = part * variation_.weights(probability);
       add(sum.dv, weight, dout_row);
       sum.weight += probability;

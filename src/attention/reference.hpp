@@ -60,13 +60,14 @@ struct Variation {
     no_rescaling_of_out,
     mean_of_parts,  // tiles are parts that are divided by their own sums, and joined so
     sum_of_parts,
-    left_out,  // tile `at` has no weight
+    left_out,  // tile `at` has no weight; in gradients of keys a tile of queries
   };
   Loop loop = Loop::right;
   std::int64_t tile = 0, at = -1;  // keys of a tile; the tile where it happens, −1: all but the first
 
   // Of gradients:
   double delta = 1;              // times δ
+  double lse = 1;                // times lse
   double scale_of_gradient = 1;  // times the scale of dq and dk
   bool slope = true;             // the derivative of the soft cap
   Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
@@ -169,6 +170,7 @@ class Reference {
 
  private:
   Problem varied(const Problem& problem) const;
+  bool is_left_out(std::int64_t n) const;
   std::int64_t kv_head_of(std::int64_t head) const;
   std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;
   std::vector<double> loaded(const kernels::StridedMatrix& matrix, std::int64_t row,

@@ -407,6 +407,18 @@ std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
   return all;
 }
 
+std::vector<Change> Changes::of_one_gradient_tile(const CheckedArguments& setup, bool of_key) {
+  constexpr std::int64_t kMost = 64;  // tiles of one length
+  const std::int64_t length = of_key ? setup.longest_queries() : setup.longest_keys();
+  std::vector<Change> all;
+  for (const std::int64_t tile : kTileSizes)
+    for (std::int64_t at = 0; at < std::min(kMost, (length + tile - 1) / tile) && tile < length; ++at)
+      all.push_back(
+          {"tile", fmt::format("tile {} of {} {} is not added", at, tile, of_key ? "queries" : "keys"),
+           [tile, at](Variation& v) { v.loop = Variation::Loop::left_out, v.tile = tile, v.at = at; }});
+  return all;
+}
+
 void Changes::add_gradients(const CheckedArguments& setup) {
   const auto scale = [&](double factor, const char* text) {
     if (std::abs(factor - 1) > 1e-9 && std::isfinite(factor))
@@ -419,6 +431,11 @@ void Changes::add_gradients(const CheckedArguments& setup) {
   of_gradients_.push_back(
       {"delta", "delta = rowsum(dout out) is left out", [](Variation& v) { v.delta = 0; }});
   of_gradients_.push_back({"delta", "delta is added, not subtracted", [](Variation& v) { v.delta = -1; }});
+  of_gradients_.push_back({"delta", "delta is subtracted twice", [](Variation& v) { v.delta = 2; }});
+  of_gradients_.push_back({"lse_base", "lse is a logarithm to base e, and is taken for one to base 2",
+                           [](Variation& v) { v.lse = kLn2; }});
+  of_gradients_.push_back({"lse_base", "lse is a logarithm to base 2, and is taken for one to base e",
+                           [](Variation& v) { v.lse = 1 / kLn2; }});
   if (setup.softcap > 0)
     of_gradients_.push_back(
         {"softcap", "the derivative of the soft cap is left out", [](Variation& v) { v.slope = false; }});

@@ -75,6 +75,17 @@ void judge_all(const JudgedLine& line, const Agreement& agree, const double* pre
         (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
+// The same of elements that come from other lines: `flats` says which of the expected ones.
+void judge_moved(const JudgedLine& line, const Agreement& agree, const double* predicted,
+                 const std::vector<std::int64_t>& flats) {
+  if (agree.lines == nullptr) return judge_all(line, agree, predicted);
+  for (std::int64_t i = 0; i < line.n; ++i) {
+    const Agreement of_source = agree.at_flat(flats[static_cast<std::size_t>(i)]);
+    line.holds[i] = of_source(line.actual[i], predicted[i]) &&
+                    is_nearer(line.actual[i], line.expected[i], predicted[i], of_source);
+  }
+}
+
 // The same, with predict(expected element).
 template <class Predict>
 void judge_each(const JudgedLine& line, const Agreement& agree, Scratch& scratch, Predict predict) {
@@ -732,6 +743,55 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
+// The share of samples that a move of an axis accounts for, of those that it has something to say of.
+double share_moved(const Evidence& e, std::size_t axis, const std::function<std::int64_t(std::int64_t)>& from,
+                   const Samples& samples) {
+  std::size_t asked = 0, good = 0;
+  std::set<std::int64_t> indices;
+  for (const Sample* s : samples) {
+    Shape at = s->at;
+    at[axis] = from(at[axis]);
+    if (at[axis] < 0 || at[axis] == s->at[axis]) continue;
+    ++asked;
+    indices.insert(s->at[axis]);
+    good += e.agree.at(at)(s->actual, e.expected.element(at));
+  }
+  if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
+  return asked < std::max(kFewestSamples, samples.size() / 2)
+             ? 0
+             : static_cast<double>(good) / static_cast<double>(asked);
+}
+
+// Where all are moved by as many places, in a circle perhaps, and that accounts for nearly all samples: the indices that
+// no line tells apart from others, as tolerances are wide, are moved, too.
+void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  if (from.size() < 3) return;
+  const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
+  const auto rule = [by = step(*from.begin()), length](std::int64_t i) { return (i + by) % length; };
+  const auto follows = [&](const auto& move) { return move.second == rule(move.first); };
+  if (!std::all_of(from.begin(), from.end(), follows) ||
+      share_moved(e, axis, rule, some_of(e, 512)) < kMostlyHolds)
+    return;
+  std::set<std::int64_t> left;
+  for (const Sample& s : e.samples) left.insert(s.at[axis]);
+  if (e.samples.size() < 20 * left.size()) return;  // others may not be among the samples
+  // At the end, where a circle begins again, they have to show it themselves.
+  const std::int64_t shorter = 2 * rule(0) > length ? rule(0) - length : rule(0);
+  const auto is_inside = [&](std::int64_t i) { return i + shorter >= 0 && i + shorter < length; };
+  Samples at_the_end;
+  for (const Sample& s : e.samples)
+    if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
+  const auto agrees = [&](const Sample* s) {
+    Shape at = s->at;
+    at[axis] = rule(at[axis]);
+    return e.agree.at(at)(s->actual, e.expected.element(at));
+  };
+  const bool is_circle = share_of(at_the_end, agrees) >= kMostlyHolds;
+  for (const std::int64_t i : left)
+    if (is_circle || is_inside(i)) from.emplace(i, rule(i));
+}
+
 // How many lines of an axis of this length are matched.
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
@@ -745,27 +805,12 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   Moves from = match_indices(lines, e.agree);
   keep_what_is_left(from, e, axis);
   keep_one_step(from, length);
+  complete_step(from, e, axis);
   if (from.empty()) return nullptr;
   std::vector<IndexRange> indices = ranges_of(keys_of(from));
   auto hypothesis = std::make_shared<MatchedIndices>(e, axis, std::move(from));
   hypothesis->scope.axes[axis] = std::move(indices);
   return hypothesis;
-}
-
-// The share of samples that a move of an axis accounts for, of those that it has something to say of.
-double share_moved(const Evidence& e, std::size_t axis, const std::function<std::int64_t(std::int64_t)>& from,
-                   const Samples& samples) {
-  std::size_t asked = 0, good = 0;
-  for (const Sample* s : samples) {
-    Shape at = s->at;
-    at[axis] = from(at[axis]);
-    if (at[axis] < 0 || at[axis] == s->at[axis]) continue;
-    ++asked;
-    good += e.agree(s->actual, e.expected.element(at));
-  }
-  return asked < std::max(kFewestSamples, samples.size() / 2)
-             ? 0
-             : static_cast<double>(good) / static_cast<double>(asked);
 }
 
 // By some places, or the other way round: of axes of any length.
@@ -819,6 +864,7 @@ class Transposed final : public Hypothesis {
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     scratch.values.resize(static_cast<std::size_t>(line.n));
+    scratch.places.resize(static_cast<std::size_t>(line.n));
     const std::size_t last = line.at.size() - 1;
     for (std::int64_t i = 0; i < line.n;) {  // runs in which the elements lie equally far apart
       Shape index = line.at;
@@ -826,9 +872,10 @@ class Transposed final : public Hypothesis {
       const auto [flat, step, run] = run_at(index);
       const std::int64_t n = std::min(run, line.n - i);
       expected_.strided(flat, step, n, scratch.raw, scratch.values.data() + i);
+      for (std::int64_t j = 0; j < n; ++j) scratch.places[static_cast<std::size_t>(i + j)] = flat + j * step;
       i += n;
     }
-    judge_all(line, agree_, scratch.values.data());
+    judge_moved(line, agree_, scratch.values.data(), scratch.places);
     return true;
   }
   std::string text() const override { return text_; }
@@ -839,6 +886,10 @@ class Transposed final : public Hypothesis {
     double value = 0;
     expected_.strided(run_at(index).flat, 1, 1, raw, &value);
     return value;
+  }
+  /// Whether `actual` agrees with that.
+  bool agrees(double actual, const Shape& index) const {
+    return agree_.at_flat(run_at(index).flat)(actual, value_at(index));
   }
 
  private:
@@ -910,7 +961,7 @@ HypothesisPtr find_transposed(const Evidence& e) {
               "{} in the order ({})",
               way == Transposed::Way::forth ? "it holds its elements" : "its elements were taken to be",
               names));
-      const auto is_so = [&](const Sample* s) { return e.agree(s->actual, hypothesis->value_at(s->at)); };
+      const auto is_so = [&](const Sample* s) { return hypothesis->agrees(s->actual, s->at); };
       if (share_of(samples, is_so) < kMostlyHolds) continue;
       // Elements between those that differ, too.
       int good = 0, asked = 0;
@@ -918,7 +969,7 @@ HypothesisPtr find_transposed(const Evidence& e) {
         for (std::size_t d = 0; d < rank; ++d)
           at[d] =
               samples[core::splitmix64(static_cast<std::uint64_t>(asked) * rank + d) % samples.size()]->at[d];
-        good += e.agree(e.actual.element(at), hypothesis->value_at(at));
+        good += hypothesis->agrees(e.actual.element(at), at);
       }
       if (10 * good >= 9 * asked) return hypothesis;
     }
@@ -944,6 +995,7 @@ class TransposedBlocks final : public Hypothesis {
   bool judge(const JudgedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     scratch.values.resize(static_cast<std::size_t>(line.n));
+    scratch.places.assign(static_cast<std::size_t>(line.n), 0);
     const std::size_t last = line.at.size() - 1;
     for (std::int64_t i = 0; i < line.n;) {
       Shape at = line.at;
@@ -954,13 +1006,15 @@ class TransposedBlocks final : public Hypothesis {
         std::int64_t flat = 0;
         for (std::size_t d = 0; d <= last; ++d) flat = flat * expected_.shape()[d] + (*from)[d];
         expected_.strided(flat, step_, n, scratch.raw, scratch.values.data() + i);
+        for (std::int64_t j = 0; j < n; ++j)
+          scratch.places[static_cast<std::size_t>(i + j)] = flat + j * step_;
       } else {
         std::fill_n(line.in_scope + i, n, std::uint8_t{0});
         std::fill_n(scratch.values.begin() + i, n, 0.0);
       }
       i += n;
     }
-    judge_all(line, agree_, scratch.values.data());
+    judge_moved(line, agree_, scratch.values.data(), scratch.places);
     return true;
   }
   std::string text() const override { return text_; }
@@ -1000,8 +1054,9 @@ HypothesisPtr find_transposed_blocks(const Evidence& e) {
       for (const Sample* s : samples)
         if (const auto from = hypothesis->source_of(s->at)) {
           ++judged;
-          good += e.agree(s->actual, e.expected.element(*from)) &&
-                  !e.agree(e.expected.element(*from), s->expected);
+          const Agreement agree = e.agree.at(*from);
+          const double source = e.expected.element(*from);
+          good += agree(s->actual, source) && is_nearer(s->actual, s->expected, source, agree);
         }
       if (judged >= 2 * kFewestSamples &&
           static_cast<double>(good) >= kMostlyHolds * static_cast<double>(judged))

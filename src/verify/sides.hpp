@@ -29,6 +29,11 @@ struct Agreement {
   bool nan = true;
   const LineTolerances* lines = nullptr;
 
+  /// That of the line of element `flat` in C order.
+  Agreement at_flat(std::int64_t flat) const {
+    if (lines == nullptr) return *this;
+    return {rtol, lines->atol[static_cast<std::size_t>(flat / lines->shape.back())], nan};
+  }
   /// That of the line of an element.
   Agreement at(const Shape& at) const {
     if (lines == nullptr) return *this;

@@ -11,6 +11,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "verify/sample.hpp"
 
 namespace ejk::verify {
 
@@ -214,6 +215,25 @@ std::optional<RowArray> row_array(const ResultRows& result, const std::vector<st
   return array;
 }
 
+// Axes in the order of the memory of the array that was given, as far as its indices tell.
+void sort_as_given(const ResultRows& result, std::vector<std::size_t>& axes) {
+  std::vector<std::int64_t> place(result.axes.size());
+  std::vector<std::size_t> component(result.axes.size(), 0);
+  for (const std::size_t a : axes) {
+    const std::size_t rank = result.index(0, 0).size();
+    for (std::size_t d = 0; d < rank; ++d) {
+      bool is_its = true;
+      for (const std::int64_t row : sample_rows(result.rows, 64)) {
+        result.place(row, place.data());
+        is_its = is_its && result.index(row, 0)[d] == place[a];
+      }
+      if (is_its && result.axes[a].length > 1) component[a] = d;
+    }
+  }
+  std::stable_sort(axes.begin(), axes.end(),
+                   [&](std::size_t x, std::size_t y) { return component[x] < component[y]; });
+}
+
 // Of as many axes as can be.
 std::optional<RowArray> row_array(const ResultRows& result) {
   std::vector<std::vector<std::size_t>> choices;
@@ -224,8 +244,10 @@ std::optional<RowArray> row_array(const ResultRows& result) {
   }
   std::stable_sort(choices.begin(), choices.end(),
                    [](const auto& x, const auto& y) { return x.size() > y.size(); });
-  for (const auto& axes : choices)
+  for (auto& axes : choices) {
+    sort_as_given(result, axes);
     if (auto array = row_array(result, axes)) return array;
+  }
   return std::nullopt;
 }
 
