@@ -282,7 +282,7 @@ std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
     std::int64_t most = 0;  // of one array at a time
     for (const PlannedArray& result : plan.results)
       most = std::max(most, verify::bytes_of_values(element_count(result.type.shape)));
-    bytes += static_cast<double>(most);
+    bytes += static_cast<double>(most) + explain_bytes(s);
   }
   const bool is_own = reference_work(s) > effort;
   if (!is_own)

@@ -46,13 +46,54 @@ void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<con
   }
 }
 
+// The elements of a view in C order, as float64.
+Array widened(const ArrayView& view) {
+  Array wide(DType::float64, view.shape);
+  const std::size_t last = view.shape.size() - 1;
+  const std::int64_t columns = view.shape[last], lines = columns == 0 ? 0 : wide.size() / columns;
+  core::parallel_for(lines, static_cast<double>(wide.size()), [&](std::int64_t line) {
+    const std::byte* from = view.data;
+    for (std::size_t d = last, n = static_cast<std::size_t>(line); d-- > 0;) {
+      const auto length = static_cast<std::size_t>(view.shape[d]);
+      from += static_cast<std::int64_t>(n % length) * view.strides[d];
+      n /= length;
+    }
+    load(view.dtype, from, view.strides[last], columns, wide.elements<double>().data() + line * columns);
+  });
+  return wide;
+}
+
+// The same arguments, their rows as float64: mistakes read them hundreds of times.
+struct WideArguments {
+  std::vector<Array> held;
+  CheckedArguments setup;
+  std::optional<ArrayView> dout;
+
+  WideArguments(const CheckedArguments& of, const std::optional<ArrayView>& gradient)
+      : setup(of), dout(gradient) {
+    if (bytes(of) > kMost) return;
+    const auto widen = [&](ArrayView& view) {
+      held.push_back(widened(view));
+      view = held.back().view();
+    };
+    for (ArrayView* view : {&setup.q, &setup.k, &setup.v}) widen(*view);
+    if (dout) widen(*dout);
+  }
+  static constexpr double kMost = 0x1p30;
+  static double bytes(const CheckedArguments& of) {
+    const auto size = [](const ArrayView& view) { return static_cast<double>(element_count(view.shape)); };
+    return 8 * (size(of.q) + size(of.k) + size(of.v) + (of.gradients ? size(of.q) : 0));
+  }
+};
+
 class Mistakes {
  public:
   Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays,
            const std::vector<TriedMask>& tried)
       : it_(it),
         arrays_(arrays),
-        setup_(it.setup),
+        wide_(it.setup, it.arrays.dout),
+        setup_(wide_.setup),
         blocks_(it.plan.blocks()),
         changes_(it.plan, it.setup),
         right_(setup_, blocks_) {
@@ -108,7 +149,7 @@ class Mistakes {
   // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
   double unit_of_weights(DType given) const {
     double unit = 0;
-    for (const DType type : {given, setup_.q.dtype, setup_.k.dtype, setup_.v.dtype})
+    for (const DType type : {given, it_.setup.q.dtype, it_.setup.k.dtype, it_.setup.v.dtype})
       unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
     return unit;
   }
@@ -183,7 +224,7 @@ class Mistakes {
       return;
     }
     if (is_of_key(array)) {
-      const auto r = made.key(place.entry, place.head, place.row, *it_.arrays.dout, it_.saved());
+      const auto r = made.key(place.entry, place.head, place.row, *wide_.dout, it_.saved());
       value = array.which == Result::dk ? r.dk : r.dv;
       squares = (array.which == Result::dk ? r.dk_terms : r.dv_terms).squares;
       return;
@@ -193,8 +234,8 @@ class Mistakes {
     value = r.out;
     squares = r.terms.squares;
     if (array.which != Result::dq) return;
-    const auto g = setup_.rows_of(in_one_form(*it_.arrays.dout, setup_.layout), place.entry, place.head,
-                                  setup_.q_offsets);
+    const auto g =
+        setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
     Terms terms;
     value = made.dq(p, r, made.statistics(r, g, place.row), g, place.row, &terms);
     squares = terms.squares;
@@ -202,7 +243,7 @@ class Mistakes {
 
   Reference::BiasGradients bias_row(const Reference& made, const Place& place,
                                     const Reference::Saved& saved) const {
-    return made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *it_.arrays.dout, saved);
+    return made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, saved);
   }
 
   double row_nanoseconds(Result which) const {
@@ -374,9 +415,9 @@ class Mistakes {
     std::shared_ptr<SavedOf>& known = saved_[text];
     if (known) return known;
     known = std::make_shared<SavedOf>([=, this]() -> std::optional<Reference::Saved> {
-      if (is_cheap()) return made->saved(*it_.arrays.dout);
-      auto saved = saved_by_kernels(setup_, blocks_, v, *it_.arrays.dout);
-      if (!saved && reference_work(setup_) < 0x1p32) saved = made->saved(*it_.arrays.dout);
+      if (is_cheap()) return made->saved(*wide_.dout);
+      auto saved = saved_by_kernels(it_.setup, blocks_, v, *it_.arrays.dout);
+      if (!saved && reference_work(setup_) < 0x1p32) saved = made->saved(*wide_.dout);
       return saved;
     });
     if (!is_cheap()) known->get();  // now, on all threads
@@ -416,6 +457,8 @@ class Mistakes {
     };
     Mistake h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
+    if (array.which == Result::out || array.which == Result::lse)
+      h.of_all = [=, this, &array] { return by_kernels(array, v, unit); };
     switch (array.which) {
       case Result::out:
       case Result::lse:
@@ -442,7 +485,7 @@ class Mistakes {
                              double* allowed) {
           const Place place = it_.queries.at(n);
           const Problem p = setup_.problem(place.entry, place.head);
-          const auto g = setup_.rows_of(in_one_form(*it_.arrays.dout, setup_.layout), place.entry, place.head,
+          const auto g = setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head,
                                         setup_.q_offsets);
           const ReferenceRow r = made->row(p, place.row);
           const Reference::Statistics of = saved ? right_.statistics(right_.row(p, place.row), g, place.row)
@@ -462,7 +505,7 @@ class Mistakes {
           const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
           if (statistics == nullptr) return false;
           const Place place = it_.keys.at(n);
-          const auto r = made->key(place.entry, place.head, place.row, *it_.arrays.dout, *statistics);
+          const auto r = made->key(place.entry, place.head, place.row, *wide_.dout, *statistics);
           const Bounds::Part& bound = it_.bounds.of(it_.keys, place);
           if (is_dk)
             fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms, values, allowed);
@@ -576,6 +619,57 @@ class Mistakes {
                    : fmt::format("{:.2g} % of the weights are dropped", percent),
          1},
         off);
+  }
+
+  // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty where they
+  // have no such variation.
+  std::function<bool(std::int64_t, std::span<const std::int64_t>, double*, double*)> by_kernels(
+      const GivenArray& array, const Variation& v, double unit) const {
+    const DType weights = unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
+    auto forward = forward_by_kernels(it_.setup, blocks_, v, weights);
+    if (!forward || (unit > 0 && forward->rounding.terms.empty())) return {};
+    const auto made = std::make_shared<const VariedForward>(std::move(*forward));
+    double largest = 0;  // of the values that another mask lets in
+    if (v.mask) {
+      const ArrayView& values = wide_.setup.v;
+      std::vector<double> row(static_cast<std::size_t>(setup_.shape.value_size));
+      for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+        for (std::int64_t h = 0; h < setup_.shape.kv_heads; ++h)
+          for (std::int64_t j = 0; j < setup_.kv_length(e); ++j) {
+            load_row(setup_.rows_of(values, e, h, setup_.kv_offsets), j, 0, std::ssize(row), row.data());
+            for (const double x : row)
+              if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+          }
+    }
+    const double relative = rounding_of(array).relative + 0x1p-23 +
+                            (array.which == Result::out ? 2 * it_.bounds.relative_of_out() : 0) + unit;
+    return [=, this, least = rounding_of(array).least, scale = v.scale, is_out = array.which == Result::out](
+               std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+      const Place place = it_.queries.at(n);
+      const double lse = load_lse(made->lse.view(), it_.queries.index_in_lse(place));
+      const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
+      if (!is_out) {
+        *values = lse;
+        *allowed = 2 * bound.of_lse(lse, scale) + relative * (std::isfinite(lse) ? std::abs(lse) : 0);
+        return true;
+      }
+      const auto row_of = [&](const Array& of) {
+        std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
+        load_row(
+            setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, setup_.q_offsets),
+            place.row, 0, std::ssize(row), row.data());
+        return row;
+      };
+      const std::vector<double> out = row_of(made->out),
+                                terms = unit > 0 ? row_of(made->rounding.terms[0]) : std::vector<double>();
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = out[at];
+        allowed[c] = 2 * bound.of_out(lse, scale, largest) + least +
+                     relative * (std::isfinite(out[at]) ? std::abs(out[at]) : 0) + (unit > 0 ? terms[at] : 0);
+      }
+      return true;
+    };
   }
 
   // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
@@ -862,6 +956,7 @@ class Mistakes {
 
   const GivenAttention& it_;
   const std::vector<std::unique_ptr<GivenArray>>& arrays_;
+  WideArguments wide_;
   const CheckedArguments& setup_;
   const MaskPlan& blocks_;
   Changes changes_;
@@ -871,6 +966,11 @@ class Mistakes {
 };
 
 }  // namespace
+
+double explain_bytes(const CheckedArguments& setup) {
+  const double bytes = WideArguments::bytes(setup);
+  return bytes > WideArguments::kMost ? 0 : bytes;
+}
 
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against) {

@@ -13,4 +13,7 @@ namespace ejk::attn {
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against);
 
+/// Bytes that this takes beside what is there.
+double explain_bytes(const CheckedArguments& setup);
+
 }  // namespace ejk::attn

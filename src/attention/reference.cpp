@@ -82,7 +82,8 @@ class Reference::HeadRows {
         columns_(columns),
         more_columns_(more_columns),
         kept_(kept) {
-    if (kept == nullptr || kept->is_kept) return;
+    if (is_plain(first) && is_plain(second)) kept_ = nullptr;
+    if (kept_ == nullptr || kept->is_kept) return;
     kept->first.resize(static_cast<std::size_t>(rows * columns));
     kept->second.resize(static_cast<std::size_t>(rows * more_columns));
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -100,6 +101,12 @@ class Reference::HeadRows {
   }
 
  private:
+  // Rows that need no copy.
+  bool is_plain(const kernels::StridedMatrix& matrix) const {
+    return matrix.dtype == DType::float64 && matrix.column_stride == 8 && matrix.row_stride % 8 == 0 &&
+           reinterpret_cast<std::uintptr_t>(matrix.data) % alignof(double) == 0 &&
+           !reference_.variation_.inputs;
+  }
   void load(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
             double* values) const {
     load_row(matrix, row, 0, columns, values);
@@ -109,6 +116,7 @@ class Reference::HeadRows {
   const double* row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
                        const std::vector<double>* kept, Row& one) const {
     if (kept) return kept->data() + row * columns;
+    if (is_plain(matrix)) return reinterpret_cast<const double*>(matrix.data) + row * (matrix.row_stride / 8);
     one.resize(static_cast<std::size_t>(columns));
     load(matrix, row, columns, one.data());
     return one.data();
@@ -122,7 +130,13 @@ class Reference::HeadRows {
 };
 
 Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation)
-    : setup_(setup), plan_(plan), variation_(std::move(variation)), id_(new_id()) {}
+    : setup_(setup),
+      plan_(plan),
+      variation_(std::move(variation)),
+      is_moved_(variation_.key_step != 0 || variation_.value_step != 0 ||
+                variation_.loop == Variation::Loop::keys_before ||
+                variation_.loop == Variation::Loop::values_before),
+      id_(new_id()) {}
 
 // Keys and values of a problem.
 Reference::HeadRows Reference::keys_of(const Problem& p) const {
@@ -233,6 +247,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
 
 // The rows of K and V that are taken for key j.
 Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
+  if (!is_moved_) return {j, j};
   const auto stepped = [&](std::int64_t step) { return ((j + step) % keys + keys) % keys; };
   Rows rows{stepped(variation_.key_step), stepped(variation_.value_step)};
   using Loop = Variation::Loop;

@@ -191,6 +191,7 @@ class Reference {
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
   Variation variation_;
+  bool is_moved_;     // rows of K or V are others
   std::uint64_t id_;  // of rows that threads keep
 };
 

@@ -4,6 +4,7 @@
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "attention/forward.hpp"
@@ -25,35 +26,81 @@ JoinedMasks varied_masks(const CheckedArguments& setup, const CheckedArguments& 
   for (std::int64_t e = 0; e < joined.entries; ++e)
     for (std::int64_t h = 0; h < joined.heads; ++h) {
       const std::int64_t q = varied.q_length(e), kv = varied.kv_length(e);
-      const Mask* const mask = variation.mask(setup.problem(e, h));
-      joined.masks.push_back(q == 0 || kv == 0 ? std::optional<Mask>() : mask ? *mask : full_mask(q, kv));
+      if (q == 0 || kv == 0) {
+        joined.masks.emplace_back();
+        continue;
+      }
+      const Problem problem = setup.problem(e, h);
+      const MaskTiles* const tiles = plan.of(problem);
+      const Mask* const mask = variation.mask ? variation.mask(problem) : tiles ? &*tiles->mask : nullptr;
+      Mask made = mask ? *mask : full_mask(q, kv);
+      if (variation.loop == Variation::Loop::left_out) {
+        const std::int64_t begin = std::min(kv, variation.at * variation.tile),
+                           end = std::min(kv, begin + variation.tile);
+        if (begin < end) made = made & (prefix_mask(q, kv, begin) | ~prefix_mask(q, kv, end));
+      }
+      joined.masks.push_back(std::move(made));
     }
   return joined;
 }
 
+struct Varied {
+  CheckedArguments setup;
+  std::optional<MaskPlan> masks;  // none: those of the plan
+};
+
+// Nothing where the kernels have no such variation.
+std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                        const Variation& v) {
+  using Loop = Variation::Loop;
+  const double cap = v.softcap < 0 ? setup.softcap : v.softcap;
+  const bool has_cap = cap > 0 && v.cap != Variation::Cap::none;
+  const bool has_other_operands = v.key_head >= 0 || v.key_entry >= 0 || v.value_head >= 0 ||
+                                  v.value_entry >= 0 || v.swap != Variation::Swap::none ||
+                                  v.halves_exchanged || v.key_step != 0 || v.value_step != 0 ||
+                                  v.zero_keys > 0;
+  const bool has_other_bias =
+      setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
+  if ((has_cap && v.cap != Variation::Cap::before_bias) || v.inputs || v.weights || v.interleaved ||
+      has_other_operands || has_other_bias || v.no_key != Variation::NoKey::zero ||
+      v.sum != Variation::Sum::divided || (v.loop != Loop::right && v.loop != Loop::left_out))
+    return std::nullopt;
+  Varied varied{setup, {}};
+  varied.setup.scale *= v.scale;
+  varied.setup.softcap = has_cap ? cap : 0;
+  if (v.bias == 0) varied.setup.bias.reset();
+  if (v.one_sequence) {
+    varied.setup.q_offsets = {0, setup.q_offsets.back()};
+    varied.setup.kv_offsets = {0, setup.kv_offsets.back()};
+    varied.setup.shape.entries = 1;
+  }
+  if (v.mask || v.loop == Loop::left_out)
+    varied.masks.emplace(varied.setup, varied_masks(setup, varied.setup, plan, v));
+  return varied;
+}
+
 }  // namespace
+
+std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                                const Variation& variation, DType weights) {
+  if (variation.one_sequence) return std::nullopt;
+  const auto varied = varied_by_kernels(setup, plan, variation);
+  if (!varied) return std::nullopt;
+  const MaskPlan& masks = varied->masks ? *varied->masks : plan;
+  VariedForward made{Array(setup.shape.arithmetic, setup.shape.out),
+                     Array(setup.shape.arithmetic, setup.shape.lse),
+                     rounding_of_weights(varied->setup, masks, weights, std::nullopt)};
+  forward(varied->setup, masks, RowWriter(varied->setup, made.out.mutable_view()), made.lse.data(), {});
+  return made;
+}
 
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout) {
-  const bool has_cap = setup.softcap > 0 && variation.cap != Variation::Cap::none;
-  if ((has_cap && variation.cap != Variation::Cap::before_bias) || variation.inputs || variation.weights ||
-      variation.interleaved ||
-      (setup.bias && ((variation.bias != 0 && variation.bias != 1) || variation.bias_head >= 0 ||
-                      variation.bias_entry >= 0)))
-    return std::nullopt;
-  CheckedArguments varied = setup;
-  varied.scale *= variation.scale;
-  if (!has_cap) varied.softcap = 0;
-  if (variation.bias == 0) varied.bias.reset();
-  if (variation.one_sequence) {
-    varied.q_offsets = {0, setup.q_offsets.back()};
-    varied.kv_offsets = {0, setup.kv_offsets.back()};
-    varied.shape.entries = 1;
-  }
-  std::optional<MaskPlan> masks;
-  if (variation.mask) masks.emplace(varied, varied_masks(setup, varied, plan, variation));
+  const auto varied = varied_by_kernels(setup, plan, variation);
+  if (!varied) return std::nullopt;
   Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-  forward(varied, masks ? *masks : plan, RowWriter(varied, out.mutable_view()), lse.data(), {});
+  forward(varied->setup, varied->masks ? *varied->masks : plan, RowWriter(varied->setup, out.mutable_view()),
+          lse.data(), {});
   Reference::Saved saved;
   saved.lse.resize(static_cast<std::size_t>(lse.size()));
   load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());

@@ -610,14 +610,24 @@ bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std
   return true;
 }
 
-void MistakeSearch::tell(std::vector<Found> found, Against& against) const {
+void MistakeSearch::tell(std::vector<Found> found, Against& against) {
   std::vector<std::int64_t> bad;
   for (std::int64_t row = 0; row < result_.rows; ++row)
     if (is_beyond(row)) bad.push_back(row);
-  double nanoseconds = 0;  // of a row
-  for (const Found& f : found)
-    if (const auto& mistake = accepted_[f.place].mistake)
-      nanoseconds += mistake->nanoseconds > 0 ? mistake->nanoseconds : row_nanoseconds_;
+  constexpr double kWorthIt = 5e7;  // of one thread
+  double nanoseconds = 0;           // of a row
+  for (const Found& f : found) {
+    auto& mistake = accepted_[f.place].mistake;
+    if (!mistake) continue;
+    const double of_row = mistake->nanoseconds > 0 ? mistake->nanoseconds : row_nanoseconds_;
+    if (mistake->of_all && of_row * static_cast<double>(bad.size()) > kWorthIt)
+      if (auto values = mistake->of_all()) {
+        mistake->values = std::move(values);
+        nanoseconds += 50 * static_cast<double>(result_.columns);
+        continue;
+      }
+    nanoseconds += of_row;
+  }
   const std::int64_t all_rows = std::ssize(bad),
                      counted = std::clamp<std::int64_t>(
                          static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),

@@ -36,6 +36,10 @@ struct Mistake {
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
   /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
+  /// The same of all rows at less time, where there is a way: called once before many are counted. Else empty.
+  std::function<std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
+                                   double* allowed)>()>
+      of_all = {};
 };
 
 struct Found {
@@ -73,7 +77,7 @@ class MistakeSearch {
   /// Counts what was found on all rows beyond the bound, element by element, and adds it to `against`: shares, where it
   /// holds, and what is left. An element belongs to the first that covers it; what covers none is dropped. Where that
   /// would take more than some seconds, every n-th row is counted.
-  void tell(std::vector<Found> found, Against& against) const;
+  void tell(std::vector<Found> found, Against& against);
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const { return left_; }
   /// Too much is left, in all or of some part, to be passed over.

@@ -2,7 +2,9 @@
 // tests: tests/verify/test_mistakes.cpp
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 namespace ejk::verify {
 
@@ -15,9 +17,12 @@ struct Rounding {
   explicit operator bool() const { return bits > 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
-    const int shift = bits - std::ilogb(value);
-    const double scaled = std::ldexp(value, shift);
-    return std::ldexp(truncates ? std::trunc(scaled) : std::nearbyint(scaled), -shift);
+    // Of the 52 bits of its fraction so many are left; to nearest, of ties to even. A carry goes to the exponent.
+    const auto pattern = std::bit_cast<std::uint64_t>(value);
+    const int cut = 52 - bits;
+    const std::uint64_t mask = (std::uint64_t{1} << cut) - 1;
+    const std::uint64_t half = truncates ? 0 : (mask >> 1) + (pattern >> cut & 1);
+    return std::bit_cast<double>((pattern + half) & ~mask);
   }
 };
 
