@@ -445,8 +445,9 @@ class Mistakes {
     const bool reads_others =
         v.swap == Variation::Swap::values_are_keys || v.value_head >= 0 || v.value_entry >= 0;
     // Fills what was asked for.
-    const auto fill = [=, this](std::span<const std::int64_t> columns, const std::vector<double>& row,
-                                double absolute, const Terms& terms, double* values, double* allowed) {
+    const auto fill = [=, this, &array](std::span<const std::int64_t> columns, const std::vector<double>& row,
+                                        double absolute, const Terms& terms, double* values,
+                                        double* allowed) {
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = row[at];
@@ -517,8 +518,8 @@ class Mistakes {
       }
       case Result::dbias: {
         const auto own = saved ? nullptr : saved_of(change.text, v, made);
-        h.values = [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                             double* allowed) {
+        h.values = [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                                     double* allowed) {
           const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
           if (statistics == nullptr) return false;
           const Place place = it_.bias.at(n);
@@ -543,7 +544,7 @@ class Mistakes {
   template <class Add>
   void add_tiles(const GivenArray& array, const verify::MistakeSearch& search, std::vector<Change> tiles,
                  Pass pass, double unit, Add&& add) {
-    constexpr double kLongest = 8e9;
+    constexpr double kLongest = 4e9;
     std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
     std::vector<char> fits(tiles.size());
     const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
