@@ -675,53 +675,65 @@ class Mistakes {
 
   // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
   std::vector<Change> fitted_scales(const GivenArray& array, const verify::MistakeSearch& search) const {
-    constexpr std::size_t kRows = 16;
-    const std::vector<std::int64_t> rows = search.some_rows(kRows);
-    if (rows.empty()) return {};
+    constexpr std::size_t kFew = 16, kMore = 128;  // rows: to come near, to tell numbers apart
+    const std::vector<std::int64_t> more = search.some_rows(kMore);
+    const std::span few = std::span(more).first(std::min(kFew, more.size()));
+    if (more.empty()) return {};
     std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
     std::iota(columns.begin(), columns.end(), 0);
     const auto change = [](double factor, std::string text) {
       return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
     };
-    // Σ of squares of what is left between both; rows with NaN say nothing.
-    const auto error = [&](double log_factor) {
+    // Σ of squares of what is left between both, over those of the row; what is NaN says nothing.
+    const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
       const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
-      std::vector<double> given(columns.size()), values(columns.size()), allowed(columns.size());
-      double sum = 0;
-      for (const std::int64_t n : rows) {
-        array.rows.given(n, given.data());
-        m.values(n, columns, values.data(), allowed.data());
-        for (std::size_t c = 0; c < given.size(); ++c) {
-          const double difference = given[c] - values[c];
-          if (std::isfinite(difference)) sum += difference * difference;
-        }
-      }
-      return sum;
+      std::vector<double> shares(rows.size());
+      core::parallel_for(std::ssize(rows), row_nanoseconds(array.which) * static_cast<double>(rows.size()),
+                         [&](std::int64_t r) {
+                           std::vector<double> given(columns.size()), values(columns.size()),
+                               allowed(columns.size());
+                           const std::int64_t n = rows[static_cast<std::size_t>(r)];
+                           array.rows.given(n, given.data());
+                           m.values(n, columns, values.data(), allowed.data());
+                           double left = 0, all = 0;
+                           for (std::size_t c = 0; c < given.size(); ++c) {
+                             const double difference = given[c] - values[c];
+                             if (std::isfinite(difference))
+                               left += difference * difference, all += given[c] * given[c];
+                           }
+                           if (all > 0) shares[static_cast<std::size_t>(r)] = left / all;
+                         });
+      return std::accumulate(shares.begin(), shares.end(), 0.0);
     };
     constexpr int kSteps = 48, kMiddle = kSteps / 2;  // of a quarter of an octave
     constexpr double kQuarter = kLn2 / 4;
     std::vector<double> errors(kSteps + 1);
-    core::parallel_for(kSteps + 1, kSteps * kRows * row_nanoseconds(array.which), [&](std::int64_t n) {
-      errors[static_cast<std::size_t>(n)] = error(static_cast<double>(n - kMiddle) * kQuarter);
-    });
-    const auto least = std::min_element(errors.begin(), errors.end()) - errors.begin();
-    double low = static_cast<double>(least - 1 - kMiddle) * kQuarter, high = low + 2 * kQuarter;
-    constexpr double kGolden = 0.6180339887498949;
-    double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x),
-           at_y = error(y);
-    for (int n = 0; n < 44; ++n) {
-      if (at_x < at_y)
-        high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x);
-      else
-        low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y);
-    }
+    for (int n = 0; n <= kSteps; ++n)
+      errors[static_cast<std::size_t>(n)] = error((n - kMiddle) * kQuarter, few);
+    // The least between two numbers, by golden sections.
+    const auto least_between = [&](double low, double high, std::span<const std::int64_t> rows,
+                                   double width) {
+      constexpr double kGolden = 0.6180339887498949;
+      double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x, rows),
+             at_y = error(y, rows);
+      while (high - low > width) {
+        if (at_x < at_y)
+          high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x, rows);
+        else
+          low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y, rows);
+      }
+      return (low + high) / 2;
+    };
+    const auto least = static_cast<double>(std::min_element(errors.begin(), errors.end()) - errors.begin());
+    const double about = (least - kMiddle) * kQuarter,
+                 near = least_between(about - kQuarter, about + kQuarter, few, 1e-4),
+                 nearest = least_between(near - 0.01, near + 0.01, more, 1e-7);
     // The number that one would write: of those that fit as well as the nearest, but for chance.
-    const double nearest = (low + high) / 2, scale = setup_.scale * std::exp(nearest),
-                 least_error = error(nearest),
-                 allowed_error = least_error * (1 + 16 / static_cast<double>(rows.size() * columns.size()));
+    const double scale = setup_.scale * std::exp(nearest), least_error = error(nearest, more),
+                 allowed_error = least_error * (1 + 16 / static_cast<double>(more.size() * columns.size()));
     const auto fits = [&](double value) {
       return value / setup_.scale > 0 && std::abs(value / scale - 1) < 0.01 &&
-             error(std::log(value / setup_.scale)) <= allowed_error;
+             error(std::log(value / setup_.scale), more) <= allowed_error;
     };
     const auto made = [&](double value, const std::string& text) {
       return std::vector{
