@@ -184,7 +184,7 @@ TEST_CASE("noise and single wrong elements get no story") {
   const Values expected = right();
   std::mt19937_64 engine(9);
   std::normal_distribution<double> normal;
-  for (int n = 0; n < 120; ++n) {
+  for (int n = 0; n < 360; ++n) {
     CAPTURE(n);
     const DType dtype = kTypes[n % 3];
     const double size = std::pow(2.0, 1 + n % 8);
