@@ -577,7 +577,8 @@ constexpr ReportKey kCompare[] = {
     {"runs.moving_share", kShareOrNull, kDone, "moving / elements"},
     {"runs.nonfinite", kInteger, kDone, "of those that move, those that are NaN or infinite in some run"},
     {"runs.max_spread", kNumberOrNull, kDone,
-     "the largest value less the smallest, of the element where that is most; null where none is finite in two runs"},
+     "the largest value less the smallest, of the element where that is most; null where none is finite in "
+     "two runs"},
     {"runs.max_spread_index", kShapeOrNull, kDone, "that element"},
     {"runs.max_spread_array", "string or null", kOfRunFiles, "its array"},
     {"runs.ends", kTable, "where an element moves", "the values of that element, a row"},

@@ -1,8 +1,8 @@
 // Results of the layers of a model, in their order: where the error begins, and which layer adds the most.
 //
-// Names are put in natural order: numbers within them by value ("layer.2" before "layer.10"), all else by bytes.
-// The error of an array is rel, Σ (a − e)² / Σ (a² + e²) over pairs of finite elements, DeepGEMM's calc_diff; what it
-// adds is its error less that of the array before it, of the first one its error.
+// Names are put in natural order: numbers within them by value ("layer.2" before "layer.10"), all else by
+// bytes. The error of an array is rel, Σ (a − e)² / Σ (a² + e²) over pairs of finite elements, DeepGEMM's
+// calc_diff; what it adds is its error less that of the array before it, of the first one its error.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ struct LayerErrors {
   std::optional<std::size_t> most_added;  // the first of those that add the most, if that is more than 0
 };
 
-/// Of comparisons in the order of the layers. What a layer adds is counted from the last one before it that has an
-/// error.
+/// Of comparisons in the order of the layers. What a layer adds is counted from the last one before it that
+/// has an error.
 LayerErrors layer_errors(std::span<const Comparison> in_order);
 
 }  // namespace ejk

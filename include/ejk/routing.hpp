@@ -1,12 +1,13 @@
 // Two routings of tokens to experts: does each token have the same experts in both, whatever their order.
 //
-// A routing is ids (tokens, k) of an integer type, or (tokens,) with one expert each, in which −1 is no choice; or
-// scores (tokens, experts) of a float type, of which the top_k largest are chosen, the smaller index of equal ones.
-// More axes in front are tokens in C order. The two may be of different kinds, and of different k.
+// A routing is ids (tokens, k) of an integer type, or (tokens,) with one expert each, in which −1 is no
+// choice; or scores (tokens, experts) of a float type, of which the top_k largest are chosen, the smaller
+// index of equal ones. More axes in front are tokens in C order. The two may be of different kinds, and of
+// different k.
 //
-// A token is tied where its k-th and k+1-th largest scores are equal, so that either choice is right. Where the
-// two routings of a token differ, and other choices among equal scores would make them the same, it is counted
-// apart and is no difference. Scores are compared as they are stored; 0 equals −0.
+// A token is tied where its k-th and k+1-th largest scores are equal, so that either choice is right. Where
+// the two routings of a token differ, and other choices among equal scores would make them the same, it is
+// counted apart and is no difference. Scores are compared as they are stored; 0 equals −0.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +51,10 @@ struct RoutingComparison {
   std::vector<std::int64_t> first_actual, first_expected;  // its experts
 };
 
-/// One pass over both. Without `top_k` both are ids; with it at least one is scores. Throws Error{usage} otherwise, and
-/// where there are fewer than top_k experts; Error{input} for other types and ranks, an id below −1 or beyond the scores
-/// of the other side, and a score that is NaN. Memory: for each thread a piece of both, and 16 bytes an expert.
+/// One pass over both. Without `top_k` both are ids; with it at least one is scores. Throws Error{usage}
+/// otherwise, and where there are fewer than top_k experts; Error{input} for other types and ranks, an id
+/// below −1 or beyond the scores of the other side, and a score that is NaN. Memory: for each thread a piece
+/// of both, and 16 bytes an expert.
 RoutingComparison compare_routing(
     const ArraySource& actual, const ArraySource& expected, std::optional<std::int64_t> top_k = std::nullopt,
     const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});

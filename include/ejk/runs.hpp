@@ -2,9 +2,9 @@
 // move from one run to another. For authors of kernels whose sums depend on the order of atomics, splits or
 // blocks.
 //
-// Runs are equal where their elements are equal bit for bit, in the machine's byte order: NaNs of the same bits
-// are equal, 0 and −0 are not, and a bool is its byte. The spread of an element is its largest less its smallest
-// value over the runs, of those that are finite, in float64; of integers it is taken exactly first.
+// Runs are equal where their elements are equal bit for bit, in the machine's byte order: NaNs of the same
+// bits are equal, 0 and −0 are not, and a bool is its byte. The spread of an element is its largest less its
+// smallest value over the runs, of those that are finite, in float64; of integers it is taken exactly first.
 //
 // What moves follows an axis where it has few of its indices: at most three quarters of as many as the same
 // number of elements would have on average, were they anywhere (length · (1 − (1 − 1/length)ⁿ)).
@@ -28,8 +28,8 @@
 namespace ejk {
 
 struct RunsOptions {
-  /// Without either, runs are close where they are equal. With one, every run is to be within rtol and atol of the
-  /// first, as compare_arrays says it; the other one is that of the dtype. NaN agrees with NaN.
+  /// Without either, runs are close where they are equal. With one, every run is to be within rtol and atol
+  /// of the first, as compare_arrays says it; the other one is that of the dtype. NaN agrees with NaN.
   std::optional<double> rtol = std::nullopt, atol = std::nullopt;
   /// What axes, groups, sequences and tiles are, as in ExplainOptions.
   std::vector<std::string> axes = {};
@@ -77,17 +77,17 @@ struct RunsComparison {
   std::string follows;  // "head 3, query 64 to 127": what moves lies there alone; else empty
 };
 
-/// One pass over all runs at once, piece by piece, on all threads where the sources allow; the result is the same for
-/// any number of threads. A run of another dtype or shape is distinct from those of the first one's, as is a null
-/// one, which lacks the array; those are not looked at by element. `progress(done, all)` counts elements of a run.
-/// Memory: a piece of each run for each thread. Throws Error{usage} without a run, for a tolerance that is no number
-/// from 0 on, and as explain_difference does for names that do not fit.
+/// One pass over all runs at once, piece by piece, on all threads where the sources allow; the result is the
+/// same for any number of threads. A run of another dtype or shape is distinct from those of the first one's,
+/// as is a null one, which lacks the array; those are not looked at by element. `progress(done, all)` counts
+/// elements of a run. Memory: a piece of each run for each thread. Throws Error{usage} without a run, for a
+/// tolerance that is no number from 0 on, and as explain_difference does for names that do not fit.
 RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,
                             const RunsOptions& options = {},
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Bytes that this takes beside the sources' own, at most.
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs);
+/// Bytes that this takes beside the sources' own, at most. `tile`: that of the options.
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile = {});
 
 /// What was found of one of the arrays that every run has.
 struct RunsOfArray {

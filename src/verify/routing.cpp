@@ -1,6 +1,7 @@
-// Tokens are taken piece by piece, each by itself. Of scores the k-th largest splits the experts: what is above it must
-// be chosen, of what equals it some are. Two routings with ties can be the same if what must be chosen in either may be
-// chosen in both, and there is room for it. Cost: reading both; of scores some nanoseconds each, of ids a sort of k.
+// Tokens are taken piece by piece, each by itself. Of scores the k-th largest splits the experts: what is
+// above it must be chosen, of what equals it some are. Two routings with ties can be the same if what must be
+// chosen in either may be chosen in both, and there is room for it. Cost: reading both; of scores some
+// nanoseconds each, of ids a sort of k.
 // tests: tests/verify/test_routing.cpp
 #include "ejk/routing.hpp"
 

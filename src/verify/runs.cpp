@@ -1,7 +1,7 @@
-// All runs are cut into the same boxes. Of a box the runs whose bytes are the same are put together first, which for
-// results that agree is all; only one of each kind is looked at by element. Whether two runs are equal as a whole is
-// the meet of what their boxes say, so no order of boxes matters. Cost: reading all runs once, and of boxes that
-// differ some nanoseconds an element and kind.
+// All runs are cut into the same boxes. Of a box the runs whose bytes are the same are put together first,
+// which for results that agree is all; only one of each kind is looked at by element. Whether two runs are
+// equal as a whole is the meet of what their boxes say, so no order of boxes matters. Cost: reading all runs
+// once, and of boxes that differ some nanoseconds an element and kind.
 // tests: tests/verify/test_runs.cpp
 #include "ejk/runs.hpp"
 
@@ -459,19 +459,30 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   return result;
 }
 
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs) {
-  std::int64_t bytes = 0, most = 0;
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile) {
+  std::int64_t copied = 0, counted = 0, planned = 0;
+  bool in_order = false;
+  const ArraySource* first = nullptr;
   for (const auto& run : runs) {
     if (!run) continue;
     const Shape& shape = run->shape();
-    const std::int64_t piece = std::min(element_count(shape), elements_of_run(runs.size(), run->dtype()));
-    bytes += piece * size_of(run->dtype());
+    const std::int64_t elements = element_count(shape);
+    const std::int64_t piece = std::min(elements, elements_of_run(runs.size(), run->dtype()));
+    const bool is_at_hand = run->mapped() && run->mapped()->is_c_contiguous();
+    copied += is_at_hand ? 0 : piece * size_of(run->dtype());
+    in_order = in_order || !run->random_access();
     std::int64_t counts = piece;
     for (const std::int64_t length : shape) counts += 8 * std::min(length, std::int64_t{1} << 20);
-    const std::int64_t pieces = element_count(shape) / std::max<std::int64_t>(piece, 1) + 1;
-    most = std::max(most, counts + pieces * arrays::bytes_of_a_box(shape.size()) / threads());
+    if (first == nullptr) {
+      first = run.get();
+      const verify::TileGrid grid = verify::grid_of(shape, tile);
+      counts += 8 * grid.rows * grid.columns;
+    }
+    counted = std::max(counted, counts);
+    const std::int64_t pieces = elements / std::max<std::int64_t>(piece, 1) + 1;
+    planned = std::max(planned, pieces * arrays::bytes_of_a_box(shape.size()));
   }
-  return (threads() + 1) * (bytes + most);
+  return (in_order ? 1 : threads()) * (copied + counted) + counted + planned;
 }
 
 Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names) {

@@ -11,7 +11,8 @@
 
 namespace ejk::verify {
 
-/// What the axes of a shape are called, and where its groups and sequences begin. Throws as explain_difference does.
+/// What the axes of a shape are called, and where its groups and sequences begin. Throws as
+/// explain_difference does.
 Naming naming_of(const Shape& shape, const ExplainOptions& options);
 
 /// Tiles of the last two axes if their size is given, else of the two longest.

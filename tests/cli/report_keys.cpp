@@ -68,8 +68,9 @@ struct Walk {
 
   // An object, whose keys stand in the table behind `prefix`.
   void object(const json& object, const std::string& prefix, std::span<const ReportKey> keys) {
-    for (const auto& [name, value] : object.items()) {
-      const std::string path = prefix + name;
+    for (const auto& item : object.items()) {
+      const std::string path = prefix + item.key();
+      const json& value = item.value();
       // A key may have two rows, a table in one mode of a command and a section in another.
       const auto with = [&](bool of_type) {
         return std::find_if(keys.begin(), keys.end(), [&](const ReportKey& k) {

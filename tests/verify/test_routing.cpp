@@ -81,7 +81,8 @@ TEST_CASE("random ids of several integer types are what plain sets say, on any n
           {3, 0, 2},
           {0, 4, 4}}) {
       CAPTURE(name_of(dtype));
-      CAPTURE(tokens);
+      const std::int64_t count = tokens;
+      CAPTURE(count);
       std::vector<double> x, y;
       for (std::int64_t t = 0; t < tokens; ++t) {
         std::vector<double> row;

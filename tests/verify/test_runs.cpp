@@ -1,5 +1,5 @@
-// Runs of the same work: plain loops over whole arrays for every dtype, bits that are not values, types that differ, and
-// what follows an axis.
+// Runs of the same work: plain loops over whole arrays for every dtype, bits that are not values, types that
+// differ, and what follows an axis.
 #include "ejk/runs.hpp"
 
 #include <doctest/doctest.h>

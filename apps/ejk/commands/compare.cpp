@@ -285,8 +285,8 @@ class Summary {
   std::vector<std::string> other_dtypes_;
 };
 
-// The report of --first, made of that of many arrays, which lists all of them: `pairs` in their order. `in_order` are the
-// comparisons of those that were compared.
+// The report of --first, made of that of many arrays, which lists all of them: `pairs` in their order.
+// `in_order` are the comparisons of those that were compared.
 Report report_in_order(Report report, const std::vector<Pair>& pairs,
                        const std::vector<Comparison>& in_order) {
   const LayerErrors errors = layer_errors(in_order);
@@ -420,7 +420,8 @@ Answer run(const CompareOptions& options, Job& job) {
           return pair.actual != nullptr && pair.expected != nullptr;
         }))
       head.warnings.emplace_back(
-          "no array has a name that is on both sides; --map 'A*B=C*D' says what names of ACTUAL are in EXPECTED");
+          "no array has a name that is on both sides; --map 'A*B=C*D' says what names of ACTUAL are in "
+          "EXPECTED");
     if (options.first)
       std::stable_sort(pairs.begin(), pairs.end(),
                        [](const Pair& x, const Pair& y) { return natural_less(x.name, y.name); });

@@ -1,5 +1,5 @@
-// ejk compare --runs: results of the same work, all read at once, piece by piece; ejk compare --routing: the experts of
-// tokens. Both print their report whether all is equal or not, and are done by rank 0 alone.
+// ejk compare --runs: results of the same work, all read at once, piece by piece; ejk compare --routing: the
+// experts of tokens. Both print their report whether all is equal or not, and are done by rank 0 alone.
 //
 // tests: tests/cli/compare/
 #include "compare_modes.hpp"
@@ -97,7 +97,7 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
       throw usage("--axes, --group-sizes, --cu-seqlens and --block describe one array, and these are several")
           .hint("name one in each, as in a.h5:/out");
     for (const ArrayOfRuns& array : arrays) {
-      peak = std::max(peak, runs_bytes(array.sources));
+      peak = std::max(peak, runs_bytes(array.sources, words.options.tile));
       for (std::size_t r = 0; r < array.sources.size(); ++r) {
         if (!array.sources[r]) continue;
         ++held[r];
