@@ -17,6 +17,7 @@
 #include "verify/difference_pass.hpp"
 #include "verify/hypothesis.hpp"
 #include "verify/value_search.hpp"
+#include "verify/where.hpp"
 
 namespace ejk {
 
@@ -29,6 +30,12 @@ using verify::TileGrid;
 
 constexpr std::int64_t kPictureCells = 64;
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 22;
+
+}  // namespace
+
+namespace verify {
+
+namespace {
 
 // --- names of axes and their parts
 
@@ -53,6 +60,8 @@ std::vector<std::int64_t> sums_of(const ArraySource& sizes) {
   }
   return offsets;
 }
+
+}  // namespace
 
 Naming naming_of(const Shape& shape, const ExplainOptions& options) {
   Naming naming;
@@ -180,6 +189,12 @@ std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass
   }
   return runs;
 }
+
+}  // namespace verify
+
+namespace {
+
+using verify::axes_of, verify::grid_of, verify::naming_of, verify::runs_of, verify::tiles_of;
 
 }  // namespace
 

@@ -68,10 +68,16 @@ struct Walk {
 
   // An object, whose keys stand in the table behind `prefix`.
   void object(const json& object, const std::string& prefix, std::span<const ReportKey> keys) {
-    for (const auto& [name, value] : object.items()) {
-      const std::string path = prefix + name;
-      const auto key =
-          std::find_if(keys.begin(), keys.end(), [&](const ReportKey& k) { return names(k.path, path); });
+    for (const auto& item : object.items()) {
+      const std::string path = prefix + item.key();
+      const json& value = item.value();
+      // A key may have two rows, a table in one mode of a command and a section in another.
+      const auto with = [&](bool of_type) {
+        return std::find_if(keys.begin(), keys.end(), [&](const ReportKey& k) {
+          return names(k.path, path) && (!of_type || is_of_one(k.type, value));
+        });
+      };
+      const auto key = with(true) != keys.end() ? with(true) : with(false);
       if (key == keys.end()) {
         faults.push_back(fmt::format("the key {} is not in the table", path));
         continue;

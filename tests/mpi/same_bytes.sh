@@ -287,6 +287,12 @@ problem compare in/qkv.h5 in/qkv.npz
 expect 0
 problem compare in/query.npy in/other.h5:query --explain --axes b,s,h,d
 expect 1
+problem compare --runs in/large.npy in/large.h5:/x in/large.npy --json
+expect 0
+problem compare in/qkv.h5 in/qkv.npz --first
+expect 0
+problem compare in/query.npy in/query.npy --routing --top-k 2
+expect 0
 problem compare in/cut.npy in/large.npy
 expect 3
 

@@ -17,6 +17,8 @@
 #include "ejk/mask_info.hpp"
 #include "ejk/pack.hpp"
 #include "ejk/report.hpp"
+#include "ejk/routing.hpp"
+#include "ejk/runs.hpp"
 #include "ejk/segments.hpp"
 #include "ejk/sequence.hpp"
 #include "ejk/sparsity.hpp"
@@ -350,6 +352,30 @@ TEST_CASE("comparisons of NaN and infinities over several pieces say the same on
       Arrays arrays;
       arrays.push_back(report_as_array(
           describe(compare_arrays(*make_source(a.view(), "actual"), *make_source(e.view(), "expected")))));
+      return arrays;
+    });
+  }
+}
+
+TEST_CASE("runs and routings say the same on any number of threads") {
+  Random random(109);
+  const Shape shape{3, 100'000};
+  for (const DType dtype : {DType::bfloat16, DType::float32}) {
+    CAPTURE(name_of(dtype));
+    const Array first = random_troubled(dtype, shape, random);
+    const Array second = troubled(Array::copy_of(first.view()), random, 5000);
+    const Array scores = plain::random(dtype, {20'000, 8}, random),
+                other = plain::random(dtype, {20'000, 8}, random);
+    check_on_all(2, [&](int layout) {
+      const plain::Laid a(first, layout % 4), e(second, (layout + 1) % 4);
+      const std::vector<std::shared_ptr<const ArraySource>> runs{make_source(a.view()), make_source(e.view()),
+                                                                 make_source(a.view())};
+      const RunsOfArray found{"", compare_runs(runs), ""};
+      const std::vector<std::string> names{"0", "1", "2"};
+      Arrays arrays;
+      arrays.push_back(report_as_array(describe_runs({&found, 1}, names)));
+      arrays.push_back(report_as_array(
+          describe(compare_routing(*make_source(scores.view()), *make_source(other.view()), 2))));
       return arrays;
     });
   }

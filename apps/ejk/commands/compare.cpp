@@ -9,12 +9,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "commands.hpp"
+#include "compare_modes.hpp"
 #include "ejk/explain.hpp"
+#include "ejk/layers.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
@@ -35,6 +39,11 @@ struct CompareOptions {
   std::vector<std::string> axes;
   std::string group_sizes, cu_seqlens;
   Shape tile;
+  // Modes.
+  bool runs = false, first = false, routing = false;
+  std::vector<std::string> more;  // runs
+  std::vector<NameMap> maps;      // of --first
+  std::optional<std::int64_t> top_k;
 
   bool describes_one_array() const {
     return !axes.empty() || !group_sizes.empty() || !cu_seqlens.empty() || !tile.empty();
@@ -62,13 +71,35 @@ struct Pair {
   bool is_link() const { return actual == nullptr && expected == nullptr; }
 };
 
-std::vector<Pair> pairs_by_name(Side& actual, Side& expected) {
-  std::map<std::string, Pair> pairs;
-  for (NamedInput& input : actual.arrays) pairs[input.name].actual = &input;
+// The name of an array of ACTUAL in EXPECTED: by the first map that matches. Notes which do.
+std::string mapped_name(const std::string& name, const std::vector<NameMap>& maps, std::vector<bool>& used) {
+  for (std::size_t m = 0; m < maps.size(); ++m)
+    if (auto other = maps[m](name)) {
+      used[m] = true;
+      return *std::move(other);
+    }
+  return name;
+}
+
+std::vector<Pair> pairs_by_name(Side& actual, Side& expected, const std::vector<NameMap>& maps) {
+  std::map<std::string, Pair> pairs;  // by the name in EXPECTED
+  std::vector<bool> used(maps.size());
+  for (NamedInput& input : actual.arrays) {
+    const std::string name = mapped_name(input.name, maps, used);
+    if (const NamedInput* other = std::exchange(pairs[name].actual, &input))
+      throw usage(fmt::format("--map: {} and {} both become {}", printable(other->name),
+                              printable(input.name), printable(name)));
+  }
+  for (std::size_t m = 0; m < maps.size(); ++m)
+    if (!used[m])
+      throw usage(fmt::format("--map: no array of {} is called {}", printable(actual.word),
+                              printable(maps[m].left())))
+          .hint(actual.arrays.empty() ? ""
+                                      : fmt::format("one is called {}", printable(actual.arrays[0].name)));
   for (NamedInput& input : expected.arrays) pairs[input.name].expected = &input;
   std::vector<Pair> all;
   for (auto& [name, pair] : pairs) {
-    pair.name = name;
+    pair.name = pair.actual != nullptr ? pair.actual->name : name;
     if (pair.expected == nullptr) pair.why = "only in " + printable(actual.word);
     if (pair.actual == nullptr) pair.why = "only in " + printable(expected.word);
     all.push_back(std::move(pair));
@@ -254,6 +285,67 @@ class Summary {
   std::vector<std::string> other_dtypes_;
 };
 
+// The report of --first, made of that of many arrays, which lists all of them: `pairs` in their order.
+// `in_order` are the comparisons of those that were compared.
+Report report_in_order(Report report, const std::vector<Pair>& pairs,
+                       const std::vector<Comparison>& in_order) {
+  const LayerErrors errors = layer_errors(in_order);
+  std::vector<const Pair*> compared;
+  for (const Pair& pair : pairs)
+    if (pair.why.empty()) compared.push_back(&pair);
+  const auto section = [&](const char* key, const char* title, const std::optional<std::size_t>& which) {
+    if (!which) {
+      report.add(key, title, {});
+      return;
+    }
+    const LayerErrors::Layer& layer = errors.layers[*which];
+    const auto& largest = in_order[*which].largest_absolute;
+    Report one;
+    one.add("name", "array", printable(compared[*which]->name))
+        .add("max_difference", "largest difference", largest ? ReportValue(largest->amount) : ReportValue())
+        .add("max_index", "at", largest ? ReportValue(largest->index) : ReportValue())
+        .add("rel", "rel", report_value(layer.rel))
+        .add("added", "adds", report_value(layer.added));
+    report.add(Section{key, title, std::make_shared<Report>(std::move(one))});
+  };
+  const auto found = std::find_if(report.items.begin(), report.items.end(), [](const Report::Item& item) {
+    return std::holds_alternative<Table>(item);
+  });
+  Table table = std::move(std::get<Table>(*found));
+  report.items.erase(found);
+  section("first", "first out of tolerance", errors.first);
+  section("most_added", "adds the most", errors.most_added);
+
+  table.text_rows = std::numeric_limits<std::int64_t>::max();
+  table.columns[0] = {"name", "array"};
+  for (TableColumn& column : table.columns)
+    column.json_only = column.key != "name" && column.key != "close" && column.key != "max_difference" &&
+                       column.key != "rel" && column.key != "why";
+  bool has_other_names = false;
+  auto layer = errors.layers.begin();
+  for (std::size_t p = 0; p < pairs.size(); ++p) {
+    const Pair& pair = pairs[p];
+    std::vector<ReportValue>& row = table.rows[p];
+    const bool is_other = pair.expected != nullptr && pair.expected->name != pair.name;
+    has_other_names = has_other_names || is_other;
+    const auto [rel, added] = pair.why.empty() ? *layer++ : LayerErrors::Layer{};
+    for (std::size_t c = 0; c < table.columns.size(); ++c)
+      if (table.columns[c].key == "rel") row[c] = report_value(rel);
+    row.insert(row.end() - 1, report_value(added));
+    row.insert(row.begin() + 1,
+               pair.expected != nullptr ? ReportValue(printable(pair.expected->name)) : ReportValue());
+  }
+  const bool has_why = std::any_of(table.rows.begin(), table.rows.end(), [](const auto& row) {
+    return !std::holds_alternative<std::monostate>(row.back());
+  });
+  table.columns.back().json_only = !has_why;
+  table.columns.insert(table.columns.end() - 1, {"added", "adds"});
+  table.columns.insert(table.columns.begin() + 1,
+                       {"expected_name", "in EXPECTED", Unit::none, !has_other_names || has_why});
+  report.add(std::move(table));
+  return report;
+}
+
 // The tables of --explain for many arrays: those of each, with its name in front of every row.
 class ExplainedTables {
  public:
@@ -317,7 +409,22 @@ Answer run(const CompareOptions& options, Job& job) {
     actual = {options.actual, job.inputs.arrays_in(options.actual)};
     expected = {options.expected, job.inputs.arrays_in(options.expected)};
     by_name = actual.is_whole() && expected.is_whole();
-    pairs = by_name ? pairs_by_name(actual, expected) : std::vector{single_pair(actual, expected)};
+    if (options.first && !by_name)
+      throw usage(fmt::format("--first goes through files, groups or folders of arrays, and {} is one array",
+                              printable(actual.is_whole() ? expected.word : actual.word)))
+          .hint(fmt::format("two arrays go without it: ejk compare {} {}", printable(actual.word),
+                            printable(expected.word)));
+    pairs =
+        by_name ? pairs_by_name(actual, expected, options.maps) : std::vector{single_pair(actual, expected)};
+    if (options.first && !pairs.empty() && std::none_of(pairs.begin(), pairs.end(), [](const Pair& pair) {
+          return pair.actual != nullptr && pair.expected != nullptr;
+        }))
+      head.warnings.emplace_back(
+          "no array has a name that is on both sides; --map 'A*B=C*D' says what names of ACTUAL are in "
+          "EXPECTED");
+    if (options.first)
+      std::stable_sort(pairs.begin(), pairs.end(),
+                       [](const Pair& x, const Pair& y) { return natural_less(x.name, y.name); });
     if (by_name) {
       for (Pair& link : links_that_differ(job, actual, expected)) pairs.push_back(std::move(link));
       for (const Side* side : {&actual, &expected}) {
@@ -386,9 +493,11 @@ Answer run(const CompareOptions& options, Job& job) {
   ExplainedTables explained;
   Explained last;
   bool close = true;
+  std::vector<Comparison> in_order;
   const auto add = [&](const Pair& pair, Explained found) {
     close = close && found.comparison.close;
-    summary.add(pair, found.comparison, job.json());
+    summary.add(pair, found.comparison, job.json() || options.first);
+    if (options.first && pair.why.empty()) in_order.push_back(found.comparison);
     if (by_name && !found.not_tried.empty())
       head.warnings.push_back(fmt::format("{}: not tried: {}", printable(pair.name), found.not_tried));
     explained.add(pair.name, found);
@@ -421,6 +530,7 @@ Answer run(const CompareOptions& options, Job& job) {
     }
   });
   Report found = by_name ? summary.report() : describe(last);
+  if (options.first) found = report_in_order(std::move(found), pairs, in_order);
   if (by_name) explained.move_to(found);
   const bool has_cause = by_name || last.share_explained > 0.95;
   if (options.explains() && !close && !has_cause)
@@ -429,9 +539,48 @@ Answer run(const CompareOptions& options, Job& job) {
         "--against ACTUAL and --explain."});
   Report report = std::move(head);
   append(report, std::move(found));
-  report.without_text = close;  // like diff
+  report.without_text = close && !options.first;  // like diff
   job.deliver(std::move(report), {});
   return close ? Answer::yes : Answer::no;
+}
+
+// Refuses options that the modes have no use for.
+void check_modes(const CompareOptions& options) {
+  const Tolerance& tolerance = options.tolerance;
+  const bool has_tolerance = tolerance.rtol || tolerance.atol;
+  const bool has_limits = tolerance.allowed_count > 0 || tolerance.allowed_share > 0 ||
+                          !options.metric.empty() || options.at_least || options.at_most;
+  struct Given {
+    bool is;
+    const char* what;
+  };
+  const auto refuse = [&](const char* mode, std::initializer_list<Given> others, const std::string& hint) {
+    for (const Given& other : others)
+      if (other.is) throw usage(fmt::format("{} does not go with {}", other.what, mode)).hint(hint);
+  };
+  const Given explain{options.explain, "--explain"},
+      names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens or --block"},
+      limits{has_limits, "--allow-fraction, --allow-count or --metric"},
+      nan{tolerance.nan == NanEqual::no, "--no-equal-nan"}, maps{!options.maps.empty(), "--map"},
+      top_k{options.top_k.has_value(), "--top-k"};
+  if (options.runs)
+    refuse("--runs",
+           {{options.first, "--first"}, {options.routing, "--routing"}, explain, limits, nan, maps, top_k},
+           fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
+                       printable(options.expected)));
+  else if (options.first)
+    refuse("--first", {{options.routing, "--routing"}, explain, names, top_k},
+           "of one array: ejk compare A.h5:/x B.h5:/x --explain");
+  else if (options.routing)
+    refuse("--routing", {explain, names, limits, nan, maps, {has_tolerance, "--rtol or --atol"}},
+           "choices of experts are compared exactly: ejk compare A B --routing");
+  if (!options.runs && !options.more.empty())
+    throw usage(fmt::format("unexpected argument '{}'", printable(options.more[0])))
+        .hint("--runs compares more than two results of the same work");
+  if (!options.first && !options.maps.empty())
+    throw usage("--map goes with --first").hint("ejk compare A B --first --map 'A*B=C*D'");
+  if (!options.routing && options.top_k)
+    throw usage("--top-k goes with --routing").hint("ejk compare A B --routing --top-k 8");
 }
 
 // The limit of --metric; says what is missing.
@@ -469,8 +618,16 @@ std::vector<std::string> read_names(const std::string& word) {
 }
 
 const char* const kFooter =
-    R"(Nothing is printed when all arrays are close. Exit status: 0 close, 1 not close,
-also when shapes or names differ, or an array's type is not supported.
+    R"(Nothing is printed when all arrays are close; --runs, --first and --routing
+print their report in any case. Exit status: 0 close, 1 not close, also when
+shapes or names differ, or an array's type is not supported.
+
+Is a kernel deterministic? Ten runs of the same work:
+  ejk compare --runs run*.npy --axes batch,query,head,d
+Where does a model's error begin, and which layer adds the most?
+  ejk compare mine/ right/ --first --map 'model.layers.*=layers.*'
+Do two routers choose the same experts?
+  ejk compare my_ids.npy right_scores.npy --routing --top-k 8
 
 A wrong kernel, step by step
   ejk compare mine.npy right.npy
@@ -494,6 +651,7 @@ Run compare(OptionSet& set) {
       "a difference, as is a link that leads elsewhere on the other side.")
       .required();
   add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
+  add_references(set, "RUN", options->more, "with --runs: more results of the same work");
   add_word(
       set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
       "relative tolerance; that of the dtypes by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
@@ -530,7 +688,46 @@ Run compare(OptionSet& set) {
       "Indices of each axis, groups, sequences and tiles that hold differences; then a factor, an offset, "
       "indices exchanged, repeated, shifted or reversed, axes transposed, boxes never written, rounding: said "
       "only when it accounts for the differences and was tested on all elements.");
-  const char* const group = "Names for --explain, which they imply";
+  const char* const modes = "Modes";
+  add_flag(
+      set, "--runs", options->runs,
+      "compare results of the same work, two or many\n"
+      "How many are distinct, which elements move, the largest spread (largest - smallest over the runs), "
+      "and whether what moves follows an axis, a group or a sequence. Equal is bit for bit: NaN of the same "
+      "bits are equal, 0 and -0 are not. With --rtol or --atol each run is close that is within them of the "
+      "first. Files of several arrays are compared by the names in there.")
+      .group(modes);
+  add_flag(
+      set, "--first", options->first,
+      "list the arrays of two files in the order of layers\n"
+      "Natural order of names: layer.2 before layer.10. A line for each array: close or not, the largest "
+      "difference, rel (as of --metric), and what the array adds, its rel less that of the array before it; "
+      "the first that is out of tolerance, and the one that adds the most.")
+      .group(modes);
+  take_words(
+      set, "--map",
+      [options](const std::string& word) {
+        try {
+          options->maps.emplace_back(word);
+        } catch (Error& error) {
+          error.at("--map");
+          throw;
+        }
+      },
+      "A*B=C*D",
+      "with --first: arrays called A*B are C*D in EXPECTED\n"
+      "The * stands for any text, which is kept. May be repeated; the first that matches a name counts.")
+      .group(modes);
+  add_flag(
+      set, "--routing", options->routing,
+      "compare the experts of tokens, in any order\n"
+      "ACTUAL and EXPECTED are ids (tokens, k), in which -1 is no choice, or with --top-k scores (tokens, "
+      "experts), one of them or both. Tokens that differ by a tie alone, the K-th and the next largest score "
+      "being equal, are counted apart and are no difference. An expert twice for a token is a fault.")
+      .group(modes);
+  add_word(set, "--top-k", options->top_k, at_least(1), "K", "with --routing: experts chosen of scores")
+      .group(modes);
+  const char* const group = "Names for --explain, which they imply, and for --runs";
   add_word(set, "--axes", options->axes, read_names, "NAMES", "what the axes are called, such as b,q,h,d")
       .group(group);
   add_reference(
@@ -548,7 +745,18 @@ Run compare(OptionSet& set) {
       .group(group);
   set_footer(set, kFooter);
   return [options](Job& job) {
+    check_modes(*options);
     options->tolerance.metric = metric_of(*options);
+    if (options->runs) {
+      RunsWords words{
+          {options->actual, options->expected},
+          {options->tolerance.rtol, options->tolerance.atol, options->axes, {}, {}, options->tile},
+          options->group_sizes,
+          options->cu_seqlens};
+      words.runs.insert(words.runs.end(), options->more.begin(), options->more.end());
+      return compare_runs_of(words, job);
+    }
+    if (options->routing) return compare_routings({options->actual, options->expected, options->top_k}, job);
     return run(*options, job);
   };
 }

@@ -1,0 +1,200 @@
+// ejk compare --runs: results of the same work, all read at once, piece by piece; ejk compare --routing: the
+// experts of tokens. Both print their report whether all is equal or not, and are done by rank 0 alone.
+//
+// tests: tests/cli/compare/
+#include "compare_modes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "ejk/layers.hpp"
+#include "ejk/routing.hpp"
+#include "ejk/text.hpp"
+#include "job.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Sources = std::vector<std::shared_ptr<const ArraySource>>;
+
+// An array that runs have; null where a run does not.
+struct ArrayOfRuns {
+  std::string name;  // empty: each run is one array
+  Sources sources;
+  std::string why = {};  // why it is not compared
+};
+
+// All arrays are held open: a file is opened once, and those of several files are read at the same time.
+std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& job, Report& head) {
+  std::vector<std::vector<NamedInput>> runs;
+  for (const std::string& word : words) runs.push_back(job.inputs.arrays_in(word));
+  const auto is_whole = [](const auto& run) { return run.size() != 1 || !run[0].is_word; };
+  const auto one = std::find_if_not(runs.begin(), runs.end(), is_whole);
+  const auto several =
+      std::find_if(runs.begin(), runs.end(), [](const auto& run) { return run.size() != 1; });
+  if (several == runs.end()) {
+    ArrayOfRuns all;
+    for (auto& run : runs) all.sources.push_back(job.inputs.open(run[0]));
+    return {std::move(all)};
+  }
+  if (one != runs.end())
+    throw Error(Error::Kind::input,
+                fmt::format("{} holds {} arrays, and {} is one",
+                            printable(words[static_cast<std::size_t>(several - runs.begin())]),
+                            several->size(), printable(words[static_cast<std::size_t>(one - runs.begin())])))
+        .hint(several->empty()
+                  ? "there is nothing to compare"
+                  : fmt::format("name one of them, as in {}", printable((*several)[0].reference.text)));
+  const auto in_order = [](const std::string& x, const std::string& y) { return natural_less(x, y); };
+  std::map<std::string, ArrayOfRuns, decltype(in_order)> arrays(in_order);
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    for (NamedInput& input : runs[r]) {
+      ArrayOfRuns& array = arrays[input.name];
+      array.sources.resize(words.size());
+      std::optional<Error> why;
+      array.sources[r] = job.inputs.open_supported(input, why);
+      if (why && array.why.empty()) array.why = "not compared: " + why->message();
+    }
+    const std::string left_out = job.inputs.links_left_out(words[r]);
+    if (!left_out.empty() &&
+        std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
+      head.warnings.push_back(left_out);
+  }
+  std::vector<ArrayOfRuns> all;
+  for (auto& [name, array] : arrays) {
+    array.name = name;
+    all.push_back(std::move(array));
+  }
+  return all;
+}
+
+// All of it by rank 0.
+Division by_the_first(std::int64_t bytes, std::int64_t peak) {
+  return [=](std::int64_t members) {
+    std::vector<WorkShare> shares(static_cast<std::size_t>(members));
+    shares[0] = {static_cast<double>(bytes), bytes, 0, 0, peak};
+    return shares;
+  };
+}
+
+}  // namespace
+
+Answer compare_runs_of(RunsWords& words, Job& job) {
+  for (const std::string& word : words.runs) job.provenance.input("run", word);
+  Report head;
+  std::vector<ArrayOfRuns> arrays;
+  std::int64_t bytes = 0, peak = 0, elements = 0;
+  std::vector<std::int64_t> held(words.runs.size()), bytes_of(words.runs.size());
+  job.phase(Phase::read, [&] {
+    arrays = arrays_of(words.runs, job, head);
+    const bool names_parts = !words.options.axes.empty() || !words.options.tile.empty() ||
+                             !words.group_sizes.empty() || !words.cu_seqlens.empty();
+    if (names_parts && (arrays.size() != 1 || !arrays[0].name.empty()))
+      throw usage("--axes, --group-sizes, --cu-seqlens and --block describe one array, and these are several")
+          .hint("name one in each, as in a.h5:/out");
+    for (const ArrayOfRuns& array : arrays) {
+      peak = std::max(peak, runs_bytes(array.sources, words.options.tile));
+      for (std::size_t r = 0; r < array.sources.size(); ++r) {
+        if (!array.sources[r]) continue;
+        ++held[r];
+        bytes_of[r] += byte_count(array.sources[r]->shape(), array.sources[r]->dtype());
+        elements += element_count(array.sources[r]->shape());
+      }
+    }
+  });
+  Table planned{
+      "planned", "", {{"run", "run"}, {"arrays", "arrays", Unit::count}, {"size", "bytes", Unit::bytes}}, {}};
+  std::vector<std::string> names;
+  for (std::size_t r = 0; r < words.runs.size(); ++r) {
+    bytes += bytes_of[r];
+    names.push_back(printable(words.runs[r]));
+    planned.rows.push_back({names.back(), held[r], bytes_of[r]});
+  }
+  Report plan = head, runs;
+  runs.add("count", "runs", std::ssize(names), Unit::count).add(std::move(planned));
+  plan.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
+  if (job.plan(std::move(plan), peak, by_the_first(bytes, peak), CostUnit::bytes)) return Answer::yes;
+
+  job.inputs.count_read(bytes);
+  if (!words.group_sizes.empty()) words.options.group_sizes = job.open("group_sizes", words.group_sizes);
+  if (!words.cu_seqlens.empty()) words.options.cu_seqlens = job.open("cu_seqlens", words.cu_seqlens);
+  if (!job.team.is_first()) {
+    job.deliver({}, {});
+    return Answer::yes;
+  }
+  const auto progress = job.progress();
+  std::vector<RunsOfArray> found;
+  bool close = true;
+  job.phase(Phase::compute, [&] {
+    std::int64_t before = 0;
+    const std::int64_t all = elements / std::max<std::int64_t>(1, std::ssize(names));
+    for (const ArrayOfRuns& array : arrays) {
+      RunsOfArray& one = found.emplace_back();
+      one.array = printable(array.name);
+      one.why = array.why;
+      std::int64_t done = 0;
+      if (one.why.empty())
+        one.found = compare_runs(array.sources, words.options, [&](std::int64_t n, std::int64_t) {
+          done = n;
+          progress(std::min(before + n, all), all);
+        });
+      before += done;
+      close = close && one.why.empty() && one.found.close;
+    }
+  });
+  Report report = std::move(head);
+  append(report, describe_runs(found, names));
+  job.deliver(std::move(report), {});
+  return close ? Answer::yes : Answer::no;
+}
+
+Answer compare_routings(const RoutingWords& words, Job& job) {
+  const auto actual = job.open("actual", words.actual), expected = job.open("expected", words.expected);
+  bool any_scores = false;
+  for (const auto& side : {actual, expected}) {
+    if (!is_float(side->dtype())) continue;
+    any_scores = true;
+    if (!words.top_k)
+      throw usage(fmt::format("{}: scores ({}), of which --top-k says how many are chosen",
+                              printable(side->name()), name_of(side->dtype())))
+          .hint("for example --top-k 8; ids of a float type: ejk convert IN -o OUT --dtype int32");
+    if (!side->shape().empty() && *words.top_k > side->shape().back())
+      throw usage(fmt::format("--top-k {}: {} has scores of {} experts", *words.top_k,
+                              printable(side->name()), side->shape().back()));
+  }
+  if (words.top_k && !any_scores)
+    throw usage(fmt::format("--top-k goes with scores, and both are ids ({})", name_of(actual->dtype())))
+        .hint("ids go without it: ejk compare A B --routing");
+  const std::int64_t bytes =
+      byte_count(actual->shape(), actual->dtype()) + byte_count(expected->shape(), expected->dtype());
+  const std::int64_t peak = routing_bytes(*actual, *expected);
+  Report plan;
+  plan.add("actual_shape", "shape, actual", actual->shape())
+      .add("expected_shape", "shape, expected", expected->shape());
+  if (job.plan(std::move(plan), peak, by_the_first(bytes, peak), CostUnit::bytes)) return Answer::yes;
+  if (!job.team.is_first()) {
+    job.deliver({}, {});
+    return Answer::yes;
+  }
+  RoutingComparison found;
+  job.phase(Phase::compute, [&] {
+    try {
+      found = compare_routing(*actual, *expected, words.top_k, job.progress());
+    } catch (Error& error) {
+      const bool is_scores = error.subject() == "scores";
+      if (error.kind() == Error::Kind::input && is_scores)
+        error.hint("ejk info FILE counts the NaNs of an array; its shape is to be (tokens, experts)");
+      else if (error.kind() == Error::Kind::input && error.subject() == "ids")
+        error.hint("ejk check topk-ids FILE --experts N lists what is wrong with ids");
+      throw;
+    }
+  });
+  job.deliver(describe(found), {});
+  return found.close ? Answer::yes : Answer::no;
+}
+
+}  // namespace ejk::app

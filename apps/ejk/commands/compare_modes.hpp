@@ -1,0 +1,28 @@
+// What ejk compare does with --runs and --routing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.hpp"
+#include "ejk/runs.hpp"
+
+namespace ejk::app {
+
+/// Results of the same work.
+struct RunsWords {
+  std::vector<std::string> runs;
+  RunsOptions options;  // without the two that are files
+  std::string group_sizes, cu_seqlens;
+};
+Answer compare_runs_of(RunsWords& words, Job& job);
+
+struct RoutingWords {
+  std::string actual, expected;
+  std::optional<std::int64_t> top_k;
+};
+Answer compare_routings(const RoutingWords& words, Job& job);
+
+}  // namespace ejk::app

@@ -1,0 +1,695 @@
+// All runs are cut into the same boxes. Of a box the runs whose bytes are the same are put together first,
+// which for results that agree is all; only one of each kind is looked at by element. Whether two runs are
+// equal as a whole is the meet of what their boxes say, so no order of boxes matters. Cost: reading all runs
+// once, and of boxes that differ some nanoseconds an element and kind.
+// tests: tests/verify/test_runs.cpp
+#include "ejk/runs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "arrays/boxes.hpp"
+#include "arrays/cast.hpp"
+#include "core/axis.hpp"
+#include "core/parallel.hpp"
+#include "verify/describe.hpp"
+#include "verify/difference_pass.hpp"
+#include "verify/error_stats.hpp"
+#include "verify/hypothesis.hpp"
+#include "verify/judge.hpp"
+#include "verify/where.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr std::int64_t kBlockOfRuns = verify::Judge::kBlock;
+constexpr std::int64_t kBytesOfRuns = std::int64_t{8} << 20;  // of all runs' pieces together, about
+constexpr std::int64_t kLeastPiece = std::int64_t{64} << 10, kMostPiece = std::int64_t{4} << 20;
+
+using Sources = std::vector<std::shared_ptr<const ArraySource>>;
+using verify::Naming;
+
+// For each run the first one that is equal to it.
+using Firsts = std::vector<std::int64_t>;
+
+// Equal in both.
+Firsts meet(const Firsts& x, const Firsts& y) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> first;
+  Firsts both(x.size());
+  for (std::size_t r = 0; r < x.size(); ++r)
+    both[r] = first.try_emplace({x[r], y[r]}, static_cast<std::int64_t>(r)).first->second;
+  return both;
+}
+
+// Numbered in their order.
+std::vector<std::int64_t> groups_of(const Firsts& firsts) {
+  std::map<std::int64_t, std::int64_t> group;
+  std::vector<std::int64_t> groups;
+  for (const std::int64_t first : firsts)
+    groups.push_back(group.try_emplace(first, static_cast<std::int64_t>(group.size())).first->second);
+  return groups;
+}
+
+std::int64_t distinct_in(const std::vector<std::int64_t>& groups) {
+  return groups.empty() ? 0 : *std::max_element(groups.begin(), groups.end()) + 1;
+}
+
+std::int64_t elements_of_run(std::size_t runs, DType dtype) {
+  const std::int64_t bytes =
+      std::clamp(kBytesOfRuns / static_cast<std::int64_t>(runs), kLeastPiece, kMostPiece);
+  return bytes / size_of(dtype);
+}
+
+struct SpreadFound {
+  Extreme least, largest;
+  std::int64_t least_run = 0, largest_run = 0;
+};
+
+template <class W>
+Extreme extreme_of(W value) {
+  if constexpr (std::is_floating_point_v<W>)
+    return static_cast<double>(value);
+  else if constexpr (std::is_same_v<W, std::uint64_t>) {
+    if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
+    return value;
+  } else {
+    return static_cast<std::int64_t>(value);
+  }
+}
+
+// |x − y|; integers exactly until it is a double.
+template <class W>
+double amount_between(W x, W y) {
+  if constexpr (std::is_floating_point_v<W>)
+    return std::abs(static_cast<double>(x) - static_cast<double>(y));
+  else
+    return static_cast<double>(x > y ? static_cast<std::uint64_t>(x) - static_cast<std::uint64_t>(y)
+                                     : static_cast<std::uint64_t>(y) - static_cast<std::uint64_t>(x));
+}
+
+// What one thread found.
+struct RunsPart {
+  struct OfRun {
+    std::int64_t differing = 0, beyond = 0;
+    double max_difference = -1;  // below 0: none
+  };
+
+  Firsts firsts;
+  std::vector<OfRun> runs;
+  std::int64_t moving = 0, nonfinite = 0;
+  std::int64_t first_moving = INT64_MAX, first_nonfinite = INT64_MAX;
+  verify::Largest<std::int64_t, SpreadFound> spread;
+  std::vector<verify::IndexCounts> moving_at;
+  std::vector<std::int64_t> tiles;
+
+  // Room.
+  std::vector<std::vector<std::byte>> buffers;
+  std::vector<const std::byte*> data;
+  std::vector<std::uint8_t> moves;
+  verify::Judge::Room judging;
+
+  RunsPart(std::size_t count, const Shape& shape, const verify::TileGrid& grid)
+      : firsts(count, 0),
+        runs(count),
+        tiles(static_cast<std::size_t>(grid.rows * grid.columns)),
+        buffers(count),
+        data(count) {
+    for (const std::int64_t length : shape) moving_at.emplace_back(length);
+  }
+
+  void join(const RunsPart& other) {
+    firsts = meet(firsts, other.firsts);
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      runs[r].differing += other.runs[r].differing;
+      runs[r].beyond += other.runs[r].beyond;
+      runs[r].max_difference = std::max(runs[r].max_difference, other.runs[r].max_difference);
+    }
+    moving += other.moving;
+    nonfinite += other.nonfinite;
+    first_moving = std::min(first_moving, other.first_moving);
+    first_nonfinite = std::min(first_nonfinite, other.first_nonfinite);
+    spread.join(other.spread);
+    for (std::size_t d = 0; d < moving_at.size(); ++d) moving_at[d].join(other.moving_at[d]);
+    for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] += other.tiles[t];
+  }
+};
+
+// Runs of one dtype and shape, the first of which the others are held against.
+class RunsPass {
+ public:
+  RunsPass(const Sources& runs, verify::TileGrid grid, const std::optional<verify::Judge>& judge)
+      : dtype_(runs[0]->dtype()), shape_(runs[0]->shape()), grid_(grid), judge_(judge) {
+    for (const auto& run : runs) readers_.emplace_back(*run);
+  }
+
+  RunsPart run(const std::function<void(std::int64_t)>& looked_at) const {
+    const arrays::Boxes boxes(shape_, elements_of_run(readers_.size(), dtype_));
+    const double each = static_cast<double>(readers_.size());
+    const int threads = threads_of(boxes, each);
+    RunsPart all(readers_.size(), shape_, grid_);
+    core::parallel_reduce(
+        boxes.size(), threads, [&] { return RunsPart(readers_.size(), shape_, grid_); },
+        [&](RunsPart& part, std::int64_t box) {
+          for (std::size_t r = 0; r < readers_.size(); ++r)
+            part.data[r] = readers_[r].acquire(boxes, box, part.buffers[r]);
+          look_at_box(boxes, box, part);
+          for (const arrays::BoxReader& reader : readers_) reader.release(boxes, box);
+          looked_at(boxes.elements(box));
+        },
+        [&](const RunsPart& part) { all.join(part); });
+    return all;
+  }
+
+ private:
+  // One of those whose bytes of a box are the same, and all of them.
+  struct Kind {
+    const std::byte* data;
+    std::vector<std::size_t> runs;
+  };
+
+  int threads_of(const arrays::Boxes& boxes, double each) const {
+    int threads = readers_[0].threads(boxes, each);
+    for (const arrays::BoxReader& reader : readers_) threads = std::min(threads, reader.threads(boxes, each));
+    return threads;
+  }
+
+  void look_at_box(const arrays::Boxes& boxes, std::int64_t box, RunsPart& part) const {
+    const auto b = static_cast<std::size_t>(box);
+    const std::int64_t n = boxes.elements(box), size = size_of(dtype_);
+    if (n == 0) return;
+    std::vector<Kind> kinds;
+    Firsts firsts;
+    for (std::size_t r = 0; r < readers_.size(); ++r) {
+      const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) {
+        return std::memcmp(kind.data, part.data[r], static_cast<std::size_t>(n * size)) == 0;
+      });
+      firsts.push_back(static_cast<std::int64_t>(same == kinds.end() ? r : same->runs[0]));
+      if (same == kinds.end())
+        kinds.push_back({part.data[r], {r}});
+      else
+        same->runs.push_back(r);
+    }
+    if (kinds.size() == 1) return;
+    part.firsts = meet(part.firsts, firsts);
+    part.moves.assign(static_cast<std::size_t>(n), 0);
+    for (std::int64_t begin = 0; begin < n; begin += kBlockOfRuns)
+      look_at_block(kinds, begin, std::min(kBlockOfRuns, n - begin), boxes.before[b], part);
+    count_by_index(boxes.starts[b], boxes.counts[b], part);
+  }
+
+  // Elements `begin` to begin + n of a box that begins at `before`.
+  void look_at_block(const std::vector<Kind>& kinds, std::int64_t begin, std::int64_t n, std::int64_t before,
+                     RunsPart& part) const {
+    const std::int64_t size = size_of(dtype_);
+    std::uint8_t* moves = part.moves.data() + begin;
+    const std::byte* first = kinds[0].data + begin * size;
+    bool any = false;
+    for (std::size_t k = 1; k < kinds.size(); ++k) {
+      const std::byte* other = kinds[k].data + begin * size;
+      if (std::memcmp(first, other, static_cast<std::size_t>(n * size)) == 0) continue;
+      any = true;
+      std::int64_t differing = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const bool differs =
+            std::memcmp(first + i * size, other + i * size, static_cast<std::size_t>(size)) != 0;
+        differing += differs;
+        moves[i] |= static_cast<std::uint8_t>(differs);
+      }
+      std::int64_t beyond = 0;
+      if (judge_) {
+        std::uint8_t flags[kBlockOfRuns];
+        beyond = judge_->mark(other, first, n, part.judging, flags);
+      }
+      for (const std::size_t r : kinds[k].runs) {
+        part.runs[r].differing += differing;
+        part.runs[r].beyond += beyond;
+      }
+    }
+    if (!any) return;
+    dispatch(dtype_, [&]<class T>(std::type_identity<T>) {
+      for (std::int64_t i = 0; i < n; ++i)
+        if (moves[i] != 0) look_at_element<T>(kinds, begin + i, before + begin + i, part);
+    });
+  }
+
+  // Element i of a box, which is element `at` of the array.
+  template <class T>
+  void look_at_element(const std::vector<Kind>& kinds, std::int64_t i, std::int64_t at,
+                       RunsPart& part) const {
+    using W = arrays::Wide<T>;
+    const auto value_in = [i](const Kind& kind) {
+      arrays::Stored<T> stored;
+      std::memcpy(&stored, kind.data + i * static_cast<std::int64_t>(sizeof stored), sizeof stored);
+      return arrays::widen<T>(stored);
+    };
+    const auto is_finite = [](W value) {
+      if constexpr (std::is_floating_point_v<W>) return std::isfinite(value);
+      return true;
+    };
+    ++part.moving;
+    part.first_moving = std::min(part.first_moving, at);
+    const W first = value_in(kinds[0]);
+    std::size_t finite = 0, finite_runs = 0;
+    W least{}, largest{};
+    const Kind *of_least = nullptr, *of_largest = nullptr;
+    for (const Kind& kind : kinds) {
+      const W value = value_in(kind);
+      if (!is_finite(value)) continue;
+      finite_runs += kind.runs.size();
+      if (finite++ == 0 || value < least) least = value, of_least = &kind;
+      if (finite == 1 || value > largest) largest = value, of_largest = &kind;
+      if (&kind == kinds.data() || !is_finite(first)) continue;
+      const double difference = amount_between(value, first);
+      for (const std::size_t r : kind.runs)
+        part.runs[r].max_difference = std::max(part.runs[r].max_difference, difference);
+    }
+    if (finite < kinds.size()) {
+      ++part.nonfinite;
+      part.first_nonfinite = std::min(part.first_nonfinite, at);
+    }
+    if (finite_runs < 2) return;
+    part.spread.see(amount_between(largest, least), at,
+                    {extreme_of(least), extreme_of(largest), static_cast<std::int64_t>(of_least->runs[0]),
+                     static_cast<std::int64_t>(of_largest->runs[0])});
+  }
+
+  // The elements of a box that move, along each axis and in tiles.
+  void count_by_index(const Shape& start, const Shape& count, RunsPart& part) const {
+    if (shape_.empty()) return;
+    const std::size_t last = shape_.size() - 1;
+    Shape at = start;
+    for (std::int64_t begin = 0; begin < std::ssize(part.moves); begin += count[last]) {
+      const std::uint8_t* moves = part.moves.data() + begin;
+      std::int64_t in_line = 0;
+      for (std::int64_t i = 0; i < count[last]; ++i) {
+        if (moves[i] == 0) continue;
+        ++in_line;
+        part.moving_at[last].add(start[last] + i, 1);
+        if (grid_.rows == 0) continue;
+        at[last] = start[last] + i;
+        const std::int64_t row = at[grid_.row_axis] / grid_.tile_rows,
+                           column = at[grid_.column_axis] / grid_.tile_columns;
+        ++part.tiles[static_cast<std::size_t>(row * grid_.columns + column)];
+      }
+      for (std::size_t d = 0; d < last && in_line > 0; ++d) part.moving_at[d].add(at[d], in_line);
+      at[last] = start[last];
+      for (std::size_t d = last; d-- > 0;) {
+        if (++at[d] < start[d] + count[d]) break;
+        at[d] = start[d];
+      }
+    }
+  }
+
+  DType dtype_;
+  Shape shape_;
+  verify::TileGrid grid_;
+  std::optional<verify::Judge> judge_;
+  std::vector<arrays::BoxReader> readers_;
+};
+
+// The part of the array that what moves has to itself; empty: it follows no axis.
+std::string followed(const Naming& naming, const std::vector<AxisDifferences>& axes, std::int64_t moving) {
+  verify::Scope scope(axes.size());
+  for (std::size_t d = 0; d < axes.size(); ++d) {
+    const auto length = static_cast<double>(axes[d].length);
+    const double expected = length * -std::expm1(static_cast<double>(moving) * std::log1p(-1 / length));
+    if (axes[d].length > 1 && 4 * static_cast<double>(axes[d].indices) <= 3 * expected)
+      scope.axes[d] = axes[d].ranges;
+  }
+  return naming.part(scope);
+}
+
+void add_where(const RunsPart& part, const Naming& naming, const verify::TileGrid& grid,
+               RunsComparison& result) {
+  if (part.moving == 0) return;
+  const auto at = [&](std::int64_t flat) { return core::index_of(result.shape, flat); };
+  result.first_moving = at(part.first_moving);
+  if (part.nonfinite > 0) result.first_nonfinite = at(part.first_nonfinite);
+  if (part.spread.found) {
+    const SpreadFound& found = part.spread.item;
+    result.max_spread = Spread{at(part.spread.at), part.spread.measure, found.least,
+                               found.largest,      found.least_run,     found.largest_run};
+  }
+  if (result.shape.empty()) return;
+  verify::PassResult pass;
+  pass.differing_at = part.moving_at;
+  for (const std::int64_t length : result.shape) pass.zero_at.emplace_back(length);
+  result.axes = verify::axes_of(naming, pass);
+  result.parts = verify::runs_of(naming, pass);
+  if (grid.rows > 0) result.tiles = verify::tiles_of(grid, result.shape, part.tiles);
+  result.follows = followed(naming, result.axes, part.moving);
+}
+
+void require_tolerance(const RunsOptions& options) {
+  for (const std::optional<double>& t : {options.rtol, options.atol})
+    if (t && (!(*t >= 0) || std::isinf(*t)))
+      throw Error(Error::Kind::usage,
+                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
+}
+
+ReportValue value_of_extreme(const Extreme& extreme) {
+  return std::visit([](auto value) { return ReportValue(value); }, extreme);
+}
+
+ReportValue ranges_text(const std::vector<IndexRange>& ranges, std::int64_t length) {
+  if (ranges.empty()) return {};
+  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
+  return Naming::indices(ranges);
+}
+
+// Why a run was not compared with the first by element; empty: it was.
+std::string why_apart(const RunResult& run, bool is_of_files) {
+  if (!run.has_array) return is_of_files ? "lacks an array" : "lacks the array";
+  if (run.has_type) return "";
+  return is_of_files ? "has an array of another dtype or shape" : "another dtype or shape";
+}
+
+}  // namespace
+
+RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,
+                            const RunsOptions& options,
+                            const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  require_tolerance(options);
+  // Those of one type, and the first of all that have the array.
+  std::vector<std::vector<std::size_t>> alike;
+  Firsts firsts;
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const auto same = std::find_if(alike.begin(), alike.end(), [&](const auto& others) {
+      const auto& other = runs[others[0]];
+      if (!runs[r] || !other) return !runs[r] && !other;
+      return runs[r]->dtype() == other->dtype() && runs[r]->shape() == other->shape();
+    });
+    firsts.push_back(static_cast<std::int64_t>(same == alike.end() ? r : (*same)[0]));
+    if (same == alike.end())
+      alike.push_back({r});
+    else
+      same->push_back(r);
+  }
+  const auto first = std::find_if(alike.begin(), alike.end(),
+                                  [&](const auto& others) { return runs[others[0]] != nullptr; });
+  if (first == alike.end()) throw Error(Error::Kind::usage, "there is no run to look at");
+
+  RunsComparison result;
+  result.runs.resize(runs.size());
+  const ArraySource& reference = *runs[(*first)[0]];
+  result.dtype = reference.dtype();
+  result.shape = reference.shape();
+  result.elements = element_count(result.shape);
+  const ExplainOptions names{{}, options.axes, options.group_sizes, options.cu_seqlens, options.tile};
+  const Naming naming = verify::naming_of(result.shape, names);
+  const verify::TileGrid grid = verify::grid_of(result.shape, options.tile);
+  std::optional<verify::Judge> judge;
+  if (options.rtol || options.atol) {
+    const DefaultTolerance usual = default_tolerance(result.dtype, result.dtype);
+    result.rtol = options.rtol.value_or(usual.rtol);
+    result.atol = options.atol.value_or(usual.atol);
+    judge.emplace(result.dtype, result.dtype, *result.rtol, *result.atol, NanEqual::yes);
+  }
+
+  std::int64_t all = 0, done = 0;
+  for (const auto& others : alike)
+    if (runs[others[0]]) all += element_count(runs[others[0]]->shape());
+  std::mutex mutex;
+  const auto looked_at = [&](std::int64_t n) {
+    if (!progress) return;
+    const std::scoped_lock lock(mutex);
+    progress(done += n, all);
+  };
+  for (const auto& others : alike) {
+    if (!runs[others[0]]) continue;
+    const bool is_first = &others == &*first;
+    Sources sources;
+    for (const std::size_t r : others) sources.push_back(runs[r]);
+    const RunsPart part =
+        RunsPass(sources, is_first ? grid : verify::TileGrid{}, is_first ? judge : std::nullopt)
+            .run(looked_at);
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const RunsPart::OfRun& of = part.runs[i];
+      firsts[others[i]] = static_cast<std::int64_t>(others[static_cast<std::size_t>(part.firsts[i])]);
+      if (!is_first) continue;
+      RunResult& run = result.runs[others[i]];
+      run.has_type = true;
+      run.differing = of.differing, run.beyond = of.beyond;
+      if (of.max_difference >= 0) run.max_difference = of.max_difference;
+    }
+    if (!is_first) continue;
+    result.moving = part.moving;
+    result.nonfinite = part.nonfinite;
+    add_where(part, naming, grid, result);
+  }
+  const std::vector<std::int64_t> groups = groups_of(firsts);
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    result.runs[r].group = groups[r];
+    result.runs[r].has_array = runs[r] != nullptr;
+  }
+  result.distinct = distinct_in(groups);
+  result.equal = result.distinct == 1;
+  result.close = result.equal;
+  if (judge)
+    result.close = std::all_of(result.runs.begin(), result.runs.end(),
+                               [](const RunResult& run) { return run.has_type && run.beyond == 0; });
+  return result;
+}
+
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile) {
+  std::int64_t copied = 0, counted = 0, planned = 0;
+  bool in_order = false;
+  const ArraySource* first = nullptr;
+  for (const auto& run : runs) {
+    if (!run) continue;
+    const Shape& shape = run->shape();
+    const std::int64_t elements = element_count(shape);
+    const std::int64_t piece = std::min(elements, elements_of_run(runs.size(), run->dtype()));
+    const bool is_at_hand = run->mapped() && run->mapped()->is_c_contiguous();
+    copied += is_at_hand ? 0 : piece * size_of(run->dtype());
+    in_order = in_order || !run->random_access();
+    std::int64_t counts = piece;
+    for (const std::int64_t length : shape) counts += 8 * std::min(length, std::int64_t{1} << 20);
+    if (first == nullptr) {
+      first = run.get();
+      const verify::TileGrid grid = verify::grid_of(shape, tile);
+      counts += 8 * grid.rows * grid.columns;
+    }
+    counted = std::max(counted, counts);
+    const std::int64_t pieces = elements / std::max<std::int64_t>(piece, 1) + 1;
+    planned = std::max(planned, pieces * arrays::bytes_of_a_box(shape.size()));
+  }
+  return (in_order ? 1 : threads()) * (copied + counted) + counted + planned;
+}
+
+Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names) {
+  const bool is_one = arrays.size() == 1 && arrays[0].array.empty();
+  bool close = true;
+  Firsts firsts(names.size(), 0);
+  std::vector<RunResult> results(names.size());
+  for (RunResult& result : results) result.has_array = result.has_type = true;
+  bool has_tolerance = false;
+  std::int64_t elements = 0, moving = 0, nonfinite = 0;
+  const RunsOfArray* widest = nullptr;
+  for (const RunsOfArray& one : arrays) {
+    close = close && one.why.empty() && one.found.close;
+    if (!one.why.empty()) continue;
+    const RunsComparison& found = one.found;
+    has_tolerance = has_tolerance || found.rtol;
+    elements += found.elements, moving += found.moving, nonfinite += found.nonfinite;
+    if (found.max_spread &&
+        (widest == nullptr || found.max_spread->amount > widest->found.max_spread->amount))
+      widest = &one;
+    Firsts groups;
+    for (std::size_t r = 0; r < names.size(); ++r) {
+      const RunResult& run = found.runs[r];
+      groups.push_back(run.group);
+      results[r].differing += run.differing;
+      results[r].beyond += run.beyond;
+      results[r].has_array = results[r].has_array && run.has_array;
+      results[r].has_type = results[r].has_type && run.has_type;
+      if (run.max_difference)
+        results[r].max_difference = std::max(results[r].max_difference.value_or(0), *run.max_difference);
+    }
+    firsts = meet(firsts, groups);
+  }
+  const std::vector<std::int64_t> groups = groups_of(firsts);
+  const std::int64_t distinct = distinct_in(groups);
+
+  Report runs;
+  const auto count = static_cast<std::int64_t>(names.size());
+  const auto shape_or_null = [](const std::optional<Shape>& shape) {
+    return shape ? ReportValue(*shape) : ReportValue();
+  };
+  const auto run_name = [&](std::int64_t run) { return names[static_cast<std::size_t>(run)]; };
+  runs.add("count", "runs", count, Unit::count)
+      .add("distinct", "distinct", distinct, Unit::count)
+      .add("elements", "elements of a run", elements, Unit::count)
+      .add("moving", "that move", moving, Unit::count)
+      .add("moving_share", "share of those", verify::share_of(moving, elements), Unit::share)
+      .add("nonfinite", "NaN or infinite in some runs", nonfinite, Unit::count);
+  const Spread* spread = widest == nullptr ? nullptr : &*widest->found.max_spread;
+  runs.add("max_spread", "largest spread",
+           spread != nullptr ? ReportValue(spread->amount)
+           : moving == 0     ? ReportValue(0.0)
+                             : ReportValue())
+      .add("max_spread_index", "at", spread != nullptr ? ReportValue(spread->index) : ReportValue());
+  if (!is_one)
+    runs.add("max_spread_array", "in", spread != nullptr ? ReportValue(widest->array) : ReportValue());
+  if (spread != nullptr) {
+    Table ends{"ends",
+               "the largest spread",
+               {{"least", "from", Unit::value},
+                {"largest", "to", Unit::value},
+                {"least_run", "in"},
+                {"largest_run", "and in"}},
+               {{value_of_extreme(spread->least), value_of_extreme(spread->largest),
+                 run_name(spread->least_run), run_name(spread->largest_run)}}};
+    runs.add(std::move(ends));
+  }
+  if (is_one) {
+    const RunsComparison& found = arrays[0].found;
+    runs.add("first_moving_index", "first that moves", shape_or_null(found.first_moving));
+    if (found.nonfinite > 0)
+      runs.add("first_nonfinite_index", "first that is NaN or infinite",
+               shape_or_null(found.first_nonfinite));
+    if (moving > 0)
+      runs.add("follows", "what moves follows",
+               found.follows.empty() ? ReportValue() : ReportValue(found.follows));
+  }
+
+  // Which are equal.
+  constexpr std::size_t kNamed = 6;
+  Table equal{"groups",
+              "runs that are equal bit for bit",
+              {{"group", "group"}, {"count", "runs"}, {"which", "which"}},
+              {}};
+  for (std::int64_t group = 0; group < distinct; ++group) {
+    std::vector<std::string> which;
+    std::int64_t members = 0;
+    for (std::size_t r = 0; r < names.size(); ++r) {
+      if (groups[r] != group) continue;
+      ++members;
+      if (which.size() < kNamed) which.push_back(names[r]);
+    }
+    const std::int64_t more = members - std::ssize(which);
+    equal.rows.push_back(
+        {group, members,
+         fmt::format("{}{}", fmt::join(which, ", "), more > 0 ? fmt::format(" and {} more", more) : "")});
+  }
+  runs.add(std::move(equal));
+  const bool any_beyond =
+      std::any_of(results.begin(), results.end(), [](const RunResult& run) { return run.beyond > 0; });
+  Table each{"results",
+             distinct > 1 ? "each beside the first" : "",
+             {{"run", "run"},
+              {"group", "group"},
+              {"differing", "differ"},
+              {"max_difference", "by up to"},
+              {"beyond", "beyond the tolerance", Unit::none, !any_beyond},
+              {"why", "why", Unit::none, false}},
+             {}};
+  if (distinct == 1) each.text_rows = 0;
+  for (std::size_t r = 0; r < names.size(); ++r) {
+    const RunResult& run = results[r];
+    const bool has_elements = run.has_type || !is_one;
+    const std::string why = why_apart(run, !is_one);
+    each.rows.push_back({names[r], groups[r], has_elements ? ReportValue(run.differing) : ReportValue(),
+                         run.max_difference ? ReportValue(*run.max_difference) : ReportValue(),
+                         has_elements ? ReportValue(run.beyond) : ReportValue(),
+                         why.empty() ? ReportValue() : ReportValue(why)});
+  }
+  if (std::all_of(results.begin(), results.end(), [](const RunResult& run) { return run.has_type; }))
+    each.columns.back().json_only = true;
+  runs.add(std::move(each));
+
+  // Where.
+  if (!is_one) {
+    Table table{"arrays",
+                "arrays",
+                {{"array", "array"},
+                 {"close", "close"},
+                 {"distinct", "distinct"},
+                 {"elements", "elements", Unit::none, true},
+                 {"moving", "move"},
+                 {"max_spread", "spread"},
+                 {"max_spread_index", "at"},
+                 {"follows", "follows"},
+                 {"why", "why", Unit::none, true}},
+                {},
+                64};
+    for (const RunsOfArray& one : arrays) {
+      const RunsComparison& found = one.found;
+      const bool compared = one.why.empty();
+      std::string why = one.why;
+      for (std::size_t r = 0; r < names.size() && compared && why.empty(); ++r)
+        if (!found.runs[r].has_type)
+          why = (found.runs[r].has_array ? "another dtype or shape in " : "not in ") + names[r];
+      const auto where = [&](auto value) { return compared ? ReportValue(value) : ReportValue(); };
+      table.rows.push_back({one.array, compared && found.close, where(found.distinct), where(found.elements),
+                            where(found.moving),
+                            found.max_spread ? ReportValue(found.max_spread->amount) : ReportValue(),
+                            found.max_spread ? ReportValue(found.max_spread->index) : ReportValue(),
+                            found.follows.empty() ? ReportValue() : ReportValue(found.follows),
+                            why.empty() ? ReportValue() : ReportValue(why)});
+      if (!why.empty()) table.columns.back().json_only = false;
+    }
+    runs.add(std::move(table));
+  } else if (moving > 0 && !arrays[0].found.axes.empty()) {
+    const RunsComparison& found = arrays[0].found;
+    Table axes{"axes",
+               "where they move",
+               {{"axis", "axis"},
+                {"length", "length", Unit::none, true},
+                {"indices", "indices"},
+                {"ranges", "which"},
+                {"whole", "move wholly"}},
+               {}};
+    for (const AxisDifferences& axis : found.axes)
+      axes.rows.push_back({axis.name, axis.length, axis.indices, ranges_text(axis.ranges, axis.length),
+                           ranges_text(axis.whole, axis.length)});
+    runs.add(std::move(axes));
+    if (!found.parts.empty()) {
+      Table parts{"parts",
+                  "groups and sequences that move",
+                  {{"of", ""},
+                   {"index", "index"},
+                   {"begin", "from"},
+                   {"end", "to"},
+                   {"moving", "move"},
+                   {"moving_share", "share", Unit::share}},
+                  {},
+                  16};
+      for (const RunDifferences& part : found.parts)
+        parts.rows.push_back({part.name, part.index, part.begin, part.end, part.differing,
+                              verify::share_of(part.differing, part.elements)});
+      runs.add(std::move(parts));
+    }
+    if (found.tiles) {
+      const TileDifferences& t = *found.tiles;
+      const auto states = t.states->held();
+      if (std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end()) {
+        const auto name = [&](std::int64_t axis) { return found.axes[static_cast<std::size_t>(axis)].name; };
+        BlockPicture picture{"tiles",
+                             fmt::format("tiles of {} x {} elements ({} down, {} across)", t.tile_rows,
+                                         t.tile_columns, name(t.row_axis), name(t.column_axis)),
+                             t.states};
+        picture.state_names = {"nothing moves", "something moves", "everything moves"};
+        picture.block_name = "tile";
+        runs.add(std::move(picture));
+      }
+    }
+  }
+  Report report;
+  const RunsComparison* found = is_one ? &arrays[0].found : nullptr;
+  report.add("close", has_tolerance ? "close" : "equal", close);
+  if (found != nullptr && found->rtol)
+    report.add("rtol", "rtol, of the first run", *found->rtol).add("atol", "atol", *found->atol);
+  report.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
+  return report;
+}
+
+}  // namespace ejk
