@@ -442,11 +442,16 @@ constexpr ReportKey kUnreadable[] = {
     {"unreadable[].why", kString, kAlways, "why not"},
 };
 
+constexpr std::string_view kOfTwoBySize = "of two arrays, but for --max-ulp alone",
+                           kOfHard = "of two arrays of one shape, with a hard limit";
 constexpr std::string_view kOfTwo = "of two arrays", kOfAlike = "of two arrays of one shape",
                            kOfUnlike = "of two arrays of different shapes",
                            kOfFiles = "of two files, groups or folders";
 
 constexpr std::string_view kOfExplained = "with --explain, where arrays of one shape differ";
+
+constexpr std::string_view kOfPermuted =
+    "with --explain, of shapes that differ, where axes in another order agree";
 
 constexpr std::string_view kOfModes = "without --runs and --routing", kOfRuns = "with --runs",
                            kOfFirst = "with --first", kOfRouting = "with --routing",
@@ -456,8 +461,12 @@ constexpr ReportKey kCompare[] = {
     {"reference", kString, kOfModes, "EXPECTED"},
     {"equal_nan", kBoolean, kOfModes, "whether NaN equals NaN"},
     {"close", kBoolean, kDone, "whether all elements are close"},
-    {"rtol", kNumber, kOfTwo, "the relative tolerance"},
-    {"atol", kNumber, kOfTwo, "the absolute tolerance"},
+    {"failed", kString, "of two arrays that are not close, with several conditions",
+     "those that failed: elements, hard limit, metric"},
+    {"rtol", kNumber, kOfTwoBySize, "the relative tolerance"},
+    {"atol", kNumber, kOfTwoBySize, "the absolute tolerance"},
+    {"max_ulp", kInteger, "of two arrays, with --max-ulp",
+     "units in the last place that elements may be apart"},
     {"shape", kShape, kOfAlike, "the shape of both"},
     {"actual_shape", kShape, kOfUnlike, "the shape of ACTUAL"},
     {"expected_shape", kShape, kOfUnlike, "the shape of EXPECTED"},
@@ -466,6 +475,8 @@ constexpr ReportKey kCompare[] = {
     {"elements", kInteger, kOfAlike, "elements of each"},
     {"differing", kInteger, kOfAlike, "elements that are not close"},
     {"differing_share", kShareOrNull, kOfAlike, "differing / elements"},
+    {"beyond_hard", kInteger, kOfHard, "elements of these beyond the hard limit"},
+    {"first_beyond_hard", kShapeOrNull, kOfHard, "the first of them"},
     {"both_zero", kInteger, kOfAlike, "elements that are 0 in both"},
     {"rms", kNumberOrNull, kOfAlike, "root of the mean square of the differences of finite elements"},
     {"cosine", kNumberOrNull, kOfAlike, "cosine between both, of finite elements; null where one is 0"},
@@ -525,6 +536,9 @@ constexpr ReportKey kCompare[] = {
     {"arrays[].one_sided_nans", kIntegerOrNull, kDone, "elements that are NaN on one side"},
     {"arrays[].one_sided_infinities", kIntegerOrNull, kDone, "elements that are infinite on one side"},
     {"arrays[].why", "string or null", kDone, "why it is not compared, or what else differs"},
+    {"permuted_axes", kShape, kOfPermuted, "the order of the axes of ACTUAL, as of numpy.transpose"},
+    {"permuted_close", kBoolean, kOfPermuted, "whether all elements are close then"},
+    {"permuted_differing", kInteger, kOfPermuted, "elements that are not"},
     {"axes", kTable, kOfExplained, "how the differences lie along each axis"},
     {"axes[].array", kString, kOfFiles, "the array"},
     {"axes[].axis", kString, kAlways, "the axis"},

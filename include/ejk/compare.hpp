@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -32,7 +33,11 @@ struct MetricLimit {
   double limit = 0;  // the least of a cosine and of decibels, the most of rel
 };
 
-/// A tolerance that is not given is that of the dtypes. So many elements, or this share of all, may be beyond it. With a
+/// A tolerance that is not given is that of the dtypes. With max_ulp an element agrees where so many numbers or fewer lie
+/// between both, and one of them: units in the last place of the common type, or, of two float types, of the coarser at
+/// the expected element; integers are their own units. rtol and atol count beside it only where they are given. Of the
+/// elements that do not agree none may be further off than hard_atol + hard_rtol |e|, where either is given; NaN, or
+/// another infinity, on one side is. So many elements, or this share of all, may be beyond it. With a
 /// metric the arrays are close where it is within its limit, and no element is NaN, or another infinity, on one side
 /// alone; elements then count only where rtol or atol is given.
 struct Tolerance {
@@ -42,6 +47,12 @@ struct Tolerance {
   std::int64_t allowed_count = 0;
   double allowed_share = 0;
   std::optional<MetricLimit> metric = std::nullopt;
+  std::optional<std::int64_t> max_ulp = std::nullopt;
+  std::optional<double> hard_rtol = std::nullopt, hard_atol = std::nullopt;
+
+  /// Elements are held to rtol and atol.
+  bool by_size() const { return !max_ulp || rtol || atol; }
+  bool has_hard_limit() const { return hard_rtol || hard_atol; }
 };
 
 /// That of the coarser of two dtypes: bfloat16 1.6e-2 and 1e-5, float16 1e-3 and 1e-5, float32 and float64 1e-5
@@ -61,12 +72,20 @@ struct Difference {
 struct Comparison {
   bool close = false;
   double rtol = 0, atol = 0;  // those that were used
+  std::optional<std::int64_t> max_ulp = {};
+  bool by_size = true;  // rtol and atol were used
   Shape actual_shape, expected_shape;
   DType actual_dtype = DType::boolean, expected_dtype = DType::boolean;
 
   // The rest is of arrays of the same shape.
   std::int64_t elements = 0;
   std::int64_t differing = 0;  // elements that do not agree
+  /// Of these, elements beyond the hard limit, and the first of them; none where there is no such limit.
+  std::optional<std::int64_t> beyond_hard = {};
+  std::optional<Shape> first_beyond_hard = {};
+  /// What keeps arrays of one shape from being close: "elements", "hard limit", "metric"; and of how many of these.
+  std::vector<std::string> failed = {};
+  int conditions = 1;
   std::int64_t both_zero = 0;  // elements that are 0 on both sides
   std::int64_t finite = 0;     // elements that are finite on both sides
   std::int64_t actual_nans = 0, actual_infinities = 0;
@@ -94,7 +113,7 @@ struct Comparison {
 
 /// One pass over both, piece by piece, on all threads where the sources allow. `progress(done, all)` counts
 /// elements. Memory: a piece of either for each thread. Throws Error{usage} for a tolerance that is negative,
-/// infinite or NaN.
+/// infinite or NaN, or a max_ulp that is negative.
 ///
 /// Of a team each member reads a run of the pieces, and all get the comparison, which is the same for every
 /// size of the team; a member's progress is that of its run, told as if the whole went at its pace.

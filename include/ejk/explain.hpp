@@ -42,6 +42,8 @@ struct ExplainOptions {
   IntegerArray cu_seqlens;
   /// Rows and columns of a tile of the last two axes; empty: tiles of a size that makes a picture.
   Shape tile;
+  /// Two axes of tiles, by name or number; empty: the last two, or the two longest.
+  std::vector<std::string> tile_axes = {};
 };
 
 /// How the differences lie along one axis.
@@ -70,8 +72,16 @@ struct TileDifferences {
   std::shared_ptr<const BlockStates> states;  // (rows, columns): 0 none, 1 some, 2 all elements differ
 };
 
+/// Axes of `actual` in another order, which gives it the shape of `expected`.
+struct PermutedAxes {
+  std::vector<std::int64_t> axes;  // as of numpy.transpose
+  Comparison comparison;           // then
+};
+
 struct Explained {
   Comparison comparison;
+  /// Of different shapes: the order of axes in which most elements agree, if there is one and `actual` is at hand.
+  std::optional<PermutedAxes> permuted = {};
   // The rest is empty where the arrays are close or of different shapes.
   std::vector<AxisDifferences> axes;
   std::vector<RunDifferences> runs;

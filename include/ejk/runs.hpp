@@ -35,6 +35,7 @@ struct RunsOptions {
   std::vector<std::string> axes = {};
   IntegerArray group_sizes = {}, cu_seqlens = {};
   Shape tile = {};
+  std::vector<std::string> tile_axes = {};
 };
 
 /// An element, and its smallest and largest finite value over the runs.

@@ -71,7 +71,7 @@ struct Squares {
 struct Part {
   std::int64_t differing = 0, both_zero = 0, finite = 0;
   std::int64_t actual_nans = 0, actual_infinities = 0, expected_nans = 0, expected_infinities = 0;
-  Count one_sided_nans, one_sided_infinities;
+  Count one_sided_nans, one_sided_infinities, beyond_hard;
   Worst violation;                 // of those that do not agree; NaN is more than anything
   Worst absolute, relative, ulps;  // of all pairs of finite numbers
   Squares squares;
@@ -134,8 +134,16 @@ class Floats {
   using V = typename Arithmetic<T>::Value;
   using S = arrays::Stored<T>;
 
-  explicit Floats(double rtol, double atol, NanEqual nan)
-      : rtol_(rounded(rtol)), atol_(rounded(atol)), nan_equal_(nan == NanEqual::yes) {
+  using Rule = verify::Judge::Rule;
+
+  /// `coarser`: of two float types that are not the same, the one whose units count; else T.
+  Floats(const Rule& rule, DType coarser)
+      : rule_(rule),
+        coarser_(verify::float_type(coarser)),
+        is_one_type_(coarser == dtype_of<T>()),
+        rtol_(rounded(rule.rtol)),
+        atol_(rounded(rule.atol)),
+        nan_equal_(rule.nan == NanEqual::yes) {
     // A whole block is tested without rounding to T. So that what agrees there agrees by the definition too,
     // the tolerance is a little smaller: by more than two roundings can take away, of normal and subnormal
     // numbers.
@@ -156,6 +164,15 @@ class Floats {
           sure_atol_, known);
   }
 
+  /// Every element of a block with these statistics surely agrees.
+  bool is_close(const kernels::PairStats<V>& stats) const {
+    if (rule_.by_size && !stats.close) return false;
+    if (!rule_.max_ulp) return true;
+    return stats.finite &&
+           (is_one_type_ ? static_cast<double>(stats.steps) <= static_cast<double>(*rule_.max_ulp)
+                         : stats.difference == 0);
+  }
+
   static double apart(V x, V y) { return static_cast<double>(std::abs(x - y)); }
   static double relative(V x, V y) { return static_cast<double>(std::abs(x - y) / std::abs(y)); }
   static double ulps(V x, V y) { return difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y)); }
@@ -165,6 +182,10 @@ class Floats {
     constexpr V kMost = std::numeric_limits<V>::max();
     constexpr bool kRounds = arrays::is_half<T>;
     std::int64_t count = 0, unsure = 0;
+    if (rule_.max_ulp) {
+      for (std::int64_t i = 0; i < n; ++i) count += differs[i] = agree(a[i], e[i]) ? 0 : 1;
+      return count;
+    }
     for (std::int64_t i = 0; i < n; ++i) {
       const V x = a[i], y = e[i], apart = std::abs(x - y), size = std::abs(y);
       const bool finite = (std::abs(x) <= kMost) & (size <= kMost);
@@ -196,6 +217,9 @@ class Floats {
       most = apart > most ? apart : most;
     }
     part.differing += count;
+    if (rule_.hard)
+      for (std::int64_t i = 0; i < n; ++i)
+        if (differs[i] != 0 && is_beyond_hard(a[i], e[i])) part.beyond_hard.see(at + i);
     if (count == 0 || (part.violation.found && !(static_cast<double>(most) > part.violation.measure))) return;
     for (std::int64_t i = 0; i < n; ++i)
       if (differs[i] != 0 && std::abs(a[i] - e[i]) == most) {
@@ -215,23 +239,20 @@ class Floats {
       part.actual_infinities += x_infinite;
       part.expected_infinities += y_infinite;
       const Pair pair{extreme(x), extreme(y)};
-      bool agree = false;
       if (!x_nan && !y_nan && !x_infinite && !y_infinite) {
         ++part.finite;
         part.squares.see(static_cast<double>(x), static_cast<double>(y));
         part.absolute.see(apart(x, y), at + i, pair);
         if (y != 0) part.relative.see(relative(x, y), at + i, pair);
         part.ulps.see(ulps(x, y), at + i, pair);
-        agree = within(x, y, rtol_, atol_);
       } else if (x_nan || y_nan) {
         if (x_nan != y_nan) part.one_sided_nans.see(at + i);
-        agree = x_nan && y_nan && nan_equal_;
-      } else {
-        agree = x == y;
-        if (!agree) part.one_sided_infinities.see(at + i);
+      } else if (x != y) {
+        part.one_sided_infinities.see(at + i);
       }
-      if (agree) continue;
+      if (agree(x, y)) continue;
       ++part.differing;
+      if (rule_.hard && is_beyond_hard(x, y)) part.beyond_hard.see(at + i);
       part.violation.see(apart(x, y), at + i, pair);
     }
   }
@@ -253,6 +274,25 @@ class Floats {
     return A::round(std::abs(a - e)) <= A::round(atol + A::round(rtol * std::abs(e)));
   }
 
+  // Numbers of any kind.
+  bool agree(V x, V y) const {
+    if (x != x || y != y) return x != x && y != y && nan_equal_;
+    if (std::isinf(x) || std::isinf(y)) return x == y;
+    if (rule_.by_size && !within(x, y, rtol_, atol_)) return false;
+    if (!rule_.max_ulp) return true;
+    const auto most = static_cast<double>(*rule_.max_ulp);
+    if (is_one_type_) return ulps(x, y) <= most;
+    const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
+    return off <= most * coarser_.spacing_at(static_cast<double>(y));
+  }
+  bool is_beyond_hard(V x, V y) const {
+    const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
+    return !(off <= rule_.hard->atol + rule_.hard->rtol * std::abs(static_cast<double>(y)));
+  }
+
+  Rule rule_;
+  verify::FloatType coarser_;
+  bool is_one_type_;
   V rtol_, atol_, sure_rtol_, sure_atol_;
   bool nan_equal_;
 };
@@ -260,11 +300,14 @@ class Floats {
 // --- integers
 
 struct Integers {
-  float rtol, atol;
+  verify::Judge::Rule rule;
 
   // `size`: of the expected one.
   bool agree(bool equal, double amount, double size) const {
-    return equal || static_cast<float>(amount) <= atol + rtol * static_cast<float>(size);
+    if (equal) return true;
+    const auto rtol = static_cast<float>(rule.rtol), atol = static_cast<float>(rule.atol);
+    if (rule.by_size && !(static_cast<float>(amount) <= atol + rtol * static_cast<float>(size))) return false;
+    return !rule.max_ulp || amount <= static_cast<double>(*rule.max_ulp);
   }
 
   template <class A, class E>
@@ -296,6 +339,7 @@ struct Integers {
       if (y != 0) part.relative.see(amount / size, at + i, pair);
       if (agree(equal, amount, size)) continue;
       ++part.differing;
+      if (rule.hard && !(amount <= rule.hard->atol + rule.hard->rtol * size)) part.beyond_hard.see(at + i);
       part.violation.see(amount, at + i, pair);
     }
   }
@@ -383,15 +427,22 @@ void with_float(DType common, F&& f) {
   if (common == DType::float64) f(std::type_identity<double>());
 }
 
+// The type whose units in the last place count.
+DType coarser_type(DType a, DType e) {
+  const DType common = common_type(a, e);
+  if (a == e) return common;
+  DType coarser = common;
+  for (const DType dtype : {a, e})
+    if (is_float(dtype) &&
+        verify::float_type(dtype).fraction_bits < verify::float_type(coarser).fraction_bits)
+      coarser = dtype;
+  return coarser;
+}
+
 class Comparer {
  public:
-  Comparer(DType actual, DType expected, double rtol, double atol, NanEqual nan)
-      : actual_(actual),
-        expected_(expected),
-        common_(common_type(actual, expected)),
-        rtol_(rtol),
-        atol_(atol),
-        nan_(nan) {}
+  Comparer(DType actual, DType expected, const verify::Judge::Rule& rule)
+      : actual_(actual), expected_(expected), common_(common_type(actual, expected)), rule_(rule) {}
 
   // n elements of either side, the first of them at index `at`.
   void compare(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at, Part& part) const {
@@ -415,7 +466,7 @@ class Comparer {
                       Part& part) const {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
-    const Floats<T> floats(rtol_, atol_, nan_);
+    const Floats<T> floats(rule_, coarser_type(actual_, expected_));
     verify::Judge::Room room;
     // The largest of each kind so far, and the block that has it.
     struct Found {
@@ -447,7 +498,7 @@ class Comparer {
       if (stats.expected_squares > 0 || stats.relative > 0)
         relative.see(static_cast<double>(stats.relative), begin);
       ulps.see(static_cast<double>(stats.steps), begin);
-      if (stats.close && !is_lossy(stats, m)) {
+      if (floats.is_close(stats) && !is_lossy(stats, m)) {
         part.squares.join({static_cast<double>(stats.difference_squares),
                            static_cast<double>(stats.actual_squares),
                            static_cast<double>(stats.expected_squares)});
@@ -458,7 +509,7 @@ class Comparer {
         for (std::int64_t i = 0; i < m; ++i)
           squares.see(static_cast<double>(v[i]), static_cast<double>(w[i]));
         part.squares.join(squares);
-        if (!stats.close) floats.look_for_violations(v, w, m, at + begin, part);
+        if (!floats.is_close(stats)) floats.look_for_violations(v, w, m, at + begin, part);
       });
     });
     const auto locate = [&](const Found& found, Worst& worst, auto&& measure) {
@@ -487,7 +538,7 @@ class Comparer {
 
   void compare_integers(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                         Part& part) const {
-    const Integers integers{static_cast<float>(rtol_), static_cast<float>(atol_)};
+    const Integers integers{rule_};
     verify::Judge::Room room;
     const bool one_type = actual_ == expected_;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
@@ -508,8 +559,7 @@ class Comparer {
   }
 
   DType actual_, expected_, common_;
-  double rtol_, atol_;
-  NanEqual nan_;
+  verify::Judge::Rule rule_;
 };
 
 void join(Part& sum, const Part& part) {
@@ -522,6 +572,7 @@ void join(Part& sum, const Part& part) {
   sum.expected_infinities += part.expected_infinities;
   sum.one_sided_nans.join(part.one_sided_nans);
   sum.one_sided_infinities.join(part.one_sided_infinities);
+  sum.beyond_hard.join(part.beyond_hard);
   sum.violation.join(part.violation);
   sum.absolute.join(part.absolute);
   sum.relative.join(part.relative);
@@ -555,7 +606,7 @@ std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::in
       std::fill_n(differs, n, std::uint8_t{0});
       return 0;
     }
-    const Integers integers{static_cast<float>(rtol_), static_cast<float>(atol_)};
+    const Integers integers{rule_};
     std::int64_t count = 0;
     as_integers(actual_, expected_, a, e, n, room,
                 [&](const auto* p, const auto* q) { count = integers.mark(p, q, n, differs); });
@@ -566,14 +617,12 @@ std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::in
   with_float(common, [&]<class T>(std::type_identity<T>) {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
-    const Floats<T> floats(rtol_, atol_, nan_);
+    const Floats<T> floats(rule_, coarser_type(actual_, expected_));
     const std::byte* p = as_type(common, actual_, a, n, room.actual);
     const std::byte* q = as_type(common, expected_, e, n, room.expected);
     // Quotients need not be told.
-    if (floats
-            .stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), n,
-                   std::numeric_limits<V>::max())
-            .close) {
+    if (floats.is_close(floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), n,
+                                     std::numeric_limits<V>::max()))) {
       std::fill_n(differs, n, std::uint8_t{0});
       return;
     }
@@ -582,6 +631,13 @@ std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::in
                         n, differs);
   });
   return count;
+}
+
+verify::Judge::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
+  Judge::Rule rule{c.rtol, c.atol, tolerance.nan, c.by_size, c.max_ulp, {}};
+  if (tolerance.has_hard_limit())
+    rule.hard = Judge::Rule::Hard{tolerance.hard_rtol.value_or(0), tolerance.hard_atol.value_or(0)};
+  return rule;
 }
 
 DefaultTolerance default_tolerance(DType actual, DType expected) {
@@ -670,12 +726,22 @@ std::vector<Part> parts_of(const ArrayPair& pair, const IndexRange& range, const
   return parts;
 }
 
+// With a metric elements count only where a rule for them is given.
+bool elements_count(const Tolerance& tolerance) {
+  return !tolerance.metric || tolerance.rtol || tolerance.atol || tolerance.max_ulp;
+}
+
 // What is known of a pair before its elements are.
 Comparison headers_of(const ArrayPair& pair, const Tolerance& tolerance) {
   Comparison result;
   const auto [rtol, atol] = default_tolerance(pair.actual.dtype, pair.expected.dtype);
   result.rtol = tolerance.rtol.value_or(rtol);
   result.atol = tolerance.atol.value_or(atol);
+  result.max_ulp = tolerance.max_ulp;
+  result.by_size = tolerance.by_size();
+  if (tolerance.has_hard_limit()) result.beyond_hard = 0;
+  result.conditions =
+      (elements_count(tolerance) ? 1 : 0) + (tolerance.has_hard_limit() ? 1 : 0) + (tolerance.metric ? 1 : 0);
   result.actual_shape = pair.actual.shape;
   result.expected_shape = pair.expected.shape;
   result.actual_dtype = pair.actual.dtype;
@@ -705,6 +771,10 @@ void add_found(const Part& sum, Comparison& result) {
   result.first_one_sided_nan = first(sum.one_sided_nans);
   result.one_sided_infinities = sum.one_sided_infinities.count;
   result.first_one_sided_infinity = first(sum.one_sided_infinities);
+  if (result.beyond_hard) {
+    result.beyond_hard = sum.beyond_hard.count;
+    result.first_beyond_hard = first(sum.beyond_hard);
+  }
   result.violation = found(sum.violation);
   result.largest_absolute = found(sum.absolute);
   result.largest_relative = found(sum.relative);
@@ -728,11 +798,15 @@ bool is_within(const MetricLimit& limit, const Comparison& c) {
   return limit.metric == Metric::rel ? *value <= limit.limit : *value >= limit.limit;
 }
 
-bool is_close(const Comparison& c, const Tolerance& tolerance) {
-  if (tolerance.metric && !is_within(*tolerance.metric, c)) return false;
-  if (tolerance.metric && !tolerance.rtol && !tolerance.atol) return true;
-  return c.differing <= tolerance.allowed_count ||
-         static_cast<double>(c.differing) <= tolerance.allowed_share * static_cast<double>(c.elements);
+// What keeps them from being close; empty: they are.
+std::vector<std::string> failures_of(const Comparison& c, const Tolerance& tolerance) {
+  std::vector<std::string> failed;
+  if (elements_count(tolerance) && c.differing > tolerance.allowed_count &&
+      static_cast<double>(c.differing) > tolerance.allowed_share * static_cast<double>(c.elements))
+    failed.emplace_back("elements");
+  if (c.beyond_hard.value_or(0) > 0) failed.emplace_back("hard limit");
+  if (tolerance.metric && !is_within(*tolerance.metric, c)) failed.emplace_back("metric");
+  return failed;
 }
 
 // What a member found in its boxes of a pair: their parts joined, but for the squares of each.
@@ -794,7 +868,11 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
                                       const Progress& progress, Team& team) {
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
-  for (const std::optional<double>& t : {tolerance.rtol, tolerance.atol})
+  if (tolerance.max_ulp.value_or(0) < 0)
+    throw Error(Error::Kind::usage,
+                fmt::format("{} units in the last place are less than 0", *tolerance.max_ulp));
+  for (const std::optional<double>& t :
+       {tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol})
     if (t && (!(*t >= 0) || std::isinf(*t)))
       throw Error(Error::Kind::usage,
                   fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
@@ -824,7 +902,7 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
     const IndexRange boxes = division.boxes_of(team.rank(), p);
     if (boxes.begin == boxes.end) continue;
     const Comparison& c = results[p];
-    const Comparer comparer(c.actual_dtype, c.expected_dtype, c.rtol, c.atol, tolerance.nan);
+    const Comparer comparer(c.actual_dtype, c.expected_dtype, verify::rule_of(c, tolerance));
     const Found found(parts_of(pairs[p], boxes, comparer, looked_at));
     if (team.is_alone())
       found.add_to(sums[p]);
@@ -844,7 +922,8 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
   for (std::size_t p = 0; p < pairs.size(); ++p)
     if (results[p].same_shape()) {
       add_found(sums[p], results[p]);
-      results[p].close = is_close(results[p], tolerance);
+      results[p].failed = failures_of(results[p], tolerance);
+      results[p].close = results[p].failed.empty();
     }
   return results;
 }
@@ -887,9 +966,11 @@ bool proves_little(const Comparison& comparison) {
 Report describe(const Comparison& comparison) {
   Report report;
   const Comparison& c = comparison;
-  report.add("close", "close", c.close)
-      .add("rtol", "rtol, of the reference", c.rtol)
-      .add("atol", "atol", c.atol);
+  report.add("close", "close", c.close);
+  if (!c.failed.empty() && c.conditions > 1)
+    report.add("failed", "what failed", fmt::format("{}", fmt::join(c.failed, ", ")));
+  if (c.by_size) report.add("rtol", "rtol, of the reference", c.rtol).add("atol", "atol", c.atol);
+  if (c.max_ulp) report.add("max_ulp", "units in the last place", *c.max_ulp);
   if (c.same_shape()) {
     report.add("shape", "shape", c.actual_shape);
   } else {
@@ -911,8 +992,11 @@ Report describe(const Comparison& comparison) {
   const auto value = [](const auto& of) { return of ? ReportValue(*of) : ReportValue(); };
   report.add("elements", "elements", c.elements, Unit::count)
       .add("differing", "that differ", c.differing, Unit::count)
-      .add("differing_share", "share of those", verify::share_of(c.differing, c.elements), Unit::share)
-      .add("both_zero", "0 on both sides", c.both_zero, Unit::count)
+      .add("differing_share", "share of those", verify::share_of(c.differing, c.elements), Unit::share);
+  if (c.beyond_hard)
+    report.add("beyond_hard", "of them beyond the hard limit", *c.beyond_hard, Unit::count)
+        .add("first_beyond_hard", "the first at", value(c.first_beyond_hard));
+  report.add("both_zero", "0 on both sides", c.both_zero, Unit::count)
       .add("max_difference", "largest difference",
            c.largest_absolute ? ReportValue(c.largest_absolute->amount) : ReportValue())
       .add("max_index", "at", c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue())

@@ -9,12 +9,16 @@
 #include <functional>
 #include <iterator>
 #include <numeric>
+#include <set>
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/splitmix64.hpp"
+#include "ejk/text.hpp"
 #include "ejk/threads.hpp"
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
+#include "verify/float_type.hpp"
 #include "verify/hypothesis.hpp"
 #include "verify/value_search.hpp"
 #include "verify/where.hpp"
@@ -94,8 +98,24 @@ Naming naming_of(const Shape& shape, const ExplainOptions& options) {
 
 // --- tiles
 
-// Of the last two axes if their size is given, else of the two longest.
-TileGrid grid_of(const Shape& shape, const Shape& tile) {
+TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& words) {
+  if (words.empty()) return std::nullopt;
+  std::array<std::size_t, 2> axes{};
+  for (std::size_t n = 0; n < words.size() && n < 2; ++n) {
+    const auto named = std::find(naming.axes.begin(), naming.axes.end(), words[n]);
+    axes[n] = static_cast<std::size_t>(named - naming.axes.begin());
+    for (std::size_t d = 0; d < naming.axes.size(); ++d)
+      if (named == naming.axes.end() && words[n] == fmt::format("{}", d)) axes[n] = d;
+    if (axes[n] >= naming.axes.size())
+      throw Error(Error::Kind::usage, fmt::format("there is no axis {}: they are {}", printable(words[n]),
+                                                  fmt::join(naming.axes, ", ")));
+  }
+  if (words.size() != 2 || axes[0] == axes[1])
+    throw Error(Error::Kind::usage, "tiles have two axes, each another one");
+  return axes;
+}
+
+TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   TileGrid grid;
   if (!tile.empty() && (tile.size() != 2 || tile[0] < 1 || tile[1] < 1))
     throw Error(Error::Kind::usage,
@@ -106,15 +126,20 @@ TileGrid grid_of(const Shape& shape, const Shape& tile) {
       throw Error(Error::Kind::usage, fmt::format("arrays of shape {} have no tiles", to_string(shape)));
     return grid;
   }
-  if (!tile.empty()) {
+  if (axes) {
+    grid.row_axis = (*axes)[0], grid.column_axis = (*axes)[1];
+  } else if (!tile.empty()) {
     grid.row_axis = shape.size() - 2, grid.column_axis = shape.size() - 1;
+  } else {
+    std::vector<std::size_t> longest(shape.size());
+    std::iota(longest.begin(), longest.end(), 0);
+    std::stable_sort(longest.begin(), longest.end(),
+                     [&](std::size_t x, std::size_t y) { return shape[x] > shape[y]; });
+    grid.row_axis = std::min(longest[0], longest[1]), grid.column_axis = std::max(longest[0], longest[1]);
+  }
+  if (!tile.empty()) {
     grid.tile_rows = tile[0], grid.tile_columns = tile[1];
   } else {
-    std::vector<std::size_t> axes(shape.size());
-    std::iota(axes.begin(), axes.end(), 0);
-    std::stable_sort(axes.begin(), axes.end(),
-                     [&](std::size_t x, std::size_t y) { return shape[x] > shape[y]; });
-    grid.row_axis = std::min(axes[0], axes[1]), grid.column_axis = std::max(axes[0], axes[1]);
     grid.tile_rows = core::ceil_div(shape[grid.row_axis], kPictureCells);
     grid.tile_columns = core::ceil_div(shape[grid.column_axis], kPictureCells);
   }
@@ -196,6 +221,79 @@ namespace {
 
 using verify::axes_of, verify::grid_of, verify::naming_of, verify::runs_of, verify::tiles_of;
 
+// When an element agrees with what is predicted: within the tolerance, or so many units in the last place.
+verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
+  verify::Agreement agree{c.rtol, c.atol, nan == NanEqual::yes};
+  if (c.by_size || !c.max_ulp) return agree;
+  double unit = 0;
+  for (const DType dtype : {c.actual_dtype, c.expected_dtype})
+    if (is_float(dtype)) unit = std::max(unit, verify::float_type(dtype).epsilon());
+  const auto units = static_cast<double>(*c.max_ulp);
+  agree.rtol = units * unit;
+  agree.atol = unit > 0 ? 0 : units;
+  return agree;
+}
+
+}  // namespace
+
+namespace {
+
+// The orders of axes that make the shape of `actual` that of `expected`, each but once: axes of length 1 are anywhere.
+std::vector<std::vector<std::size_t>> orders_of(const Shape& actual, const Shape& expected) {
+  std::vector<std::vector<std::size_t>> orders;
+  std::set<std::vector<std::size_t>> seen;
+  std::vector<std::size_t> order(actual.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (actual.size() != expected.size() || actual.size() > 7) return orders;
+  do {
+    std::vector<std::size_t> longer;
+    bool fits = true;
+    for (std::size_t d = 0; d < order.size() && fits; ++d) {
+      fits = actual[order[d]] == expected[d];
+      if (expected[d] > 1) longer.push_back(order[d]);
+    }
+    if (fits && seen.insert(std::move(longer)).second) orders.push_back(order);
+  } while (std::next_permutation(order.begin(), order.end()));
+  return orders;
+}
+
+// Of the orders of axes the one in which most of some elements agree; it is looked at whole where half of them do.
+std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const ArraySource& expected,
+                                          const Tolerance& tolerance) {
+  constexpr std::uint64_t kElements = 256;
+  const Shape& shape = expected.shape();
+  if (!actual.mapped() || element_count(shape) == 0 || element_count(actual.shape()) != element_count(shape))
+    return std::nullopt;
+  const auto permuted = [&](const std::vector<std::size_t>& order) {
+    ArrayView view = *actual.mapped();
+    for (std::size_t d = 0; d < order.size(); ++d) {
+      view.shape[d] = actual.mapped()->shape[order[d]];
+      view.strides[d] = actual.mapped()->strides[order[d]];
+    }
+    return make_source(view, actual.name());
+  };
+  const auto [usual_rtol, usual_atol] = default_tolerance(actual.dtype(), expected.dtype());
+  const verify::Agreement agree{tolerance.rtol.value_or(usual_rtol), tolerance.atol.value_or(usual_atol)};
+  const Side e(expected);
+  std::vector<std::size_t> best;
+  std::uint64_t most = kElements / 2;
+  for (const auto& order : orders_of(actual.shape(), shape)) {
+    const auto source = permuted(order);
+    const Side a(*source);
+    std::uint64_t good = 0;
+    for (std::uint64_t n = 0; n < kElements; ++n) {
+      Shape at(shape.size());
+      for (std::size_t d = 0; d < at.size(); ++d)
+        at[d] = static_cast<std::int64_t>(core::splitmix64(n * at.size() + d) %
+                                          static_cast<std::uint64_t>(shape[d]));
+      good += agree(a.element(at), e.element(at));
+    }
+    if (good > most) most = good, best = order;
+  }
+  if (best.empty()) return std::nullopt;
+  return PermutedAxes{{best.begin(), best.end()}, compare_arrays(*permuted(best), expected, tolerance)};
+}
+
 }  // namespace
 
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
@@ -204,14 +302,16 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   const Shape& shape = expected.shape();
   const bool alike = actual.shape() == shape;
   const Naming naming = alike ? naming_of(shape, options) : Naming{};
-  const TileGrid grid = alike ? grid_of(shape, options.tile) : TileGrid{};
+  const TileGrid grid =
+      alike ? grid_of(shape, options.tile, verify::tile_axes_of(naming, options.tile_axes)) : TileGrid{};
   Explained explained;
   explained.comparison = compare_arrays(actual, expected, options.tolerance, progress);
   const Comparison& c = explained.comparison;
+  if (!alike) explained.permuted = permuted_axes(actual, expected, options.tolerance);
   if (c.close || !alike || shape.empty()) return explained;
 
-  const verify::Judge judge(actual.dtype(), expected.dtype(), c.rtol, c.atol, options.tolerance.nan);
-  const verify::Agreement agree{c.rtol, c.atol, options.tolerance.nan == NanEqual::yes};
+  const verify::Judge judge(actual.dtype(), expected.dtype(), verify::rule_of(c, options.tolerance));
+  const verify::Agreement agree = agreement_of(c, options.tolerance.nan);
   const Side a(actual), e(expected);
   verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
@@ -247,6 +347,15 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
 
 Report describe(const Explained& explained) {
   Report comparison = describe(explained.comparison);
+  if (explained.permuted) {
+    const PermutedAxes& p = *explained.permuted;
+    const std::string order = fmt::format("{}", fmt::join(p.axes, ", "));
+    comparison.add("permuted_axes", "axes in the order", Shape(p.axes))
+        .add("permuted_close", "close then", p.comparison.close)
+        .add("permuted_differing", "elements that differ then", p.comparison.differing, Unit::count)
+        .add(Remark{fmt::format("ACTUAL.transpose({}) {} EXPECTED.", order,
+                                p.comparison.close ? "is close to" : "has most elements of")});
+  }
   if (explained.axes.empty()) {
     if (!explained.not_tried.empty()) comparison.add("not_tried", "not tried", explained.not_tried);
     return comparison;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ejk/compare.hpp"
@@ -14,8 +15,19 @@ class Judge {
  public:
   static constexpr std::int64_t kBlock = 2048;  // the most elements that are judged at a time
 
-  Judge(DType actual, DType expected, double rtol, double atol, NanEqual nan)
-      : actual_(actual), expected_(expected), rtol_(rtol), atol_(atol), nan_(nan) {}
+  /// When elements agree: within rtol and atol, within so many units in the last place, or both.
+  struct Rule {
+    double rtol = 0, atol = 0;
+    NanEqual nan = NanEqual::yes;
+    bool by_size = true;
+    std::optional<std::int64_t> max_ulp = {};
+    /// What an element that does not agree may be off by; none: by anything.
+    struct Hard {
+      double rtol = 0, atol = 0;
+    };
+    std::optional<Hard> hard = {};
+  };
+  Judge(DType actual, DType expected, Rule rule) : actual_(actual), expected_(expected), rule_(rule) {}
 
   /// What one thread needs.
   struct Room {
@@ -28,8 +40,10 @@ class Judge {
 
  private:
   DType actual_, expected_;
-  double rtol_, atol_;
-  NanEqual nan_;
+  Rule rule_;
 };
+
+/// Of what a comparison used.
+Judge::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);
 
 }  // namespace ejk::verify

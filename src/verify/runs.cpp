@@ -405,13 +405,14 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   result.elements = element_count(result.shape);
   const ExplainOptions names{{}, options.axes, options.group_sizes, options.cu_seqlens, options.tile};
   const Naming naming = verify::naming_of(result.shape, names);
-  const verify::TileGrid grid = verify::grid_of(result.shape, options.tile);
+  const verify::TileGrid grid =
+      verify::grid_of(result.shape, options.tile, verify::tile_axes_of(naming, options.tile_axes));
   std::optional<verify::Judge> judge;
   if (options.rtol || options.atol) {
     const DefaultTolerance usual = default_tolerance(result.dtype, result.dtype);
     result.rtol = options.rtol.value_or(usual.rtol);
     result.atol = options.atol.value_or(usual.atol);
-    judge.emplace(result.dtype, result.dtype, *result.rtol, *result.atol, NanEqual::yes);
+    judge.emplace(result.dtype, result.dtype, verify::Judge::Rule{*result.rtol, *result.atol});
   }
 
   std::int64_t all = 0, done = 0;

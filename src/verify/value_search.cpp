@@ -316,7 +316,7 @@ ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& l
   const auto given_source = make_source(given.view(), "given"),
              expected_source = make_source(expected.view(), "expected");
   const Side a(*given_source), e(*expected_source);
-  const Judge judge(DType::float64, DType::float64, 0, *at, NanEqual::yes);
+  const Judge judge(DType::float64, DType::float64, {0, *at});
   ValueSearch search({a, e, judge, agree, naming, {}, differing.data()}, {});
   ValueStories found = search.run();
   if (found.stories.empty()) return found;

@@ -2,7 +2,10 @@
 // tests: tests/verify/test_explain.cpp
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ejk/explain.hpp"
@@ -15,8 +18,12 @@ namespace ejk::verify {
 /// explain_difference does.
 Naming naming_of(const Shape& shape, const ExplainOptions& options);
 
-/// Tiles of the last two axes if their size is given, else of the two longest.
-TileGrid grid_of(const Shape& shape, const Shape& tile);
+/// The axes of tiles by their names or numbers, two of them; nothing where `words` is empty. Throws Error{usage}.
+using TileAxes = std::optional<std::array<std::size_t, 2>>;
+TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& words);
+
+/// Tiles of these axes; else of the last two if their size is given, else of the two longest.
+TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes = std::nullopt);
 
 /// The picture of `differing`, how many elements stand out in each tile.
 TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,

@@ -635,3 +635,117 @@ TEST_CASE("metrics are those of plain sums, and decide alone or beside a toleran
     CHECK_FALSE(compare_arrays(*make_source(no_number.view()), *make_source(zero.view()), tolerance).close);
   }
 }
+
+namespace {
+
+// The number after x, of 16-bit floats by their bits; a plain loop counts with it.
+template <class T>
+T next(T x) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    return std::nextafter(x, std::numeric_limits<T>::infinity());
+  } else {
+    auto bits = x.bits;
+    if ((bits & 0x7FFF) == 0)
+      bits = 1;
+    else
+      bits = static_cast<decltype(bits)>((bits & 0x8000) != 0 ? bits - 1 : bits + 1);
+    return std::bit_cast<T>(bits);
+  }
+}
+
+template <class T>
+void check_ulps(std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::normal_distribution<float> normal;
+  constexpr std::int64_t kElements = 4100;
+  Array a(dtype_of<T>(), {kElements}), e(dtype_of<T>(), {kElements});
+  std::vector<int> steps;
+  for (std::size_t i = 0; i < kElements; ++i) {
+    // Near 0 the steps cross it.
+    const T x = i % 50 == 0 ? T(i % 100 == 0 ? 0.0f : -0.0f)
+                            : T(i % 7 == 0 ? 1e-39f * normal(engine) : normal(engine));
+    T y = x;
+    steps.push_back(static_cast<int>(engine() % 6));
+    for (int n = 0; n < steps.back(); ++n) y = next(y);
+    a.elements<T>()[i] = x;
+    e.elements<T>()[i] = y;
+  }
+  for (const std::int64_t most : {0, 1, 3, 5}) {
+    Tolerance tolerance;
+    tolerance.max_ulp = most;
+    const Comparison c = compare(a, e, tolerance);
+    CHECK(c.differing == std::count_if(steps.begin(), steps.end(), [&](int n) { return n > most; }));
+    CHECK(c.close == (most == 5));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("units in the last place are numbers of the type") {
+  check_ulps<float>(1);
+  check_ulps<double>(2);
+  check_ulps<float16>(3);
+  check_ulps<bfloat16>(4);
+}
+
+TEST_CASE(
+    "units in the last place of two types are those of the coarser, of integers 1; NaN and infinities are none") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const Array fine = floats({1, 1 + 0x1p-7f, 1 + 0x1p-6f, 300, 302, 0x1p-20f, nan, inf, inf, nan});
+  Array coarse(DType::bfloat16, {10});
+  const float values[] = {1, 1, 1, 300, 300, 0x1p-20f, nan, inf, -inf, 1};
+  for (std::size_t i = 0; i < 10; ++i) coarse.elements<bfloat16>()[i] = bfloat16(values[i]);
+  const auto differing = [&](std::int64_t most, NanEqual equal) {
+    Tolerance tolerance;
+    tolerance.max_ulp = most;
+    tolerance.nan = equal;
+    return compare(fine, coarse, tolerance).differing;
+  };
+  CHECK(differing(0, NanEqual::yes) == 5);  // of 1, 1, 300, and two of an infinity or NaN on one side
+  CHECK(differing(1, NanEqual::yes) == 3);
+  CHECK(differing(2, NanEqual::yes) == 2);
+  CHECK(differing(2, NanEqual::no) == 3);
+  Tolerance two;
+  two.max_ulp = 2;
+  const Array x = Array::from<std::int32_t>({3}, std::vector<std::int32_t>{5, 7, 9}),
+              y = Array::from<std::int32_t>({3}, std::vector<std::int32_t>{5, 9, 12});
+  CHECK(compare(x, y, two).differing == 1);
+  two.rtol = 0.01;  // both have to hold
+  CHECK(compare(x, y, two).differing == 2);
+  Tolerance wrong;
+  wrong.max_ulp = -1;
+  CHECK_THROWS_AS(compare(x, y, wrong), Error);
+}
+
+TEST_CASE("what is let pass may not be beyond the hard limit, and what failed is said") {
+  const Array e = floats({1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  const auto with = [&](std::vector<float> values, auto change) {
+    Tolerance tolerance;
+    tolerance.allowed_count = 2;
+    tolerance.hard_rtol = 0.1;
+    change(tolerance);
+    return compare(floats(values), e, tolerance);
+  };
+  const auto plain = [](Tolerance&) {};
+  const auto failed = [](const Comparison& c) { return c.failed; };
+  using Failed = std::vector<std::string>;
+  const Comparison passes = with({1, 1.05f, 1, 0.95f, 1, 1, 1, 1, 1, 1}, plain);
+  CHECK(passes.close);
+  CHECK(passes.differing == 2);
+  CHECK(passes.beyond_hard == 0);
+  const Comparison beyond = with({1, 1.05f, 1, 1.2f, 1, 1, 1, 1, 1, 1}, plain);
+  CHECK(failed(beyond) == Failed{"hard limit"});
+  CHECK(beyond.beyond_hard == 1);
+  CHECK(beyond.first_beyond_hard == Shape{3});
+  CHECK(failed(with({1.05f, 1.05f, 1.05f, 1, 1, 1, 1, 1, 1, 1}, plain)) == Failed{"elements"});
+  CHECK(failed(with({1.05f, 1.05f, 1.2f, 1, 1, 1, 1, 1, 1, 1}, plain)) == Failed{"elements", "hard limit"});
+  CHECK(failed(with({std::nanf(""), 1, 1, 1, 1, 1, 1, 1, 1, 1}, plain)) == Failed{"hard limit"});
+  CHECK(with({1, 1.05f, 1, 1.2f, 1, 1, 1, 1, 1, 1}, [](Tolerance& t) { t.hard_atol = 0.11; }).close);
+  // With a metric alone elements count where they are beyond the hard limit.
+  const auto by_metric = [](Tolerance& t) {
+    t.allowed_count = 0, t.metric = MetricLimit{Metric::cosine, 0.99};
+  };
+  CHECK(with({1.05f, 1.05f, 1.05f, 1, 1, 1, 1, 1, 1, 1}, by_metric).close);
+  CHECK(failed(with({1.05f, 1.2f, 1, 1, 1, 1, 1, 1, 1, 1}, by_metric)) == Failed{"hard limit"});
+  CHECK(failed(with({-1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, by_metric)) == Failed{"hard limit", "metric"});
+}

@@ -711,3 +711,63 @@ TEST_CASE("close arrays, other shapes, empty arrays and scalars have no where an
   CHECK_FALSE(scalars.comparison.close);
   CHECK(scalars.explanations.empty());
 }
+
+TEST_CASE("of shapes that differ the order of axes in which elements agree is found") {
+  std::mt19937_64 engine(41);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    CAPTURE(name_of(dtype));
+    const Array e = plain::random(dtype, {3, 8, 5, 8, 1}, engine);  // two axes of one length, and one of 1
+    const auto values = plain::doubles(e.view());
+    const std::vector<std::size_t> order{2, 1, 3, 0};  // of a: its axes are those of e
+    std::vector<double> moved;
+    for (std::size_t i = 0; i < 5; ++i)
+      for (std::size_t j = 0; j < 8; ++j)
+        for (std::size_t k = 0; k < 8; ++k)
+          for (std::size_t l = 0; l < 3; ++l) moved.push_back(values[((l * 8 + j) * 5 + i) * 8 + k]);
+    const auto explained = [&](const std::vector<double>& elements) {
+      const Array a = plain::array_of(dtype, {1, 5, 8, 8, 3}, elements);
+      return explain_difference(*make_source(a.view(), "a"), *make_source(e.view(), "e"));
+    };
+    const Explained right = explained(moved);
+    REQUIRE(right.permuted);
+    CHECK(right.permuted->axes == std::vector<std::int64_t>{4, 2, 1, 3, 0});
+    CHECK(right.permuted->comparison.close);
+    CHECK_FALSE(right.comparison.close);
+    for (std::size_t i = 0; i < 100; ++i) moved[i] += 1;
+    const Explained nearly = explained(moved);
+    REQUIRE(nearly.permuted);
+    CHECK(nearly.permuted->comparison.differing == 100);
+    std::reverse(moved.begin(), moved.end());
+    CHECK_FALSE(explained(moved).permuted);
+  }
+}
+
+TEST_CASE("the picture of tiles has the axes that are wanted") {
+  const Array e(DType::float32, {4, 6, 8});
+  Array a(DType::float32, {4, 6, 8});
+  a.elements<float>()[(2 * 6 + 5) * 8 + 1] = 1;
+  const auto picture = [&](std::vector<std::string> axes, Shape tile) {
+    ExplainOptions options;
+    options.axes = {"b", "q", "d"};
+    options.tile_axes = std::move(axes);
+    options.tile = std::move(tile);
+    return explain_difference(*make_source(a.view(), "a"), *make_source(e.view(), "e"), options)
+        .tiles.value();
+  };
+  for (const auto& words : {std::vector<std::string>{"q", "b"}, {"1", "0"}, {"q", "0"}}) {
+    const TileDifferences tiles = picture(words, {});
+    CHECK(tiles.row_axis == 1);
+    CHECK(tiles.column_axis == 0);
+    CHECK(tiles.rows == 6);
+    CHECK(tiles.columns == 4);
+    for (std::int64_t q = 0; q < 6; ++q)
+      for (std::int64_t b = 0; b < 4; ++b)
+        CHECK(tiles.states->held()[static_cast<std::size_t>(q * 4 + b)] == (q == 5 && b == 2 ? 1 : 0));
+  }
+  const TileDifferences wide = picture({"b", "d"}, {2, 4});
+  CHECK(wide.rows == 2);
+  CHECK(wide.states->held()[2] == 1);
+  CHECK_THROWS_AS(picture({"b", "b"}, {}), Error);
+  CHECK_THROWS_AS(picture({"b"}, {}), Error);
+  CHECK_THROWS_AS(picture({"b", "x"}, {}), Error);
+}

@@ -39,6 +39,7 @@ struct CompareOptions {
   std::vector<std::string> axes;
   std::string group_sizes, cu_seqlens;
   Shape tile;
+  std::vector<std::string> tile_axes;
   // Modes.
   bool runs = false, first = false, routing = false;
   std::vector<std::string> more;  // runs
@@ -46,7 +47,8 @@ struct CompareOptions {
   std::optional<std::int64_t> top_k;
 
   bool describes_one_array() const {
-    return !axes.empty() || !group_sizes.empty() || !cu_seqlens.empty() || !tile.empty();
+    return !axes.empty() || !group_sizes.empty() || !cu_seqlens.empty() || !tile.empty() ||
+           !tile_axes.empty();
   }
   bool explains() const { return explain || describes_one_array(); }
 };
@@ -210,6 +212,8 @@ std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
   if (compared && c.actual_dtype != c.expected_dtype) why = dtypes_of(c);
   if (compared && c.one_sided_nans > 0)
     why += fmt::format("{}NaN on one side: {}", why.empty() ? "" : "; ", c.one_sided_nans);
+  if (c.conditions > 1 && !c.failed.empty())
+    why += fmt::format("{}failed: {}", why.empty() ? "" : "; ", fmt::join(c.failed, ", "));
   const auto where = [](bool there, auto value) { return there ? ReportValue(value) : ReportValue(); };
   const auto share =
       static_cast<double>(c.differing) / static_cast<double>(std::max<std::int64_t>(c.elements, 1));
@@ -437,7 +441,7 @@ Answer run(const CompareOptions& options, Job& job) {
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     if (by_name && options.describes_one_array())
       throw usage(
-          "--axes, --group-sizes, --cu-seqlens and --block describe one array, and these "
+          "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these "
           "are several")
           .hint("name one on each side, as in a.h5:/out");
     const auto header = [](const ArraySource& source) {
@@ -485,7 +489,7 @@ Answer run(const CompareOptions& options, Job& job) {
   if (job.plan(std::move(plan), peak, division, CostUnit::bytes)) return Answer::yes;
 
   job.inputs.count_read(bytes);
-  ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile};
+  ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile, options.tile_axes};
   if (!options.group_sizes.empty()) explain.group_sizes = job.open("group_sizes", options.group_sizes);
   if (!options.cu_seqlens.empty()) explain.cu_seqlens = job.open("cu_seqlens", options.cu_seqlens);
   const auto progress = job.progress();
@@ -532,7 +536,8 @@ Answer run(const CompareOptions& options, Job& job) {
   Report found = by_name ? summary.report() : describe(last);
   if (options.first) found = report_in_order(std::move(found), pairs, in_order);
   if (by_name) explained.move_to(found);
-  const bool has_cause = by_name || last.share_explained > 0.95;
+  const bool has_cause =
+      by_name || last.share_explained > 0.95 || (last.permuted && last.permuted->comparison.close);
   if (options.explains() && !close && !has_cause)
     found.add(Remark{
         "attention, attention-grad, grouped-matmul and transposed-grouped-matmul try more: with the inputs, "
@@ -548,8 +553,12 @@ Answer run(const CompareOptions& options, Job& job) {
 void check_modes(const CompareOptions& options) {
   const Tolerance& tolerance = options.tolerance;
   const bool has_tolerance = tolerance.rtol || tolerance.atol;
-  const bool has_limits = tolerance.allowed_count > 0 || tolerance.allowed_share > 0 ||
-                          !options.metric.empty() || options.at_least || options.at_most;
+  const bool lets_pass =
+      tolerance.allowed_count > 0 || tolerance.allowed_share > 0 || !options.metric.empty();
+  const bool has_limits = lets_pass || options.at_least || options.at_most;
+  if (tolerance.has_hard_limit() && !lets_pass)
+    throw usage("--hard-rtol and --hard-atol limit what --allow-fraction, --allow-count or --metric let pass")
+        .hint("for example --allow-fraction 1e-4 --hard-rtol 0.1");
   struct Given {
     bool is;
     const char* what;
@@ -559,20 +568,21 @@ void check_modes(const CompareOptions& options) {
       if (other.is) throw usage(fmt::format("{} does not go with {}", other.what, mode)).hint(hint);
   };
   const Given explain{options.explain, "--explain"},
-      names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens or --block"},
+      names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens, --block or --tiles"},
       limits{has_limits, "--allow-fraction, --allow-count or --metric"},
-      nan{tolerance.nan == NanEqual::no, "--no-equal-nan"}, maps{!options.maps.empty(), "--map"},
-      top_k{options.top_k.has_value(), "--top-k"};
+      ulps{tolerance.max_ulp.has_value(), "--max-ulp"}, nan{tolerance.nan == NanEqual::no, "--no-equal-nan"},
+      maps{!options.maps.empty(), "--map"}, top_k{options.top_k.has_value(), "--top-k"};
   if (options.runs)
-    refuse("--runs",
-           {{options.first, "--first"}, {options.routing, "--routing"}, explain, limits, nan, maps, top_k},
-           fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
-                       printable(options.expected)));
+    refuse(
+        "--runs",
+        {{options.first, "--first"}, {options.routing, "--routing"}, explain, limits, ulps, nan, maps, top_k},
+        fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
+                    printable(options.expected)));
   else if (options.first)
     refuse("--first", {{options.routing, "--routing"}, explain, names, top_k},
            "of one array: ejk compare A.h5:/x B.h5:/x --explain");
   else if (options.routing)
-    refuse("--routing", {explain, names, limits, nan, maps, {has_tolerance, "--rtol or --atol"}},
+    refuse("--routing", {explain, names, limits, ulps, nan, maps, {has_tolerance, "--rtol or --atol"}},
            "choices of experts are compared exactly: ejk compare A B --routing");
   if (!options.runs && !options.more.empty())
     throw usage(fmt::format("unexpected argument '{}'", printable(options.more[0])))
@@ -670,6 +680,16 @@ Run compare(OptionSet& set) {
   add_word(set, "--allow-count", options->tolerance.allowed_count, at_least(0), "N",
            "number of elements that may be out of tolerance");
   add_word(
+      set, "--max-ulp", options->tolerance.max_ulp, at_least(0), "N",
+      "units in the last place that elements may be apart\nNumbers of the type that lie between both, and one; "
+      "0 and -0 are 0 apart. Of two float types units of the coarser at the expected element; integers are their own "
+      "units. In the place of rtol and atol, or with those that are given.");
+  add_word(
+      set, "--hard-rtol", options->tolerance.hard_rtol, read_tolerance, "R",
+      "relative limit of what --allow-fraction, --allow-count or --metric let pass\nNone of these elements may be off "
+      "by more than A + R |EXPECTED|, nor be NaN on one side.");
+  add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute");
+  add_word(
       set, "--metric", options->metric,
       [](const std::string& word) {
         read_choice(word, {"cos", "snr", "rel"});
@@ -743,16 +763,26 @@ Run compare(OptionSet& set) {
       set, "--block", options->tile, [](const std::string& w) { return read_lengths(w, 2, 2, "QxK"); }, "QxK",
       "rows and columns of a tile of the last two axes")
       .group(group);
+  add_word(
+      set, "--tiles", options->tile_axes, read_names, "A,B",
+      "the axes of the picture of tiles\nNames of --axes, or numbers: 1,2. By default the last two with --block, else "
+      "the two longest.")
+      .group(group);
   set_footer(set, kFooter);
   return [options](Job& job) {
     check_modes(*options);
     options->tolerance.metric = metric_of(*options);
     if (options->runs) {
-      RunsWords words{
-          {options->actual, options->expected},
-          {options->tolerance.rtol, options->tolerance.atol, options->axes, {}, {}, options->tile},
-          options->group_sizes,
-          options->cu_seqlens};
+      RunsWords words{{options->actual, options->expected},
+                      {options->tolerance.rtol,
+                       options->tolerance.atol,
+                       options->axes,
+                       {},
+                       {},
+                       options->tile,
+                       options->tile_axes},
+                      options->group_sizes,
+                      options->cu_seqlens};
       words.runs.insert(words.runs.end(), options->more.begin(), options->more.end());
       return compare_runs_of(words, job);
     }
