@@ -68,6 +68,11 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
            "Mistakes are recomputed on some of the rows that are wrong, and named where both agree. Their "
            "shares are counted on all elements beyond the bound.")
       .group("Comparison");
+  add_word(
+      set, "--tiles", into.tiles, split_references, "A,B",
+      "with --against: the axes of the picture of what is beyond the bound\nNames, or their first letters: "
+      "query,head or q,c; column is that of the elements.")
+      .group("Comparison");
   add_flag(set, "--brief", into.detail, Detail::brief,
            "with --against: the verdict, why, where and the worst elements alone\n"
            "With --json on stderr, too, as text.")
@@ -80,6 +85,8 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (options.explain == Explain::yes && !options.given())
     throw usage("--explain says why the result of --against differs, and none is given");
+  if (!options.tiles.empty() && !options.given())
+    throw usage("--tiles is about the result of --against, and none is given");
   if (options.detail == Detail::brief && !options.given())
     throw usage("--brief is about the result of --against, and none is given");
   if (!options.given()) return given;

@@ -18,6 +18,7 @@ struct AgainstOptions {
   std::string mine;
   Explain explain = Explain::no;
   Detail detail = Detail::all;
+  std::vector<std::string> tiles;
 
   bool given() const { return !mine.empty(); }
 };

@@ -319,6 +319,8 @@ constexpr ReportKey kAgainst[] = {
     {"against.where[].count", kInteger, kAlways, "how many of them have such elements"},
     {"against.where[].length", kInteger, kAlways, "how many there are"},
     {"against.where[].indices", kString, kAlways, "which: 0-3, 7"},
+    {"against.tiles", "picture", "without --brief, where tiles are not all alike",
+     "where nothing, something, everything is beyond the bound, in the array that is most"},
     {"against.worst", kTable, kAlways, "the elements furthest beyond their bound, of a few rows"},
     {"against.worst[].array", kString, kAlways, "the array"},
     {"against.worst[].difference", kNumberOrNull, kAlways, "the difference"},

@@ -33,6 +33,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -95,6 +96,14 @@ struct Against {
   std::vector<Part> parts;
   std::vector<Indices> where;
   std::vector<Element> worst;  // of a few rows, the worst first
+
+  /// Elements beyond the bound by tiles of two axes of an array: 0 none, 1 some, 2 all of the tile.
+  struct Tiles {
+    std::string array, row_axis, column_axis;
+    std::int64_t tile_rows = 0, tile_columns = 0;
+    std::shared_ptr<const BlockStates> states;
+  };
+  std::optional<Tiles> tiles = {};  // of the array with most such elements, where tiles are not all alike
 
   bool tried = false;  // explanations were looked for
   /// What makes elements that are beyond agree, array by array, best first; empty where nothing that is known does.

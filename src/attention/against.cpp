@@ -190,7 +190,7 @@ void check_given(const ArrayView& given, const PlannedArray& planned) {
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const std::vector<TriedMask>& tried) {
+                double effort, const std::vector<TriedMask>& tried, const std::vector<std::string>& tiles) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
@@ -263,6 +263,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     auto array = std::make_unique<GivenArray>();
     array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
+    array->rows.tiles = tiles;
+    if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
     array->counts = verify::compare_rows(array->rows, against, 0);
     compared.push_back(std::move(array));
   }

@@ -44,7 +44,8 @@ struct GivenAttention {
 /// some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or type.
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const std::vector<TriedMask>& tried = {});
+                double effort, const std::vector<TriedMask>& tried = {},
+                const std::vector<std::string>& tiles = {});
 
 /// Memory that this takes beside the arrays.
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);

@@ -149,7 +149,7 @@ const GroupProduct* GivenProduct::product_of(std::int64_t row) const {
 
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
-                const CheckEffort& effort) {
+                const CheckEffort& effort, const std::vector<std::string>& tiles) {
   check_types(problem, operands, own.dtype, own.shape);
   if (given.shape != problem.out.shape)
     throw Error(Error::Kind::input, fmt::format("the given result has the shape {}, not {}",
@@ -172,6 +172,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   rows.columns = it.columns();
   rows.axes = {{"group", "groups", problem.groups_in_all(), verify::RowAxis::Kind::part, "rows of no group"},
                {"row", "rows", by_rows ? problem.m : problem.k, verify::RowAxis::Kind::position}};
+  rows.tiles = tiles.empty() ? std::vector<std::string>{"row", "column"} : tiles;
   rows.column = "column";
   rows.columns_name = "columns";
   rows.place = [&it, by_rows, k = problem.k](std::int64_t row, std::int64_t* at) {

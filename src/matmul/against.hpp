@@ -36,7 +36,7 @@ struct GivenProduct {
 /// for another shape or type.
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
-                const CheckEffort& effort = {});
+                const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {});
 
 /// Memory that this takes beside the arrays.
 std::int64_t compare_bytes(const Problem& problem, Explain explain);

@@ -258,10 +258,10 @@ MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
 
 Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
                                    const std::optional<ArrayView>& existing_out, const ArrayView& own,
-                                   const ArrayView& given, Explain explain,
-                                   const WorkProgress& progress) const {
+                                   const ArrayView& given, Explain explain, const WorkProgress& progress,
+                                   const std::vector<std::string>& tiles) const {
   const Operands operands{lhs, rhs, existing_out};
-  return matmul::compare(*problem_, operands, own, given, explain, progress);
+  return matmul::compare(*problem_, operands, own, given, explain, progress, {}, tiles);
 }
 
 std::int64_t GroupedMatmulPlan::compare_bytes(Explain explain) const {

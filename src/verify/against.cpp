@@ -18,6 +18,7 @@
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/float_type.hpp"
+#include "verify/where.hpp"
 
 namespace ejk::verify {
 
@@ -43,6 +44,85 @@ Against::Element worst_of(const ResultRows& result, std::int64_t row) {
   }
   return worst;
 }
+
+// Elements of tiles of two axes, at most kPictureCells along each; axes.size() is that of the columns.
+class TileCounts {
+ public:
+  explicit TileCounts(const ResultRows& result) : result_(result) {
+    if (result.tiles.empty()) return;
+    if (result.tiles.size() != 2) throw Error(Error::Kind::usage, "tiles have two axes");
+    for (std::size_t n = 0; n < 2; ++n) {
+      axes_[n] = axis_of(result.tiles[n]);
+      sizes_[n] = core::ceil_div(std::max<std::int64_t>(length(n), 1), kPictureCells);
+      cells_[n] = core::ceil_div(length(n), sizes_[n]);
+    }
+    if (axes_[0] == axes_[1]) throw Error(Error::Kind::usage, "tiles have two axes, each another one");
+    beyond_.resize(static_cast<std::size_t>(cells_[0] * cells_[1]));
+    all_.resize(beyond_.size());
+  }
+
+  bool empty() const { return beyond_.empty(); }
+
+  /// A row at this place, and which of its columns are beyond the bound.
+  void add(const std::vector<std::int64_t>& place, const std::vector<std::uint8_t>& beyond) {
+    const std::size_t columns = result_.axes.size();
+    for (const std::size_t axis : axes_)
+      if (axis != columns && place[axis] < 0) return;
+    const auto add_run = [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t cell[2];
+      for (std::size_t n = 0; n < 2; ++n)
+        cell[n] = (axes_[n] == columns ? begin : place[axes_[n]]) / sizes_[n];
+      const auto at = static_cast<std::size_t>(cell[0] * cells_[1] + cell[1]);
+      all_[at] += end - begin;
+      beyond_[at] += std::count(beyond.begin() + begin, beyond.begin() + end, std::uint8_t{1});
+    };
+    const std::size_t n = axes_[0] == columns ? 0 : axes_[1] == columns ? 1 : 2;
+    if (n == 2) return add_run(0, result_.columns);
+    for (std::int64_t begin = 0; begin < result_.columns; begin += sizes_[n])
+      add_run(begin, std::min(result_.columns, begin + sizes_[n]));
+  }
+  void join(const TileCounts& other) {
+    for (std::size_t i = 0; i < beyond_.size(); ++i) beyond_[i] += other.beyond_[i], all_[i] += other.all_[i];
+  }
+
+  /// Nothing where all tiles are alike.
+  std::optional<Against::Tiles> picture() const {
+    std::vector<std::uint8_t> states;
+    for (std::size_t i = 0; i < beyond_.size(); ++i)
+      states.push_back(beyond_[i] == 0 ? 0 : beyond_[i] == all_[i] ? 2 : 1);
+    if (std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) == states.end())
+      return std::nullopt;
+    return Against::Tiles{result_.name, name(0),
+                          name(1),      sizes_[0],
+                          sizes_[1],    std::make_shared<const BlockStates>(cells_[1], std::move(states))};
+  }
+
+ private:
+  std::size_t axis_of(const std::string& word) const {
+    const auto is_it = [&](const std::string& name, const std::string& plural) {
+      return word == name || word == plural || (word.size() == 1 && name.starts_with(word));
+    };
+    std::string names;
+    for (std::size_t a = 0; a < result_.axes.size(); ++a) {
+      if (is_it(result_.axes[a].name, result_.axes[a].plural)) return a;
+      names += result_.axes[a].name + ", ";
+    }
+    if (is_it("column", "columns")) return result_.axes.size();
+    throw Error(Error::Kind::usage,
+                fmt::format("{} has no axis {}: they are {}column", result_.name, word, names));
+  }
+  std::int64_t length(std::size_t n) const {
+    return axes_[n] == result_.axes.size() ? result_.columns : result_.axes[axes_[n]].length;
+  }
+  std::string name(std::size_t n) const {
+    return axes_[n] == result_.axes.size() ? "column" : result_.axes[axes_[n]].name;
+  }
+
+  const ResultRows& result_;
+  std::size_t axes_[2] = {};
+  std::int64_t sizes_[2] = {}, cells_[2] = {};
+  std::vector<std::int64_t> beyond_, all_;
+};
 
 double error_of(const Against::Element& e) {
   return e.allowed > 0 ? e.size / e.allowed : std::numeric_limits<double>::infinity();
@@ -85,18 +165,23 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   Against::Compared all{result.name, result.dtype, result.rows * result.columns, 0, 0, 0};
   const std::int64_t at_once =
       std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, result.columns));
+  TileCounts all_tiles(result);
   std::mutex adding;
   std::int64_t done = 0;
   core::parallel_for(core::ceil_div(result.rows, at_once),
                      nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
                        Row it(result.columns);
                        std::vector<std::uint8_t> beyond(columns), zeros(columns), not_numbers(columns);
+                       std::vector<std::uint8_t> of_row(columns);
+                       std::vector<std::int64_t> place(result.axes.size());
+                       TileCounts tiles(result);
                        std::int64_t nonzero = 0, wide = 0;
                        const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
                        for (std::int64_t row = part * at_once; row < end; ++row) {
                          it.load(result, row);
                          const auto r = static_cast<std::size_t>(row);
                          double most = 0;
+                         std::fill(of_row.begin(), of_row.end(), std::uint8_t{0});
                          for (std::size_t c = 0; c < it.value.size(); ++c) {
                            const Judged judged = it.judged(type, c);
                            const double size = std::abs(it.expected[c]);
@@ -106,15 +191,19 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                            if (judged.right) continue;
                            ++counts.beyond[r];
                            counts.zeros[r] += it.value[c] == 0;
-                           beyond[c] = 1;
+                           beyond[c] = of_row[c] = 1;
                            if (it.value[c] == 0) zeros[c] = 1;
                            if (std::isfinite(it.value[c]) || !std::isfinite(it.expected[c])) continue;
                            ++counts.not_numbers[r];
                            not_numbers[c] = 1;
                          }
                          worst[r] = static_cast<float>(most);
+                         if (tiles.empty()) continue;
+                         result.place(row, place.data());
+                         tiles.add(place, of_row);
                        }
                        const std::scoped_lock lock(adding);
+                       all_tiles.join(tiles);
                        against.nonzero += nonzero;
                        against.wide += wide;
                        for (std::size_t c = 0; c < columns; ++c) {
@@ -173,6 +262,9 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   if (!result.column.empty() && told > 0)
     against.where.push_back(
         {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
+  const bool is_worst = std::all_of(against.arrays.begin(), against.arrays.end(),
+                                    [&](const auto& other) { return other.beyond < all.beyond; });
+  if (is_worst) against.tiles = all_tiles.picture();
   against.elements += all.elements;
   against.beyond += all.beyond;
   against.arrays.push_back(all);
@@ -313,7 +405,18 @@ Report describe(const Against& against, Detail detail) {
                                     core::format_count(against.wrong_rows))});
   }
   report.add(table_of(against.where)).add(table_of(against.worst));
-  if (detail == Detail::all) report.add(table_of(against.arrays)).add(table_of(against.parts));
+  if (detail == Detail::brief) return report;
+  if (against.tiles) {
+    const Against::Tiles& t = *against.tiles;
+    BlockPicture picture{"tiles",
+                         fmt::format("{}: tiles of {} x {} ({} down, {} across)", t.array, t.tile_rows,
+                                     t.tile_columns, t.row_axis, t.column_axis),
+                         t.states};
+    picture.state_names = {"nothing beyond the bound", "something", "everything"};
+    picture.block_name = "tile";
+    report.add(std::move(picture));
+  }
+  report.add(table_of(against.arrays)).add(table_of(against.parts));
   return report;
 }
 

@@ -37,6 +37,8 @@ struct ResultRows {
   std::vector<RowAxis> axes;
   /// What columns are called, where they are told: "column", "columns". Else empty.
   std::string column, columns_name;
+  /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no picture.
+  std::vector<std::string> tiles = {};
   /// The index of a row on each axis; −1: on none.
   std::function<void(std::int64_t row, std::int64_t* at)> place;
   std::function<Shape(std::int64_t row, std::int64_t column)> index;
@@ -76,7 +78,7 @@ struct RowCounts {
   std::int64_t bad_rows() const;
 };
 
-/// Adds what there is to say of an array to `against`. `nanoseconds`: what the expected rows take one thread, in
+/// Adds what there is to say of an array to `against`. Throws Error{usage} for axes of tiles that are none. `nanoseconds`: what the expected rows take one thread, in
 /// all. `progress` is told of rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t done)>& progress = {});

@@ -14,6 +14,9 @@
 
 namespace ejk::verify {
 
+/// Tiles along an axis of a picture, at most, where their size is not given.
+inline constexpr std::int64_t kPictureCells = 64;
+
 /// What the axes of a shape are called, and where its groups and sequences begin. Throws as
 /// explain_difference does.
 Naming naming_of(const Shape& shape, const ExplainOptions& options);

@@ -113,3 +113,44 @@ TEST_CASE("a bound that is wider than what it is for proves little, and says so"
   CHECK(a.proves_little());
   CHECK(describe(a).warnings.size() == 1);
 }
+
+TEST_CASE("the picture has the tiles of two axes, of rows or of columns") {
+  const auto rows_with = [](std::vector<std::string> tiles) {
+    verify::ResultRows rows = rows_of_ones([](std::int64_t row, std::int64_t column) {
+      return row == 120 && column == 2 ? 0.0 : row >= 250 ? 3.0 : 1.0;
+    });
+    rows.tiles = std::move(tiles);
+    return rows;
+  };
+  const auto picture = [&](std::vector<std::string> tiles) {
+    Against a;
+    verify::compare_rows(rows_with(std::move(tiles)), a, 1e9);
+    return a.tiles;
+  };
+  const auto state = [](const Against::Tiles& t, std::int64_t row, std::int64_t column) {
+    return t.states->held()[static_cast<std::size_t>(row * t.states->columns() + column)];
+  };
+  for (const auto& words : {std::vector<std::string>{"query", "head"}, {"q", "heads"}}) {
+    const auto tiles = picture(words);
+    REQUIRE(tiles);
+    CHECK(tiles->row_axis == "query");
+    for (std::int64_t q = 0; q < 50; ++q)
+      for (std::int64_t h = 0; h < 6; ++h)
+        CHECK(state(*tiles, q, h) == (h == 5 ? 2 : h == 2 && q == 20 ? 1 : 0));
+  }
+  const auto columns = picture({"head", "column"});
+  REQUIRE(columns);
+  for (std::int64_t h = 0; h < 6; ++h)
+    for (std::int64_t c = 0; c < 4; ++c)
+      CHECK(state(*columns, h, c) == (h == 5 ? 2 : h == 2 && c == 2 ? 1 : 0));
+  CHECK_FALSE(picture({}));
+  CHECK_THROWS_AS(picture({"head", "key"}), Error);
+  CHECK_THROWS_AS(picture({"head", "head"}), Error);
+  CHECK_THROWS_AS(picture({"head"}), Error);
+  // Of an array that is wrong everywhere alike there is none.
+  Against all;
+  verify::ResultRows wrong = rows_of_ones([](std::int64_t, std::int64_t) { return 5.0; });
+  wrong.tiles = {"query", "column"};
+  verify::compare_rows(wrong, all, 1e9);
+  CHECK_FALSE(all.tiles);
+}

@@ -249,7 +249,8 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttention
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(arrays, views, mine, words.against.explain, words.weights, tried_masks(words, job));
+      return plan.compare(arrays, views, mine, words.against.explain, words.weights, tried_masks(words, job),
+                          words.against.tiles);
     });
     passed = passed && against.agrees();
     add_against(

@@ -185,7 +185,8 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
   if (given.source) {
     const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress());
+      return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress(),
+                          options.against.tiles);
     });
     passed = passed && against.agrees();
     add_against(report, options.against, against,
