@@ -33,13 +33,12 @@ JoinedMasks varied_masks(const CheckedArguments& setup, const CheckedArguments& 
       const Problem problem = setup.problem(e, h);
       const MaskTiles* const tiles = plan.of(problem);
       const Mask* const mask = variation.mask ? variation.mask(problem) : tiles ? &*tiles->mask : nullptr;
-      Mask made = mask ? *mask : full_mask(q, kv);
+      std::optional<Mask>& made = joined.masks.emplace_back(mask ? *mask : full_mask(q, kv));
       if (variation.loop == Variation::Loop::left_out) {
         const std::int64_t begin = std::min(kv, variation.at * variation.tile),
                            end = std::min(kv, begin + variation.tile);
-        if (begin < end) made = made & (prefix_mask(q, kv, begin) | ~prefix_mask(q, kv, end));
+        if (begin < end) made = *made & (prefix_mask(q, kv, begin) | ~prefix_mask(q, kv, end));
       }
-      joined.masks.push_back(std::move(made));
     }
   return joined;
 }

@@ -95,35 +95,41 @@ std::optional<Documents> documents_of(const Mask& of) {
   return documents;
 }
 
-// Boundaries of documents that are one token off, one or all, and documents that are one.
-void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
+// Boundaries of documents that are one token off, one or all, and documents that are one: add(text, cu_seqlens).
+void for_each_moved_boundary(const std::vector<std::int64_t>& begins,
+                             const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
   constexpr std::size_t kMost = 64;  // boundaries that are moved or removed one at a time
-  const std::optional<Documents> documents = documents_of(of);
-  if (!documents || documents->begins.size() < 3) return;
-  const std::vector<std::int64_t>& begins = documents->begins;
+  if (begins.size() < 3) return;
   const std::size_t boundaries = begins.size() - 2;
-  const auto add = [&](std::string text, std::vector<std::int64_t> cu) {
-    if (!std::is_sorted(cu.begin(), cu.end())) return;
-    const Mask apart = documents_mask(IntegerArray(std::move(cu)));
-    all.push_back(
-        {std::move(text), documents->is_causal ? apart & causal_mask(of.q_length(), of.kv_length()) : apart});
+  const auto add_sorted = [&](std::string text, std::vector<std::int64_t> cu) {
+    if (std::is_sorted(cu.begin(), cu.end())) add(std::move(text), std::move(cu));
   };
   for (const std::int64_t by : {1, -1}) {
     const char* const when = by > 0 ? "late" : "early";
     std::vector<std::int64_t> cu = begins;
     for (std::size_t b = 1; b <= boundaries; ++b) cu[b] += by;
-    if (boundaries > 1) add(fmt::format("documents begin one token {}", when), cu);
+    if (boundaries > 1) add_sorted(fmt::format("documents begin one token {}", when), cu);
     for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
       cu = begins;
       cu[b] += by;
-      add(fmt::format("the boundary of documents at token {} is one token {}", begins[b], when), cu);
+      add_sorted(fmt::format("the boundary of documents at token {} is one token {}", begins[b], when), cu);
     }
   }
   for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
     std::vector<std::int64_t> cu = begins;
     cu.erase(cu.begin() + static_cast<std::ptrdiff_t>(b));
-    add(fmt::format("the documents that meet at token {} are one", begins[b]), cu);
+    add_sorted(fmt::format("the documents that meet at token {} are one", begins[b]), std::move(cu));
   }
+}
+
+void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
+  const std::optional<Documents> documents = documents_of(of);
+  if (!documents) return;
+  for_each_moved_boundary(documents->begins, [&](std::string text, std::vector<std::int64_t> cu) {
+    const Mask apart = documents_mask(IntegerArray(std::move(cu)));
+    all.push_back(
+        {std::move(text), documents->is_causal ? apart & causal_mask(of.q_length(), of.kv_length()) : apart});
+  });
 }
 
 // The masks that are taken for those of a problem, made when they are first asked for.
@@ -257,7 +263,25 @@ void Changes::add_masks(const Plan& plan, const CheckedArguments& setup) {
                             v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
                           },
                           ++masks <= 8, false, nearby->is_of_loop(text)});
-  if (const auto one = masks_of_one_sequence(plan, setup))
+  // Packed sequences are documents of one.
+  const auto one = masks_of_one_sequence(plan, setup);
+  if (one && setup.q_offsets == setup.kv_offsets)
+    for_each_moved_boundary(setup.q_offsets, [&](std::string text, const std::vector<std::int64_t>& cu) {
+      const auto apart_masks = std::make_shared<std::vector<Mask>>();
+      for (const std::optional<Mask>& mask : *one) {
+        const Mask apart = documents_mask(IntegerArray(std::vector(cu)));
+        apart_masks->push_back(mask ? *mask & apart : apart);
+      }
+      of_scores_.push_back({"mask", std::move(text),
+                            [apart_masks](Variation& v) {
+                              v.one_sequence = true;
+                              v.mask = [apart_masks](const Problem& p) -> const Mask* {
+                                return &(*apart_masks)[static_cast<std::size_t>(p.head)];
+                              };
+                            },
+                            false, false, true});
+    });
+  if (one)
     of_scores_.push_back({"sequences", "packed sequences attend to each other",
                           [one](Variation& v) {
                             v.one_sequence = true;

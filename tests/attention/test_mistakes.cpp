@@ -531,6 +531,36 @@ TEST_CASE("packed sequences that attend to each other are recognized") {
   }
 }
 
+TEST_CASE("boundaries of packed sequences that are off are named, in 16 bits too") {
+  std::mt19937_64 engine(83);
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const bool causal : {false, true}) {
+      CAPTURE(name_of(type));
+      CAPTURE(causal);
+      const Array q = plain::random(type, {60, 2, 8}, engine), k = plain::random(type, {60, 2, 8}, engine),
+                  v = plain::random(type, {60, 2, 8}, engine);
+      AttentionOptions options;
+      options.layout = AttentionLayout::thd;
+      options.cu_seqlens_q = IntegerArray(std::vector<Index>{0, 14, 33, 60});
+      if (causal) options.masks.push_back(head_masks({MaskExpression::parse("causal")}, Polarity::keep, {}));
+      const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+      const AttentionPlan plan(types_of(arrays), options);
+      const Attention own = attention(q.view(), k.view(), v.view(), options);
+      const auto told = [&](std::vector<Index> cu) {
+        AttentionOptions wrong = options;
+        wrong.cu_seqlens_q = IntegerArray(std::move(cu));
+        const Attention given = attention(q.view(), k.view(), v.view(), wrong);
+        const Against found = plan.compare(arrays, {own.out.view(), own.lse.view()},
+                                           {given.out.view(), std::nullopt}, Explain::yes);
+        return found.explanations.empty() ? std::string() : found.explanations[0].text;
+      };
+      CHECK(told({0, 14, 34, 60}) == "the boundary of documents at token 33 is one token late");
+      CHECK(told({0, 13, 33, 60}) == "the boundary of documents at token 14 is one token early");
+      CHECK(told({0, 15, 34, 60}) == "documents begin one token late");
+      CHECK(told({0, 33, 60}) == "the documents that meet at token 14 are one");
+    }
+}
+
 TEST_CASE("mistakes of gradients are named") {
   Loops a;
   a.options.masks.push_back(mask_of(causal_mask(24, 24)));

@@ -173,7 +173,8 @@ TEST_CASE("right gradients agree, and planted mistakes of theirs are refused and
       Kernel kernel;
       p.plant(kernel);
       const Against found = problem.against(problem.made(kernel));
-      for (const auto& [array, wanted] : {std::pair{"dq", p.dq}, {"dk", p.dk}, {"dv", p.dv}}) {
+      for (const auto& wanted_of : {std::pair{"dq", p.dq}, {"dk", p.dk}, {"dv", p.dv}}) {
+        const std::string array = wanted_of.first, wanted = wanted_of.second;
         CAPTURE(array);
         std::string text;
         double share = 0, left = 0;
