@@ -19,7 +19,7 @@ namespace {
 
 using Set = std::set<std::int64_t>;
 
-RoutingComparison compare(const Array& a, const Array& e, std::optional<std::int64_t> top_k = std::nullopt) {
+RoutingComparison routings(const Array& a, const Array& e, std::optional<std::int64_t> top_k = std::nullopt) {
   return compare_routing(*make_source(a.view(), "a"), *make_source(e.view(), "e"), top_k);
 }
 
@@ -50,7 +50,7 @@ std::string told(const RoutingComparison& found) { return to_json(describe(found
 TEST_CASE("ids are sets: order does not count, -1 is no choice, and an expert twice is a fault") {
   const Array a = ids_of({5, 3}, {0, 1, 2, 5, 4, 3, 1, 2, -1, 7, 7, 1, -1, -1, -1}),
               e = ids_of({5, 3}, {2, 1, 0, 3, 4, 6, -1, 2, 1, 1, 7, -1, -1, -1, -1}, DType::int64);
-  const RoutingComparison got = compare(a, e);
+  const RoutingComparison got = routings(a, e);
   CHECK_FALSE(got.close);
   CHECK(got.tokens == 5);
   CHECK(got.tokens_equal == 4);
@@ -66,9 +66,9 @@ TEST_CASE("ids are sets: order does not count, -1 is no choice, and an expert tw
   CHECK(got.expected.duplicates == 0);
   CHECK(got.actual.unrouted == 1);
   // The fault alone makes it fail.
-  CHECK_FALSE(compare(a, a).close);
-  CHECK(compare(a, a).tokens_equal == 5);
-  CHECK(compare(e, e).close);
+  CHECK_FALSE(routings(a, a).close);
+  CHECK(routings(a, a).tokens_equal == 5);
+  CHECK(routings(e, e).close);
 }
 
 TEST_CASE("random ids of several integer types are what plain sets say, on any number of threads") {
@@ -109,7 +109,7 @@ TEST_CASE("random ids of several integer types are what plain sets say, on any n
         both += std::ssize(common);
         for (const std::int64_t expert : p) ++loads[static_cast<std::size_t>(expert)];
       }
-      const RoutingComparison got = compare(a, e);
+      const RoutingComparison got = routings(a, e);
       CHECK(got.tokens == tokens);
       CHECK(got.tokens_equal == equal);
       CHECK(got.choices == choices);
@@ -120,7 +120,7 @@ TEST_CASE("random ids of several integer types are what plain sets say, on any n
       CHECK(got.actual.loads == loads);
       for (const int threads : {1, 3}) {
         const Threads set(threads);
-        CHECK(told(compare(a, e)) == told(got));
+        CHECK(told(routings(a, e)) == told(got));
       }
       const plain::CountedSource in_order(a, ArrayAccess::Order::sequential);
       CHECK(told(compare_routing(in_order, *make_source(e.view()))) == told(got));
@@ -170,14 +170,14 @@ TEST_CASE("a tie accounts for a difference where some right choice is the same, 
         const Array a = plain::array_of(dtype, {kTokens, kExperts}, x),
                     e = is_of_ids ? ids_of({kTokens, k}, ids)
                                   : plain::array_of(dtype, {kTokens, kExperts}, y);
-        const RoutingComparison got = compare(a, e, k);
+        const RoutingComparison got = routings(a, e, k);
         CHECK(got.tokens_equal == equal);
         CHECK(got.tokens_tied == tied);
         CHECK(got.ties == ties);
         CHECK(got.first_token.value_or(-1) == first);
         CHECK(got.experts == kExperts);
         CHECK(got.close == (first < 0));
-        const RoutingComparison back = compare(e, a, k);
+        const RoutingComparison back = routings(e, a, k);
         CHECK(back.tokens_tied == tied);
         CHECK(back.first_token == got.first_token);
       }
@@ -186,7 +186,7 @@ TEST_CASE("a tie accounts for a difference where some right choice is the same, 
 TEST_CASE("zeros of either sign are equal scores, and infinities are scores") {
   const Array a = plain::array_of(DType::float32, {1, 3}, {0, -0.0, -INFINITY}),
               e = plain::array_of(DType::float32, {1, 3}, {-1, INFINITY, -INFINITY});
-  const RoutingComparison got = compare(a, e, 1);
+  const RoutingComparison got = routings(a, e, 1);
   CHECK(got.close);
   CHECK(got.tokens_tied == 1);
   CHECK(got.actual.ties == 1);
@@ -196,23 +196,23 @@ TEST_CASE("zeros of either sign are equal scores, and infinities are scores") {
 TEST_CASE("more axes in front are tokens, and one axis of ids is one expert each") {
   const Array flat = ids_of({4}, {3, 1, 0, 2}), one = ids_of({4, 1}, {3, 1, 0, 2}),
               two = ids_of({2, 2, 1}, {3, 1, 2, 2});
-  CHECK(compare(flat, one).close);
-  CHECK(compare(flat, two).first_token == 2);
+  CHECK(routings(flat, one).close);
+  CHECK(routings(flat, two).first_token == 2);
 }
 
 TEST_CASE("routings of other numbers of tokens, or scores of other numbers of experts, are not the same") {
   const Array a = ids_of({2, 1}, {0, 1}), e = ids_of({3, 1}, {0, 1, 2});
-  const RoutingComparison got = compare(a, e);
+  const RoutingComparison got = routings(a, e);
   CHECK_FALSE(got.close);
   CHECK_FALSE(got.same_shape);
   CHECK(test::contains(told(got), R"("tokens_equal":null)"));
   const Array s = plain::filled(DType::float32, {2, 3}, 1), t = plain::filled(DType::float32, {2, 4}, 1);
-  CHECK_FALSE(compare(s, t, 2).same_shape);
+  CHECK_FALSE(routings(s, t, 2).same_shape);
 }
 
 TEST_CASE("of very many experts loads are not listed") {
   const Array a = ids_of({2, 1}, {0, 70'000});
-  const RoutingComparison got = compare(a, a);
+  const RoutingComparison got = routings(a, a);
   CHECK(got.close);
   CHECK(got.experts == 70'001);
   CHECK(got.actual.loads.empty());
@@ -228,7 +228,7 @@ TEST_CASE("errors name the array, the token and what is wrong") {
   using Kind = Error::Kind;
   const auto says = [](Kind kind, const Array& a, const Array& e, std::optional<std::int64_t> k,
                        const char* part) {
-    CHECK(test::contains(test::error_of(kind, [&] { compare(a, e, k); }), part));
+    CHECK(test::contains(test::error_of(kind, [&] { routings(a, e, k); }), part));
   };
   says(Kind::input, negative, ids, std::nullopt, "a: choice 1 of token 1 is -5");
   says(Kind::input, scores, nan, 2, "e: the score of expert 1 for token 1 is NaN");

@@ -11,6 +11,8 @@
 
 using namespace ejk;
 
+namespace faults_of_values {
+
 namespace {
 
 constexpr std::int64_t kHeads = 6, kQueries = 96, kColumns = 16;
@@ -201,3 +203,5 @@ TEST_CASE("noise and single wrong elements get no story") {
     CHECK(found.stories.empty());
   }
 }
+
+}  // namespace faults_of_values
