@@ -36,8 +36,8 @@ struct MetricLimit {
 /// A tolerance that is not given is that of the dtypes. With max_ulp an element agrees where so many numbers or fewer lie
 /// between both, and one of them: units in the last place of the common type, or, of two float types, of the coarser at
 /// the expected element; integers are their own units. rtol and atol count beside it only where they are given. Of the
-/// elements that do not agree none may be further off than hard_atol + hard_rtol |e|, where either is given; NaN, or
-/// another infinity, on one side is. So many elements, or this share of all, may be beyond it. With a
+/// elements that do not agree none may be further off than hard_atol + hard_rtol |e|, where either is given (with a
+/// metric and no other rule for elements none of all); NaN, or another infinity, on one side is. So many elements, or this share of all, may be beyond it. With a
 /// metric the arrays are close where it is within its limit, and no element is NaN, or another infinity, on one side
 /// alone; elements then count only where rtol or atol is given.
 struct Tolerance {

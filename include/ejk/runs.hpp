@@ -88,7 +88,8 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
 /// Bytes that this takes beside the sources' own, at most. `tile`: that of the options.
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile = {});
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile = {},
+                        const std::vector<std::string>& tile_axes = {});
 
 /// What was found of one of the arrays that every run has.
 struct RunsOfArray {

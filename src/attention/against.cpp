@@ -255,6 +255,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   against.score_range = it.bounds.score_range();
   against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
   std::vector<std::unique_ptr<GivenArray>> compared;
+  std::vector<const verify::ResultRows*> compared_rows;
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (!given[r]) {
       against.not_given.push_back(plan.results[r].name);
@@ -264,10 +265,12 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
     array->rows.tiles = tiles;
+    compared_rows.push_back(&array->rows);
     if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
-    array->counts = verify::compare_rows(array->rows, against, 0);
     compared.push_back(std::move(array));
   }
+  verify::require_tiles(compared_rows, tiles);
+  for (const auto& array : compared) array->counts = verify::compare_rows(array->rows, against, 0);
   if (explain == Explain::yes) {
     against.tried = true;
     if (!against.agrees()) attn::explain(it, compared, tried, against);

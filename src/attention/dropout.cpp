@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 namespace ejk::attn {
 
@@ -49,31 +50,47 @@ std::optional<std::vector<double>> weights_of_row(const WeightedRow& row) {
 }
 
 std::optional<DroppedPairs> dropped_pairs(const std::vector<WeightedRow>& rows) {
-  constexpr double kLight = 0.02;  // weights that are too small to tell
-  std::vector<double> ratios, kept;
+  constexpr double kLight = 0.05;  // weights that are too small to tell
+  struct Ratio {
+    double value = 0;
+    std::int64_t key = 0;
+    std::size_t row = 0;
+  };
+  std::vector<Ratio> ratios;
+  std::vector<double> kept;
   std::size_t judged = 0;
   for (const WeightedRow& row : rows) {
     const auto w = weights_of_row(row);
     if (!w) continue;
     ++judged;
     for (std::size_t j = 0; j < w->size(); ++j)
-      if (row.weights[j] > kLight) ratios.push_back((*w)[j] / row.weights[j]);
+      if (row.weights[j] > kLight) ratios.push_back({(*w)[j] / row.weights[j], row.keys[j], judged});
   }
   if (2 * judged < rows.size() || ratios.size() < 32) return std::nullopt;
-  for (const double ratio : ratios)
-    if (ratio > 0.5) kept.push_back(ratio);
+  for (const Ratio& ratio : ratios)
+    if (ratio.value > 0.5) kept.push_back(ratio.value);
   if (kept.empty()) return std::nullopt;
   const auto middle = kept.begin() + static_cast<std::ptrdiff_t>(kept.size() / 2);
   std::nth_element(kept.begin(), middle, kept.end());
   const double factor = *middle;
   std::size_t none = 0, others = 0;
-  for (const double ratio : ratios) {
-    none += std::abs(ratio) < 0.15 * factor;
-    others += std::abs(ratio / factor - 1) < 0.15;
+  std::map<std::int64_t, std::size_t> of_keys, of_rows;  // those that are 0
+  for (const Ratio& ratio : ratios) {
+    const bool is_none = std::abs(ratio.value) < 0.15 * factor;
+    none += is_none;
+    others += std::abs(ratio.value / factor - 1) < 0.1;
+    if (is_none) ++of_keys[ratio.key], ++of_rows[static_cast<std::int64_t>(ratio.row)];
   }
   const auto all = static_cast<double>(ratios.size());
   const double share = static_cast<double>(none) / all;
-  if (static_cast<double>(none + others) < 0.97 * all || share < 0.01 || share > 0.7) return std::nullopt;
+  const auto is_of_few = [&](const std::map<std::int64_t, std::size_t>& counts) {
+    std::size_t most = 0;
+    for (const auto& [at, count] : counts) most = std::max(most, count);
+    return counts.size() < 3 || 2 * most > none;
+  };
+  if (static_cast<double>(none + others) < 0.97 * all || share < 0.01 || share > 0.7 || is_of_few(of_keys) ||
+      is_of_few(of_rows))
+    return std::nullopt;
   return DroppedPairs{share, factor};
 }
 

@@ -12,9 +12,10 @@ namespace ejk::attn {
 
 /// A row as it was given, its softmax weights as they should be, and the values of its keys.
 struct WeightedRow {
-  std::vector<double> weights;  // (n)
-  std::vector<double> values;   // (n, D)
-  std::vector<double> given;    // (D)
+  std::vector<double> weights;     // (n)
+  std::vector<std::int64_t> keys;  // (n): which they are
+  std::vector<double> values;      // (n, D)
+  std::vector<double> given;       // (D)
 };
 
 /// The weights of a row; nothing where they do not follow from it: n > D / 2, values that are nearly dependent.
@@ -25,7 +26,8 @@ struct DroppedPairs {
   double factor = 1;  // of the others
 };
 
-/// Nothing where weights are something else than 0 or one multiple, or fewer than 1 % or more than 70 % are 0.
+/// Nothing where weights are something else than 0 or one multiple, where fewer than 1 % or more than 70 % are 0, or where
+/// these are those of a few keys or rows: pairs are dropped anywhere.
 std::optional<DroppedPairs> dropped_pairs(const std::vector<WeightedRow>& rows);
 
 }  // namespace ejk::attn

@@ -82,7 +82,8 @@ struct WideArguments {
   static constexpr double kMost = 0x1p30;
   static double bytes(const CheckedArguments& of) {
     const auto size = [](const ArrayView& view) { return static_cast<double>(element_count(view.shape)); };
-    return 8 * (size(of.q) + size(of.k) + size(of.v) + (of.gradients ? size(of.q) : 0));
+    const auto out = static_cast<double>(element_count(of.shape.out));
+    return 8 * (size(of.q) + size(of.k) + size(of.v) + (of.gradients ? out : 0));
   }
 };
 
@@ -458,6 +459,7 @@ class Mistakes {
     };
     Mistake h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
+    h.needs_numbers = change.kind != "no_key";
     if (array.which == Result::out || array.which == Result::lse)
       h.of_all = [=, this, &array] { return by_kernels(array, v, unit); };
     switch (array.which) {
@@ -566,6 +568,7 @@ class Mistakes {
     for (std::size_t j = 0; j < r.scores.size(); ++j) {
       if (std::isinf(r.scores[j])) continue;
       row.weights.push_back(std::exp(r.scores[j] - r.lse));
+      row.keys.push_back(static_cast<std::int64_t>(j));
       if (2 * std::ssize(row.weights) > size) return std::nullopt;
       row.values.resize(row.weights.size() * static_cast<std::size_t>(size));
       load_row(p.v, static_cast<std::int64_t>(j), 0, size, row.values.data() + row.values.size() - size);
@@ -597,21 +600,50 @@ class Mistakes {
     if (!dropped) return std::nullopt;
     const double kept = 1 - dropped->share, mean = dropped->factor * kept,
                  deviation = dropped->factor * std::sqrt(dropped->share * kept);
-    const bool is_scaled = std::abs(mean - 1) < 0.1;  // by 1 / (1 - share), as in training
-    const Mistake off{"dropout", "",
-                      [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                                        double* allowed) {
-                        constexpr double kDeviations = 5;
-                        std::vector<double> value, squares;
-                        right_row(array, n, value, squares);
-                        load_expected(array.rows, n, columns, values, allowed);
-                        for (std::size_t c = 0; c < columns.size(); ++c) {
-                          const auto at = static_cast<std::size_t>(columns[c]);
-                          values[c] = (is_scaled ? 1 : mean) * value[at];
-                          allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
-                        }
-                        return true;
-                      }};
+    const bool is_scaled =
+        std::abs(mean - 1) < 0.1 && dropped->factor > 1.005;  // by 1 / (1 - share), as in training
+    const Mistake dropped_ones{"dropout", "",
+                               [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
+                                                 double* values, double* allowed) {
+                                 constexpr double kDeviations = 5;
+                                 std::vector<double> value, squares;
+                                 right_row(array, n, value, squares);
+                                 load_expected(array.rows, n, columns, values, allowed);
+                                 for (std::size_t c = 0; c < columns.size(); ++c) {
+                                   const auto at = static_cast<std::size_t>(columns[c]);
+                                   values[c] = (is_scaled ? 1 : mean) * value[at];
+                                   allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
+                                 }
+                                 return true;
+                               }};
+    // In heads and entries whose differences are as large as that makes them.
+    std::vector<std::vector<double>> sums(2), counts(2);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
+      for (auto* of : {&sums, &counts})
+        (*of)[axis].resize(static_cast<std::size_t>(array.rows.axes[axis].length));
+    for (const std::int64_t n : search.some_rows(512)) {
+      std::vector<double> given(static_cast<std::size_t>(array.rows.columns)), value, squares;
+      array.rows.given(n, given.data());
+      right_row(array, n, value, squares);
+      double off = 0, terms = 0;
+      for (std::size_t c = 0; c < given.size(); ++c) {
+        const double d = given[c] - (is_scaled ? 1 : mean) * value[c];
+        off += d * d, terms += deviation * deviation * squares[c];
+      }
+      if (!(terms > 0) || !std::isfinite(off)) continue;
+      const Place place = it_.queries.at(n);
+      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+        const auto at = static_cast<std::size_t>(axis == 0 ? place.head : place.entry);
+        sums[axis][at] += std::min(off / terms, 16.0);
+        ++counts[axis][at];
+      }
+    }
+    std::vector<std::vector<bool>> parts(2);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
+      for (std::size_t at = 0; at < sums[axis].size(); ++at) {
+        const double ratio = counts[axis][at] > 0 ? sums[axis][at] / counts[axis][at] : 0;
+        parts[axis].push_back(ratio > 0.3 && ratio < 3);
+      }
     const double percent = 100 * (is_scaled ? 1 - 1 / dropped->factor : dropped->share);
     return search.add(
         {"dropout",
@@ -619,7 +651,7 @@ class Mistakes {
                                  percent, dropped->factor)
                    : fmt::format("{:.2g} % of the weights are dropped", percent),
          1},
-        off);
+        dropped_ones, std::move(parts));
   }
 
   // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty where they
@@ -981,8 +1013,11 @@ class Mistakes {
 }  // namespace
 
 double explain_bytes(const CheckedArguments& setup) {
+  // out and its terms of some mistakes that hold, too.
+  constexpr double kHeld = 4;
   const double bytes = WideArguments::bytes(setup);
-  return bytes > WideArguments::kMost ? 0 : bytes;
+  return (bytes > WideArguments::kMost ? 0 : bytes) +
+         kHeld * 8 * static_cast<double>(element_count(setup.shape.out) + element_count(setup.shape.lse));
 }
 
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,

@@ -350,7 +350,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing) continue;
     const double* const v = keys.second(rows_of(j, p.kv_length).value);
-    const double weight = sum > 0 ? variation_.weights(weights[at]) / sum * r.factor : 0;
+    const double weight = sum == 0 ? 0 : variation_.weights(weights[at]) / sum * r.factor;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }

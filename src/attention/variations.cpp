@@ -96,9 +96,11 @@ std::optional<Documents> documents_of(const Mask& of) {
 }
 
 // Boundaries of documents that are one token off, one or all, and documents that are one: add(text, cu_seqlens).
-void for_each_moved_boundary(const std::vector<std::int64_t>& begins,
+void for_each_moved_boundary(const std::vector<std::int64_t>& all,
                              const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
-  constexpr std::size_t kMost = 64;  // boundaries that are moved or removed one at a time
+  constexpr std::size_t kMost = 64;        // boundaries that are moved or removed one at a time
+  std::vector<std::int64_t> begins = all;  // empty documents have none of their own
+  begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
   if (begins.size() < 3) return;
   const std::size_t boundaries = begins.size() - 2;
   const auto add_sorted = [&](std::string text, std::vector<std::int64_t> cu) {

@@ -186,6 +186,8 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
     Matrix{given}.load_row(row, 0, n, values);
   };
   rows.expected = whole ? by_reference(it) : by_own(it, own);
+  const verify::ResultRows* const all[] = {&rows};
+  verify::require_tiles(all, tiles);
 
   Against against;
   against.method = whole ? Against::Method::float64 : Against::Method::own_result;

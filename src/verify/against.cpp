@@ -11,6 +11,7 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <span>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -45,18 +46,30 @@ Against::Element worst_of(const ResultRows& result, std::int64_t row) {
   return worst;
 }
 
+// By its name, plural, last word or the initial of that; axes.size(): the columns.
+std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& word) {
+  const auto is_it = [&](const std::string& name, const std::string& plural) {
+    const std::string last = name.substr(name.find_last_of(' ') + 1);
+    return word == name || word == plural || word == last || (word.size() == 1 && last.starts_with(word));
+  };
+  for (std::size_t a = 0; a < result.axes.size(); ++a)
+    if (is_it(result.axes[a].name, result.axes[a].plural)) return a;
+  if (is_it("column", "columns")) return result.axes.size();
+  return std::nullopt;
+}
+
 // Elements of tiles of two axes, at most kPictureCells along each; axes.size() is that of the columns.
 class TileCounts {
  public:
   explicit TileCounts(const ResultRows& result) : result_(result) {
     if (result.tiles.empty()) return;
-    if (result.tiles.size() != 2) throw Error(Error::Kind::usage, "tiles have two axes");
     for (std::size_t n = 0; n < 2; ++n) {
-      axes_[n] = axis_of(result.tiles[n]);
+      const auto axis = axis_of(result, result.tiles[n]);
+      if (!axis) return;
+      axes_[n] = *axis;
       sizes_[n] = core::ceil_div(std::max<std::int64_t>(length(n), 1), kPictureCells);
       cells_[n] = core::ceil_div(length(n), sizes_[n]);
     }
-    if (axes_[0] == axes_[1]) throw Error(Error::Kind::usage, "tiles have two axes, each another one");
     beyond_.resize(static_cast<std::size_t>(cells_[0] * cells_[1]));
     all_.resize(beyond_.size());
   }
@@ -98,19 +111,6 @@ class TileCounts {
   }
 
  private:
-  std::size_t axis_of(const std::string& word) const {
-    const auto is_it = [&](const std::string& name, const std::string& plural) {
-      return word == name || word == plural || (word.size() == 1 && name.starts_with(word));
-    };
-    std::string names;
-    for (std::size_t a = 0; a < result_.axes.size(); ++a) {
-      if (is_it(result_.axes[a].name, result_.axes[a].plural)) return a;
-      names += result_.axes[a].name + ", ";
-    }
-    if (is_it("column", "columns")) return result_.axes.size();
-    throw Error(Error::Kind::usage,
-                fmt::format("{} has no axis {}: they are {}column", result_.name, word, names));
-  }
   std::int64_t length(std::size_t n) const {
     return axes_[n] == result_.axes.size() ? result_.columns : result_.axes[axes_[n]].length;
   }
@@ -150,6 +150,20 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
     begin = end;
   }
   return text;
+}
+
+void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {
+  if (words.empty() || results.empty()) return;
+  if (words.size() != 2)
+    throw Error(Error::Kind::usage, "--tiles has two axes").hint("for example --tiles query,head");
+  for (const ResultRows* result : results) {
+    const auto row = axis_of(*result, words[0]), column = axis_of(*result, words[1]);
+    if (row && column && row != column) return;
+  }
+  std::vector<std::string> names;
+  for (const RowAxis& axis : results[0]->axes) names.push_back(axis.name);
+  throw Error(Error::Kind::usage,
+              fmt::format("--tiles {},{}: two of {}, column", words[0], words[1], fmt::join(names, ", ")));
 }
 
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,7 +79,10 @@ struct RowCounts {
   std::int64_t bad_rows() const;
 };
 
-/// Adds what there is to say of an array to `against`. Throws Error{usage} for axes of tiles that are none. `nanoseconds`: what the expected rows take one thread, in
+/// Throws Error{usage} unless some result has the axes of these words.
+void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
+
+/// Adds what there is to say of an array to `against`; without a picture where it has not the axes of one. `nanoseconds`: what the expected rows take one thread, in
 /// all. `progress` is told of rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t done)>& progress = {});

@@ -285,7 +285,9 @@ class Floats {
     const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
     return off <= most * coarser_.spacing_at(static_cast<double>(y));
   }
+  // Of elements that do not agree.
   bool is_beyond_hard(V x, V y) const {
+    if (!std::isfinite(x) || !std::isfinite(y)) return true;
     const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
     return !(off <= rule_.hard->atol + rule_.hard->rtol * std::abs(static_cast<double>(y)));
   }
@@ -740,6 +742,11 @@ Comparison headers_of(const ArrayPair& pair, const Tolerance& tolerance) {
   result.max_ulp = tolerance.max_ulp;
   result.by_size = tolerance.by_size();
   if (tolerance.has_hard_limit()) result.beyond_hard = 0;
+  if (tolerance.has_hard_limit() && !elements_count(tolerance)) {
+    // The only rule for elements: those that differ are those beyond it.
+    result.rtol = tolerance.hard_rtol.value_or(0);
+    result.atol = tolerance.hard_atol.value_or(0);
+  }
   result.conditions =
       (elements_count(tolerance) ? 1 : 0) + (tolerance.has_hard_limit() ? 1 : 0) + (tolerance.metric ? 1 : 0);
   result.actual_shape = pair.actual.shape;
@@ -967,7 +974,8 @@ Report describe(const Comparison& comparison) {
   Report report;
   const Comparison& c = comparison;
   report.add("close", "close", c.close);
-  if (!c.failed.empty() && c.conditions > 1)
+  const bool is_plain = c.failed.size() == 1 && c.failed[0] == "elements" && c.conditions == 1;
+  if (!c.failed.empty() && !is_plain)
     report.add("failed", "what failed", fmt::format("{}", fmt::join(c.failed, ", ")));
   if (c.by_size) report.add("rtol", "rtol, of the reference", c.rtol).add("atol", "atol", c.atol);
   if (c.max_ulp) report.add("max_ulp", "units in the last place", *c.max_ulp);

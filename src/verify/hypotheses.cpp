@@ -152,8 +152,56 @@ const Constant kOffset{[](double) { return 1.0; },
                        },
                        0};
 
+// a = c e by least squares, each element by its tolerance, without those that are far off.
+struct LeastSquares {
+  double c = 0;
+  double deviation = 0;      // of c, as far as tolerances tell
+  double left = 0, all = 0;  // Σ of squares over tolerances, of what is left and of a - e
+  std::size_t elements = 0;
+};
+
+LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
+  LeastSquares fit;
+  for (int turn = 0; turn < 3; ++turn) {
+    const double before = fit.c;
+    double products = 0, squares = 0;
+    fit.left = fit.all = 0;
+    fit.elements = 0;
+    for (const Sample* s : samples) {
+      if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
+      const double tolerance = agree.at(s->at).atol, rest = s->actual - before * s->expected;
+      if (!(tolerance > 0) || (turn > 0 && std::abs(rest) > 4 * tolerance * std::max(1.0, std::abs(before))))
+        continue;
+      const double weight = 1 / (tolerance * tolerance), was = s->actual - s->expected;
+      products += weight * s->actual * s->expected;
+      squares += weight * s->expected * s->expected;
+      fit.left += weight * rest * rest;
+      fit.all += weight * was * was;
+      ++fit.elements;
+    }
+    if (!(squares > 0)) return {};
+    fit.c = products / squares;
+    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors that are anywhere within the tolerance
+  }
+  return fit;
+}
+
+// The factor of nearly all of these, where tolerances may be wide beside the elements.
+std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
+  const LeastSquares fit = least_squares(samples, agree);
+  if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
+      fit.left > fit.all / 16)
+    return std::nullopt;
+  const double scale = std::max(1.0, std::abs(fit.c));
+  const auto holds = [&](const Sample* s) {
+    return scaled(agree.at(s->at), scale)(s->actual, s->expected * fit.c);
+  };
+  return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
+}
+
 // The constant of nearly all of these.
 std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
+  if (&constant == &kFactor && agree.lines != nullptr) return fit_factor(samples, agree);
   std::vector<double> values;
   for (const Sample* s : samples)
     if (const auto value = constant.of(*s, agree)) values.push_back(*value);
@@ -244,7 +292,13 @@ class ConstantHypothesis final : public Hypothesis {
 // A factor by its name, or in as few digits as do.
 HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
   std::string name;
-  const double apart = std::max(1e-4, 2 * kFactor.spread(c, samples, e.agree) / std::abs(c));
+  const double spread = kFactor.spread(c, samples, e.agree) / std::abs(c);
+  // Rounding of the results is not the same for all of them: it moves a factor by a part of their tolerance.
+  const double apart = e.agree.lines == nullptr
+                           ? std::max(1e-4, 2 * spread)
+                           : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
+                                      std::clamp(0.2 * spread, 1e-4, 4e-3));
+  fprintf(stderr, "DBG c %.6f spread %g apart %g lines %d\n", c, spread, apart, e.agree.lines != nullptr);
   const auto share_with = [&](double factor) {
     return share_of(samples, [&](const Sample* s) {
       return scaled(e.agree.at(s->at), kFactor.scale(factor))(s->actual, s->expected * factor);
@@ -529,6 +583,7 @@ class RuledIndices final : public MovedIndices {
 // Lines along an axis, of either side.
 struct CrossLines {
   std::vector<std::vector<double>> actual, expected;
+  std::vector<std::vector<double>> atol;  // of each element; empty: that of all
 };
 
 CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
@@ -546,6 +601,13 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
     e.actual.read(at, count, raw, lines.actual.back().data());
     lines.expected.emplace_back(length);
     e.expected.read(at, count, raw, lines.expected.back().data());
+    if (e.agree.lines != nullptr) {
+      lines.atol.emplace_back(length);
+      for (std::size_t i = 0; i < length; ++i) {
+        at[axis] = static_cast<std::int64_t>(i);
+        lines.atol.back()[i] = e.agree.at(at).atol;
+      }
+    }
     if (lines.actual.size() == most) break;
   }
   return lines;
@@ -585,7 +647,10 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
                                  std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
       alike.clear();
       for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= most_alike; ++at)
-        if (agree(a, at->first)) alike.push_back(at->second);
+        if (lines.atol.empty()
+                ? agree(a, at->first)
+                : std::abs(a - at->first) <= lines.atol[p][static_cast<std::size_t>(at->second)])
+          alike.push_back(at->second);
       ++asked;
       // Beside the one that is meant there are so many others; where there are none, next to none.
       alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
@@ -1229,7 +1294,8 @@ std::string Unwritten::text() const {
 // A box of one value, cut to where it differs; nothing where it differs in too few places to be what is wrong.
 std::optional<Box> differing_part(const Evidence& e, const Box& box, double value) {
   Box part{box.end, box.begin};
-  std::int64_t differing = 0;
+  std::int64_t differing = 0, far = 0;
+  double least_there = std::numeric_limits<double>::infinity(), most_there = -least_there;
   std::vector<std::byte> raw;
   std::vector<double> line;
   Shape at = box.begin;
@@ -1242,6 +1308,10 @@ std::optional<Box> differing_part(const Evidence& e, const Box& box, double valu
       if (same(line[static_cast<std::size_t>(i)], value) || e.agree(value, line[static_cast<std::size_t>(i)]))
         continue;
       ++differing;
+      const double there = line[static_cast<std::size_t>(i)];
+      far += !(std::abs(value - there) <= 0.25 * std::max(std::abs(value), std::abs(there)));
+      least_there = std::min(least_there, there);
+      most_there = std::max(most_there, there);
       at[last] = box.begin[last] + i;
       for (std::size_t d = 0; d <= last; ++d) {
         part.begin[d] = std::min(part.begin[d], at[d]);
@@ -1259,6 +1329,8 @@ std::optional<Box> differing_part(const Evidence& e, const Box& box, double valu
     }
   }
   if (differing < static_cast<std::int64_t>(kFewestSamples)) return std::nullopt;
+  // Of another number: one that is near is rounded, and where one is expected everywhere it is a factor or an offset.
+  if (value != 0 && value == value && (2 * far < differing || least_there == most_there)) return std::nullopt;
   // Results may be 0 here and there; that they are another number by themselves is rarer.
   const double least = value == 0 || value != value ? 0.3 : 0.9;
   if (static_cast<double>(differing) < least * static_cast<double>(part.volume())) return std::nullopt;

@@ -330,6 +330,12 @@ void MistakeSearch::look(const Mistake& mistake, const Sample& sample, const Sco
   agreement.whole = true;
 }
 
+bool MistakeSearch::explains_numbers(const Sample& sample, const Agreement& agreement) {
+  for (std::size_t i = 0; i < sample.size(); ++i)
+    if (sample[i].left && agreement.agree[i] != 0 && sample[i].place.back() != zeros) return true;
+  return false;
+}
+
 // By index of an axis, of the rows that are left and in the scope.
 std::vector<MistakeSearch::Share> MistakeSearch::shares_of(std::size_t axis, const Scope& scope,
                                                            const Agreement& first,
@@ -344,6 +350,7 @@ std::vector<MistakeSearch::Share> MistakeSearch::shares_of(std::size_t axis, con
       share.all += s.weight;
       if (agreement.agree[i] == 0) continue;
       ++share.rows_agreeing;
+      share.numbers += s.place.back() != zeros;
       share.agreeing += s.weight;
       share.elements += static_cast<int>(std::count(s.beyond.begin(), s.beyond.end(), true));
     }
@@ -385,7 +392,8 @@ MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, cons
 // The parts of an axis in which all rows agree, of the axis where that explains most, and more than
 // `explained`.
 std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& first, const Agreement* second,
-                                                            const Scope& within, double& explained) const {
+                                                            const Scope& within, bool needs_numbers,
+                                                            double& explained) const {
   std::optional<Scope> best;
   for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
     if (!is_of_parts(a) || length_of(a) < 2) continue;
@@ -394,14 +402,16 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
     std::vector<bool> holds(shares.size());
     double weight = 0;
     int elements = 0;
+    bool has_numbers = false;
     for (std::size_t p = 0; p < shares.size(); ++p) {
       const Share& share = shares[p];
       if (share.rows_agreeing == 0 || share.rows_agreeing < kMost * share.rows) continue;
       holds[p] = true;
       weight += share.all;
       elements += share.elements;
+      has_numbers = has_numbers || share.numbers > 0;
     }
-    if (weight <= explained || elements < kFewestElements) continue;
+    if (weight <= explained || elements < kFewestElements || (needs_numbers && !has_numbers)) continue;
     explained = weight;
     best.emplace();
     best->parts.resize(result_.axes.size() + 1);
@@ -417,7 +427,8 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   Agreement second;
   look(mistake, second_, scope.value_or(Scope{}), kFirst, second);
   double explained = 0;
-  scope = scope ? scope_of(first, &second, *scope, explained) : without_failing(first, second);
+  scope = scope ? scope_of(first, &second, *scope, mistake.needs_numbers, explained)
+                : without_failing(first, second);
   if (!scope) return std::nullopt;
   double agreeing = 0, all = 0;
   for (std::size_t i = 0; i < second_.size(); ++i) {
@@ -583,8 +594,17 @@ std::optional<Found> MistakeSearch::count_out(Contents contents) {
       accepted_.size() - 1};
 }
 
-Found MistakeSearch::add(Explanation explanation, const Mistake& mistake) {
-  accepted_.push_back({mistake, {}, numbers, true, true});
+Found MistakeSearch::add(Explanation explanation, const Mistake& mistake,
+                         std::vector<std::vector<bool>> parts) {
+  Scope scope;
+  if (!parts.empty()) {
+    scope.parts = std::move(parts);
+    scope.parts.resize(result_.axes.size() + 1);
+    for (std::size_t a = 0; a < scope.parts.size(); ++a)
+      if (!scope.parts[a].empty()) scope.parts[a].resize(static_cast<std::size_t>(length_of(a)) + 1);
+  }
+  const bool is_all = scope.everywhere();
+  accepted_.push_back({mistake, std::move(scope), numbers, is_all, is_all});
   return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
 }
 
@@ -980,7 +1000,8 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
       double weight = 0;
       for (std::size_t i = 0; i < first_.size(); ++i)
         if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
-      if (weight < kMost * open) continue;
+      if (weight < kMost * open || (mistakes[h].needs_numbers && !explains_numbers(first_, agreement)))
+        continue;
       // What would put other rows beyond their bound is less likely.
       const double contradictions = contradicted(mistakes[h], {}).same_parts;
       if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
@@ -1002,7 +1023,8 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
     most = 0;
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
       if (refuted_in_parts[h]) continue;
-      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, most)) scope = std::move(found), best = h;
+      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, mistakes[h].needs_numbers, most))
+        scope = std::move(found), best = h;
     }
     if (best) {
       if (!is_accepted(*best, scope)) refuted_in_parts[*best] = true;

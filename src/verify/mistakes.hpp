@@ -36,6 +36,8 @@ struct Mistake {
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
   /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
+  /// Rows of zeros alone do not prove it: those that were never written agree with any that leaves them without terms.
+  bool needs_numbers = false;
   /// The same of all rows at less time, where there is a way: called once before many are counted. Else empty.
   std::function<std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                    double* allowed)>()>
@@ -73,7 +75,8 @@ class MistakeSearch {
   /// first. Their shares, over all calls, sum to 1 at most.
   std::vector<Found> run(const std::vector<Mistake>& mistakes);
   /// Adds what makes rows agree, and is known otherwise: rows that `leave_out` left out.
-  Found add(Explanation explanation, const Mistake& mistake);
+  /// `parts`: by axis, the parts where it holds; an axis without any: all.
+  Found add(Explanation explanation, const Mistake& mistake, std::vector<std::vector<bool>> parts = {});
   /// Counts what was found on all rows beyond the bound, element by element, and adds it to `against`: shares, where it
   /// holds, and what is left. An element belongs to the first that covers it; what covers none is dropped. Where that
   /// would take more than some seconds, every n-th row is counted.
@@ -129,6 +132,7 @@ class MistakeSearch {
   struct Share {
     double agreeing = 0, all = 0;
     int rows_agreeing = 0, rows = 0, elements = 0;
+    int numbers = 0;  // rows that agree and are not of zeros
   };
 
   void place_of(std::int64_t row, std::vector<std::int64_t>& place) const;
@@ -145,11 +149,12 @@ class MistakeSearch {
     double same_parts = 0, other_parts = 0;
   };
   Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
+  static bool explains_numbers(const Sample& sample, const Agreement& agreement);
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
   Scope without_failing(const Agreement& first, const Agreement& second) const;
   std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
-                                double& explained) const;
+                                bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const Mistake& mistake, const Agreement& first, std::optional<Scope> scope);
   std::optional<Found> count_out(Contents contents);
   double weight_left(const Sample& sample) const;

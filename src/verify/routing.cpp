@@ -11,6 +11,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -120,7 +121,7 @@ class Router {
     for (std::int64_t c = 0; c < width_; ++c) {
       const std::int64_t id = room.ids[static_cast<std::size_t>(i * width_ + c)];
       if (id == -1) continue;
-      if (id < 0 || (experts && id >= *experts))
+      if (id < 0 || id == std::numeric_limits<std::int64_t>::max() || (experts && id >= *experts))
         throw invalid(id < 0
                           ? fmt::format("choice {} of token {} is {}; an expert is 0 or more, and -1 is none",
                                         c, begin + i, id)
@@ -185,7 +186,7 @@ struct RoutingCount {
     if (choice.has_duplicate) ++duplicates, first_duplicate = std::min(first_duplicate, token);
     if (choice.chosen.empty()) return;
     largest = std::max(largest, choice.chosen.back());
-    const std::int64_t wanted = std::min(choice.chosen.back() + 1, kMostLoads);
+    const std::int64_t wanted = std::min(choice.chosen.back(), kMostLoads - 1) + 1;
     if (std::ssize(loads) < wanted) loads.resize(static_cast<std::size_t>(wanted));
     for (const std::int64_t e : choice.chosen)
       if (e < kMostLoads) ++loads[static_cast<std::size_t>(e)];

@@ -320,8 +320,12 @@ std::string followed(const Naming& naming, const std::vector<AxisDifferences>& a
   verify::Scope scope(axes.size());
   for (std::size_t d = 0; d < axes.size(); ++d) {
     const auto length = static_cast<double>(axes[d].length);
-    const double expected = length * -std::expm1(static_cast<double>(moving) * std::log1p(-1 / length));
-    if (axes[d].length > 1 && 4 * static_cast<double>(axes[d].indices) <= 3 * expected)
+    const auto indices = static_cast<double>(axes[d].indices), elements = static_cast<double>(moving);
+    const double expected = length * -std::expm1(elements * std::log1p(-1 / length));
+    // How likely so many elements, each anywhere, are on so few indices: of each choice of these (k / n)^m.
+    const double log_chance = std::lgamma(length + 1) - std::lgamma(indices + 1) -
+                              std::lgamma(length - indices + 1) + elements * std::log(indices / length);
+    if (axes[d].length > 1 && indices <= 0.75 * expected && log_chance < std::log(0.01))
       scope.axes[d] = axes[d].ranges;
   }
   return naming.part(scope);
@@ -460,7 +464,8 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   return result;
 }
 
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile) {
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile,
+                        const std::vector<std::string>& tile_axes) {
   std::int64_t copied = 0, counted = 0, planned = 0;
   bool in_order = false;
   const ArraySource* first = nullptr;
@@ -476,7 +481,15 @@ std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs
     for (const std::int64_t length : shape) counts += 8 * std::min(length, std::int64_t{1} << 20);
     if (first == nullptr) {
       first = run.get();
-      const verify::TileGrid grid = verify::grid_of(shape, tile);
+      verify::Naming naming;
+      for (std::size_t d = 0; d < shape.size(); ++d) naming.axes.push_back(fmt::format("{}", d));
+      // Names that the shape does not tell are those of a picture of any two.
+      const bool are_numbers = std::all_of(tile_axes.begin(), tile_axes.end(), [&](const std::string& word) {
+        return std::find(naming.axes.begin(), naming.axes.end(), word) != naming.axes.end();
+      });
+      const verify::TileGrid grid =
+          verify::grid_of(shape, are_numbers || tile.empty() ? tile : Shape{},
+                          are_numbers ? verify::tile_axes_of(naming, tile_axes) : std::nullopt);
       counts += 8 * grid.rows * grid.columns;
     }
     counted = std::max(counted, counts);

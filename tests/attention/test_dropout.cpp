@@ -20,7 +20,8 @@ std::vector<attn::WeightedRow> rows_with(std::mt19937_64& engine, Change changed
       attn::WeightedRow row;
       double sum = 0;
       for (std::size_t j = 0; j < n; ++j)
-        row.weights.push_back(std::exp(normal(engine))), sum += row.weights[j];
+        row.weights.push_back(std::exp(normal(engine))), row.keys.push_back(static_cast<std::int64_t>(j)),
+            sum += row.weights[j];
       row.given.assign(32, 0);
       for (double& w : row.weights) {
         w /= sum;
@@ -45,7 +46,8 @@ TEST_CASE("weights follow from a row of few keys, and from no other") {
     row.given[5] += 3;  // of no weights
     CHECK_FALSE(attn::weights_of_row(row));
   }
-  CHECK_FALSE(attn::weights_of_row({{0.5, 0.5}, {1, 2, 3, 1, 2, 3}, {1, 2, 3}}));  // of two equal values
+  CHECK_FALSE(
+      attn::weights_of_row({{0.5, 0.5}, {0, 1}, {1, 2, 3, 1, 2, 3}, {1, 2, 3}}));  // of two equal values
 }
 
 TEST_CASE("dropped pairs are counted, and their scale is told; others that are off are not dropped") {
@@ -65,4 +67,10 @@ TEST_CASE("dropped pairs are counted, and their scale is told; others that are o
   CHECK_FALSE(attn::dropped_pairs(rows_with(engine, [](double w) { return 2 * w; })));
   CHECK_FALSE(attn::dropped_pairs(rows_with(engine, [&](double w) { return uniform(engine) * w; })));
   CHECK_FALSE(attn::dropped_pairs(rows_with(engine, [](double) { return 0.1; })));
+  // One key that is hidden, and the others times more, are no dropout.
+  auto hidden = rows_with(engine, [](double w) { return w; });
+  for (auto& row : hidden)
+    for (std::size_t d = 0; d < row.given.size(); ++d)
+      row.given[d] -= row.weights[1] * row.values[row.given.size() + d];
+  CHECK_FALSE(attn::dropped_pairs(hidden));
 }

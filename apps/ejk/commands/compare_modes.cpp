@@ -92,12 +92,14 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
   job.phase(Phase::read, [&] {
     arrays = arrays_of(words.runs, job, head);
     const bool names_parts = !words.options.axes.empty() || !words.options.tile.empty() ||
-                             !words.group_sizes.empty() || !words.cu_seqlens.empty();
+                             !words.options.tile_axes.empty() || !words.group_sizes.empty() ||
+                             !words.cu_seqlens.empty();
     if (names_parts && (arrays.size() != 1 || !arrays[0].name.empty()))
-      throw usage("--axes, --group-sizes, --cu-seqlens and --block describe one array, and these are several")
+      throw usage(
+          "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
           .hint("name one in each, as in a.h5:/out");
     for (const ArrayOfRuns& array : arrays) {
-      peak = std::max(peak, runs_bytes(array.sources, words.options.tile));
+      peak = std::max(peak, runs_bytes(array.sources, words.options.tile, words.options.tile_axes));
       for (std::size_t r = 0; r < array.sources.size(); ++r) {
         if (!array.sources[r]) continue;
         ++held[r];
