@@ -315,6 +315,11 @@ class Mistakes {
         add(mistake(array, change, Pass::backward, unit), change);
       }
       add_tiles(array, search, Changes::of_one_gradient_tile(setup_, of_key), Pass::backward, unit, add);
+      if (!of_key) {  // in the forward pass, too
+        std::vector<Change> tiles = Changes::of_one_tile(setup_);
+        std::erase_if(tiles, [](const Change& c) { return c.text.find("is left out") == std::string::npos; });
+        add_tiles(array, search, std::move(tiles), Pass::both, unit, add);
+      }
     }
     // A scale of any size.
     if (!of_key && array.which != Result::lse && search.is_enough_to_fit())

@@ -29,7 +29,8 @@ struct Recipe {
   double factor = 1;
   double existing = 0;
   Rounding factors = {}, sums = {}, result = {};
-  std::int64_t run = 1;  // of the contraction, between two roundings of sums
+  std::int64_t run = 1;                       // of the contraction, between two roundings of sums
+  std::int64_t skip_begin = 0, skip_end = 0;  // of the contraction, what is left out
 };
 
 using RecipeOf = std::function<std::optional<Recipe>(std::int64_t row)>;
@@ -129,7 +130,8 @@ class Mistakes {
           for (double& value : b) value = r.factors(value);
         double part = 0;
         for (std::size_t p = 0; p < a.size(); ++p) {
-          part += a[p] * b[p];
+          const auto at = static_cast<std::int64_t>(p);
+          if (at < r.skip_begin || at >= r.skip_end) part += a[p] * b[p];
           magnitude += std::abs(a[p] * b[p]);
           if ((static_cast<std::int64_t>(p) + 1) % r.run != 0 && p + 1 < a.size()) continue;
           sum = r.sums(sum + part);
@@ -282,6 +284,23 @@ class Mistakes {
           });
   }
 
+  // The contraction without one block of it: of many those that make a few rows agree.
+  void add_skipped() {
+    constexpr std::int64_t kMost = 64;  // blocks of one length
+    for (std::int64_t tile = 16; tile <= 512; tile *= 2)
+      for (std::int64_t n = 0; n < kMost && n * tile < p_.k; ++n) {
+        Mistake skipped =
+            mistake("cut_short", fmt::format("block {} of {} of the contraction is left out", n, tile),
+                    [=, this](std::int64_t row) -> std::optional<Recipe> {
+                      Recipe r = right(row);
+                      if (!r.has_product || r.a.shape[0] <= tile) return std::nullopt;
+                      r.skip_begin = n * tile, r.skip_end = r.skip_begin + tile;
+                      return r;
+                    });
+        if (search_.is_plausible(skipped)) list_.push_back(std::move(skipped));
+      }
+  }
+
   // As it should be but for a change, where something is computed.
   template <class F>
   RecipeOf varied(F change) const {
@@ -342,6 +361,7 @@ class Mistakes {
       add("factor", "the product is subtracted", varied([](Recipe& r) { r.factor = -1; }));
     }
     add_cut_short();
+    if (p_.cut == Problem::Cut::rows) add_skipped();
     of_nothing();
     if (!search_.is_enough_to_fit()) return;
     const auto wide = [](const ArrayView& array, const Rounding& to) {

@@ -99,6 +99,17 @@ std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const Array
   return PermutedAxes{{best.begin(), best.end()}, compare_arrays(*permuted(best), expected, tolerance)};
 }
 
+// The same axes of `actual`, as an array of its own.
+std::shared_ptr<const ArraySource> in_order(const ArraySource& actual,
+                                            const std::vector<std::int64_t>& axes) {
+  ArrayView view = *actual.mapped();
+  for (std::size_t d = 0; d < axes.size(); ++d) {
+    view.shape[d] = actual.mapped()->shape[static_cast<std::size_t>(axes[d])];
+    view.strides[d] = actual.mapped()->strides[static_cast<std::size_t>(axes[d])];
+  }
+  return make_source(Array::copy_of(view), actual.name());
+}
+
 }  // namespace
 
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
@@ -113,6 +124,14 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   explained.comparison = compare_arrays(actual, expected, options.tolerance, progress);
   const Comparison& c = explained.comparison;
   if (!alike) explained.permuted = permuted_axes(actual, expected, options.tolerance);
+  if (explained.permuted && !explained.permuted->comparison.close) {
+    // What differs then.
+    Explained then =
+        explain_difference(*in_order(actual, explained.permuted->axes), expected, options, progress);
+    then.permuted = std::move(explained.permuted);
+    then.comparison = std::move(explained.comparison);
+    return then;
+  }
   if (c.close || !alike || shape.empty()) return explained;
 
   const verify::Judge judge(actual.dtype(), expected.dtype(), verify::rule_of(c, options.tolerance));

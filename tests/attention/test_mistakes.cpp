@@ -561,6 +561,27 @@ TEST_CASE("boundaries of packed sequences that are off are named, in 16 bits too
     }
 }
 
+TEST_CASE("a score that is NaN makes its rows NaN: the own result agrees with that, and 0 does not") {
+  std::mt19937_64 engine(84);
+  Array q = plain::random(DType::float32, {1, 24, 2, 8}, engine),
+        k = plain::random(DType::float32, q.shape(), engine),
+        v = plain::random(DType::float32, q.shape(), engine);
+  k.elements<float>()[10 * 2 * 8 + 3] = std::nanf("");  // of key 10, head 0
+  AttentionOptions options;
+  options.masks.push_back(head_masks({causal_mask(24, 24)}));
+  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+  const AttentionPlan plan(types_of(arrays), options);
+  const Attention own = attention(q.view(), k.view(), v.view(), options);
+  const auto against = [&](const ArrayView& out) {
+    return plan.compare(arrays, {own.out.view(), own.lse.view()}, {out, std::nullopt}, Explain::yes);
+  };
+  CHECK(against(own.out.view()).agrees());
+  Array zeros = Array::copy_of(own.out.view());
+  for (float& x : zeros.elements<float>())
+    if (std::isnan(x)) x = 0;
+  CHECK(against(zeros.view()).beyond == 14 * 8);
+}
+
 TEST_CASE("mistakes of gradients are named") {
   Loops a;
   a.options.masks.push_back(mask_of(causal_mask(24, 24)));
