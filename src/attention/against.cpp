@@ -86,6 +86,7 @@ verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const Ar
   r.name = kNames[static_cast<std::size_t>(which)];
   r.dtype = given.dtype;
   r.rows = rows.count();
+  if (which != Result::lse && !of_bias) r.column = "column", r.columns_name = "columns";
   r.columns = which == Result::lse ? 1 : of_bias ? setup.bias_shape[3] : given.shape.back();
   using Kind = verify::RowAxis::Kind;
   const std::int64_t positions = of_bias ? setup.bias_shape[2] : (of_keys ? setup.k : setup.q).shape[2];

@@ -273,7 +273,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
     if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
   }
   const std::int64_t told = std::count(beyond_columns.begin(), beyond_columns.end(), true);
-  if (!result.column.empty() && told > 0)
+  if (!result.column.empty() && told > 0 && told < result.columns)
     against.where.push_back(
         {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
   const bool is_worst = std::all_of(against.arrays.begin(), against.arrays.end(),

@@ -420,6 +420,30 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
   return best;
 }
 
+// Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds of 16 bits
+// are wide, and ln 2 is near 0.7.
+bool MistakeSearch::is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
+                                     const Scope& scope) const {
+  double products = 0, squares = 0;
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const Sampled& s = sample[i];
+    if (agreement.agree[i] == 0 || !scope.holds(s.place)) continue;
+    std::vector<double> values(s.columns.size()), allowed(values);
+    if (!mistake.values(s.row, s.columns, values.data(), allowed.data())) continue;
+    for (std::size_t c = 0; c < values.size(); ++c) {
+      if (!std::isfinite(s.given[c]) || !std::isfinite(values[c]) || !(allowed[c] > 0) ||
+          std::isinf(allowed[c]) || skipped_(s.given[c]))
+        continue;
+      const double weight = 1 / (allowed[c] * allowed[c]);
+      products += weight * s.given[c] * values[c];
+      squares += weight * values[c] * values[c];
+    }
+  }
+  if (!(squares > 0)) return false;
+  constexpr double kMostOff = 0.01;
+  return std::abs(products / squares - 1) > std::max(kMostOff, 6 / std::sqrt(3 * squares));
+}
+
 // Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
 // left out.
 std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreement& first,
@@ -437,6 +461,8 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
     agreeing += second.agree[i] != 0 ? second_[i].weight : 0;
   }
   if (!(agreeing > 0) || agreeing < kMost * all) return std::nullopt;
+  if (is_off_by_factor(mistake, first_, first, *scope) || is_off_by_factor(mistake, second_, second, *scope))
+    return std::nullopt;
   if (mistake.is_subtle) {
     int elements = 0;
     for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))

@@ -149,6 +149,8 @@ class MistakeSearch {
     double same_parts = 0, other_parts = 0;
   };
   Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
+  bool is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
+                        const Scope& scope) const;
   static bool explains_numbers(const Sample& sample, const Agreement& agreement);
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
