@@ -8,6 +8,9 @@
 //   Pack, load_b(p), spread_a(p), mac(sum, a, b)                      products: Pack holds kLanes units
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
 //   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
+//   lanes(p, stride)   a vector of 16 bytes from each of some rows     packing
+// and where it has loads for some of a vector's elements:
+//   widen_part<D>(p, n)  the first n of them, not all, and zeros       packing
 
 constexpr std::int64_t kLine = 64;
 
@@ -135,6 +138,15 @@ void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::
     vectors(std::integral_constant<int, NV>{});
 }
 
+// kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
+template <class U, DType D>
+typename U::Vec whole_units(const char* p) {
+  if constexpr (U::kKr > 1)
+    return U::load(reinterpret_cast<const typename U::Sum*>(p));
+  else
+    return U::template widen<D>(p);
+}
+
 // --- tiles of B where it lies
 
 // Vectors of columns for R rows: as many as registers hold, since wide strips make long reads.
@@ -152,10 +164,11 @@ void load_strip(const char* b, std::int64_t row_stride, bool second_row, typenam
     for (int v = 0; v < NV; ++v) column[v] = U::template widen<D>(b + v * U::kLanes * bytes_of(D));
   } else {
 #pragma GCC unroll 8
-    for (int v = 0; v < NV; v += 2)
-      U::interleave(b + v * U::kLanes * bytes_of(D),
-                    second_row ? b + row_stride + v * U::kLanes * bytes_of(D) : nullptr, column[v],
-                    column[v + 1]);
+    for (int v = 0; v < NV; v += 2) {
+      const char* const first = b + v * U::kLanes * bytes_of(D);
+      U::interleave(whole_units<U, D>(first), second_row ? whole_units<U, D>(first + row_stride) : U::zero(),
+                    column[v], column[v + 1]);
+    }
   }
 }
 
@@ -328,15 +341,6 @@ inline void copy_few(char* to, const char* from, std::int64_t bytes) {
   if ((bytes & 2) != 0) std::memcpy(to, from, 2);
 }
 
-// kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
-template <class U, DType D>
-typename U::Vec whole_units(const char* p) {
-  if constexpr (U::kKr > 1)
-    return U::load(reinterpret_cast<const typename U::Sum*>(p));
-  else
-    return U::template widen<D>(p);
-}
-
 // The same of as many as there are; zeros behind the last of `n` elements.
 template <class U, DType D>
 typename U::Vec units_at(const char* p, std::int64_t n) {
@@ -344,11 +348,15 @@ typename U::Vec units_at(const char* p, std::int64_t n) {
   constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
   if (n >= kElements) return whole_units<U, D>(p);
   if (n <= 0) return U::zero();
-  if (kOfSums || (U::kKr > 1 && n % U::kKr == 0))
-    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n / U::kKr));
-  alignas(kLine) char part[kElements * bytes_of(D)] = {};
-  copy_few(part, p, n * bytes_of(D));
-  return whole_units<U, D>(part);
+  if constexpr (kOfSums) {
+    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n));
+  } else if constexpr (requires { U::template widen_part<D>(p, 0); }) {
+    return U::template widen_part<D>(p, static_cast<int>(n));
+  } else {
+    alignas(kLine) char part[kElements * bytes_of(D)] = {};
+    copy_few(part, p, n * bytes_of(D));
+    return whole_units<U, D>(part);
+  }
 }
 
 // One element where neither stride is its size.
@@ -364,9 +372,77 @@ void put_unit(const char* p, std::int64_t stride, std::int64_t n, char* out) {
 
 constexpr std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
+// Of each 16 bytes of two vectors of elements the lower or the upper half, by turns.
+template <bool Upper, int E, class V, std::size_t... I>
+V zipped(V a, V b, std::index_sequence<I...>) {
+  constexpr int kElements = sizeof...(I);
+  return __builtin_shufflevector(a, b,
+                                 (static_cast<int>(I) / E * E + static_cast<int>(I) % E / 2 +
+                                  (Upper ? E / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
+}
+
+// Squares of E × E elements in each 16 bytes of E vectors are transposed: that many steps double what lies together.
+template <int E, class V, int Step = 1>
+[[gnu::always_inline]] inline void transpose_within(V* v) {
+  if constexpr (Step < E) {
+    constexpr std::make_index_sequence<sizeof(V) / sizeof(V{}[0])> kAll;
+    V zips[E];
+#pragma GCC unroll 8
+    for (int i = 0; i < E / 2; ++i) {
+      zips[2 * i] = zipped<false, E>(v[i], v[i + E / 2], kAll);
+      zips[2 * i + 1] = zipped<true, E>(v[i], v[i + E / 2], kAll);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < E; ++i) v[i] = zips[i];
+    transpose_within<E, V, 2 * Step>(v);
+  }
+}
+
+// Rows side by side in memory: some rows of some contraction elements are copied to where they do not meet in one set
+// of a cache, and transposed from there, 16 bytes of each at a time.
+template <class U, DType D>
+void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t rows, std::int64_t k,
+                      std::int64_t units, char* out) {
+  using Vec = typename U::Vec;
+  using Element = std::conditional_t<U::kKr == 1, typename U::Sum, std::uint16_t>;
+  using Elements __attribute__((vector_size(sizeof(Vec)))) = Element;
+  constexpr auto kVector = static_cast<std::int64_t>(sizeof(Vec)),
+                 kSize = static_cast<std::int64_t>(sizeof(Element));
+  constexpr std::int64_t kElements = kVector / kSize, kPieceRows = 4 * kElements, kPieceBytes = 4 * kVector;
+  constexpr int kSquare = static_cast<int>((kVector < 16 ? kVector : 16) / kSize);
+  alignas(kLine) char piece[kElements * kPieceBytes];
+  for (std::int64_t u = 0; u < units; u += U::kLanes)
+    for (std::int64_t r0 = 0; r0 < rows; r0 += kPieceRows) {
+      const std::int64_t some = rows - r0 < kPieceRows ? rows - r0 : kPieceRows;
+      for (std::int64_t i = 0; i < kElements; ++i) {
+        const std::int64_t p = u * U::kKr + i;
+        const char* const from = in + p * column_stride + r0 * bytes_of(D);
+        for (std::int64_t r = 0; r < some; r += kElements)
+          U::store(reinterpret_cast<typename U::Sum*>(piece + i * kPieceBytes + r * kSize),
+                   units_at<U, D>(from + r * bytes_of(D), p < k ? some - r : 0));
+      }
+      // The last vector of a row ends within it, as in pack_rows.
+      char* to = out + r0 * kAStride<U> + u * U::kUnit;
+      for (std::int64_t r = 0; r < some; r += kSquare, to += kSquare * kAStride<U>) {
+        Elements square[kSquare];
+#pragma GCC unroll 8
+        for (int i = 0; i < kSquare; ++i) {
+          const Vec v = U::lanes(piece + i * kPieceBytes + r * kSize, kSquare * kPieceBytes);
+          std::memcpy(&square[i], &v, sizeof v);
+        }
+        transpose_within<kSquare>(square);
+#pragma GCC unroll 8
+        for (int i = 0; i < kSquare; ++i)
+          if (r + i < some) std::memcpy(to + i * kAStride<U>, &square[i], sizeof square[i]);
+      }
+    }
+}
+
 template <class U, DType D, std::int64_t KStep>
 void pack_rows(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out) {
   const std::int64_t units = padded(k, KStep) / U::kKr;
+  if (in.row_stride == bytes_of(D) && in.column_stride != bytes_of(D))
+    return pack_turned_rows<U, D>(static_cast<const char*>(in.data), in.column_stride, rows, k, units, out);
   for (std::int64_t r = 0; r < rows; ++r) {
     const char* from = static_cast<const char*>(in.data) + r * in.row_stride;
     char* to = out + r * kAStride<U>;
@@ -394,17 +470,11 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
     char* to = out;
     for (std::int64_t j = 0; j < columns; j += kNr, to += panel_stride) {
       const char* row[U::kKr];
-      [[maybe_unused]] alignas(kLine) char part[U::kKr][kWidth];
       for (std::int64_t i = 0; i < U::kKr; ++i) {
         const std::int64_t p = u * U::kKr + i;
         row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
         for (std::int64_t line = 0; line < kWidth; line += kLine)
           __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
-        if constexpr (U::kKr > 1)
-          if (p < k && columns - j < kNr) {
-            U::store(reinterpret_cast<typename U::Sum*>(part[i]), units_at<U, D>(row[i], columns - j));
-            row[i] = part[i];
-          }
       }
       if constexpr (U::kKr == 1) {
         const bool whole = u >= k || columns - j >= kNr;
@@ -416,7 +486,8 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
         }
       } else {
         typename U::Pack first, second;
-        U::interleave(row[0], row[1], first, second);
+        U::interleave(units_at<U, D>(row[0], columns - j), units_at<U, D>(row[1], columns - j), first,
+                      second);
         std::memcpy(to, &first, sizeof first);
         std::memcpy(to + sizeof first, &second, sizeof second);
       }

@@ -20,17 +20,38 @@ __m256i first_of_4(int n) {
 }
 
 // Eight or four 16-bit floats as float32.
-__m256 widen_8(const char* p, bool bfloat16) {
-  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+__m256 widen_8(__m128i v, bool bfloat16) {
   return bfloat16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)) : _mm256_cvtph_ps(v);
 }
-__m128 widen_4(const char* p, bool bfloat16) {
-  const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+__m128 widen_4(__m128i v, bool bfloat16) {
   return bfloat16 ? _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(v), 16)) : _mm_cvtph_ps(v);
+}
+__m256 widen_8(const char* p, bool bfloat16) {
+  return widen_8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), bfloat16);
+}
+__m128 widen_4(const char* p, bool bfloat16) {
+  return widen_4(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), bfloat16);
+}
+
+// The first n of eight 16-bit elements, at least one, and zeros: by twos, and the last one once more.
+__m128i part_16(const char* p, int n) {
+  const __m128i twos = _mm_maskload_epi32(reinterpret_cast<const int*>(p),
+                                          _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3)));
+  std::int16_t last;
+  std::memcpy(&last, p + 2 * (n - 1), sizeof last);
+  const __m128i place = _mm_cmpeq_epi16(_mm_set1_epi16(static_cast<std::int16_t>(n - 1)),
+                                        _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm_or_si128(twos, _mm_and_si128(_mm_set1_epi16(last), place));
 }
 
 alignas(32) constexpr std::uint32_t kUpperHalves[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
                                                        0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+
+// 16 bytes from each of two rows.
+__m256i lanes_256(const char* p, std::int64_t stride) {
+  return _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(p + stride),
+                             reinterpret_cast<const __m128i*>(p));
+}
 
 struct F32 {
   using Sum = float;
@@ -48,12 +69,17 @@ struct F32 {
   static Pack load_b(const char* p) { return _mm256_load_ps(reinterpret_cast<const float*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_ss(reinterpret_cast<const float*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_ps(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm256_castsi256_ps(lanes_256(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     if constexpr (D == DType::float32)
       return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
     else
       return widen_8(p, D == DType::bfloat16);
+  }
+  template <DType D>
+  requires(D != DType::float32) static Vec widen_part(const char* p, int n) {
+    return widen_8(part_16(p, n), D == DType::bfloat16);
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {
@@ -88,6 +114,7 @@ struct F64 {
   static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_sd(reinterpret_cast<const double*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_pd(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm256_castsi256_pd(lanes_256(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     if constexpr (D == DType::float64)
@@ -96,6 +123,14 @@ struct F64 {
       return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(p)));
     else
       return _mm256_cvtps_pd(widen_4(p, D == DType::bfloat16));
+  }
+  template <DType D>
+  requires(D != DType::float64) static Vec widen_part(const char* p, int n) {
+    if constexpr (D == DType::float32)
+      return _mm256_cvtps_pd(_mm_maskload_ps(reinterpret_cast<const float*>(p),
+                                             _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3))));
+    else
+      return _mm256_cvtps_pd(widen_4(part_16(p, n), D == DType::bfloat16));
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {

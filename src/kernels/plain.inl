@@ -22,6 +22,7 @@ struct Plain {
   static Pack load_b(const char* p) { return load(reinterpret_cast<const T*>(p)); }
   static Pack spread_a(const char* p) { return Vec{} + *reinterpret_cast<const T*>(p); }
   static Vec mac(Vec sum, Pack a, Pack b) { return sum + a * b; }
+  static Vec lanes(const char* p, std::int64_t) { return load(reinterpret_cast<const T*>(p)); }
   template <DType D>
   static Vec widen(const char* p) {
     using From =
