@@ -69,7 +69,7 @@ class FewQueries {
         step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
         weight_stride_(gemm_.a_stride / kSize),
         products_(setup),
-        columns_(core::round_up(setup.shape.value_size, gemm_.nr)),
+        columns_(core::round_up(setup.shape.value_size, kWholeRow)),
         head_bytes_(std::max({std::int64_t{1}, setup.shape.head_size * size_of(setup.k.dtype),
                               setup.shape.value_size * size_of(setup.v.dtype)})) {
     const IndexRange kv_heads = setup.keys_of_queries(queries).heads;
@@ -307,7 +307,7 @@ class FewQueries {
                            products_.rows_held(entry, of_head * heads_at_once(entry)) * products_.stride();
     const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
                        k_at = memory.add(most_keys * head_size * kSize),
-                       v_at = memory.add(most_keys * columns_ * kSize),
+                       v_at = memory.add(most_keys * size * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
                        bias_at = memory.add((step_ + kSpare) * kSize);
     RowSums<Real> sums{};
@@ -403,7 +403,7 @@ class FewQueries {
                                   kernels::Ahead next) {
         if (!any(has_weight, of_kv)) return;
         const kernels::StridedMatrix side =
-            side_by_side(setup_, values, some.count(), size, columns_, memory.at<Real>(v_at));
+            side_by_side(setup_, values, some.count(), size, memory.at<Real>(v_at));
         each_run(
             of_kv, [&](std::int64_t r) { return has_weight[r]; },
             [&](Positions at) {
@@ -446,8 +446,8 @@ class FewQueries {
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
       const std::int64_t length = std::min(gemm_.direct_k, keys - j);
-      gemm_.direct(weights + j, part_of(values, j), length, rows, columns_, true, out, columns_,
-                   share(next, j, j + length, keys));
+      gemm_.direct(weights + j, part_of(values, j), length, rows, setup_.shape.value_size, true, out,
+                   columns_, share(next, j, j + length, keys));
     }
   }
 
@@ -469,7 +469,7 @@ class FewQueries {
   const kernels::Gemm& gemm_;  // of weights and values
   std::int64_t step_, weight_stride_;
   RowProducts<Real> products_;
-  std::int64_t columns_;
+  std::int64_t columns_;                  // elements from row to row of sums
   Positions kv_heads_;                    // those of the queries
   std::int64_t head_bytes_;               // of a key or a value, of the larger
   std::int64_t together_;                 // key/value heads of a task
@@ -505,12 +505,11 @@ bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
-  constexpr std::int64_t kMostStride = 272,
-                         kMostColumns = 48;  // of weights; of a tile, to which values are padded
+  constexpr std::int64_t kMostStride = 272;  // of weights
   const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.shape.heads);
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
-                     size = setup.shape.value_size + kMostColumns - 1;
+                     size = core::round_up(setup.shape.value_size, kWholeRow);
   const double head_in_panels = 8.0 / 7.0 * static_cast<double>(head_size);
   const double elements =
       static_cast<double>(rows) * (head_in_panels + static_cast<double>(size + kMostStride + 2)) +

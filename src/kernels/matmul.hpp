@@ -69,8 +69,8 @@ struct Gemm {
                Store how, void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
-  /// once. `columns` is a multiple of nr, k at most 2 · direct_k and kc, a multiple of kr unless it
-  /// ends the contraction. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
+  /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not depend on
+  /// how many columns there are. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
   /// dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);

@@ -138,6 +138,8 @@ void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::
     vectors(std::integral_constant<int, NV>{});
 }
 
+// --- elements of a factor
+
 // kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
 template <class U, DType D>
 typename U::Vec whole_units(const char* p) {
@@ -145,6 +147,31 @@ typename U::Vec whole_units(const char* p) {
     return U::load(reinterpret_cast<const typename U::Sum*>(p));
   else
     return U::template widen<D>(p);
+}
+
+// A few bytes, in pieces whose sizes compilers know: a call would take longer than they do.
+inline void copy_few(char* to, const char* from, std::int64_t bytes) {
+  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) std::memcpy(to, from, 8);
+  if ((bytes & 4) != 0) std::memcpy(to, from, 4), to += 4, from += 4;
+  if ((bytes & 2) != 0) std::memcpy(to, from, 2);
+}
+
+// The same of as many as there are; zeros behind the last of `n` elements.
+template <class U, DType D>
+typename U::Vec units_at(const char* p, std::int64_t n) {
+  constexpr std::int64_t kElements = U::kLanes * U::kKr;
+  constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
+  if (n >= kElements) return whole_units<U, D>(p);
+  if (n <= 0) return U::zero();
+  if constexpr (kOfSums) {
+    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n));
+  } else if constexpr (requires { U::template widen_part<D>(p, 0); }) {
+    return U::template widen_part<D>(p, static_cast<int>(n));
+  } else {
+    alignas(kLine) char part[kElements * bytes_of(D)] = {};
+    copy_few(part, p, n * bytes_of(D));
+    return whole_units<U, D>(part);
+  }
 }
 
 // --- tiles of B where it lies
@@ -156,19 +183,23 @@ constexpr int strip_vectors() {
   return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
 }
 
-// NV vectors of units of B at rows u · kKr of `b`.
-template <class U, DType D, int NV>
-void load_strip(const char* b, std::int64_t row_stride, bool second_row, typename U::Pack* column) {
+// NV vectors of units of B at rows u · kKr of `b`. Columns::some: the last of them are `columns` in all.
+enum class Columns { whole, some };
+template <class U, DType D, int NV, Columns Of>
+[[gnu::always_inline]] inline void load_strip(const char* b, std::int64_t row_stride, bool second_row,
+                                              std::int64_t columns, typename U::Pack* column) {
+  const auto elements = [&](const char* row, int v) __attribute__((always_inline)) {
+    const char* const p = row + v * U::kLanes * bytes_of(D);
+    return Of == Columns::whole ? whole_units<U, D>(p) : units_at<U, D>(p, columns - v * U::kLanes);
+  };
   if constexpr (U::kKr == 1) {
 #pragma GCC unroll 8
-    for (int v = 0; v < NV; ++v) column[v] = U::template widen<D>(b + v * U::kLanes * bytes_of(D));
+    for (int v = 0; v < NV; ++v) column[v] = elements(b, v);
   } else {
 #pragma GCC unroll 8
-    for (int v = 0; v < NV; v += 2) {
-      const char* const first = b + v * U::kLanes * bytes_of(D);
-      U::interleave(whole_units<U, D>(first), second_row ? whole_units<U, D>(first + row_stride) : U::zero(),
-                    column[v], column[v + 1]);
-    }
+    for (int v = 0; v < NV; v += 2)
+      U::interleave(elements(b, v), second_row ? elements(b + row_stride, v) : U::zero(), column[v],
+                    column[v + 1]);
   }
 }
 
@@ -214,9 +245,10 @@ class Lines {
 };
 
 // Kept: the strip is left in `kept` as well, as a panel of packed B.
-template <class U, DType D, int R, int NV, bool Kept>
+template <class U, DType D, int R, int NV, bool Kept, Columns Of>
 void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
-              bool add, typename U::Sum* out, std::int64_t out_stride, [[maybe_unused]] char* kept) {
+              std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride,
+              [[maybe_unused]] char* kept) {
   constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D), kStep = NV * U::kLanes * U::kUnit;
   typename U::Vec sum[R][NV];
 #pragma GCC unroll 16
@@ -231,7 +263,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
     lines.prefetch(due / kLine);
     due %= kLine;
     typename U::Pack column[NV];
-    load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
+    load_strip<U, D, NV, Of>(b, row_stride, (u + 1) * U::kKr <= k, columns, column);
     if constexpr (Kept) {
 #pragma GCC unroll 8
       for (int v = 0; v < NV; ++v)
@@ -250,20 +282,29 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
       typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+      if (const std::int64_t left = columns - v * U::kLanes; Of == Columns::whole || left >= U::kLanes) {
+        U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+      } else if (left > 0) {
+        const int n = static_cast<int>(left);
+        U::store_part(at, add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+      }
     }
 }
 
-// One tile of rows. Full strips, then narrower ones.
+// One tile of rows. Full strips, then one of as many vectors as are left.
 template <class U, DType D, int R, int NV>
 void strips(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
-    strip_of<U, D, R, NV, false>(a, b, row_stride, following, k, add, out, out_stride, nullptr);
-  if constexpr (NV > U::kKr)
-    if (columns > 0)
-      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
+    strip_of<U, D, R, NV, false, Columns::whole>(a, b, row_stride, following, k, kColumns, add, out,
+                                                 out_stride, nullptr);
+  constexpr std::int64_t kStep = U::kKr * U::kLanes;
+  if (columns > 0)
+    with_rows<NV / U::kKr>((columns + kStep - 1) / kStep, [&]<int N>(std::integral_constant<int, N>) {
+      strip_of<U, D, R, N * U::kKr, false, Columns::some>(a, b, row_stride, following, k, columns, add, out,
+                                                          out_stride, nullptr);
+    });
 }
 
 // Several tiles of rows: each strip is read from B by the first of them, which keeps it as a panel for the others.
@@ -276,13 +317,20 @@ void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Line
   const std::int64_t tiles = (rows + MR - 1) / MR;
   const Store how = add ? Store::accumulate : Store::overwrite;
   for (std::int64_t j = 0; j < columns; j += kColumns) {
+    const std::int64_t some = columns - j < kColumns ? columns - j : kColumns;
     with_rows<MR>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
-      strip_of<U, D, R, NV, true>(a, b + j * bytes_of(D), row_stride, following, k, add, out + j, out_stride,
-                                  panel);
+      const auto strip = [&]<Columns Of>(std::integral_constant<Columns, Of>) {
+        strip_of<U, D, R, NV, true, Of>(a, b + j * bytes_of(D), row_stride, following, k, some, add, out + j,
+                                        out_stride, panel);
+      };
+      if (some == kColumns)
+        strip(std::integral_constant<Columns, Columns::whole>{});
+      else
+        strip(std::integral_constant<Columns, Columns::some>{});
     });
     for (std::int64_t t = 1; t < tiles; ++t) {
       const std::int64_t row = t * rows / tiles, end = (t + 1) * rows / tiles;
-      tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, kColumns, how, out + row * out_stride + j,
+      tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, some, how, out + row * out_stride + j,
                       out_stride);
     }
   }
@@ -331,31 +379,6 @@ template <int S, int L, class V>
       rows[i + S] = exchanged<S, 1>(a, b, std::make_index_sequence<L>{});
     }
     transpose<2 * S, L>(rows);
-  }
-}
-
-// A few bytes, in pieces whose sizes compilers know: a call would take longer than they do.
-inline void copy_few(char* to, const char* from, std::int64_t bytes) {
-  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) std::memcpy(to, from, 8);
-  if ((bytes & 4) != 0) std::memcpy(to, from, 4), to += 4, from += 4;
-  if ((bytes & 2) != 0) std::memcpy(to, from, 2);
-}
-
-// The same of as many as there are; zeros behind the last of `n` elements.
-template <class U, DType D>
-typename U::Vec units_at(const char* p, std::int64_t n) {
-  constexpr std::int64_t kElements = U::kLanes * U::kKr;
-  constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
-  if (n >= kElements) return whole_units<U, D>(p);
-  if (n <= 0) return U::zero();
-  if constexpr (kOfSums) {
-    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n));
-  } else if constexpr (requires { U::template widen_part<D>(p, 0); }) {
-    return U::template widen_part<D>(p, static_cast<int>(n));
-  } else {
-    alignas(kLine) char part[kElements * bytes_of(D)] = {};
-    copy_few(part, p, n * bytes_of(D));
-    return whole_units<U, D>(part);
   }
 }
 

@@ -171,10 +171,12 @@ TEST_CASE(
         check<float>(*n.gemm, dtype, rows, k, columns, layout, add, random);
     };
     const auto run_direct = [&](DType dtype, std::int64_t rows, std::int64_t k, std::int64_t panels) {
-      if (n.gemm->unit == 8)
-        check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
-      else
-        check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+      for (const std::int64_t columns :
+           {panels * n.gemm->nr, panels * n.gemm->nr - 1 - (rows + k) % (n.gemm->nr - 1)})
+        if (n.gemm->unit == 8)
+          check_direct<double>(*n.gemm, dtype, rows, k, columns, k % 2 == 0, random);
+        else
+          check_direct<float>(*n.gemm, dtype, rows, k, columns, k % 2 == 0, random);
     };
     const std::int64_t tile = n.gemm->direct_rows, piece = n.gemm->direct_k;
     for (const DType dtype : inputs_of(*n.gemm)) {
@@ -186,6 +188,11 @@ TEST_CASE(
         for (const std::int64_t panels : {1, 2, 5})
           for (const std::int64_t k : {std::int64_t{1}, std::int64_t{6}, piece + 1, 2 * piece})
             run_direct(dtype, rows, k, panels);
+      for (std::int64_t columns = 1; columns < 9 * n.gemm->nr; ++columns)
+        if (n.gemm->unit == 8)
+          check_direct<double>(*n.gemm, dtype, 1 + columns % 3, 5, columns, false, random);
+        else
+          check_direct<float>(*n.gemm, dtype, 1 + columns % 3, 5, columns, false, random);
     }
     for (const DType dtype : inputs_of(*n.gemm))
       for (const Layout layout : {Layout::rows, Layout::columns, Layout::neither}) {
