@@ -250,10 +250,15 @@ class FewQueries {
     }
   }
 
-  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side.
+  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side, or rows of
+  // one head where rows do.
   static kernels::Ahead ahead(const kernels::StridedMatrix& first, Positions rows, std::int64_t size,
                               std::int64_t heads) {
-    if (first.column_stride != size_of(first.dtype)) return {};
+    if (first.column_stride != size_of(first.dtype)) {
+      if (first.row_stride != size_of(first.dtype)) return {};
+      return {part_of(first, rows.begin).data, size, rows.count() * size_of(first.dtype),
+              first.column_stride};
+    }
     return {part_of(first, rows.begin).data, rows.count(), heads * size * size_of(first.dtype),
             first.row_stride};
   }
@@ -306,8 +311,8 @@ class FewQueries {
                        of_kv_head =
                            products_.rows_held(entry, of_head * heads_at_once(entry)) * products_.stride();
     const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
-                       k_at = memory.add(most_keys * head_size * kSize),
-                       v_at = memory.add(most_keys * size * kSize),
+                       k_at = memory.add(most_keys * moved_stride(head_size) * kSize),
+                       v_at = memory.add(most_keys * moved_stride(size) * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
                        bias_at = memory.add((step_ + kSpare) * kSize);
     RowSums<Real> sums{};

@@ -87,6 +87,11 @@ template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
 
+/// rows × k elements whose rows lie side by side in memory, to memory row by row: out_stride bytes from row to row, a
+/// multiple of 64. What is behind the last element of a row may be written.
+using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out,
+                      std::int64_t out_stride);
+
 /// The rows of a may also lie in panels of so many, one element of all rows after the other: element d of row r at
 /// a[(r / kPanelRows · a_stride + d) · kPanelRows + r % kPanelRows], in memory for whole panels. That is faster where
 /// rows fill their panels, and sums otherwise, one element of the contraction after the other.
@@ -110,6 +115,7 @@ struct Products {
   Dots<double>* dots_f64 = nullptr;
   Dots<float>* panel_dots_f32 = nullptr;
   Dots<double>* panel_dots_f64 = nullptr;
+  TurnRows* turn_rows = nullptr;
 };
 
 }  // namespace ejk::kernels

@@ -421,43 +421,54 @@ template <int E, class V, int Step = 1>
   }
 }
 
-// Rows side by side in memory: some rows of some contraction elements are copied to where they do not meet in one set
-// of a cache, and transposed from there, 16 bytes of each at a time.
+// Rows side by side in memory: some of them, of as many contraction elements as a vector of Elements holds, are copied
+// to where they do not meet in one set of a cache, and transposed from there, 16 bytes of each element at a time.
+template <class U, class Element>
+struct TurnedPiece {
+  static constexpr auto kVector = static_cast<std::int64_t>(sizeof(typename U::Vec)),
+                        kSize = static_cast<std::int64_t>(sizeof(Element));
+  static constexpr std::int64_t kElements = kVector / kSize, kRows = 4 * kElements, kBytes = 4 * kVector;
+  alignas(kLine) char rows[kElements * kBytes];
+
+  char* of(std::int64_t element) { return rows + element * kBytes; }
+
+  // A whole vector of each of `some` rows.
+  void write(std::int64_t some, char* out, std::int64_t out_stride) const {
+    using Elements __attribute__((vector_size(sizeof(typename U::Vec)))) = Element;
+    constexpr int kSquare = static_cast<int>((kVector < 16 ? kVector : 16) / kSize);
+    for (std::int64_t r = 0; r < some; r += kSquare, out += kSquare * out_stride) {
+      Elements square[kSquare];
+#pragma GCC unroll 8
+      for (int i = 0; i < kSquare; ++i) {
+        const typename U::Vec v = U::lanes(rows + i * kBytes + r * kSize, kSquare * kBytes);
+        std::memcpy(&square[i], &v, sizeof v);
+      }
+      transpose_within<kSquare>(square);
+#pragma GCC unroll 8
+      for (int i = 0; i < kSquare; ++i)
+        if (r + i < some) std::memcpy(out + i * out_stride, &square[i], sizeof square[i]);
+    }
+  }
+};
+
 template <class U, DType D>
 void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t rows, std::int64_t k,
                       std::int64_t units, char* out) {
-  using Vec = typename U::Vec;
   using Element = std::conditional_t<U::kKr == 1, typename U::Sum, std::uint16_t>;
-  using Elements __attribute__((vector_size(sizeof(Vec)))) = Element;
-  constexpr auto kVector = static_cast<std::int64_t>(sizeof(Vec)),
-                 kSize = static_cast<std::int64_t>(sizeof(Element));
-  constexpr std::int64_t kElements = kVector / kSize, kPieceRows = 4 * kElements, kPieceBytes = 4 * kVector;
-  constexpr int kSquare = static_cast<int>((kVector < 16 ? kVector : 16) / kSize);
-  alignas(kLine) char piece[kElements * kPieceBytes];
+  TurnedPiece<U, Element> piece;
+  constexpr std::int64_t kElements = piece.kElements, kRows = piece.kRows;
+  // The last vector of a row ends within it, as in pack_rows.
   for (std::int64_t u = 0; u < units; u += U::kLanes)
-    for (std::int64_t r0 = 0; r0 < rows; r0 += kPieceRows) {
-      const std::int64_t some = rows - r0 < kPieceRows ? rows - r0 : kPieceRows;
+    for (std::int64_t row = 0; row < rows; row += kRows) {
+      const std::int64_t some = rows - row < kRows ? rows - row : kRows;
       for (std::int64_t i = 0; i < kElements; ++i) {
         const std::int64_t p = u * U::kKr + i;
-        const char* const from = in + p * column_stride + r0 * bytes_of(D);
+        const char* const from = in + p * column_stride + row * bytes_of(D);
         for (std::int64_t r = 0; r < some; r += kElements)
-          U::store(reinterpret_cast<typename U::Sum*>(piece + i * kPieceBytes + r * kSize),
+          U::store(reinterpret_cast<typename U::Sum*>(piece.of(i) + r * piece.kSize),
                    units_at<U, D>(from + r * bytes_of(D), p < k ? some - r : 0));
       }
-      // The last vector of a row ends within it, as in pack_rows.
-      char* to = out + r0 * kAStride<U> + u * U::kUnit;
-      for (std::int64_t r = 0; r < some; r += kSquare, to += kSquare * kAStride<U>) {
-        Elements square[kSquare];
-#pragma GCC unroll 8
-        for (int i = 0; i < kSquare; ++i) {
-          const Vec v = U::lanes(piece + i * kPieceBytes + r * kSize, kSquare * kPieceBytes);
-          std::memcpy(&square[i], &v, sizeof v);
-        }
-        transpose_within<kSquare>(square);
-#pragma GCC unroll 8
-        for (int i = 0; i < kSquare; ++i)
-          if (r + i < some) std::memcpy(to + i * kAStride<U>, &square[i], sizeof square[i]);
-      }
+      piece.write(some, out + row * kAStride<U> + u * U::kUnit, kAStride<U>);
     }
 }
 
