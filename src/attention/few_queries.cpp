@@ -501,12 +501,20 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 }  // namespace
 
+// Above so many queries tiles take less time. Elements of 16 bits are converted for every few rows here and once there,
+// and of few keys packing is soon done. (Xeon with AMX, heads of 64, one or four query heads a key head, 8 to 2,048 keys:
+// times rise with queries on AVX-512 and AVX2; AMX overtakes at 9 queries.)
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
-  const bool has_unit = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
-                        setup.shape.arithmetic == DType::float32 &&
-                        kernels::active().products.bf16 != nullptr;
-  return setup.rows_of_key(entry) <= kMostFewRows ||
-         setup.q_length(entry) <= (has_unit ? kMostFewRows / 2 : kMostFewRows);
+  const bool narrow = size_of(setup.k.dtype) == 2;
+  std::int64_t most = narrow ? kMostFewRows / 2 : kMostFewRows;
+  const std::int64_t keys = setup.kv_length(entry), few_keys = narrow ? 128 : 64;
+  if (keys <= few_keys) most /= keys <= few_keys / 2 ? 4 : 2;
+  const kernels::Products& products = kernels::active().products;
+  const bool has_tiles = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
+                         setup.shape.arithmetic == DType::float32 && products.bf16 != nullptr &&
+                         products.bf16_rate > 2;
+  if (has_tiles) most = kMostFewRows / 4;
+  return setup.q_length(entry) <= most;
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
