@@ -154,6 +154,29 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   }
 }
 
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF), quiet = _mm256_set1_epi32(0x40);
+  const auto rounded = [&](__m256 v) {
+    const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
+    const __m256i nearest =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), _mm256_and_si256(upper, one)), 16);
+    return _mm256_blendv_epi8(nearest, _mm256_or_si256(upper, quiet),
+                              _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  };
+  for (; n >= 16; n -= 16, in += 16, out += 16) {
+    const __m256i both = _mm256_packus_epi32(rounded(_mm256_loadu_ps(in)), rounded(_mm256_loadu_ps(in + 8)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(both, 0xD8));
+  }
+  for (; n > 0; n -= 8, in += 8, out += 8) {
+    const auto count = static_cast<std::size_t>(n < 8 ? n : 8);
+    const __m256i some = rounded(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))));
+    alignas(16) std::uint16_t part[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(part),
+                    _mm_packus_epi32(_mm256_castsi256_si128(some), _mm256_extracti128_si256(some, 1)));
+    std::memcpy(out, part, count * 2);
+  }
+}
+
 // One cache line past the caches.
 void stream_line(void* to, const void* from) {
   for (int half = 0; half < 2; ++half)

@@ -138,13 +138,21 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
     const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
     const __m256i half =
         _mm512_cvtps_ph(_mm512_maskz_loadu_ps(some, in), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    if (n >= 16) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), half);
-    } else {
-      alignas(32) std::uint16_t part[16];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(part), half);
-      std::memcpy(out, part, static_cast<std::size_t>(n) * 2);
-    }
+    _mm512_mask_storeu_epi16(out, some, _mm512_castsi256_si512(half));
+  }
+}
+
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7FFF), quiet = _mm512_set1_epi32(0x40);
+  for (; n > 0; n -= 16, in += 16, out += 16) {
+    const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
+    const __m512 v = _mm512_maskz_loadu_ps(some, in);
+    const __m512i u = _mm512_castps_si512(v), upper = _mm512_srli_epi32(u, 16);
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, half), _mm512_and_si512(upper, one)), 16);
+    const __m512i result =
+        _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), upper, quiet);
+    _mm512_mask_storeu_epi16(out, some, _mm512_castsi256_si512(_mm512_cvtepi32_epi16(result)));
   }
 }
 
