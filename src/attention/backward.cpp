@@ -283,7 +283,7 @@ class Backward {
                          dv_at = memory.add(keys * dv_stride * kSize);
       const std::int64_t keys_together = b.few_rows_ == 0 ? 0 : std::min(b.group_, keys);
       const std::int64_t few_at = memory.add(b.few_rows_ * b.few_.stride() * kSize),
-                         room_at = memory.add(keys_together * b.setup_.shape.head_size * kSize),
+                         room_at = memory.add(keys_together * moved_stride(b.setup_.shape.head_size) * kSize),
                          products_at = memory.add(b.few_rows_ * b.products_stride() * kSize);
       const std::int64_t dq_at =
           memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);

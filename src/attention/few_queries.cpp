@@ -69,7 +69,7 @@ class FewQueries {
         step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
         weight_stride_(gemm_.a_stride / kSize),
         products_(setup),
-        columns_(core::round_up(setup.shape.value_size, gemm_.nr)),
+        columns_(core::round_up(setup.shape.value_size, kWholeRow)),
         head_bytes_(std::max({std::int64_t{1}, setup.shape.head_size * size_of(setup.k.dtype),
                               setup.shape.value_size * size_of(setup.v.dtype)})) {
     const IndexRange kv_heads = setup.keys_of_queries(queries).heads;
@@ -250,10 +250,15 @@ class FewQueries {
     }
   }
 
-  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side.
+  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side, or rows of
+  // one head where rows do.
   static kernels::Ahead ahead(const kernels::StridedMatrix& first, Positions rows, std::int64_t size,
                               std::int64_t heads) {
-    if (first.column_stride != size_of(first.dtype)) return {};
+    if (first.column_stride != size_of(first.dtype)) {
+      if (first.row_stride != size_of(first.dtype)) return {};
+      return {part_of(first, rows.begin).data, size, rows.count() * size_of(first.dtype),
+              first.column_stride};
+    }
     return {part_of(first, rows.begin).data, rows.count(), heads * size * size_of(first.dtype),
             first.row_stride};
   }
@@ -306,8 +311,8 @@ class FewQueries {
                        of_kv_head =
                            products_.rows_held(entry, of_head * heads_at_once(entry)) * products_.stride();
     const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
-                       k_at = memory.add(most_keys * head_size * kSize),
-                       v_at = memory.add(most_keys * columns_ * kSize),
+                       k_at = memory.add(most_keys * moved_stride(head_size) * kSize),
+                       v_at = memory.add(most_keys * moved_stride(size) * kSize),
                        weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
                        bias_at = memory.add((step_ + kSpare) * kSize);
     RowSums<Real> sums{};
@@ -403,7 +408,7 @@ class FewQueries {
                                   kernels::Ahead next) {
         if (!any(has_weight, of_kv)) return;
         const kernels::StridedMatrix side =
-            side_by_side(setup_, values, some.count(), size, columns_, memory.at<Real>(v_at));
+            side_by_side(setup_, values, some.count(), size, memory.at<Real>(v_at));
         each_run(
             of_kv, [&](std::int64_t r) { return has_weight[r]; },
             [&](Positions at) {
@@ -446,8 +451,8 @@ class FewQueries {
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
       const std::int64_t length = std::min(gemm_.direct_k, keys - j);
-      gemm_.direct(weights + j, part_of(values, j), length, rows, columns_, true, out, columns_,
-                   share(next, j, j + length, keys));
+      gemm_.direct(weights + j, part_of(values, j), length, rows, setup_.shape.value_size, true, out,
+                   columns_, share(next, j, j + length, keys));
     }
   }
 
@@ -469,7 +474,7 @@ class FewQueries {
   const kernels::Gemm& gemm_;  // of weights and values
   std::int64_t step_, weight_stride_;
   RowProducts<Real> products_;
-  std::int64_t columns_;
+  std::int64_t columns_;                  // elements from row to row of sums
   Positions kv_heads_;                    // those of the queries
   std::int64_t head_bytes_;               // of a key or a value, of the larger
   std::int64_t together_;                 // key/value heads of a task
@@ -496,21 +501,28 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 }  // namespace
 
+// Above so many queries tiles take less time. Elements of 16 bits are converted for every few rows here and once there,
+// and of few keys packing is soon done. (Xeon with AMX, heads of 64, one or four query heads a key head, 8 to 2,048 keys:
+// times rise with queries on AVX-512 and AVX2; AMX overtakes at 9 queries.)
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
-  const bool has_unit = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
-                        setup.shape.arithmetic == DType::float32 &&
-                        kernels::active().products.bf16 != nullptr;
-  return setup.rows_of_key(entry) <= kMostFewRows ||
-         setup.q_length(entry) <= (has_unit ? kMostFewRows / 2 : kMostFewRows);
+  const bool narrow = size_of(setup.k.dtype) == 2;
+  std::int64_t most = narrow ? kMostFewRows / 2 : kMostFewRows;
+  const std::int64_t keys = setup.kv_length(entry), few_keys = narrow ? 128 : 64;
+  if (keys <= few_keys) most /= keys <= few_keys / 2 ? 4 : 2;
+  const kernels::Products& products = kernels::active().products;
+  const bool has_tiles = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
+                         setup.shape.arithmetic == DType::float32 && products.bf16 != nullptr &&
+                         products.bf16_rate > 2;
+  if (has_tiles) most = kMostFewRows / 4;
+  return setup.q_length(entry) <= most;
 }
 
 std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
-  constexpr std::int64_t kMostStride = 272,
-                         kMostColumns = 48;  // of weights; of a tile, to which values are padded
+  constexpr std::int64_t kMostStride = 272;  // of weights
   const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.shape.heads);
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
   const std::int64_t head_size = core::round_up(setup.shape.head_size, kWholeRow),
-                     size = setup.shape.value_size + kMostColumns - 1;
+                     size = core::round_up(setup.shape.value_size, kWholeRow);
   const double head_in_panels = 8.0 / 7.0 * static_cast<double>(head_size);
   const double elements =
       static_cast<double>(rows) * (head_in_panels + static_cast<double>(size + kMostStride + 2)) +

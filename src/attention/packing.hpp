@@ -219,9 +219,7 @@ class NonFiniteRows {
     rows_.clear();
     columns_ = columns;
     const kernels::StridedMatrix from = part_of(matrix, rows.begin);
-    bool finite = true;
-    for (std::int64_t r = 0; finite && r < rows.count(); ++r) finite = is_finite(from, r, columns);
-    if (finite) return from;
+    if (all_finite(from, rows.count(), columns)) return from;
     const std::int64_t size = size_of(matrix.dtype);
     values_.resize(static_cast<std::size_t>(rows.count() * columns));
     clean_.resize(values_.size() * static_cast<std::size_t>(size));
@@ -247,6 +245,13 @@ class NonFiniteRows {
   }
 
  private:
+  // In the order of memory.
+  static bool all_finite(const kernels::StridedMatrix& matrix, std::int64_t rows, std::int64_t columns) {
+    if (matrix.column_stride > matrix.row_stride) return all_finite(transposed(matrix), columns, rows);
+    for (std::int64_t r = 0; r < rows; ++r)
+      if (!is_finite(matrix, r, columns)) return false;
+    return true;
+  }
   static bool is_finite(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns) {
     const auto* from = static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride;
     switch (matrix.dtype) {

@@ -16,18 +16,22 @@ namespace ejk::attn {
 
 inline constexpr std::int64_t kWholeRow = 16;  // elements: rows of so many are whole cache lines
 
-/// Rows of a matrix with their elements side by side, `columns` of them (0 behind the matrix's own); in
-/// `room`, where they do not lie so.
+/// Elements from row to row of those that are not where they were.
+inline std::int64_t moved_stride(std::int64_t size) { return core::round_up(size, kWholeRow); }
+
+/// Rows of `size` elements of a matrix with these side by side; in `room`, where they do not lie so.
 template <class Real>
 kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels::StridedMatrix& from,
-                                    std::int64_t rows, std::int64_t size, std::int64_t columns, Real* room) {
+                                    std::int64_t rows, std::int64_t size, Real* room) {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-  if (from.column_stride == size_of(from.dtype) && size == columns) return from;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    load_row(from, r, 0, size, room + r * columns);
-    std::fill(room + r * columns + size, room + (r + 1) * columns, Real{0});
+  if (from.column_stride == size_of(from.dtype)) return from;
+  const std::int64_t stride = moved_stride(size);
+  if (from.row_stride == size_of(from.dtype)) {
+    kernels::active().products.turn_rows(from, rows, size, room, stride * kSize);
+    return {room, from.dtype, stride * kSize, size_of(from.dtype)};
   }
-  return {room, setup.shape.arithmetic, columns * kSize, kSize};
+  for (std::int64_t r = 0; r < rows; ++r) load_row(from, r, 0, size, room + r * stride);
+  return {room, setup.shape.arithmetic, stride * kSize, kSize};
 }
 
 /// Few queries with which keys are multiplied, in one of two forms: row by row, or in panels. Their sums differ in the
@@ -66,9 +70,9 @@ class RowProducts {
     }
   }
 
-  /// Keys as run() wants them; in `room`, keys × head size, where they do not lie so.
+  /// Keys as run() wants them; in `room`, keys × moved_stride(head size), where they do not lie so.
   kernels::StridedMatrix keys(const kernels::StridedMatrix& k, std::int64_t keys, Real* room) const {
-    return side_by_side(setup_, k, keys, setup_.shape.head_size, setup_.shape.head_size, room);
+    return side_by_side(setup_, k, keys, setup_.shape.head_size, room);
   }
 
   /// out[r, j] = query r · key j of the rows [begin, end), and where they are in panels of those before as well. out has

@@ -17,19 +17,33 @@ struct Bf16 {
   static Pack spread_a(const char* p) { return pack(_mm512_set1_epi32(*reinterpret_cast<const int*>(p))); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_dpbf16_ps(sum, a, b); }
 
-  // 32 elements of each of two rows to 32 pairs; zeros where there is no second row.
-  static void interleave(const char* first_row, const char* second_row, Pack& low_pairs, Pack& high_pairs) {
-    const __m512i a = _mm512_loadu_si512(first_row);
-    const __m512i b = second_row == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(second_row);
-    alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                             37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                             11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i low = _mm512_load_si512(kOrder), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  template <DType D>
+  static Vec widen_part(const char* p, int n) {
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16((1u << n) - 1u, p));
+  }
+
+  // 32 elements of each of two rows to 32 pairs.
+  static void interleave(Vec first_row, Vec second_row, Pack& low_pairs, Pack& high_pairs) {
+    const __m512i a = _mm512_castps_si512(first_row), b = _mm512_castps_si512(second_row), low = order();
     low_pairs = pack(_mm512_permutex2var_epi16(a, low, b));
-    high_pairs = pack(_mm512_permutex2var_epi16(a, high, b));
+    high_pairs = pack(_mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b));
+  }
+
+  static Vec lanes(const char* p, std::int64_t stride) {
+    const auto at = [&](std::int64_t i) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * stride));
+    };
+    const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(at(0)), at(1), 1);
+    return _mm512_castsi512_ps(_mm512_inserti32x4(_mm512_inserti32x4(two, at(2), 2), at(3), 3));
   }
 
  private:
+  static __m512i order() {
+    alignas(64) static constexpr std::uint16_t kOrder[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                             37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                             11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    return _mm512_load_si512(kOrder);
+  }
   static Pack pack(__m512i v) {
     Pack p;
     std::memcpy(&p, &v, sizeof p);

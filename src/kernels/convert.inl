@@ -1,12 +1,7 @@
 // Sums to results, rounded once; included by instruction sets' files inside their own unnamed namespace. The
-// file defines before: narrow_16(const float*, n, std::uint16_t*), float32 to float16, and stream_line(to,
-// from), 64 bytes from a cache line to a cache line past the caches.
-
-// float32 to bfloat16, to nearest, ties to even; a NaN keeps its upper half and is quiet.
-inline std::uint16_t to_bfloat16(std::uint32_t u) {
-  const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
-}
+// file defines before: narrow_16(const float*, n, std::uint16_t*), float32 to float16, round_16(), the same to bfloat16,
+// to nearest, ties to even, where a NaN keeps its upper half and is quiet, and stream_line(to, from), 64 bytes from a
+// cache line to a cache line past the caches.
 
 // A double to the float32 from which a 16-bit type rounds as it would from the double: inexact results get an
 // odd last bit, which no later rounding takes for a tie.
@@ -24,11 +19,7 @@ inline float to_odd(double x) {
 
 inline void convert_16(const float* from, std::int64_t n, DType dtype, std::uint16_t* out) {
   if (dtype == DType::float16) return narrow_16(from, n, out);
-  for (std::int64_t i = 0; i < n; ++i) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, from + i, 4);
-    out[i] = to_bfloat16(bits);
-  }
+  round_16(from, n, out);
 }
 
 // Runs of 32 results, a cache line; each is made by f(first, count, out).
@@ -56,11 +47,12 @@ inline void convert_f32(const void* sums, std::int64_t n, DType dtype, bool stre
     auto* to = static_cast<double*>(out);
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
   }
-  if (dtype == DType::float16 || dtype == DType::bfloat16)
-    by_lines(n, stream, static_cast<std::uint16_t*>(out),
-             [&](std::int64_t i, std::int64_t count, std::uint16_t* to) {
-               convert_16(from + i, count, dtype, to);
-             });
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return;
+  auto* const to = static_cast<std::uint16_t*>(out);
+  if (!stream) return convert_16(from, n, dtype, to);
+  by_lines(n, stream, to, [&](std::int64_t i, std::int64_t count, std::uint16_t* line) {
+    convert_16(from + i, count, dtype, line);
+  });
 }
 
 inline void convert_f64(const void* sums, std::int64_t n, DType dtype, bool stream, void* out) {

@@ -244,6 +244,40 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
   });
 }
 
+// --- rows for dots()
+
+template <class U, class Element>
+void turn_elements(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out,
+                   std::int64_t out_stride) {
+  TurnedPiece<U, Element> piece;
+  constexpr std::int64_t kElements = piece.kElements, kRows = piece.kRows;
+  for (std::int64_t p = 0; p < k; p += kElements)
+    for (std::int64_t row = 0; row < rows; row += kRows) {
+      const std::int64_t some = rows - row < kRows ? rows - row : kRows;
+      const char* const from = static_cast<const char*>(in.data) + row * piece.kSize;
+      for (std::int64_t i = 0; i < kElements && p + i < k; ++i) {
+        const char* const elements = from + (p + i) * in.column_stride;
+        if (some == kRows)  // a length that compilers know
+          std::memcpy(piece.of(i), elements, static_cast<std::size_t>(piece.kBytes));
+        else
+          std::memcpy(piece.of(i), elements, static_cast<std::size_t>(some * piece.kSize));
+      }
+      piece.write(some, out + row * out_stride + p * piece.kSize, out_stride);
+    }
+}
+
+template <class U>
+void turn_rows(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out,
+               std::int64_t out_stride) {
+  auto* const to = static_cast<char*>(out);
+  if (bytes_of(in.dtype) == 2)
+    turn_elements<U, std::uint16_t>(in, rows, k, to, out_stride);
+  else if (bytes_of(in.dtype) == 4)
+    turn_elements<U, std::uint32_t>(in, rows, k, to, out_stride);
+  else
+    turn_elements<U, std::uint64_t>(in, rows, k, to, out_stride);
+}
+
 #define EJK_DOTS_KERNELS                                                           \
   .dots_f32 = dots<F32>, .dots_f64 = dots<F64>, .panel_dots_f32 = panel_dots<F32>, \
-  .panel_dots_f64 = panel_dots<F64>
+  .panel_dots_f64 = panel_dots<F64>, .turn_rows = turn_rows<F32>

@@ -69,8 +69,8 @@ struct Gemm {
                Store how, void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
-  /// once. `columns` is a multiple of nr, k at most 2 · direct_k and kc, a multiple of kr unless it
-  /// ends the contraction. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
+  /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not depend on
+  /// how many columns there are. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
   /// dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
@@ -86,6 +86,11 @@ inline constexpr std::int64_t kDotsKeys = 16;
 template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
+
+/// rows × k elements whose rows lie side by side in memory, to memory row by row: out_stride bytes from row to row, a
+/// multiple of 64. What is behind the last element of a row may be written.
+using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out,
+                      std::int64_t out_stride);
 
 /// The rows of a may also lie in panels of so many, one element of all rows after the other: element d of row r at
 /// a[(r / kPanelRows · a_stride + d) · kPanelRows + r % kPanelRows], in memory for whole panels. That is faster where
@@ -110,6 +115,7 @@ struct Products {
   Dots<double>* dots_f64 = nullptr;
   Dots<float>* panel_dots_f32 = nullptr;
   Dots<double>* panel_dots_f64 = nullptr;
+  TurnRows* turn_rows = nullptr;
 };
 
 }  // namespace ejk::kernels

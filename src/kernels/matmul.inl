@@ -8,6 +8,9 @@
 //   Pack, load_b(p), spread_a(p), mac(sum, a, b)                      products: Pack holds kLanes units
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
 //   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
+//   lanes(p, stride)   a vector of 16 bytes from each of some rows     packing
+// and where it has loads for some of a vector's elements:
+//   widen_part<D>(p, n)  the first n of them, not all, and zeros       packing
 
 constexpr std::int64_t kLine = 64;
 
@@ -135,6 +138,42 @@ void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::
     vectors(std::integral_constant<int, NV>{});
 }
 
+// --- elements of a factor
+
+// kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
+template <class U, DType D>
+typename U::Vec whole_units(const char* p) {
+  if constexpr (U::kKr > 1)
+    return U::load(reinterpret_cast<const typename U::Sum*>(p));
+  else
+    return U::template widen<D>(p);
+}
+
+// A few bytes, in pieces whose sizes compilers know: a call would take longer than they do.
+inline void copy_few(char* to, const char* from, std::int64_t bytes) {
+  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) std::memcpy(to, from, 8);
+  if ((bytes & 4) != 0) std::memcpy(to, from, 4), to += 4, from += 4;
+  if ((bytes & 2) != 0) std::memcpy(to, from, 2);
+}
+
+// The same of as many as there are; zeros behind the last of `n` elements.
+template <class U, DType D>
+typename U::Vec units_at(const char* p, std::int64_t n) {
+  constexpr std::int64_t kElements = U::kLanes * U::kKr;
+  constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
+  if (n >= kElements) return whole_units<U, D>(p);
+  if (n <= 0) return U::zero();
+  if constexpr (kOfSums) {
+    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n));
+  } else if constexpr (requires { U::template widen_part<D>(p, 0); }) {
+    return U::template widen_part<D>(p, static_cast<int>(n));
+  } else {
+    alignas(kLine) char part[kElements * bytes_of(D)] = {};
+    copy_few(part, p, n * bytes_of(D));
+    return whole_units<U, D>(part);
+  }
+}
+
 // --- tiles of B where it lies
 
 // Vectors of columns for R rows: as many as registers hold, since wide strips make long reads.
@@ -144,17 +183,22 @@ constexpr int strip_vectors() {
   return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
 }
 
-// NV vectors of units of B at rows u · kKr of `b`.
-template <class U, DType D, int NV>
-void load_strip(const char* b, std::int64_t row_stride, bool second_row, typename U::Pack* column) {
+// NV vectors of units of B at rows u · kKr of `b`. Columns::some: the last of them are `columns` in all.
+enum class Columns { whole, some };
+template <class U, DType D, int NV, Columns Of>
+[[gnu::always_inline]] inline void load_strip(const char* b, std::int64_t row_stride, bool second_row,
+                                              std::int64_t columns, typename U::Pack* column) {
+  const auto elements = [&](const char* row, int v) __attribute__((always_inline)) {
+    const char* const p = row + v * U::kLanes * bytes_of(D);
+    return Of == Columns::whole ? whole_units<U, D>(p) : units_at<U, D>(p, columns - v * U::kLanes);
+  };
   if constexpr (U::kKr == 1) {
 #pragma GCC unroll 8
-    for (int v = 0; v < NV; ++v) column[v] = U::template widen<D>(b + v * U::kLanes * bytes_of(D));
+    for (int v = 0; v < NV; ++v) column[v] = elements(b, v);
   } else {
 #pragma GCC unroll 8
     for (int v = 0; v < NV; v += 2)
-      U::interleave(b + v * U::kLanes * bytes_of(D),
-                    second_row ? b + row_stride + v * U::kLanes * bytes_of(D) : nullptr, column[v],
+      U::interleave(elements(b, v), second_row ? elements(b + row_stride, v) : U::zero(), column[v],
                     column[v + 1]);
   }
 }
@@ -201,9 +245,10 @@ class Lines {
 };
 
 // Kept: the strip is left in `kept` as well, as a panel of packed B.
-template <class U, DType D, int R, int NV, bool Kept>
+template <class U, DType D, int R, int NV, bool Kept, Columns Of>
 void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
-              bool add, typename U::Sum* out, std::int64_t out_stride, [[maybe_unused]] char* kept) {
+              std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride,
+              [[maybe_unused]] char* kept) {
   constexpr std::int64_t kBytes = NV * U::kLanes * bytes_of(D), kStep = NV * U::kLanes * U::kUnit;
   typename U::Vec sum[R][NV];
 #pragma GCC unroll 16
@@ -218,7 +263,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
     lines.prefetch(due / kLine);
     due %= kLine;
     typename U::Pack column[NV];
-    load_strip<U, D, NV>(b, row_stride, (u + 1) * U::kKr <= k, column);
+    load_strip<U, D, NV, Of>(b, row_stride, (u + 1) * U::kKr <= k, columns, column);
     if constexpr (Kept) {
 #pragma GCC unroll 8
       for (int v = 0; v < NV; ++v)
@@ -237,20 +282,29 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
       typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+      if (const std::int64_t left = columns - v * U::kLanes; Of == Columns::whole || left >= U::kLanes) {
+        U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
+      } else if (left > 0) {
+        const int n = static_cast<int>(left);
+        U::store_part(at, add ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+      }
     }
 }
 
-// One tile of rows. Full strips, then narrower ones.
+// One tile of rows. Full strips, then one of as many vectors as are left.
 template <class U, DType D, int R, int NV>
 void strips(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
-    strip_of<U, D, R, NV, false>(a, b, row_stride, following, k, add, out, out_stride, nullptr);
-  if constexpr (NV > U::kKr)
-    if (columns > 0)
-      strips<U, D, R, (NV > 2 ? 2 : 1)>(a, b, row_stride, following, k, columns, add, out, out_stride);
+    strip_of<U, D, R, NV, false, Columns::whole>(a, b, row_stride, following, k, kColumns, add, out,
+                                                 out_stride, nullptr);
+  constexpr std::int64_t kStep = U::kKr * U::kLanes;
+  if (columns > 0)
+    with_rows<NV / U::kKr>((columns + kStep - 1) / kStep, [&]<int N>(std::integral_constant<int, N>) {
+      strip_of<U, D, R, N * U::kKr, false, Columns::some>(a, b, row_stride, following, k, columns, add, out,
+                                                          out_stride, nullptr);
+    });
 }
 
 // Several tiles of rows: each strip is read from B by the first of them, which keeps it as a panel for the others.
@@ -263,13 +317,20 @@ void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Line
   const std::int64_t tiles = (rows + MR - 1) / MR;
   const Store how = add ? Store::accumulate : Store::overwrite;
   for (std::int64_t j = 0; j < columns; j += kColumns) {
+    const std::int64_t some = columns - j < kColumns ? columns - j : kColumns;
     with_rows<MR>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
-      strip_of<U, D, R, NV, true>(a, b + j * bytes_of(D), row_stride, following, k, add, out + j, out_stride,
-                                  panel);
+      const auto strip = [&]<Columns Of>(std::integral_constant<Columns, Of>) {
+        strip_of<U, D, R, NV, true, Of>(a, b + j * bytes_of(D), row_stride, following, k, some, add, out + j,
+                                        out_stride, panel);
+      };
+      if (some == kColumns)
+        strip(std::integral_constant<Columns, Columns::whole>{});
+      else
+        strip(std::integral_constant<Columns, Columns::some>{});
     });
     for (std::int64_t t = 1; t < tiles; ++t) {
       const std::int64_t row = t * rows / tiles, end = (t + 1) * rows / tiles;
-      tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, kColumns, how, out + row * out_stride + j,
+      tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, some, how, out + row * out_stride + j,
                       out_stride);
     }
   }
@@ -321,36 +382,6 @@ template <int S, int L, class V>
   }
 }
 
-// A few bytes, in pieces whose sizes compilers know: a call would take longer than they do.
-inline void copy_few(char* to, const char* from, std::int64_t bytes) {
-  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) std::memcpy(to, from, 8);
-  if ((bytes & 4) != 0) std::memcpy(to, from, 4), to += 4, from += 4;
-  if ((bytes & 2) != 0) std::memcpy(to, from, 2);
-}
-
-// kLanes units of consecutive elements, converted. For kKr > 1 the elements are taken as they are.
-template <class U, DType D>
-typename U::Vec whole_units(const char* p) {
-  if constexpr (U::kKr > 1)
-    return U::load(reinterpret_cast<const typename U::Sum*>(p));
-  else
-    return U::template widen<D>(p);
-}
-
-// The same of as many as there are; zeros behind the last of `n` elements.
-template <class U, DType D>
-typename U::Vec units_at(const char* p, std::int64_t n) {
-  constexpr std::int64_t kElements = U::kLanes * U::kKr;
-  constexpr bool kOfSums = bytes_of(D) == static_cast<std::int64_t>(sizeof(typename U::Sum));
-  if (n >= kElements) return whole_units<U, D>(p);
-  if (n <= 0) return U::zero();
-  if (kOfSums || (U::kKr > 1 && n % U::kKr == 0))
-    return U::load_part(reinterpret_cast<const typename U::Sum*>(p), static_cast<int>(n / U::kKr));
-  alignas(kLine) char part[kElements * bytes_of(D)] = {};
-  copy_few(part, p, n * bytes_of(D));
-  return whole_units<U, D>(part);
-}
-
 // One element where neither stride is its size.
 template <class U, DType D>
 void put_unit(const char* p, std::int64_t stride, std::int64_t n, char* out) {
@@ -364,9 +395,88 @@ void put_unit(const char* p, std::int64_t stride, std::int64_t n, char* out) {
 
 constexpr std::int64_t padded(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
+// Of each 16 bytes of two vectors of elements the lower or the upper half, by turns.
+template <bool Upper, int E, class V, std::size_t... I>
+V zipped(V a, V b, std::index_sequence<I...>) {
+  constexpr int kElements = sizeof...(I);
+  return __builtin_shufflevector(a, b,
+                                 (static_cast<int>(I) / E * E + static_cast<int>(I) % E / 2 +
+                                  (Upper ? E / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
+}
+
+// Squares of E × E elements in each 16 bytes of E vectors are transposed: that many steps double what lies together.
+template <int E, class V, int Step = 1>
+[[gnu::always_inline]] inline void transpose_within(V* v) {
+  if constexpr (Step < E) {
+    constexpr std::make_index_sequence<sizeof(V) / sizeof(V{}[0])> kAll;
+    V zips[E];
+#pragma GCC unroll 8
+    for (int i = 0; i < E / 2; ++i) {
+      zips[2 * i] = zipped<false, E>(v[i], v[i + E / 2], kAll);
+      zips[2 * i + 1] = zipped<true, E>(v[i], v[i + E / 2], kAll);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < E; ++i) v[i] = zips[i];
+    transpose_within<E, V, 2 * Step>(v);
+  }
+}
+
+// Rows side by side in memory: some of them, of as many contraction elements as a vector of Elements holds, are copied
+// to where they do not meet in one set of a cache, and transposed from there, 16 bytes of each element at a time.
+template <class U, class Element>
+struct TurnedPiece {
+  static constexpr auto kVector = static_cast<std::int64_t>(sizeof(typename U::Vec)),
+                        kSize = static_cast<std::int64_t>(sizeof(Element));
+  static constexpr std::int64_t kElements = kVector / kSize, kRows = 4 * kElements, kBytes = 4 * kVector;
+  alignas(kLine) char rows[kElements * kBytes];
+
+  char* of(std::int64_t element) { return rows + element * kBytes; }
+
+  // A whole vector of each of `some` rows.
+  void write(std::int64_t some, char* out, std::int64_t out_stride) const {
+    using Elements __attribute__((vector_size(sizeof(typename U::Vec)))) = Element;
+    constexpr int kSquare = static_cast<int>((kVector < 16 ? kVector : 16) / kSize);
+    for (std::int64_t r = 0; r < some; r += kSquare, out += kSquare * out_stride) {
+      Elements square[kSquare];
+#pragma GCC unroll 8
+      for (int i = 0; i < kSquare; ++i) {
+        const typename U::Vec v = U::lanes(rows + i * kBytes + r * kSize, kSquare * kBytes);
+        std::memcpy(&square[i], &v, sizeof v);
+      }
+      transpose_within<kSquare>(square);
+#pragma GCC unroll 8
+      for (int i = 0; i < kSquare; ++i)
+        if (r + i < some) std::memcpy(out + i * out_stride, &square[i], sizeof square[i]);
+    }
+  }
+};
+
+template <class U, DType D>
+void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t rows, std::int64_t k,
+                      std::int64_t units, char* out) {
+  using Element = std::conditional_t<U::kKr == 1, typename U::Sum, std::uint16_t>;
+  TurnedPiece<U, Element> piece;
+  constexpr std::int64_t kElements = piece.kElements, kRows = piece.kRows;
+  // The last vector of a row ends within it, as in pack_rows.
+  for (std::int64_t u = 0; u < units; u += U::kLanes)
+    for (std::int64_t row = 0; row < rows; row += kRows) {
+      const std::int64_t some = rows - row < kRows ? rows - row : kRows;
+      for (std::int64_t i = 0; i < kElements; ++i) {
+        const std::int64_t p = u * U::kKr + i;
+        const char* const from = in + p * column_stride + row * bytes_of(D);
+        for (std::int64_t r = 0; r < some; r += kElements)
+          U::store(reinterpret_cast<typename U::Sum*>(piece.of(i) + r * piece.kSize),
+                   units_at<U, D>(from + r * bytes_of(D), p < k ? some - r : 0));
+      }
+      piece.write(some, out + row * kAStride<U> + u * U::kUnit, kAStride<U>);
+    }
+}
+
 template <class U, DType D, std::int64_t KStep>
 void pack_rows(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out) {
   const std::int64_t units = padded(k, KStep) / U::kKr;
+  if (in.row_stride == bytes_of(D) && in.column_stride != bytes_of(D))
+    return pack_turned_rows<U, D>(static_cast<const char*>(in.data), in.column_stride, rows, k, units, out);
   for (std::int64_t r = 0; r < rows; ++r) {
     const char* from = static_cast<const char*>(in.data) + r * in.row_stride;
     char* to = out + r * kAStride<U>;
@@ -394,17 +504,11 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
     char* to = out;
     for (std::int64_t j = 0; j < columns; j += kNr, to += panel_stride) {
       const char* row[U::kKr];
-      [[maybe_unused]] alignas(kLine) char part[U::kKr][kWidth];
       for (std::int64_t i = 0; i < U::kKr; ++i) {
         const std::int64_t p = u * U::kKr + i;
         row[i] = p < k ? in + p * row_stride + j * bytes_of(D) : zeros;
         for (std::int64_t line = 0; line < kWidth; line += kLine)
           __builtin_prefetch(row[i] + kRowsAhead * row_stride + line);
-        if constexpr (U::kKr > 1)
-          if (p < k && columns - j < kNr) {
-            U::store(reinterpret_cast<typename U::Sum*>(part[i]), units_at<U, D>(row[i], columns - j));
-            row[i] = part[i];
-          }
       }
       if constexpr (U::kKr == 1) {
         const bool whole = u >= k || columns - j >= kNr;
@@ -416,7 +520,8 @@ void pack_columns(const char* in, std::int64_t row_stride, std::int64_t k, std::
         }
       } else {
         typename U::Pack first, second;
-        U::interleave(row[0], row[1], first, second);
+        U::interleave(units_at<U, D>(row[0], columns - j), units_at<U, D>(row[1], columns - j), first,
+                      second);
         std::memcpy(to, &first, sizeof first);
         std::memcpy(to + sizeof first, &second, sizeof second);
       }

@@ -20,17 +20,38 @@ __m256i first_of_4(int n) {
 }
 
 // Eight or four 16-bit floats as float32.
-__m256 widen_8(const char* p, bool bfloat16) {
-  const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+__m256 widen_8(__m128i v, bool bfloat16) {
   return bfloat16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)) : _mm256_cvtph_ps(v);
 }
-__m128 widen_4(const char* p, bool bfloat16) {
-  const __m128i v = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+__m128 widen_4(__m128i v, bool bfloat16) {
   return bfloat16 ? _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(v), 16)) : _mm_cvtph_ps(v);
+}
+__m256 widen_8(const char* p, bool bfloat16) {
+  return widen_8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), bfloat16);
+}
+__m128 widen_4(const char* p, bool bfloat16) {
+  return widen_4(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), bfloat16);
+}
+
+// The first n of eight 16-bit elements, at least one, and zeros: by twos, and the last one once more.
+__m128i part_16(const char* p, int n) {
+  const __m128i twos = _mm_maskload_epi32(reinterpret_cast<const int*>(p),
+                                          _mm_cmpgt_epi32(_mm_set1_epi32(n / 2), _mm_setr_epi32(0, 1, 2, 3)));
+  std::int16_t last;
+  std::memcpy(&last, p + 2 * (n - 1), sizeof last);
+  const __m128i place = _mm_cmpeq_epi16(_mm_set1_epi16(static_cast<std::int16_t>(n - 1)),
+                                        _mm_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm_or_si128(twos, _mm_and_si128(_mm_set1_epi16(last), place));
 }
 
 alignas(32) constexpr std::uint32_t kUpperHalves[8] = {0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u,
                                                        0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u, 0xFFFF0000u};
+
+// 16 bytes from each of two rows.
+__m256i lanes_256(const char* p, std::int64_t stride) {
+  return _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(p + stride),
+                             reinterpret_cast<const __m128i*>(p));
+}
 
 struct F32 {
   using Sum = float;
@@ -48,12 +69,17 @@ struct F32 {
   static Pack load_b(const char* p) { return _mm256_load_ps(reinterpret_cast<const float*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_ss(reinterpret_cast<const float*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_ps(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm256_castsi256_ps(lanes_256(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     if constexpr (D == DType::float32)
       return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
     else
       return widen_8(p, D == DType::bfloat16);
+  }
+  template <DType D>
+  requires(D != DType::float32) static Vec widen_part(const char* p, int n) {
+    return widen_8(part_16(p, n), D == DType::bfloat16);
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {
@@ -88,6 +114,7 @@ struct F64 {
   static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_sd(reinterpret_cast<const double*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_pd(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm256_castsi256_pd(lanes_256(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     if constexpr (D == DType::float64)
@@ -96,6 +123,14 @@ struct F64 {
       return _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(p)));
     else
       return _mm256_cvtps_pd(widen_4(p, D == DType::bfloat16));
+  }
+  template <DType D>
+  requires(D != DType::float64) static Vec widen_part(const char* p, int n) {
+    if constexpr (D == DType::float32)
+      return _mm256_cvtps_pd(_mm_maskload_ps(reinterpret_cast<const float*>(p),
+                                             _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3))));
+    else
+      return _mm256_cvtps_pd(widen_4(part_16(p, n), D == DType::bfloat16));
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {
@@ -116,6 +151,29 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
                     _mm256_cvtps_ph(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))),
                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     std::memcpy(out, half, count * 2);
+  }
+}
+
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF), quiet = _mm256_set1_epi32(0x40);
+  const auto rounded = [&](__m256 v) {
+    const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
+    const __m256i nearest =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), _mm256_and_si256(upper, one)), 16);
+    return _mm256_blendv_epi8(nearest, _mm256_or_si256(upper, quiet),
+                              _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  };
+  for (; n >= 16; n -= 16, in += 16, out += 16) {
+    const __m256i both = _mm256_packus_epi32(rounded(_mm256_loadu_ps(in)), rounded(_mm256_loadu_ps(in + 8)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(both, 0xD8));
+  }
+  for (; n > 0; n -= 8, in += 8, out += 8) {
+    const auto count = static_cast<std::size_t>(n < 8 ? n : 8);
+    const __m256i some = rounded(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))));
+    alignas(16) std::uint16_t part[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(part),
+                    _mm_packus_epi32(_mm256_castsi256_si128(some), _mm256_extracti128_si256(some, 1)));
+    std::memcpy(out, part, count * 2);
   }
 }
 

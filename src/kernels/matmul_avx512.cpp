@@ -25,6 +25,20 @@ __m512 widen_f32(const char* p) {
                     std::bool_constant<D == DType::bfloat16>{});
 }
 
+// The first n of 16-bit elements, fewer than 32, and zeros.
+__m256i part_16(const char* p, int n) {
+  return _mm512_castsi512_si256(_mm512_maskz_loadu_epi16((1u << n) - 1u, p));
+}
+
+// 16 bytes from each of four rows.
+__m512i lanes_512(const char* p, std::int64_t stride) {
+  const auto at = [&](std::int64_t i) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * stride));
+  };
+  const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(at(0)), at(1), 1);
+  return _mm512_inserti32x4(_mm512_inserti32x4(two, at(2), 2), at(3), 3);
+}
+
 struct F32 {
   using Sum = float;
   using Vec = __m512;
@@ -41,9 +55,14 @@ struct F32 {
   static Pack load_b(const char* p) { return _mm512_load_ps(p); }
   static Pack spread_a(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_fmadd_ps(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm512_castsi512_ps(lanes_512(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     return widen_f32<D>(p);
+  }
+  template <DType D>
+  requires(D != DType::float32) static Vec widen_part(const char* p, int n) {
+    return widen_16(part_16(p, n), std::bool_constant<D == DType::bfloat16>{});
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {
@@ -80,6 +99,7 @@ struct F64 {
   static Pack load_b(const char* p) { return _mm512_load_pd(p); }
   static Pack spread_a(const char* p) { return _mm512_set1_pd(*reinterpret_cast<const double*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_fmadd_pd(a, b, sum); }
+  static Vec lanes(const char* p, std::int64_t stride) { return _mm512_castsi512_pd(lanes_512(p, stride)); }
   template <DType D>
   static Vec widen(const char* p) {
     if constexpr (D == DType::float64)
@@ -90,6 +110,14 @@ struct F64 {
       return _mm512_cvtps_pd(_mm512_castps512_ps256(
           widen_16(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
                    std::bool_constant<D == DType::bfloat16>{})));
+  }
+  template <DType D>
+  requires(D != DType::float64) static Vec widen_part(const char* p, int n) {
+    if constexpr (D == DType::float32)
+      return _mm512_cvtps_pd(_mm512_castps512_ps256(_mm512_maskz_loadu_ps(first(n), p)));
+    else
+      return _mm512_cvtps_pd(
+          _mm512_castps512_ps256(widen_16(part_16(p, n), std::bool_constant<D == DType::bfloat16>{})));
   }
   template <DType D>
   static void spread_pair(const char* p, Pack* to) {
@@ -110,13 +138,21 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
     const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
     const __m256i half =
         _mm512_cvtps_ph(_mm512_maskz_loadu_ps(some, in), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    if (n >= 16) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), half);
-    } else {
-      alignas(32) std::uint16_t part[16];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(part), half);
-      std::memcpy(out, part, static_cast<std::size_t>(n) * 2);
-    }
+    _mm512_mask_storeu_epi16(out, some, _mm512_castsi256_si512(half));
+  }
+}
+
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7FFF), quiet = _mm512_set1_epi32(0x40);
+  for (; n > 0; n -= 16, in += 16, out += 16) {
+    const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
+    const __m512 v = _mm512_maskz_loadu_ps(some, in);
+    const __m512i u = _mm512_castps_si512(v), upper = _mm512_srli_epi32(u, 16);
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, half), _mm512_and_si512(upper, one)), 16);
+    const __m512i result =
+        _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), upper, quiet);
+    _mm512_mask_storeu_epi16(out, some, _mm512_castsi256_si512(_mm512_cvtepi32_epi16(result)));
   }
 }
 

@@ -98,6 +98,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   }
 }
 
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) { plain_round_16(in, n, out); }
+
 void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 
 #include "kernels/convert.inl"

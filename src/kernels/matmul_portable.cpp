@@ -19,6 +19,8 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
   for (std::int64_t i = 0; i < n; ++i) out[i] = float16(in[i]).bits;
 }
 
+void round_16(const float* in, std::int64_t n, std::uint16_t* out) { plain_round_16(in, n, out); }
+
 void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 
 #include "kernels/convert.inl"

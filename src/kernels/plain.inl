@@ -22,6 +22,7 @@ struct Plain {
   static Pack load_b(const char* p) { return load(reinterpret_cast<const T*>(p)); }
   static Pack spread_a(const char* p) { return Vec{} + *reinterpret_cast<const T*>(p); }
   static Vec mac(Vec sum, Pack a, Pack b) { return sum + a * b; }
+  static Vec lanes(const char* p, std::int64_t) { return load(reinterpret_cast<const T*>(p)); }
   template <DType D>
   static Vec widen(const char* p) {
     using From =
@@ -49,3 +50,13 @@ struct Plain {
     to[1] = Vec{} + both[1];
   }
 };
+
+// float32 to bfloat16, to nearest, ties to even; a NaN keeps its upper half and is quiet.
+inline void plain_round_16(const float* in, std::int64_t n, std::uint16_t* out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint32_t u = 0;
+    std::memcpy(&u, in + i, 4);
+    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+    out[i] = static_cast<std::uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+  }
+}

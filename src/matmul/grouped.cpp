@@ -149,7 +149,7 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
     product.stream = stream;
     if (adds) product.added = existing.row(group, row);
     product.added_stride = existing.row_stride;
-    tasks.add(product, made.in_all);
+    tasks.add(product, made.in_all, p.n);
   }
   tasks.run(progress);
 }
@@ -159,7 +159,7 @@ std::int64_t work_bytes_of(const Problem& p, const Part& part) {
   const IndexRange groups = matmul::groups_of(p, part);
   for (std::int64_t g = groups.begin; g < groups.end; ++g)
     if (const GroupRows made = rows_of(p, part, p.lhs.strides, p.rhs.strides, g); made.product.k > 0)
-      tasks.add(made.product, made.in_all);
+      tasks.add(made.product, made.in_all, p.n);
   return tasks.work_bytes() +
          (p.existing_has_rows ? 0 : byte_count(matmul::box_of(p, part).count, p.out.dtype));
 }

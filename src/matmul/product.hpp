@@ -3,7 +3,7 @@
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed and A goes through
 // them, Gemm::together tiles of rows at a time. With one tile its rows stay in the first-level cache and all of
 // B in the second; with more of them a panel of B stays in the first, the tiles in the second, and B may be
-// larger than that. Products of few rows read B where it lies instead. Sums of one length come on top of those
+// larger than that. Products of few rows read B where it lies instead, those of few columns A. Sums of one length come on top of those
 // before, in the result itself where it is of their type.
 #pragma once
 
@@ -21,6 +21,7 @@ struct Arithmetic {
   const kernels::Gemm* gemm;
   kernels::Convert* convert;
   DType sums;  // float32 or float64
+  const kernels::Products* products;
 };
 Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row);
 
@@ -55,12 +56,16 @@ struct Product {
   std::int64_t added_stride = 0;
   bool stream = false;        // out is larger than caches: it is written past them
   std::int64_t direct_k = 0;  // direct_k() of the whole product that this is a part of
+  bool few_columns = false;   // has_few_columns(), too
   kernels::Ahead next;        // B that this thread probably reads next, where it lies
 };
 
 /// Contraction elements of B that are multiplied at once where it lies; 0: so many rows that B is packed. The
 /// order of sums follows from it, so it is asked before a product is cut into parts, and never of a part.
 std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows);
+
+/// Whether each row of A makes dot products with the columns, where a tile would be nearly empty. Asked as direct_k() is.
+bool has_few_columns(std::int64_t columns);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc,

@@ -72,9 +72,10 @@ void split_last(std::vector<Product>& tasks, double work) {
 
 }  // namespace
 
-void Tasks::add(const Product& product, std::int64_t rows_in_all) {
+void Tasks::add(const Product& product, std::int64_t rows_in_all, std::int64_t columns_in_all) {
   products_.push_back(product);
   products_.back().direct_k = direct_k(arithmetic_, rows_in_all);
+  products_.back().few_columns = has_few_columns(columns_in_all);
 }
 
 Tiling Tasks::block_for(int threads) const {
@@ -142,11 +143,8 @@ std::int64_t Tasks::work_bytes() const {
     Product part = p;
     part.rows = core::ceil_div(p.rows, parts.rows);
     const std::int64_t whole = core::round_up(core::ceil_div(p.columns, parts.columns), arithmetic_.gemm->nr);
-    // The last columns, which may be no whole tiles, are packed where others are not.
-    for (const std::int64_t columns : {std::min(whole, p.columns), p.columns % whole}) {
-      part.columns = columns;
-      most = std::max(most, workspace_bytes(arithmetic_, part, block.tk));
-    }
+    part.columns = std::min(whole, p.columns);
+    most = std::max(most, workspace_bytes(arithmetic_, part, block.tk));
     tasks += parts.rows * parts.columns;
   }
   // Sorting takes the list of tasks twice.

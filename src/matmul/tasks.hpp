@@ -23,9 +23,9 @@ class Tasks {
   Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
       : arithmetic_(arithmetic), tiling_(tiling) {}
 
-  /// `rows_in_all`: of the product that this one is a part of, whose bits it has.
-  void add(const Product& product, std::int64_t rows_in_all);
-  void add(const Product& product) { add(product, product.rows); }
+  /// `rows_in_all`, `columns_in_all`: of the product that this one is a part of, whose bits it has.
+  void add(const Product& product, std::int64_t rows_in_all, std::int64_t columns_in_all);
+  void add(const Product& product) { add(product, product.rows, product.columns); }
 
   /// Computes all of them, on several threads where the work is worth it. progress may be empty.
   void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;

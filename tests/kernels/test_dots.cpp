@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -120,5 +121,27 @@ TEST_CASE("dot products where rows lie, for all instruction sets") {
               if (dtype != DType::float64) check<float>(*set, form, dtype, rows, keys, k, random);
               check<double>(*set, form, dtype, rows, keys, k, random);
             }
+  }
+}
+
+TEST_CASE("rows side by side are turned, whatever their number and length") {
+  std::mt19937_64 random(31);
+  for (const Kernels* set : test::instruction_sets()) {
+    CAPTURE(set->name);
+    for (const DType dtype : {DType::float16, DType::float32, DType::float64})
+      for (const std::int64_t rows : {1, 3, 8, 63, 64, 65, 130})
+        for (const std::int64_t k : {1, 15, 16, 33, 64, 80}) {
+          const Array in = plain::random(dtype, {k, rows}, random);
+          const std::int64_t size = size_of(dtype), stride = (k + 15) / 16 * 16 * 8;
+          std::vector<std::byte> out(static_cast<std::size_t>(rows * stride), std::byte{0xFF});
+          set->products.turn_rows({in.data(), dtype, size, rows * size}, rows, k, out.data(), stride);
+          bool right = true;
+          for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t d = 0; d < k; ++d)
+              right =
+                  right && std::memcmp(out.data() + r * stride + d * size, in.data() + (d * rows + r) * size,
+                                       static_cast<std::size_t>(size)) == 0;
+          CHECK_MESSAGE(right, name_of(dtype), ", rows ", rows, ", k ", k);
+        }
   }
 }

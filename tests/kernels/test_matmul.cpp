@@ -171,10 +171,12 @@ TEST_CASE(
         check<float>(*n.gemm, dtype, rows, k, columns, layout, add, random);
     };
     const auto run_direct = [&](DType dtype, std::int64_t rows, std::int64_t k, std::int64_t panels) {
-      if (n.gemm->unit == 8)
-        check_direct<double>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
-      else
-        check_direct<float>(*n.gemm, dtype, rows, k, panels * n.gemm->nr, k % 2 == 0, random);
+      for (const std::int64_t columns :
+           {panels * n.gemm->nr, panels * n.gemm->nr - 1 - (rows + k) % (n.gemm->nr - 1)})
+        if (n.gemm->unit == 8)
+          check_direct<double>(*n.gemm, dtype, rows, k, columns, k % 2 == 0, random);
+        else
+          check_direct<float>(*n.gemm, dtype, rows, k, columns, k % 2 == 0, random);
     };
     const std::int64_t tile = n.gemm->direct_rows, piece = n.gemm->direct_k;
     for (const DType dtype : inputs_of(*n.gemm)) {
@@ -186,6 +188,11 @@ TEST_CASE(
         for (const std::int64_t panels : {1, 2, 5})
           for (const std::int64_t k : {std::int64_t{1}, std::int64_t{6}, piece + 1, 2 * piece})
             run_direct(dtype, rows, k, panels);
+      for (std::int64_t columns = 1; columns < 9 * n.gemm->nr; ++columns)
+        if (n.gemm->unit == 8)
+          check_direct<double>(*n.gemm, dtype, 1 + columns % 3, 5, columns, false, random);
+        else
+          check_direct<float>(*n.gemm, dtype, 1 + columns % 3, 5, columns, false, random);
     }
     for (const DType dtype : inputs_of(*n.gemm))
       for (const Layout layout : {Layout::rows, Layout::columns, Layout::neither}) {
@@ -502,4 +509,38 @@ TEST_CASE("packing reads nothing behind the last element") {
     }
   CHECK(packed_units > 0);
   munmap(pages, 2 * page);
+}
+
+TEST_CASE("rows of A are packed to the same bytes from either order of memory") {
+  std::mt19937 random(5);
+  for (const Named& n : runnable()) {
+    CAPTURE(n.isa);
+    CAPTURE(n.gemm->name);
+    for (const DType dtype : inputs_of(*n.gemm))
+      for (const std::int64_t rows : {1, 7, 16, 17, 65, 130})
+        for (const std::int64_t k : {std::int64_t{1}, std::int64_t{3}, std::int64_t{47}, n.gemm->kc}) {
+          CAPTURE(dtype);
+          CAPTURE(rows);
+          CAPTURE(k);
+          const Matrix across = matrix(dtype, rows, k, Layout::rows, random);
+          Array elements(dtype, {k, rows});
+          copy_elements({static_cast<const std::byte*>(across.block.data),
+                         dtype,
+                         {k, rows},
+                         {across.block.column_stride, across.block.row_stride}},
+                        elements.data());
+          const std::int64_t size = size_of(dtype), bytes = n.gemm->a_stride * rows;
+          std::vector<std::byte> memory(static_cast<std::size_t>(2 * bytes + 128), std::byte{0});
+          auto* one = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+          auto* other = one + bytes;
+          n.gemm->pack_a(across.block, rows, k, one);
+          n.gemm->pack_a({elements.data(), dtype, size, rows * size}, rows, k, other);
+          const std::int64_t packed = (k + n.gemm->k_step - 1) / n.gemm->k_step * n.gemm->k_step / n.gemm->kr;
+          bool same = true;
+          for (std::int64_t r = 0; r < rows; ++r)
+            same = same && std::memcmp(one + r * n.gemm->a_stride, other + r * n.gemm->a_stride,
+                                       static_cast<std::size_t>(packed * n.gemm->unit)) == 0;
+          CHECK(same);
+        }
+  }
 }

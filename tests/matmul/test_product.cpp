@@ -82,6 +82,7 @@ void check(std::int64_t rows, std::int64_t k, std::int64_t columns, Layout layou
     p.stream = stream;
     const auto arithmetic = matmul::arithmetic_of(kIn, kIn, *row);
     p.direct_k = matmul::direct_k(arithmetic, rows);
+    p.few_columns = matmul::has_few_columns(columns);
     core::Workspace workspace;  // of its own: what is read behind it shows under a sanitizer
     multiply(arithmetic, p, kc, workspace);
     row->stream_fence();
@@ -110,7 +111,7 @@ TEST_CASE("products are right for every contraction length in 1..300") {
 TEST_CASE("few and many rows, several blocks of the contraction and ragged columns give the same") {
   std::mt19937 random(12);
   for (const std::int64_t rows : {1, 13, 14, 15, 28, 41, 43, 60, 96, 97, 130})
-    for (const std::int64_t columns : {1, 31, 32, 64, 77})
+    for (const std::int64_t columns : {1, 3, 4, 5, 31, 32, 64, 77})
       for (const Layout layout : {Layout::rows, Layout::columns})
         for (const bool adds : {false, true}) {
           const std::int64_t k = 500 + rows + columns;
@@ -182,4 +183,40 @@ TEST_CASE("a NaN or an infinity stays in its row of A and its column of B") {
           }
         CHECK_MESSAGE(right, row->name, ", ", rows, " rows of ", value);
       }
+}
+
+TEST_CASE("few columns have the same bits wherever rows are cut and however A lies") {
+  std::mt19937 random(14);
+  std::normal_distribution<float> normal;
+  constexpr std::int64_t kRows = 290, kLength = 700;
+  std::vector<float> a(kRows * kLength), turned(a.size());
+  for (float& x : a) x = normal(random);
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t q = 0; q < kLength; ++q)
+      turned[static_cast<std::size_t>(q * kRows + r)] = a[static_cast<std::size_t>(r * kLength + q)];
+  for (const kernels::Kernels* row : test::instruction_sets())
+    for (const std::int64_t columns : {1, 2, 4}) {
+      std::vector<float> b(static_cast<std::size_t>(kLength * columns));
+      for (float& x : b) x = normal(random);
+      const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, *row);
+      const auto made = [&](Layout layout, std::int64_t part) {
+        std::vector<float> out(static_cast<std::size_t>(kRows * columns));
+        for (std::int64_t first = 0; first < kRows; first += part) {
+          Product p;
+          p.a = block(layout == Layout::rows ? a.data() + first * kLength : turned.data() + first,
+                      DType::float32, kRows, kLength, layout);
+          p.b = block(b.data(), DType::float32, kLength, columns, Layout::rows);
+          p.rows = std::min(part, kRows - first), p.k = kLength, p.columns = columns;
+          p.out = out.data() + first * columns;
+          p.out_stride = columns * 4;
+          p.few_columns = true;
+          multiply(arithmetic, p, 0, core::Workspace::of_this_thread());
+        }
+        return out;
+      };
+      const std::vector<float> whole = made(Layout::rows, kRows);
+      CHECK_MESSAGE(made(Layout::rows, 7) == whole, row->name);
+      CHECK_MESSAGE(made(Layout::columns, kRows) == whole, row->name);
+      CHECK_MESSAGE(made(Layout::columns, 33) == whole, row->name);
+    }
 }

@@ -119,7 +119,7 @@ TEST_CASE("the memory that tasks take is known before, and grows with the thread
   CHECK(bytes(64, 4, 4, 4, DType::float32) < kPage);
 }
 
-TEST_CASE("the memory that tasks take holds the last columns of a product, which are packed") {
+TEST_CASE("the memory that tasks take holds the last columns of a product") {
   const auto arithmetic = matmul::arithmetic_of(DType::float32, DType::float32, kernels::active());
   for (const std::int64_t rows : {3, 50, 200}) {
     Ones ones(rows, 1500, 1025);

@@ -1,0 +1,267 @@
+// Shapes beside their neighbours: what a property costs that should cost nothing.
+//
+//   ejk_sweep toggles [PATTERN]        pairs of cases that differ in one property; lines that contain PATTERN
+//   ejk_sweep shapes [COUNT [SEED]]    drawn cases (300, 1), each beside its neighbour: the same with round lengths,
+//                                      in C order; the worst of them, and each one's share of the limit
+//
+// Processor time on one thread, the least of several turns in which both cases run one after the other. A ratio is
+// that of times, with lengths that differ by less than a tile taken as equal work. The limit is the larger of
+// operations / multiply-adds in registers and bytes / read bandwidth.
+#include <omp.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/limits.hpp"
+#include "bench/work.hpp"
+#include "ejk/ejk.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using Run = std::function<void()>;
+
+// How the last two axes lie in memory: rows of elements side by side, or columns.
+enum class Order { rows, columns };
+
+// A case: what it is, what it does, what it takes at least. `prepare` makes the arrays.
+struct Case {
+  std::string name;
+  std::function<Run()> prepare;
+  double flop = 0, bytes = 0;
+  DType dtype = DType::float32;
+};
+
+struct Toggle {
+  std::string name;
+  Case odd, even;
+  double wanted;  // the ratio to reach
+};
+
+// --- time
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// The mean of as many runs as fill a millisecond.
+double seconds_of(const Run& run) {
+  constexpr double kEnough = 1e-3;
+  const double begin = processor_seconds();
+  double all = 0;
+  int runs = 0;
+  do {
+    run();
+    ++runs;
+    all = processor_seconds() - begin;
+  } while (all < kEnough);
+  return all / runs;
+}
+
+// The least times of cases that run by turns.
+std::vector<double> least_seconds(const std::vector<Run>& runs, int turns) {
+  std::vector<double> least(runs.size(), HUGE_VAL);
+  for (const Run& run : runs) run();
+  for (int turn = 0; turn < turns; ++turn)
+    for (std::size_t i = 0; i < runs.size(); ++i) least[i] = std::min(least[i], seconds_of(runs[i]));
+  return least;
+}
+
+// --- cases
+
+// An array whose last two axes lie in `order`.
+struct Laid {
+  std::shared_ptr<Array> array;
+  ArrayView view;
+
+  Laid(DType dtype, Shape shape, Order order) {
+    const std::size_t rank = shape.size();
+    if (order == Order::columns) std::swap(shape[rank - 1], shape[rank - 2]);
+    array = std::make_shared<Array>(work::normal(dtype, shape));
+    view = array->view();
+    if (order != Order::columns) return;
+    std::swap(view.shape[rank - 1], view.shape[rank - 2]);
+    std::swap(view.strides[rank - 1], view.strides[rank - 2]);
+  }
+};
+
+// groups × rows rows; the transposed product has them as its contraction.
+struct Matmul {
+  bool transposed = false;
+  DType dtype = DType::float32;
+  std::int64_t groups = 1, rows = 1, k = 1, n = 1;
+  Order lhs = Order::rows, rhs = Order::rows;
+};
+
+Case case_of(const Matmul& c) {
+  const std::int64_t m = c.groups * c.rows;
+  const auto elements = static_cast<double>(m * c.k + (c.transposed ? m : c.groups * c.k) * c.n +
+                                            (c.transposed ? c.groups * c.k : m) * c.n);
+  Case made{std::string(c.transposed ? "dW " : "product ") + std::string(name_of(c.dtype)) + ' ' +
+                std::to_string(c.groups) + " x " + std::to_string(c.rows) + ", k " + std::to_string(c.k) +
+                ", n " + std::to_string(c.n) + (c.lhs == Order::rows ? "" : ", lhs by columns") +
+                (c.rhs == Order::rows ? "" : ", rhs by columns"),
+            {},
+            2.0 * static_cast<double>(m * c.k * c.n),
+            elements * static_cast<double>(size_of(c.dtype)),
+            c.dtype};
+  made.prepare = [c, m]() -> Run {
+    const Laid lhs(c.dtype, c.transposed ? Shape{c.k, m} : Shape{m, c.k}, c.lhs);
+    const Laid rhs(c.dtype, c.transposed ? Shape{m, c.n} : Shape{c.groups, c.k, c.n}, c.rhs);
+    const auto out =
+        std::make_shared<Array>(c.dtype, c.transposed ? Shape{c.groups, c.k, c.n} : Shape{m, c.n});
+    const auto sizes = make_source(Array::from<std::int64_t>(
+        {c.groups}, std::vector<std::int64_t>(static_cast<std::size_t>(c.groups), c.rows)));
+    const auto plan = [&](auto settings) {
+      settings.dtype = c.dtype;
+      return std::make_shared<GroupedMatmulPlan>(type_of(lhs.view), type_of(rhs.view), *sizes, settings);
+    };
+    const auto chosen =
+        c.transposed ? plan(TransposedGroupedMatmulSettings{}) : plan(GroupedMatmulSettings{});
+    return [=] { chosen->run(lhs.view, rhs.view, std::nullopt, out->mutable_view()); };
+  };
+  return made;
+}
+
+struct Attention {
+  bool gradients = false;
+  DType dtype = DType::float32;
+  std::int64_t entries = 1, heads = 8, kv_heads = 8, queries = 1, keys = 1, size = 64;
+  Order k = Order::rows, v = Order::rows;
+};
+
+Case case_of(const Attention& c) {
+  const double pairs = static_cast<double>(c.entries * c.heads) * static_cast<double>(c.queries * c.keys);
+  const double elements =
+      static_cast<double>(2 * c.entries * c.size * (c.heads * c.queries + c.kv_heads * c.keys));
+  Case made{std::string(c.gradients ? "gradients " : "attention ") + std::string(name_of(c.dtype)) + ' ' +
+                std::to_string(c.entries) + " x " + std::to_string(c.heads) + '/' +
+                std::to_string(c.kv_heads) + ", queries " + std::to_string(c.queries) + ", keys " +
+                std::to_string(c.keys) + ", size " + std::to_string(c.size) +
+                (c.k == Order::rows ? "" : ", k by columns") + (c.v == Order::rows ? "" : ", v by columns"),
+            {},
+            (c.gradients ? 14.0 : 4.0) * pairs * static_cast<double>(c.size),
+            (c.gradients ? 2.0 : 1.0) * elements * static_cast<double>(size_of(c.dtype)),
+            c.dtype};
+  made.prepare = [c]() -> Run {
+    const Shape queries{c.entries, c.heads, c.queries, c.size}, keys{c.entries, c.kv_heads, c.keys, c.size};
+    const Laid q(c.dtype, queries, Order::rows), k(c.dtype, keys, c.k), v(c.dtype, keys, c.v),
+        dout(c.dtype, queries, Order::rows);
+    AttentionArrays arrays{q.view, k.view, v.view, {}, {}, {}, {}};
+    if (c.gradients) arrays.dout = dout.view;
+    AttentionSettings settings;
+    settings.layout = AttentionLayout::bhsd;
+    const auto plan = std::make_shared<AttentionPlan>(types_of(arrays), settings);
+    const auto results = std::make_shared<std::vector<Array>>();
+    std::vector<MutableArrayView> views;
+    for (const PlannedArray& result : plan->results())
+      results->emplace_back(result.type.dtype, result.type.shape);
+    for (Array& result : *results) views.push_back(result.mutable_view());
+    return [=, inputs = std::vector{q.array, k.array, v.array, dout.array}] {
+      plan->run(arrays, views);
+      (void)results;
+    };
+  };
+  return made;
+}
+
+// --- toggles
+
+constexpr DType kF16 = DType::float16, kBf16 = DType::bfloat16, kF32 = DType::float32, kF64 = DType::float64;
+
+std::vector<Toggle> toggles() {
+  std::vector<Toggle> all;
+  const auto add = [&](const auto& odd, const auto& even, double wanted) {
+    const Case one = case_of(odd), other = case_of(even);
+    all.push_back({one.name, one, other, wanted});
+  };
+  // Tokens first, as in training: lhs of dW is the transpose of what lies in memory.
+  for (const auto& [dtype, groups, rows, k, n] : {std::tuple{kBf16, 1, 4096, 1024, 16},
+                                                  {kBf16, 4, 512, 1024, 8},
+                                                  {kBf16, 2, 2048, 64, 16},
+                                                  {kBf16, 4, 1024, 512, 512},
+                                                  {kBf16, 4, 1024, 2048, 2048},
+                                                  {kBf16, 1, 4096, 1024, 128},
+                                                  {kF32, 1, 4096, 1024, 1},
+                                                  {kF32, 1, 4096, 1024, 8},
+                                                  {kF32, 4, 1024, 512, 512},
+                                                  {kF16, 4, 1024, 512, 512},
+                                                  {kF64, 4, 1024, 512, 512}}) {
+    Matmul c{true, dtype, groups, rows, k, n};
+    Matmul turned = c;
+    turned.lhs = Order::columns;
+    add(turned, c, 1.1);
+  }
+  for (const DType dtype : {kBf16, kF16, kF32}) {
+    Matmul c{false, dtype, 4, 256, 4096, 16};
+    Matmul turned = c;
+    turned.lhs = Order::columns;
+    add(turned, c, 1.1);
+  }
+  // Head sizes that are no whole tiles.
+  for (const DType dtype : {kF16, kBf16, kF32})
+    for (const auto& [size, next] : {std::pair{16, 32}, {40, 64}, {72, 96}, {80, 96}, {112, 128}, {99, 128}})
+      add(Attention{.dtype = dtype, .keys = 4096, .size = size},
+          Attention{.dtype = dtype, .keys = 4096, .size = next}, 1.1);
+  // Keys or values as (B, H, D, K).
+  for (const auto& [dtype, heads, size] : {std::tuple{kBf16, 32, 128}, {kF32, 8, 64}, {kF16, 8, 128}})
+    for (const bool keys : {true, false}) {
+      Attention c{.dtype = dtype, .heads = heads, .keys = 2048, .size = size};
+      Attention turned = c;
+      (keys ? turned.k : turned.v) = Order::columns;
+      add(turned, c, 1.5);
+    }
+  // Few rows; the last columns are no whole tile.
+  for (const DType dtype : {kBf16, kF32, kF16})
+    for (const auto& [n, whole] : {std::pair{31, 32}, {33, 64}, {127, 128}, {1, 32}, {7, 32}})
+      add(Matmul{false, dtype, 4, 1, 1024, n}, Matmul{false, dtype, 4, 1, 1024, whole}, 1.1);
+  // A matrix times a vector, beside the vector times the matrix's transpose.
+  for (const DType dtype : {kF32, kF64, kBf16})
+    for (const int rows : {32, 256})
+      add(Matmul{false, dtype, 4, rows, 1024, 1},
+          Matmul{.dtype = dtype, .groups = 4, .rows = 1, .k = 1024, .n = rows}, 1.1);
+  // One query more than few.
+  for (const DType dtype : {kBf16, kF32})
+    for (const int keys : {32, 64, 128, 512})
+      add(Attention{.dtype = dtype, .entries = 4, .queries = 32, .keys = keys},
+          Attention{.dtype = dtype, .entries = 4, .queries = 33, .keys = keys}, 1);
+  // Rounding results beside writing them as they are.
+  add(Matmul{false, kBf16, 2, 4096, 8, 1024}, Matmul{false, kF32, 2, 4096, 8, 1024}, 1);
+  return all;
+}
+
+// --- main
+
+int run_toggles(const std::string& pattern) {
+  std::printf("%9s %9s %6s %6s\n", "ms", "beside", "ratio", "want");
+  for (const Toggle& t : toggles()) {
+    if (t.name.find(pattern) == std::string::npos) continue;
+    const std::vector<double> s = least_seconds({t.odd.prepare(), t.even.prepare()}, 12);
+    const double ratio = s[0] / s[1];
+    std::printf("%9.4f %9.4f %6.2f %6.2f %s %s; %s\n", s[0] * 1e3, s[1] * 1e3, ratio, t.wanted,
+                ratio > t.wanted ? "x" : " ", t.name.c_str(), t.even.name.c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  set_threads(1);
+  omp_set_num_threads(1);
+  const std::string action = argc > 1 ? argv[1] : "";
+  if (action == "toggles") return run_toggles(argc > 2 ? argv[2] : "");
+  std::fprintf(stderr, "ejk_sweep toggles [PATTERN] | shapes [COUNT [SEED]]\n");
+  return 2;
+}
