@@ -154,8 +154,7 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
 
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {
   if (words.empty() || results.empty()) return;
-  if (words.size() != 2)
-    throw Error(Error::Kind::usage, "--tiles has two axes").hint("for example --tiles query,head");
+  if (words.size() != 2) throw Error(Error::Kind::usage, "a picture of tiles has two axes");
   for (const ResultRows* result : results) {
     const auto row = axis_of(*result, words[0]), column = axis_of(*result, words[1]);
     if (row && column && row != column) return;
@@ -163,7 +162,8 @@ void require_tiles(std::span<const ResultRows* const> results, const std::vector
   std::vector<std::string> names;
   for (const RowAxis& axis : results[0]->axes) names.push_back(axis.name);
   throw Error(Error::Kind::usage,
-              fmt::format("--tiles {},{}: two of {}, column", words[0], words[1], fmt::join(names, ", ")));
+              fmt::format("a picture of tiles of {} and {}: its axes are two of {}, column", words[0],
+                          words[1], fmt::join(names, ", ")));
 }
 
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,

@@ -27,7 +27,7 @@ class Judge {
     };
     std::optional<Hard> hard = {};
   };
-  Judge(DType actual, DType expected, Rule rule) : actual_(actual), expected_(expected), rule_(rule) {}
+  Judge(DType actual, DType expected, const Rule& rule) : actual_(actual), expected_(expected), rule_(rule) {}
 
   /// What one thread needs.
   struct Room {
