@@ -719,7 +719,7 @@ TEST_CASE(
 
 TEST_CASE("what is let pass may not be beyond the hard limit, and what failed is said") {
   const Array e = floats({1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
-  const auto with = [&](std::vector<float> values, auto change) {
+  const auto with = [&](const std::vector<float>& values, auto change) {
     Tolerance tolerance;
     tolerance.allowed_count = 2;
     tolerance.hard_rtol = 0.1;
