@@ -298,7 +298,6 @@ HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
                            ? std::max(1e-4, 2 * spread)
                            : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
                                       std::clamp(0.2 * spread, 1e-4, 4e-3));
-  fprintf(stderr, "DBG c %.6f spread %g apart %g lines %d\n", c, spread, apart, e.agree.lines != nullptr);
   const auto share_with = [&](double factor) {
     return share_of(samples, [&](const Sample* s) {
       return scaled(e.agree.at(s->at), kFactor.scale(factor))(s->actual, s->expected * factor);
