@@ -240,17 +240,27 @@ class Pass {
                  std::int64_t sum) const {
     const TileGrid& grid = plan_.grid;
     if (grid.rows == 0) return;
-    std::int64_t* row = c.tiles.data() + at[grid.row_axis] / grid.tile_rows * grid.columns;
-    if (grid.column_axis != last_) {
-      row[at[grid.column_axis] / grid.tile_columns] += sum;
+    // The cell of the line but for the last axis, along which it may go through several.
+    std::int64_t cell = 0, size = 0, step = 0;
+    const auto add_axis = [&](std::size_t axis, std::int64_t tile, std::int64_t cells) {
+      if (axis == last_)
+        size = tile, step = cells;
+      else
+        cell += at[axis] / tile * cells;
+    };
+    add_axis(grid.row_axis, grid.tile_rows, grid.columns);
+    add_axis(grid.column_axis, grid.tile_columns, 1);
+    std::int64_t* const tiles = c.tiles.data() + cell;
+    if (size == 0) {
+      *tiles += sum;
       return;
     }
     for (std::int64_t i = 0; i < n;) {
-      const std::int64_t column = (at[last_] + i) / grid.tile_columns;
-      const std::int64_t end = std::min(n, (column + 1) * grid.tile_columns - at[last_]);
+      const std::int64_t tile = (at[last_] + i) / size;
+      const std::int64_t end = std::min(n, (tile + 1) * size - at[last_]);
       std::int64_t in_tile = 0;
       for (; i < end; ++i) in_tile += flags[i];
-      row[column] += in_tile;
+      tiles[tile * step] += in_tile;
     }
   }
 

@@ -764,6 +764,13 @@ TEST_CASE("the picture of tiles has the axes that are wanted") {
       for (std::int64_t b = 0; b < 4; ++b)
         CHECK(tiles.states->held()[static_cast<std::size_t>(q * 4 + b)] == (q == 5 && b == 2 ? 1 : 0));
   }
+  // The last axis down.
+  const TileDifferences turned = picture({"d", "q"}, {1, 2});
+  CHECK(turned.rows == 8);
+  CHECK(turned.columns == 3);
+  for (std::int64_t d = 0; d < 8; ++d)
+    for (std::int64_t q = 0; q < 3; ++q)
+      CHECK(turned.states->held()[static_cast<std::size_t>(d * 3 + q)] == (d == 1 && q == 2 ? 1 : 0));
   const TileDifferences wide = picture({"b", "d"}, {2, 4});
   CHECK(wide.rows == 2);
   CHECK(wide.states->held()[2] == 1);
