@@ -87,9 +87,9 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
                             const RunsOptions& options = {},
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Bytes that this takes beside the sources' own, at most. `tile`: that of the options.
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile = {},
-                        const std::vector<std::string>& tile_axes = {});
+/// Bytes that this takes beside the sources' own, at most. Throws as compare_runs does for names that do not fit.
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs,
+                        const RunsOptions& options = {});
 
 /// What was found of one of the arrays that every run has.
 struct RunsOfArray {

@@ -27,6 +27,7 @@
 #include "kernels/kernels.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
+#include "verify/extreme.hpp"
 #include "verify/judge.hpp"
 
 namespace ejk {
@@ -105,26 +106,7 @@ struct Arithmetic {
   }
 };
 
-template <class I>
-double difference(I a, I b) {
-  return static_cast<double>(static_cast<std::uint64_t>(a > b ? a : b) -
-                             static_cast<std::uint64_t>(a > b ? b : a));
-}
-double difference(std::int64_t a, std::uint64_t b) {
-  return a < 0 ? static_cast<double>(b) - static_cast<double>(a)
-               : difference(static_cast<std::uint64_t>(a), b);
-}
-double difference(std::uint64_t a, std::int64_t b) { return difference(b, a); }
-
-template <class V>
-Extreme extreme(V value) {
-  if constexpr (std::is_integral_v<V>) {
-    if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
-    return static_cast<std::uint64_t>(value);
-  } else {
-    return static_cast<double>(value);
-  }
-}
+using verify::difference, verify::extreme, verify::value_of;
 
 // --- floats
 
@@ -594,10 +576,6 @@ std::optional<double> cosine_of(const Squares& squares) {
   return std::clamp(1 - (squares.difference - rest * rest) / (2 * sizes), -1.0, 1.0);
 }
 
-ReportValue value_of(const Extreme& extreme) {
-  return std::visit([](auto value) { return ReportValue(value); }, extreme);
-}
-
 }  // namespace
 
 std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
@@ -633,6 +611,13 @@ std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::in
                         n, differs);
   });
   return count;
+}
+
+void verify::require_tolerances(std::initializer_list<std::optional<double>> tolerances) {
+  for (const std::optional<double>& t : tolerances)
+    if (t && (!(*t >= 0) || std::isinf(*t)))
+      throw Error(Error::Kind::usage,
+                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
 }
 
 verify::Judge::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
@@ -878,11 +863,7 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
   if (tolerance.max_ulp.value_or(0) < 0)
     throw Error(Error::Kind::usage,
                 fmt::format("{} units in the last place are less than 0", *tolerance.max_ulp));
-  for (const std::optional<double>& t :
-       {tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol})
-    if (t && (!(*t >= 0) || std::isinf(*t)))
-      throw Error(Error::Kind::usage,
-                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
+  verify::require_tolerances({tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol});
   std::vector<Comparison> results;
   for (const ArrayPair& pair : pairs) results.push_back(headers_of(pair, tolerance));
 

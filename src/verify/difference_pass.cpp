@@ -271,10 +271,20 @@ class Pass {
 
 }  // namespace
 
+namespace {
+
+std::int64_t bin_of(std::int64_t axis_length) {
+  return std::max<std::int64_t>(1, core::ceil_div(axis_length, kMostBins));
+}
+
+}  // namespace
+
 IndexCounts::IndexCounts(std::int64_t axis_length)
-    : length(axis_length),
-      bin(std::max<std::int64_t>(1, core::ceil_div(axis_length, kMostBins))),
-      counts(static_cast<std::size_t>(core::ceil_div(axis_length, bin))) {}
+    : length(axis_length), bin(bin_of(axis_length)), counts(static_cast<std::size_t>(bins_of(axis_length))) {}
+
+std::int64_t IndexCounts::bins_of(std::int64_t axis_length) {
+  return core::ceil_div(axis_length, bin_of(axis_length));
+}
 
 void IndexCounts::join(const IndexCounts& other) {
   for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
@@ -366,7 +376,7 @@ std::vector<bool> pieces_in(const Scope& scope, const Shape& shape) {
 std::int64_t pass_bytes(const Side& actual, const Side& expected) {
   const Shape& shape = actual.shape();
   std::int64_t bins = 0;
-  for (const std::int64_t length : shape) bins += core::ceil_div(length, core::ceil_div(length, kMostBins));
+  for (const std::int64_t length : shape) bins += IndexCounts::bins_of(length);
   const std::int64_t elements = std::min(element_count(shape), kPieceElements);
   const std::int64_t line = std::min(shape.back(), elements);
   const std::int64_t pieces = arrays::Boxes(shape, kPieceElements).size();

@@ -19,6 +19,8 @@ struct IndexCounts {
   std::vector<std::int64_t> counts;
 
   explicit IndexCounts(std::int64_t axis_length);
+  /// How many counts an axis of this length has.
+  static std::int64_t bins_of(std::int64_t axis_length);
   void add(std::int64_t index, std::int64_t n) { counts[static_cast<std::size_t>(index / bin)] += n; }
   void join(const IndexCounts& other);
   /// Indices whose bins fulfil `wanted(count, indices of the bin)`.

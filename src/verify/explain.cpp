@@ -44,17 +44,17 @@ verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
 }
 
 // The orders of axes that make the shape of `actual` that of `expected`, each but once: axes of length 1 are anywhere.
-std::vector<std::vector<std::size_t>> orders_of(const Shape& actual, const Shape& expected) {
-  std::vector<std::vector<std::size_t>> orders;
-  std::set<std::vector<std::size_t>> seen;
-  std::vector<std::size_t> order(actual.size());
+std::vector<std::vector<std::int64_t>> orders_of(const Shape& actual, const Shape& expected) {
+  std::vector<std::vector<std::int64_t>> orders;
+  std::set<std::vector<std::int64_t>> seen;
+  std::vector<std::int64_t> order(actual.size());
   std::iota(order.begin(), order.end(), 0);
   if (actual.size() != expected.size() || actual.size() > 7) return orders;
   do {
-    std::vector<std::size_t> longer;
+    std::vector<std::int64_t> longer;
     bool fits = true;
     for (std::size_t d = 0; d < order.size() && fits; ++d) {
-      fits = actual[order[d]] == expected[d];
+      fits = actual[static_cast<std::size_t>(order[d])] == expected[d];
       if (expected[d] > 1) longer.push_back(order[d]);
     }
     if (fits && seen.insert(std::move(longer)).second) orders.push_back(order);
@@ -62,25 +62,30 @@ std::vector<std::vector<std::size_t>> orders_of(const Shape& actual, const Shape
   return orders;
 }
 
-// Of the orders of axes the one in which most of some elements agree; it is looked at whole where half of them do.
+// A view with its axes in another order, as numpy.transpose has it.
+ArrayView in_order(const ArrayView& view, const std::vector<std::int64_t>& axes) {
+  ArrayView turned = view;
+  for (std::size_t d = 0; d < axes.size(); ++d) {
+    turned.shape[d] = view.shape[static_cast<std::size_t>(axes[d])];
+    turned.strides[d] = view.strides[static_cast<std::size_t>(axes[d])];
+  }
+  return turned;
+}
+
+// Of the orders of axes the one in which most of some elements agree. All are compared where half of these do.
 std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const ArraySource& expected,
                                           const Tolerance& tolerance) {
   constexpr std::uint64_t kElements = 256;
   const Shape& shape = expected.shape();
   if (!actual.mapped() || element_count(shape) == 0 || element_count(actual.shape()) != element_count(shape))
     return std::nullopt;
-  const auto permuted = [&](const std::vector<std::size_t>& order) {
-    ArrayView view = *actual.mapped();
-    for (std::size_t d = 0; d < order.size(); ++d) {
-      view.shape[d] = actual.mapped()->shape[order[d]];
-      view.strides[d] = actual.mapped()->strides[order[d]];
-    }
-    return make_source(view, actual.name());
+  const auto permuted = [&](const std::vector<std::int64_t>& order) {
+    return make_source(in_order(*actual.mapped(), order), actual.name());
   };
   const auto [usual_rtol, usual_atol] = default_tolerance(actual.dtype(), expected.dtype());
   const verify::Agreement agree{tolerance.rtol.value_or(usual_rtol), tolerance.atol.value_or(usual_atol)};
   const Side e(expected);
-  std::vector<std::size_t> best;
+  std::vector<std::int64_t> best;
   std::uint64_t most = kElements / 2;
   for (const auto& order : orders_of(actual.shape(), shape)) {
     const auto source = permuted(order);
@@ -96,18 +101,7 @@ std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const Array
     if (good > most) most = good, best = order;
   }
   if (best.empty()) return std::nullopt;
-  return PermutedAxes{{best.begin(), best.end()}, compare_arrays(*permuted(best), expected, tolerance)};
-}
-
-// The same axes of `actual`, as an array of its own.
-std::shared_ptr<const ArraySource> in_order(const ArraySource& actual,
-                                            const std::vector<std::int64_t>& axes) {
-  ArrayView view = *actual.mapped();
-  for (std::size_t d = 0; d < axes.size(); ++d) {
-    view.shape[d] = actual.mapped()->shape[static_cast<std::size_t>(axes[d])];
-    view.strides[d] = actual.mapped()->strides[static_cast<std::size_t>(axes[d])];
-  }
-  return make_source(Array::copy_of(view), actual.name());
+  return PermutedAxes{best, compare_arrays(*permuted(best), expected, tolerance)};
 }
 
 }  // namespace
@@ -126,8 +120,9 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   if (!alike) explained.permuted = permuted_axes(actual, expected, options.tolerance);
   if (explained.permuted && !explained.permuted->comparison.close) {
     // What differs then.
-    Explained then =
-        explain_difference(*in_order(actual, explained.permuted->axes), expected, options, progress);
+    const auto turned =
+        make_source(Array::copy_of(in_order(*actual.mapped(), explained.permuted->axes)), actual.name());
+    Explained then = explain_difference(*turned, expected, options, progress);
     then.permuted = std::move(explained.permuted);
     then.comparison = std::move(explained.comparison);
     return then;
@@ -159,8 +154,11 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
 }
 
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected) {
-  const std::int64_t compared = compare_bytes(actual, expected);
   const Shape& shape = expected.shape();
+  if (actual.shape() != shape &&
+      element_count(actual.shape()) == element_count(shape))  // axes permuted, copied
+    return explain_bytes(expected, expected) + byte_count(actual.shape(), actual.dtype());
+  const std::int64_t compared = compare_bytes(actual, expected);
   if (element_count(shape) == 0 || shape.empty()) return compared;
   const Side a(actual), e(expected);
   constexpr std::int64_t kTiles = verify::kPictureCells * verify::kPictureCells * 8;
@@ -200,15 +198,10 @@ Report describe(const Explained& explained) {
               {"whole", "wholly different"},
               {"zero", "wholly 0"}},
              {}};
-  const auto text = [](const std::vector<IndexRange>& ranges, std::int64_t length) {
-    if (ranges.empty()) return ReportValue();
-    if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length)
-      return ReportValue(std::string("all"));
-    return ReportValue(Naming::indices(ranges));
-  };
   for (const AxisDifferences& axis : explained.axes)
-    axes.rows.push_back({axis.name, axis.length, axis.indices, text(axis.ranges, axis.length),
-                         text(axis.whole, axis.length), text(axis.zero, axis.length)});
+    axes.rows.push_back({axis.name, axis.length, axis.indices, verify::ranges_value(axis.ranges, axis.length),
+                         verify::ranges_value(axis.whole, axis.length),
+                         verify::ranges_value(axis.zero, axis.length)});
   report.add(std::move(axes));
   if (!explained.runs.empty()) {
     Table runs{"runs",
@@ -231,21 +224,10 @@ Report describe(const Explained& explained) {
   if (explained.explanations.empty())
     report.add(Remark{"Nothing that was tried accounts for the differences."});
   if (!explained.not_tried.empty()) report.add("not_tried", "not tried", explained.not_tried);
-  const auto has_contrast = [](const TileDifferences& tiles) {
-    const auto states = tiles.states->held();
-    return std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end();
-  };
-  if (explained.tiles && has_contrast(*explained.tiles)) {
-    const TileDifferences& t = *explained.tiles;
-    const auto name = [&](std::int64_t axis) { return explained.axes[static_cast<std::size_t>(axis)].name; };
-    BlockPicture picture{"tiles",
-                         fmt::format("tiles of {} x {} elements ({} down, {} across)", t.tile_rows,
-                                     t.tile_columns, name(t.row_axis), name(t.column_axis)),
-                         t.states};
-    picture.state_names = {"nothing differs", "something differs", "everything differs"};
-    picture.block_name = "tile";
-    report.add(std::move(picture));
-  }
+  if (explained.tiles)
+    if (auto picture = verify::picture_of(*explained.tiles, explained.axes,
+                                          {"nothing differs", "something differs", "everything differs"}))
+      report.add(*std::move(picture));
   std::move(tables, comparison.items.end(), std::back_inserter(report.items));
   return report;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -42,6 +43,9 @@ class Judge {
   DType actual_, expected_;
   Rule rule_;
 };
+
+/// Throws Error{usage} for one that is negative, infinite or NaN.
+void require_tolerances(std::initializer_list<std::optional<double>> tolerances);
 
 /// Of what a comparison used.
 Judge::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);

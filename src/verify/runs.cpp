@@ -22,6 +22,7 @@
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
 #include "verify/error_stats.hpp"
+#include "verify/extreme.hpp"
 #include "verify/hypothesis.hpp"
 #include "verify/judge.hpp"
 #include "verify/where.hpp"
@@ -73,26 +74,13 @@ struct SpreadFound {
   std::int64_t least_run = 0, largest_run = 0;
 };
 
-template <class W>
-Extreme extreme_of(W value) {
-  if constexpr (std::is_floating_point_v<W>)
-    return static_cast<double>(value);
-  else if constexpr (std::is_same_v<W, std::uint64_t>) {
-    if (std::in_range<std::int64_t>(value)) return static_cast<std::int64_t>(value);
-    return value;
-  } else {
-    return static_cast<std::int64_t>(value);
-  }
-}
-
-// |x − y|; integers exactly until it is a double.
+// |x − y|.
 template <class W>
 double amount_between(W x, W y) {
   if constexpr (std::is_floating_point_v<W>)
     return std::abs(static_cast<double>(x) - static_cast<double>(y));
   else
-    return static_cast<double>(x > y ? static_cast<std::uint64_t>(x) - static_cast<std::uint64_t>(y)
-                                     : static_cast<std::uint64_t>(y) - static_cast<std::uint64_t>(x));
+    return verify::difference(x, y);
 }
 
 // What one thread found.
@@ -276,9 +264,10 @@ class RunsPass {
       part.first_nonfinite = std::min(part.first_nonfinite, at);
     }
     if (finite_runs < 2) return;
-    part.spread.see(amount_between(largest, least), at,
-                    {extreme_of(least), extreme_of(largest), static_cast<std::int64_t>(of_least->runs[0]),
-                     static_cast<std::int64_t>(of_largest->runs[0])});
+    part.spread.see(
+        amount_between(largest, least), at,
+        {verify::extreme(least), verify::extreme(largest), static_cast<std::int64_t>(of_least->runs[0]),
+         static_cast<std::int64_t>(of_largest->runs[0])});
   }
 
   // The elements of a box that move, along each axis and in tiles.
@@ -352,21 +341,8 @@ void add_where(const RunsPart& part, const Naming& naming, const verify::TileGri
   result.follows = followed(naming, result.axes, part.moving);
 }
 
-void require_tolerance(const RunsOptions& options) {
-  for (const std::optional<double>& t : {options.rtol, options.atol})
-    if (t && (!(*t >= 0) || std::isinf(*t)))
-      throw Error(Error::Kind::usage,
-                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
-}
-
-ReportValue value_of_extreme(const Extreme& extreme) {
-  return std::visit([](auto value) { return ReportValue(value); }, extreme);
-}
-
-ReportValue ranges_text(const std::vector<IndexRange>& ranges, std::int64_t length) {
-  if (ranges.empty()) return {};
-  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
-  return Naming::indices(ranges);
+Naming naming_of_runs(const Shape& shape, const RunsOptions& options) {
+  return verify::naming_of(shape, {{}, options.axes, options.group_sizes, options.cu_seqlens, options.tile});
 }
 
 // Why a run was not compared with the first by element; empty: it was.
@@ -381,7 +357,7 @@ std::string why_apart(const RunResult& run, bool is_of_files) {
 RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,
                             const RunsOptions& options,
                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  require_tolerance(options);
+  verify::require_tolerances({options.rtol, options.atol});
   // Those of one type, and the first of all that have the array.
   std::vector<std::vector<std::size_t>> alike;
   Firsts firsts;
@@ -407,8 +383,7 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   result.dtype = reference.dtype();
   result.shape = reference.shape();
   result.elements = element_count(result.shape);
-  const ExplainOptions names{{}, options.axes, options.group_sizes, options.cu_seqlens, options.tile};
-  const Naming naming = verify::naming_of(result.shape, names);
+  const Naming naming = naming_of_runs(result.shape, options);
   const verify::TileGrid grid =
       verify::grid_of(result.shape, options.tile, verify::tile_axes_of(naming, options.tile_axes));
   std::optional<verify::Judge> judge;
@@ -464,8 +439,8 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   return result;
 }
 
-std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs, const Shape& tile,
-                        const std::vector<std::string>& tile_axes) {
+std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs,
+                        const RunsOptions& options) {
   std::int64_t copied = 0, counted = 0, planned = 0;
   bool in_order = false;
   const ArraySource* first = nullptr;
@@ -478,18 +453,11 @@ std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs
     copied += is_at_hand ? 0 : piece * size_of(run->dtype());
     in_order = in_order || !run->random_access();
     std::int64_t counts = piece;
-    for (const std::int64_t length : shape) counts += 8 * std::min(length, std::int64_t{1} << 20);
+    for (const std::int64_t length : shape) counts += 8 * verify::IndexCounts::bins_of(length);
     if (first == nullptr) {
       first = run.get();
-      verify::Naming naming;
-      for (std::size_t d = 0; d < shape.size(); ++d) naming.axes.push_back(fmt::format("{}", d));
-      // Names that the shape does not tell are those of a picture of any two.
-      const bool are_numbers = std::all_of(tile_axes.begin(), tile_axes.end(), [&](const std::string& word) {
-        return std::find(naming.axes.begin(), naming.axes.end(), word) != naming.axes.end();
-      });
-      const verify::TileGrid grid =
-          verify::grid_of(shape, are_numbers || tile.empty() ? tile : Shape{},
-                          are_numbers ? verify::tile_axes_of(naming, tile_axes) : std::nullopt);
+      const verify::TileGrid grid = verify::grid_of(
+          shape, options.tile, verify::tile_axes_of(naming_of_runs(shape, options), options.tile_axes));
       counts += 8 * grid.rows * grid.columns;
     }
     counted = std::max(counted, counts);
@@ -560,7 +528,7 @@ Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::s
                 {"largest", "to", Unit::value},
                 {"least_run", "in"},
                 {"largest_run", "and in"}},
-               {{value_of_extreme(spread->least), value_of_extreme(spread->largest),
+               {{verify::value_of(spread->least), verify::value_of(spread->largest),
                  run_name(spread->least_run), run_name(spread->largest_run)}}};
     runs.add(std::move(ends));
   }
@@ -663,8 +631,9 @@ Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::s
                 {"whole", "move wholly"}},
                {}};
     for (const AxisDifferences& axis : found.axes)
-      axes.rows.push_back({axis.name, axis.length, axis.indices, ranges_text(axis.ranges, axis.length),
-                           ranges_text(axis.whole, axis.length)});
+      axes.rows.push_back({axis.name, axis.length, axis.indices,
+                           verify::ranges_value(axis.ranges, axis.length),
+                           verify::ranges_value(axis.whole, axis.length)});
     runs.add(std::move(axes));
     if (!found.parts.empty()) {
       Table parts{"parts",
@@ -682,20 +651,10 @@ Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::s
                               verify::share_of(part.differing, part.elements)});
       runs.add(std::move(parts));
     }
-    if (found.tiles) {
-      const TileDifferences& t = *found.tiles;
-      const auto states = t.states->held();
-      if (std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) != states.end()) {
-        const auto name = [&](std::int64_t axis) { return found.axes[static_cast<std::size_t>(axis)].name; };
-        BlockPicture picture{"tiles",
-                             fmt::format("tiles of {} x {} elements ({} down, {} across)", t.tile_rows,
-                                         t.tile_columns, name(t.row_axis), name(t.column_axis)),
-                             t.states};
-        picture.state_names = {"nothing moves", "something moves", "everything moves"};
-        picture.block_name = "tile";
-        runs.add(std::move(picture));
-      }
-    }
+    if (found.tiles)
+      if (auto picture = verify::picture_of(*found.tiles, found.axes,
+                                            {"nothing moves", "something moves", "everything moves"}))
+        runs.add(*std::move(picture));
   }
   Report report;
   const RunsComparison* found = is_one ? &arrays[0].found : nullptr;

@@ -154,7 +154,31 @@ TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
   return tiles;
 }
 
+bool has_contrast(const BlockStates& states) {
+  const auto held = states.held();
+  return std::adjacent_find(held.begin(), held.end(), std::not_equal_to<>()) != held.end();
+}
+
+std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::vector<AxisDifferences>& axes,
+                                       std::array<std::string, 3> state_names) {
+  if (!has_contrast(*tiles.states)) return std::nullopt;
+  const auto name = [&](std::int64_t axis) { return axes[static_cast<std::size_t>(axis)].name; };
+  BlockPicture picture{"tiles",
+                       fmt::format("tiles of {} x {} elements ({} down, {} across)", tiles.tile_rows,
+                                   tiles.tile_columns, name(tiles.row_axis), name(tiles.column_axis)),
+                       tiles.states};
+  picture.state_names = std::move(state_names);
+  picture.block_name = "tile";
+  return picture;
+}
+
 // --- where
+
+ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
+  if (ranges.empty()) return {};
+  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
+  return Naming::indices(ranges);
+}
 
 std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pass) {
   std::vector<AxisDifferences> axes;

@@ -32,6 +32,15 @@ TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes = s
 TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
                          const std::vector<std::int64_t>& differing);
 
+/// Whether tiles are not all alike: otherwise a picture tells nothing.
+bool has_contrast(const BlockStates& states);
+/// Of tiles with contrast; nothing of others. `axes` are those of the array, `state_names` of states 0, 1 and 2.
+std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::vector<AxisDifferences>& axes,
+                                       std::array<std::string, 3> state_names);
+
+/// "0 to 3 and 7", "all"; nothing where there are none.
+ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length);
+
 /// Of what a pass counted by index.
 std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pass);
 std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass);

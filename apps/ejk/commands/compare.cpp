@@ -431,12 +431,7 @@ Answer run(const CompareOptions& options, Job& job) {
                        [](const Pair& x, const Pair& y) { return natural_less(x.name, y.name); });
     if (by_name) {
       for (Pair& link : links_that_differ(job, actual, expected)) pairs.push_back(std::move(link));
-      for (const Side* side : {&actual, &expected}) {
-        const std::string left_out = job.inputs.links_left_out(side->word);
-        if (!left_out.empty() &&
-            std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
-          head.warnings.push_back(left_out);
-      }
+      for (const Side* side : {&actual, &expected}) warn_of_links(head, side->word, job);
     }
     if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
     if (by_name && options.describes_one_array())
@@ -467,8 +462,8 @@ Answer run(const CompareOptions& options, Job& job) {
       planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
       pair.actual_type = {a->dtype(), a->shape()};
       pair.expected_type = {e->dtype(), e->shape()};
-      if (a->shape() != e->shape()) continue;
       if (options.explains()) peak = std::max(peak, explain_bytes(*a, *e));
+      if (a->shape() != e->shape()) continue;
       bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
       elements += element_count(a->shape());
     }
@@ -480,10 +475,7 @@ Answer run(const CompareOptions& options, Job& job) {
   const std::vector<ArrayPair> compared = compared_of(pairs, job);
   // What accounts for a difference is looked for in whole arrays, by rank 0 alone.
   const auto division = [&](std::int64_t members) {
-    if (!options.explains()) return compare_shares(compared, members);
-    std::vector<WorkShare> shares(static_cast<std::size_t>(members));
-    shares[0] = {static_cast<double>(bytes), bytes, 0, 0, peak};
-    return shares;
+    return options.explains() ? by_the_first(bytes, peak)(members) : compare_shares(compared, members);
   };
   for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
   if (job.plan(std::move(plan), peak, division, CostUnit::bytes)) return Answer::yes;

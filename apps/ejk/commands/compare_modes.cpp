@@ -59,10 +59,7 @@ std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& j
       array.sources[r] = job.inputs.open_supported(input, why);
       if (why && array.why.empty()) array.why = "not compared: " + why->message();
     }
-    const std::string left_out = job.inputs.links_left_out(words[r]);
-    if (!left_out.empty() &&
-        std::find(head.warnings.begin(), head.warnings.end(), left_out) == head.warnings.end())
-      head.warnings.push_back(left_out);
+    warn_of_links(head, words[r], job);
   }
   std::vector<ArrayOfRuns> all;
   for (auto& [name, array] : arrays) {
@@ -72,7 +69,8 @@ std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& j
   return all;
 }
 
-// All of it by rank 0.
+}  // namespace
+
 Division by_the_first(std::int64_t bytes, std::int64_t peak) {
   return [=](std::int64_t members) {
     std::vector<WorkShare> shares(static_cast<std::size_t>(members));
@@ -81,7 +79,12 @@ Division by_the_first(std::int64_t bytes, std::int64_t peak) {
   };
 }
 
-}  // namespace
+void warn_of_links(Report& report, const std::string& word, Job& job) {
+  std::string left_out = job.inputs.links_left_out(word);
+  std::vector<std::string>& warnings = report.warnings;
+  if (!left_out.empty() && std::find(warnings.begin(), warnings.end(), left_out) == warnings.end())
+    warnings.push_back(std::move(left_out));
+}
 
 Answer compare_runs_of(RunsWords& words, Job& job) {
   for (const std::string& word : words.runs) job.provenance.input("run", word);
@@ -99,7 +102,7 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
           "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
           .hint("name one in each, as in a.h5:/out");
     for (const ArrayOfRuns& array : arrays) {
-      peak = std::max(peak, runs_bytes(array.sources, words.options.tile, words.options.tile_axes));
+      peak = std::max(peak, runs_bytes(array.sources, words.options));
       for (std::size_t r = 0; r < array.sources.size(); ++r) {
         if (!array.sources[r]) continue;
         ++held[r];
