@@ -32,18 +32,9 @@ Against::Element worst_of(const ResultRows& result, std::int64_t row) {
   Row it(result.columns);
   it.load(result, row);
   const FloatType type = float_type(result.dtype, result.rounded_first);
-  Against::Element worst{result.name, {}, 0, 0, 0, 0};
-  double most = -1;
-  for (std::size_t c = 0; c < it.value.size(); ++c) {
-    const Judged judged = it.judged(type, c);
-    const double size = in_bounds(judged, it.allowed[c]);
-    if (size <= most) continue;
-    most = size;
-    worst = {result.name, result.index(row, static_cast<std::int64_t>(c)),
-             it.value[c], it.expected[c],
-             judged.size, it.allowed[c]};
-  }
-  return worst;
+  WorstElement worst;
+  for (std::size_t c = 0; c < it.value.size(); ++c) worst.see(result, type, it, row, c);
+  return worst.bounds < 0 ? Against::Element{result.name, {}, 0, 0, 0, 0} : worst.element;
 }
 
 // By its name, plural, last word or the initial of that; axes.size(): the columns.
@@ -58,71 +49,63 @@ std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& 
   return std::nullopt;
 }
 
-// Elements of tiles of two axes, at most kPictureCells along each; axes.size() is that of the columns.
-class TileCounts {
- public:
-  explicit TileCounts(const ResultRows& result) : result_(result) {
-    if (result.tiles.empty()) return;
-    for (std::size_t n = 0; n < 2; ++n) {
-      const auto axis = axis_of(result, result.tiles[n]);
-      if (!axis) return;
-      axes_[n] = *axis;
-      sizes_[n] = core::ceil_div(std::max<std::int64_t>(length(n), 1), kPictureCells);
-      cells_[n] = core::ceil_div(length(n), sizes_[n]);
+// Elements beyond the bound by tiles of two axes, at most kPictureCells along each. Nothing where the array has not these
+// axes, and where all tiles are alike. Cost: a place a row; of columns another look at the rows that are wrong.
+std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCounts& counts) {
+  if (result.tiles.size() != 2) return std::nullopt;
+  const std::size_t of_columns = result.axes.size();
+  struct Axis {
+    std::size_t axis;
+    std::string name;
+    std::int64_t length, size, cells;
+  };
+  std::vector<Axis> axes;
+  for (const std::string& word : result.tiles) {
+    const auto axis = axis_of(result, word);
+    if (!axis) return std::nullopt;
+    const bool is_columns = *axis == of_columns;
+    const std::int64_t length = is_columns ? result.columns : result.axes[*axis].length,
+                       size = core::ceil_div(std::max<std::int64_t>(length, 1), kPictureCells);
+    axes.push_back(
+        {*axis, is_columns ? "column" : result.axes[*axis].name, length, size, core::ceil_div(length, size)});
+  }
+  struct Cell {
+    std::int64_t beyond = 0, all = 0;
+  };
+  std::vector<Cell> cells(static_cast<std::size_t>(axes[0].cells * axes[1].cells));
+  const bool has_columns = axes[0].axis == of_columns || axes[1].axis == of_columns;
+  const std::int64_t run = axes[0].axis == of_columns   ? axes[0].size
+                           : axes[1].axis == of_columns ? axes[1].size
+                                                        : std::max<std::int64_t>(result.columns, 1);
+  const FloatType type = float_type(result.dtype, result.rounded_first);
+  std::vector<std::int64_t> place(result.axes.size());
+  Row it(result.columns);
+  for (std::int64_t row = 0; row < result.rows; ++row) {
+    result.place(row, place.data());
+    if (std::any_of(axes.begin(), axes.end(),
+                    [&](const Axis& a) { return a.axis != of_columns && place[a.axis] < 0; }))
+      continue;
+    const std::int64_t beyond = counts.beyond[static_cast<std::size_t>(row)];
+    if (has_columns && beyond > 0) it.load(result, row);
+    for (std::int64_t begin = 0; begin < result.columns; begin += run) {
+      const std::int64_t end = std::min(result.columns, begin + run);
+      const auto cell_of = [&](const Axis& a) {
+        return (a.axis == of_columns ? begin : place[a.axis]) / a.size;
+      };
+      Cell& cell = cells[static_cast<std::size_t>(cell_of(axes[0]) * axes[1].cells + cell_of(axes[1]))];
+      cell.all += end - begin;
+      if (!has_columns) cell.beyond += beyond;
+      for (std::int64_t c = begin; c < end && has_columns && beyond > 0; ++c)
+        cell.beyond += !it.judged(type, static_cast<std::size_t>(c)).right;
     }
-    beyond_.resize(static_cast<std::size_t>(cells_[0] * cells_[1]));
-    all_.resize(beyond_.size());
   }
-
-  bool empty() const { return beyond_.empty(); }
-
-  /// A row at this place, and which of its columns are beyond the bound.
-  void add(const std::vector<std::int64_t>& place, const std::vector<std::uint8_t>& beyond) {
-    const std::size_t columns = result_.axes.size();
-    for (const std::size_t axis : axes_)
-      if (axis != columns && place[axis] < 0) return;
-    const auto add_run = [&](std::int64_t begin, std::int64_t end) {
-      std::int64_t cell[2];
-      for (std::size_t n = 0; n < 2; ++n)
-        cell[n] = (axes_[n] == columns ? begin : place[axes_[n]]) / sizes_[n];
-      const auto at = static_cast<std::size_t>(cell[0] * cells_[1] + cell[1]);
-      all_[at] += end - begin;
-      beyond_[at] += std::count(beyond.begin() + begin, beyond.begin() + end, std::uint8_t{1});
-    };
-    const std::size_t n = axes_[0] == columns ? 0 : axes_[1] == columns ? 1 : 2;
-    if (n == 2) return add_run(0, result_.columns);
-    for (std::int64_t begin = 0; begin < result_.columns; begin += sizes_[n])
-      add_run(begin, std::min(result_.columns, begin + sizes_[n]));
-  }
-  void join(const TileCounts& other) {
-    for (std::size_t i = 0; i < beyond_.size(); ++i) beyond_[i] += other.beyond_[i], all_[i] += other.all_[i];
-  }
-
-  /// Nothing where all tiles are alike.
-  std::optional<Against::Tiles> picture() const {
-    std::vector<std::uint8_t> states;
-    for (std::size_t i = 0; i < beyond_.size(); ++i)
-      states.push_back(beyond_[i] == 0 ? 0 : beyond_[i] == all_[i] ? 2 : 1);
-    if (std::adjacent_find(states.begin(), states.end(), std::not_equal_to<>()) == states.end())
-      return std::nullopt;
-    return Against::Tiles{result_.name, name(0),
-                          name(1),      sizes_[0],
-                          sizes_[1],    std::make_shared<const BlockStates>(cells_[1], std::move(states))};
-  }
-
- private:
-  std::int64_t length(std::size_t n) const {
-    return axes_[n] == result_.axes.size() ? result_.columns : result_.axes[axes_[n]].length;
-  }
-  std::string name(std::size_t n) const {
-    return axes_[n] == result_.axes.size() ? "column" : result_.axes[axes_[n]].name;
-  }
-
-  const ResultRows& result_;
-  std::size_t axes_[2] = {};
-  std::int64_t sizes_[2] = {}, cells_[2] = {};
-  std::vector<std::int64_t> beyond_, all_;
-};
+  std::vector<std::uint8_t> states;
+  for (const Cell& cell : cells) states.push_back(cell.beyond == 0 ? 0 : cell.beyond == cell.all ? 2 : 1);
+  auto picture = std::make_shared<const BlockStates>(axes[1].cells, std::move(states));
+  if (!has_contrast(*picture)) return std::nullopt;
+  return Against::Tiles{result.name,  axes[0].name, axes[1].name,
+                        axes[0].size, axes[1].size, std::move(picture)};
+}
 
 double error_of(const Against::Element& e) {
   return e.allowed > 0 ? e.size / e.allowed : std::numeric_limits<double>::infinity();
@@ -179,23 +162,18 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   Against::Compared all{result.name, result.dtype, result.rows * result.columns, 0, 0, 0};
   const std::int64_t at_once =
       std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, result.columns));
-  TileCounts all_tiles(result);
   std::mutex adding;
   std::int64_t done = 0;
   core::parallel_for(core::ceil_div(result.rows, at_once),
                      nanoseconds + 4 * static_cast<double>(all.elements), [&](std::int64_t part) {
                        Row it(result.columns);
                        std::vector<std::uint8_t> beyond(columns), zeros(columns), not_numbers(columns);
-                       std::vector<std::uint8_t> of_row(columns);
-                       std::vector<std::int64_t> place(result.axes.size());
-                       TileCounts tiles(result);
                        std::int64_t nonzero = 0, wide = 0;
                        const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
                        for (std::int64_t row = part * at_once; row < end; ++row) {
                          it.load(result, row);
                          const auto r = static_cast<std::size_t>(row);
                          double most = 0;
-                         std::fill(of_row.begin(), of_row.end(), std::uint8_t{0});
                          for (std::size_t c = 0; c < it.value.size(); ++c) {
                            const Judged judged = it.judged(type, c);
                            const double size = std::abs(it.expected[c]);
@@ -205,19 +183,15 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                            if (judged.right) continue;
                            ++counts.beyond[r];
                            counts.zeros[r] += it.value[c] == 0;
-                           beyond[c] = of_row[c] = 1;
+                           beyond[c] = 1;
                            if (it.value[c] == 0) zeros[c] = 1;
                            if (std::isfinite(it.value[c]) || !std::isfinite(it.expected[c])) continue;
                            ++counts.not_numbers[r];
                            not_numbers[c] = 1;
                          }
                          worst[r] = static_cast<float>(most);
-                         if (tiles.empty()) continue;
-                         result.place(row, place.data());
-                         tiles.add(place, of_row);
                        }
                        const std::scoped_lock lock(adding);
-                       all_tiles.join(tiles);
                        against.nonzero += nonzero;
                        against.wide += wide;
                        for (std::size_t c = 0; c < columns; ++c) {
@@ -278,7 +252,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
         {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
   const bool is_worst = std::all_of(against.arrays.begin(), against.arrays.end(),
                                     [&](const auto& other) { return other.beyond < all.beyond; });
-  if (is_worst) against.tiles = all_tiles.picture();
+  if (is_worst && all.beyond > 0) against.tiles = picture_of(result, counts);
   against.elements += all.elements;
   against.beyond += all.beyond;
   against.arrays.push_back(all);

@@ -70,6 +70,23 @@ struct Row {
   }
 };
 
+/// The element that is the most bounds off, of those that are seen.
+struct WorstElement {
+  double bounds = -1;  // below 0: none was seen
+  Against::Element element;
+
+  /// Element c of a row that was loaded.
+  void see(const ResultRows& result, const FloatType& type, const Row& it, std::int64_t row, std::size_t c) {
+    const Judged judged = it.judged(type, c);
+    const double size = in_bounds(judged, it.allowed[c]);
+    if (size <= bounds) return;
+    bounds = size;
+    element = {result.name, result.index(row, static_cast<std::int64_t>(c)),
+               it.value[c], it.expected[c],
+               judged.size, it.allowed[c]};
+  }
+};
+
 /// What was counted in each row.
 struct RowCounts {
   // Elements beyond their bound; of them those that are 0, or NaN or infinite where a number belongs.

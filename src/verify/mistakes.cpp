@@ -9,10 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -36,30 +33,6 @@ constexpr double kNanoseconds = 1e9;  // of one thread: to try all mistakes in a
 constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
 constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
-
-// The element that is the most bounds off, of those that are asked for.
-Against::Element worst_among(const ResultRows& result,
-                             const std::function<bool(std::int64_t row, std::int64_t column)>& counts) {
-  Against::Element worst;
-  double most = -1;
-  Row it(result.columns);
-  const FloatType type = float_type(result.dtype);
-  for (std::int64_t row = 0; row < result.rows; ++row) {
-    bool is_loaded = false;
-    for (std::int64_t column = 0; column < result.columns; ++column) {
-      if (!counts(row, column)) continue;
-      if (!std::exchange(is_loaded, true)) it.load(result, row);
-      const auto c = static_cast<std::size_t>(column);
-      const Judged judged = it.judged(type, c);
-      const double size = in_bounds(judged, it.allowed[c]);
-      if (size <= most) continue;
-      most = size;
-      worst = {result.name,  result.index(row, column), it.value[c], it.expected[c], judged.size,
-               it.allowed[c]};
-    }
-  }
-  return worst;
-}
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
@@ -656,6 +629,21 @@ bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std
   return true;
 }
 
+Against::Element MistakeSearch::worst_of(const std::vector<std::uint8_t>& elements) const {
+  WorstElement worst;
+  Row it(result_.columns);
+  const FloatType type = float_type(result_.dtype);
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    const auto flags =
+        std::span(elements).subspan(static_cast<std::size_t>(row * result_.columns), it.value.size());
+    if (std::none_of(flags.begin(), flags.end(), [](std::uint8_t flag) { return flag != 0; })) continue;
+    it.load(result_, row);
+    for (std::size_t c = 0; c < flags.size(); ++c)
+      if (flags[c] != 0) worst.see(result_, type, it, row, c);
+  }
+  return worst.element;
+}
+
 void MistakeSearch::tell(std::vector<Found> found, Against& against) {
   std::vector<std::int64_t> bad;
   for (std::int64_t row = 0; row < result_.rows; ++row)
@@ -682,8 +670,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
     std::vector<std::int64_t> covered, looked;    // elements, by what was found; of rows where it may hold
     std::vector<std::vector<std::int64_t>> rows;  // with some
     std::int64_t elements = 0, left = 0;
-    double worst = -1;
-    Against::Element element;
+    WorstElement worst;
   };
   constexpr std::int64_t kRows = 64;
   std::vector<Part> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)));
@@ -725,13 +712,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
       part.left += std::ssize(columns);
       for (const std::int64_t column : columns) {
         if (are_values_tried) open[static_cast<std::size_t>(row * result_.columns + column)] = 1;
-        const auto c = static_cast<std::size_t>(column);
-        const Judged judged = it.judged(type, c);
-        const double size = in_bounds(judged, it.allowed[c]);
-        if (size <= part.worst) continue;
-        part.worst = size;
-        part.element = {result_.name, result_.index(row, column), it.value[c], it.expected[c], judged.size,
-                        it.allowed[c]};
+        part.worst.see(result_, type, it, row, static_cast<std::size_t>(column));
       }
     }
   });
@@ -740,7 +721,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
   std::vector<std::int64_t> covered(found.size()), looked(found.size());
   std::vector<std::vector<bool>> rows(found.size(),
                                       std::vector<bool>(static_cast<std::size_t>(result_.rows)));
-  double worst = -1;
+  double worst = -1;  // in bounds
   for (Part& part : parts) {
     elements += part.elements;
     left.elements += part.left;
@@ -749,7 +730,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
       looked[f] += part.looked[f];
       for (const std::int64_t row : part.rows[f]) rows[f][static_cast<std::size_t>(row)] = true;
     }
-    if (part.worst > worst) worst = part.worst, left.worst = std::move(part.element);
+    if (part.worst.bounds > worst) worst = part.worst.bounds, left.worst = std::move(part.worst.element);
   }
   std::vector<Against::Explained> explained;
   left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
@@ -782,9 +763,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
       left.elements -=
           std::accumulate(values.stories.begin(), values.stories.end(), std::int64_t{0},
                           [](std::int64_t sum, const ValueStory& s) { return sum + s.elements; });
-      left.worst = worst_among(result_, [&](std::int64_t row, std::int64_t column) {
-        return open[static_cast<std::size_t>(row * result_.columns + column)] != 0;
-      });
+      left.worst = worst_of(open);
     }
   }
   std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
@@ -898,7 +877,6 @@ bool MistakeSearch::is_enough_to_fit() const {
   return rows >= 2 && elements >= 8;
 }
 
-// Two sums of each row's elements, with signs at random: what rows that are alike have alike, within their bounds.
 std::vector<std::int64_t> MistakeSearch::some_rows(std::size_t most) const {
   std::vector<std::int64_t> rows;
   for (const Sampled& s : first_)

@@ -151,6 +151,8 @@ class MistakeSearch {
   Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
   bool is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
                         const Scope& scope) const;
+  /// Of those with a flag, (rows, columns).
+  Against::Element worst_of(const std::vector<std::uint8_t>& elements) const;
   static bool explains_numbers(const Sample& sample, const Agreement& agreement);
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
