@@ -33,13 +33,17 @@ struct MetricLimit {
   double limit = 0;  // the least of a cosine and of decibels, the most of rel
 };
 
-/// A tolerance that is not given is that of the dtypes. With max_ulp an element agrees where so many numbers or fewer lie
-/// between both, and one of them: units in the last place of the common type, or, of two float types, of the coarser at
-/// the expected element; integers are their own units. rtol and atol count beside it only where they are given. Of the
-/// elements that do not agree none may be further off than hard_atol + hard_rtol |e|, where either is given (with a
-/// metric and no other rule for elements none of all); NaN, or another infinity, on one side is. So many elements, or this share of all, may be beyond it. With a
-/// metric the arrays are close where it is within its limit, and no element is NaN, or another infinity, on one side
-/// alone; elements then count only where rtol or atol is given.
+/// When elements agree, and arrays are close.
+///
+/// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place; 0 and −0
+/// differ by 0. Units are those of the common type, of two float types those of the coarser at the expected element, of
+/// integers 1. It replaces the default rtol and atol; where one of these is given both rules apply.
+///
+/// allowed_count, allowed_share: elements that may disagree, the larger of both. None of them may differ by more than
+/// hard_atol + hard_rtol |e|, where one of these is given, nor be NaN, or another infinity, on one side alone.
+///
+/// metric: within its limit, and no element NaN, or another infinity, on one side alone. It replaces the rules for
+/// elements unless rtol, atol or max_ulp is given; a hard limit then holds for all elements.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;

@@ -80,7 +80,8 @@ struct PermutedAxes {
 
 struct Explained {
   Comparison comparison;
-  /// Of different shapes: the order of axes in which most elements agree, if there is one and `actual` is at hand.
+  /// Of different shapes: the order of axes in which most elements agree, if there is one and `actual` is in
+  /// memory or mapped.
   std::optional<PermutedAxes> permuted = {};
   // The rest is empty where the arrays are close or of different shapes.
   std::vector<AxisDifferences> axes;

@@ -19,7 +19,7 @@ namespace ejk {
 /// Whether x comes before y. Equal numbers with different zeros in front are in the order of their bytes.
 bool natural_less(std::string_view x, std::string_view y);
 
-/// How the names of one side become those of the other: "A*B=C*D". The * stands for any text, which is kept.
+/// How the names of one side become those of the other: "A*B=C*D". * matches any text, which is kept.
 class NameMap {
  public:
   /// Throws Error{usage} unless there are two sides with one * each.

@@ -75,12 +75,12 @@ struct RunsComparison {
   std::vector<AxisDifferences> axes;  // along each axis, where elements move
   std::vector<RunDifferences> parts;  // groups and sequences that hold moving elements
   std::optional<TileDifferences> tiles;
-  std::string follows;  // "head 3, query 64 to 127": what moves lies there alone; else empty
+  std::string follows;  // "head 3, query 64 to 127": the only part that moves; else empty
 };
 
 /// One pass over all runs at once, piece by piece, on all threads where the sources allow; the result is the
 /// same for any number of threads. A run of another dtype or shape is distinct from those of the first one's,
-/// as is a null one, which lacks the array; those are not looked at by element. `progress(done, all)` counts
+/// as is a null one, which lacks the array; their elements are not compared. `progress(done, all)` counts
 /// elements of a run. Memory: a piece of each run for each thread. Throws Error{usage} without a run, for a
 /// tolerance that is no number from 0 on, and as explain_difference does for names that do not fit.
 RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,

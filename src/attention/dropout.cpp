@@ -1,4 +1,4 @@
-// Normal equations by Cholesky's decomposition: rows are short, and only ratios of 0 and 1 have to be told apart.
+// Normal equations, by Cholesky decomposition: accurate enough for short rows, where ratios are either near 0 or near 1.
 //
 // tests: tests/attention/test_dropout.cpp
 #include "attention/dropout.hpp"

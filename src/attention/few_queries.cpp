@@ -501,9 +501,10 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 }  // namespace
 
-// Above so many queries tiles take less time. Elements of 16 bits are converted for every few rows here and once there,
-// and of few keys packing is soon done. (Xeon with AMX, heads of 64, one or four query heads a key head, 8 to 2,048 keys:
-// times rise with queries on AVX-512 and AVX2; AMX overtakes at 9 queries.)
+// The decode path is used up to this many queries; tiles are faster above. The limit is lower for 16-bit keys, which the
+// decode path converts again for every few rows, and for few keys, which are packed quickly. (Xeon with AMX, head size
+// 64, one or four query heads a key head, 8 to 2,048 keys: times rise with queries on AVX-512 and AVX2; AMX overtakes at
+// 9 queries.)
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
   const bool narrow = size_of(setup.k.dtype) == 2;
   std::int64_t most = narrow ? kMostFewRows / 2 : kMostFewRows;

@@ -1,6 +1,5 @@
-// lse and δ of a variation: a forward pass of the library's kernels with the scale, soft cap, bias, sequences and
-// masks of the variation.
-// Cost: a forward pass, and the blocks of its masks.
+// A forward pass of the library's kernels with the scale, soft cap, bias, sequences and masks of a variation. Gradients
+// begin with its lse and δ. Cost: the forward pass, and the blocks of its masks.
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
 
@@ -78,6 +77,16 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   return varied;
 }
 
+// out and lse.
+VariedForward forward_of(const Varied& varied, const MaskPlan& plan) {
+  const CheckedArguments& setup = varied.setup;
+  VariedForward made{
+      Array(setup.shape.arithmetic, setup.shape.out), Array(setup.shape.arithmetic, setup.shape.lse), {}};
+  forward(setup, varied.masks ? *varied.masks : plan, RowWriter(setup, made.out.mutable_view()),
+          made.lse.data(), {});
+  return made;
+}
+
 }  // namespace
 
 std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
@@ -85,11 +94,9 @@ std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, c
   if (variation.one_sequence) return std::nullopt;
   const auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  const MaskPlan& masks = varied->masks ? *varied->masks : plan;
-  VariedForward made{Array(setup.shape.arithmetic, setup.shape.out),
-                     Array(setup.shape.arithmetic, setup.shape.lse),
-                     rounding_of_weights(varied->setup, masks, weights, std::nullopt)};
-  forward(varied->setup, masks, RowWriter(varied->setup, made.out.mutable_view()), made.lse.data(), {});
+  VariedForward made = forward_of(*varied, plan);
+  made.rounding =
+      rounding_of_weights(varied->setup, varied->masks ? *varied->masks : plan, weights, std::nullopt);
   return made;
 }
 
@@ -97,13 +104,11 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
                                                  const Variation& variation, const ArrayView& dout) {
   const auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-  forward(varied->setup, varied->masks ? *varied->masks : plan, RowWriter(varied->setup, out.mutable_view()),
-          lse.data(), {});
+  const VariedForward made = forward_of(*varied, plan);
   Reference::Saved saved;
-  saved.lse.resize(static_cast<std::size_t>(lse.size()));
-  load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
-  saved.delta = Reference(setup, plan).deltas(dout, out.view());
+  saved.lse.resize(static_cast<std::size_t>(made.lse.size()));
+  load(made.lse.dtype(), made.lse.data(), size_of(made.lse.dtype()), made.lse.size(), saved.lse.data());
+  saved.delta = Reference(setup, plan).deltas(dout, made.out.view());
   return saved;
 }
 

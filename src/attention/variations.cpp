@@ -410,26 +410,42 @@ void Changes::add_forward(const CheckedArguments& setup) {
   }
 }
 
+namespace {
+
+// The same in each tile of keys; `text` has places for the tile and its length. What goes by the tile before does not
+// happen in the first one.
+void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
+                  std::vector<Change>& all) {
+  using Loop = Variation::Loop;
+  constexpr std::int64_t kMost = 128;  // tiles of one length
+  for (const std::int64_t tile : kTileSizes) {
+    const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
+    if (tiles > kMost) continue;
+    for (std::int64_t at = loop == Loop::left_out ? 0 : 1; at < tiles; ++at)
+      all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
+                     [loop, tile, at](Variation& v) { v.loop = loop, v.tile = tile, v.at = at; }, false,
+                     loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
+  }
+}
+
+}  // namespace
+
+std::vector<Change> Changes::of_left_out_tile(const CheckedArguments& setup) {
+  std::vector<Change> all;
+  add_one_tile(setup, Variation::Loop::left_out, "tile {} of {} keys is left out", all);
+  return all;
+}
+
 std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
   using Loop = Variation::Loop;
-  constexpr std::pair<Loop, const char*> kLoops[] = {
-      {Loop::left_out, "tile {} of {} keys is left out"},
-      {Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
-      {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
-      {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
-      {Loop::no_rescaling_of_sum, "tile {} of {} keys does not rescale the sum at a new maximum"},
-      {Loop::no_rescaling_of_out, "tile {} of {} keys does not rescale the accumulator at a new maximum"}};
-  constexpr std::int64_t kMost = 128;  // tiles of one length
-  std::vector<Change> all;
-  for (const auto& [loop, text] : kLoops)
-    for (const std::int64_t tile : kTileSizes) {
-      const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
-      if (tiles > kMost) continue;
-      for (std::int64_t at = loop == Loop::left_out ? 0 : 1; at < tiles; ++at)
-        all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
-                       [how = loop, tile, at](Variation& v) { v.loop = how, v.tile = tile, v.at = at; },
-                       false, loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
-    }
+  std::vector<Change> all = of_left_out_tile(setup);
+  for (const auto& [loop, text] :
+       {std::pair{Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
+        {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
+        {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
+        {Loop::no_rescaling_of_sum, "tile {} of {} keys does not rescale the sum at a new maximum"},
+        {Loop::no_rescaling_of_out, "tile {} of {} keys does not rescale the accumulator at a new maximum"}})
+    add_one_tile(setup, loop, text, all);
   return all;
 }
 

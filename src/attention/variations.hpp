@@ -40,6 +40,8 @@ class Changes {
   const std::vector<Change>& of_forward() const { return of_forward_; }
   /// Those of its loop that happen in one tile: there are many.
   static std::vector<Change> of_one_tile(const CheckedArguments& setup);
+  /// Of these a tile of keys that is left out.
+  static std::vector<Change> of_left_out_tile(const CheckedArguments& setup);
   /// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
   static std::vector<Change> of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
   /// Of the backward pass, with lse and δ as they should be.

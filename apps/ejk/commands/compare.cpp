@@ -728,7 +728,7 @@ Run compare(OptionSet& set) {
       },
       "A*B=C*D",
       "with --first: arrays called A*B are C*D in EXPECTED\n"
-      "The * stands for any text, which is kept. May be repeated; the first that matches a name counts.")
+      "* matches any text, which is kept. May be repeated; the first that matches a name counts.")
       .group(modes);
   add_flag(
       set, "--routing", options->routing,
