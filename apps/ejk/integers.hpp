@@ -48,8 +48,8 @@ void warn_of_positions(const ArraySource& segment_ids, Report& report);
 /// read in order.
 void warn_of_offsets(const ArraySource& cu_seqlens, Report& report);
 
-/// Adds a warning where padded cu_seqlens end before the last of `tokens`, which are then padding. Skips what can
-/// only be read in order.
+/// Adds a warning where padded cu_seqlens end before the last of `tokens`, which are then padding. Skips what
+/// can only be read in order.
 void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report);
 
 /// What GROUP_SIZES are.
@@ -58,9 +58,9 @@ enum class GroupsFrom { automatic, sizes, ends };
 /// --from sizes|ends.
 void add_groups_from(OptionSet& set, GroupsFrom& into);
 
-/// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, one a group,
-/// where there are any. Warns where they are likely ends or offsets, unless `from` says what they are. Throws
-/// Error{input} for offsets where ends are needed.
+/// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, one a
+/// group, where there are any. Warns where they are likely ends or offsets, unless `from` says what they are.
+/// Throws Error{input} for offsets where ends are needed.
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
                                                   std::optional<std::int64_t> m,
                                                   std::optional<std::int64_t> matrices, Report& report);

@@ -13,19 +13,20 @@
 //   dq     u |R| + λ √(Σ_j m_j (u² e² + u₀² scale²) k²) + λ u₀ + λ u √(Σ dout² out²) |scale Σ_j P k|
 //   dk     u |R| + λ √(Σ_i m_i (u² e² + u₀² scale²) q²) + λ u₀
 //   dbias  u |R| + λ √(Σ u² e² + u₀²) + λ u₀, without the scale
-// where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), δ = Σ dout · out of the
-// query and e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²). Each rounding is off by u at most, and
-// independently of the others, so that a sum of terms t is off by more than 4 u √(Σ t²) about as often as a normal
-// number is beyond 9 deviations; equal keys have equal weights, which are off alike, as are all where all weights
-// are equal: u |R|. Gradients may be summed block by block in their own type, as PyTorch's are, which λ covers.
-// lse is not widened.
+// where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), δ = Σ dout · out of
+// the query and e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²). Each rounding is off by u at most, and
+// independently of the others, so that a sum of terms t is off by more than 4 u √(Σ t²) about as often as a
+// normal number is beyond 9 deviations; equal keys have equal weights, which are off alike, as are all where
+// all weights are equal: u |R|. Gradients may be summed block by block in their own type, as PyTorch's are,
+// which λ covers. lse is not widened.
 //
 // Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities where numbers belong),
 // exchanged and repeated (a part holds what belongs to another one), shifted, factor, rounding. Of attention:
 // scale, mask, sequences, heads, softcap, bias, no_key, normalization, uniform (all weights are equal), operands (keys
 // and values that are read for others), tile (a loop over tiles or parts of keys), padding (keys of zeros that count),
-// lse_base, lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products: boundary,
-// transposed, group_offset, existing, accumulated, cut_short. Two that hold together are joined: scale+mask.
+// lse_base, lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped products:
+// boundary, transposed, group_offset, existing, accumulated, cut_short. Two that hold together are joined:
+// scale+mask.
 //
 // An explanation names heads, batch entries, sequences or groups where it does not hold in all that are
 // beyond the bound; rows of each one that is named were recomputed. The shares of an array and what is left of it sum

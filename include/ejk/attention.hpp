@@ -193,9 +193,9 @@ class AttentionPlan {
   /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that P
   /// and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent: weights_dtype().
   /// Every element is judged. With Explain::yes the usual mistakes are tried where some are beyond the bound;
-  /// before them the masks of `tried`, in place of those of the settings. `tiles`: two axes of the picture, by name;
-  /// absent: queries, or keys, and heads. Throws Error{input}, with the name of
-  /// the result, for results of another shape.
+  /// before them the masks of `tried`, in place of those of the settings. `tiles`: two axes of the picture,
+  /// by name; absent: queries, or keys, and heads. Throws Error{input}, with the name of the result, for
+  /// results of another shape.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
                   std::optional<DType> weights = std::nullopt, const std::vector<TriedMask>& tried = {},

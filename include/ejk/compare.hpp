@@ -35,15 +35,17 @@ struct MetricLimit {
 
 /// When elements agree, and arrays are close.
 ///
-/// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place; 0 and −0
-/// differ by 0. Units are those of the common type, of two float types those of the coarser at the expected element, of
-/// integers 1. It replaces the default rtol and atol; where one of these is given both rules apply.
+/// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place; 0
+/// and −0 differ by 0. Units are those of the common type, of two float types those of the coarser at the
+/// expected element, of integers 1. It replaces the default rtol and atol; where one of these is given both
+/// rules apply.
 ///
-/// allowed_count, allowed_share: elements that may disagree, the larger of both. None of them may differ by more than
-/// hard_atol + hard_rtol |e|, where one of these is given, nor be NaN, or another infinity, on one side alone.
+/// allowed_count, allowed_share: elements that may disagree, the larger of both. None of them may differ by
+/// more than hard_atol + hard_rtol |e|, where one of these is given, nor be NaN, or another infinity, on one
+/// side alone.
 ///
-/// metric: within its limit, and no element NaN, or another infinity, on one side alone. It replaces the rules for
-/// elements unless rtol, atol or max_ulp is given; a hard limit then holds for all elements.
+/// metric: within its limit, and no element NaN, or another infinity, on one side alone. It replaces the
+/// rules for elements unless rtol, atol or max_ulp is given; a hard limit then holds for all elements.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;
@@ -87,7 +89,8 @@ struct Comparison {
   /// Of these, elements beyond the hard limit, and the first of them; none where there is no such limit.
   std::optional<std::int64_t> beyond_hard = {};
   std::optional<Shape> first_beyond_hard = {};
-  /// What keeps arrays of one shape from being close: "elements", "hard limit", "metric"; and of how many of these.
+  /// What keeps arrays of one shape from being close: "elements", "hard limit", "metric"; and of how many of
+  /// these.
   std::vector<std::string> failed = {};
   int conditions = 1;
   std::int64_t both_zero = 0;  // elements that are 0 on both sides

@@ -149,7 +149,8 @@ class GroupedMatmulPlan {
 
   /// `given` is another implementation's result for the same arguments, of any float dtype, and `own` what run()
   /// gave. Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the
-  /// bound. `tiles`: two axes of the picture, by name; absent: rows and columns. Throws Error{input} about "given" for one of another shape.
+  /// bound. `tiles`: two axes of the picture, by name; absent: rows and columns. Throws Error{input} about
+  /// "given" for one of another shape.
   Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                   const ArrayView& own, const ArrayView& given, Explain explain,
                   const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {}) const;

@@ -102,8 +102,8 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
 /// Whether the elements of a mask are those of a padding mask (batch, tokens), which is none of queries and keys.
 /// `possible`: fewer rows than columns, each one run of True from its begin or to its end, or empty, and no causal edge.
-/// `likely`: the rows differ, and of four and more not in one direction. Reads elements of at most 1,024 rows, and
-/// none that can only be read in order.
+/// `likely`: the rows differ, and of four and more not in one direction. Reads elements of at most 1,024
+/// rows, and none that can only be read in order.
 enum class PaddingLook { none, possible, likely };
 PaddingLook padding_look(const Mask& mask);
 

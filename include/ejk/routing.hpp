@@ -1,8 +1,8 @@
 // Two routings of tokens to experts: does each token have the same experts in both, whatever their order.
 //
 // A routing is ids (tokens, k) of an integer type, or (tokens,) with one expert each, in which −1 is no
-// choice; or scores (tokens, experts) of a float type: the top_k largest are the choices, of equal scores those of
-// smaller index. More axes in front are tokens in C order. The two may be of different kinds, and of
+// choice; or scores (tokens, experts) of a float type: the top_k largest are the choices, of equal scores
+// those of smaller index. More axes in front are tokens in C order. The two may be of different kinds, and of
 // different k.
 //
 // A token is tied where its k-th and k+1-th largest scores are equal, so that either choice is right. Where

@@ -87,7 +87,8 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
                             const RunsOptions& options = {},
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Bytes that this takes beside the sources' own, at most. Throws as compare_runs does for names that do not fit.
+/// Bytes that this takes beside the sources' own, at most. Throws as compare_runs does for names that do not
+/// fit.
 std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs,
                         const RunsOptions& options = {});
 

@@ -1,4 +1,5 @@
-// Normal equations, by Cholesky decomposition: accurate enough for short rows, where ratios are either near 0 or near 1.
+// Normal equations, by Cholesky decomposition: accurate enough for short rows, where ratios are either near 0
+// or near 1.
 //
 // tests: tests/attention/test_dropout.cpp
 #include "attention/dropout.hpp"

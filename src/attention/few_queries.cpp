@@ -250,8 +250,8 @@ class FewQueries {
     }
   }
 
-  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side, or rows of
-  // one head where rows do.
+  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side, or
+  // rows of one head where rows do.
   static kernels::Ahead ahead(const kernels::StridedMatrix& first, Positions rows, std::int64_t size,
                               std::int64_t heads) {
     if (first.column_stride != size_of(first.dtype)) {
@@ -501,10 +501,10 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 }  // namespace
 
-// The decode path is used up to this many queries; tiles are faster above. The limit is lower for 16-bit keys, which the
-// decode path converts again for every few rows, and for few keys, which are packed quickly. (Xeon with AMX, head size
-// 64, one or four query heads a key head, 8 to 2,048 keys: times rise with queries on AVX-512 and AVX2; AMX overtakes at
-// 9 queries.)
+// The decode path is used up to this many queries; tiles are faster above. The limit is lower for 16-bit
+// keys, which the decode path converts again for every few rows, and for few keys, which are packed quickly.
+// (Xeon with AMX, head size 64, one or four query heads a key head, 8 to 2,048 keys: times rise with queries
+// on AVX-512 and AVX2; AMX overtakes at 9 queries.)
 bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
   const bool narrow = size_of(setup.k.dtype) == 2;
   std::int64_t most = narrow ? kMostFewRows / 2 : kMostFewRows;

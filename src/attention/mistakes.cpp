@@ -580,8 +580,8 @@ class Mistakes {
     return row;
   }
 
-  // Pairs that were dropped: told by rows of few keys. The others differ by Σ t² of the terms t, as the sum of so many
-  // that are there or not.
+  // Pairs that were dropped: told by rows of few keys. The others differ by Σ t² of the terms t, as the sum
+  // of so many that are there or not.
   std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::MistakeSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
@@ -655,8 +655,8 @@ class Mistakes {
         dropped_ones, std::move(parts));
   }
 
-  // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty where they
-  // have no such variation.
+  // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty
+  // where they have no such variation.
   std::function<bool(std::int64_t, std::span<const std::int64_t>, double*, double*)> by_kernels(
       const GivenArray& array, const Variation& v, double unit) const {
     const DType weights = unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;

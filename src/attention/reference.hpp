@@ -25,8 +25,8 @@ struct Variation {
   /// largest score or as they are.
   enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
-  /// Query heads that a gradient of keys is summed over: of those that share them one or the mean; interleaved: those
-  /// with h mod G.
+  /// Query heads that a gradient of keys is summed over: of those that share them one or the mean;
+  /// interleaved: those with h mod G.
   enum class Heads { all, first, last, mean, interleaved };
 
   double scale = 1;                              // times the scale

@@ -1,5 +1,5 @@
-// A forward pass of the library's kernels with the scale, soft cap, bias, sequences and masks of a variation. Gradients
-// begin with its lse and δ. Cost: the forward pass, and the blocks of its masks.
+// A forward pass of the library's kernels with the scale, soft cap, bias, sequences and masks of a variation.
+// Gradients begin with its lse and δ. Cost: the forward pass, and the blocks of its masks.
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
 

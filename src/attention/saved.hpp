@@ -11,12 +11,13 @@
 namespace ejk::attn {
 
 /// lse and δ of every query. Nothing where the kernels cannot compute the variation: another order of the
-/// soft cap, a bias that is multiplied or another one's, rounding, operands of others, a loop that is wrong but for a
-/// tile that is left out.
+/// soft cap, a bias that is multiplied or another one's, rounding, operands of others, a loop that is wrong
+/// but for a tile that is left out.
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 
-/// The same of out and lse, in the arithmetic of the kernels, with what weights of this type may change out by.
+/// The same of out and lse, in the arithmetic of the kernels, with what weights of this type may change out
+/// by.
 struct VariedForward {
   Array out, lse;
   WeightRounding rounding;

@@ -60,8 +60,9 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   }
 }
 
-// The boundaries of the documents of a mask, as cu_seqlens: each query sees one run of keys, from the first of its
-// document to the last, or to itself. Nothing for other masks, and for those of more than kMostPairs pairs.
+// The boundaries of the documents of a mask, as cu_seqlens: each query sees one run of keys, from the first
+// of its document to the last, or to itself. Nothing for other masks, and for those of more than kMostPairs
+// pairs.
 struct Documents {
   std::vector<std::int64_t> begins;
   bool is_causal = false;
@@ -95,7 +96,8 @@ std::optional<Documents> documents_of(const Mask& of) {
   return documents;
 }
 
-// Boundaries of documents that are one token off, one or all, and documents that are one: add(text, cu_seqlens).
+// Boundaries of documents that are one token off, one or all, and documents that are one: add(text,
+// cu_seqlens).
 void for_each_moved_boundary(const std::vector<std::int64_t>& all,
                              const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
   constexpr std::size_t kMost = 64;        // boundaries that are moved or removed one at a time
@@ -412,8 +414,8 @@ void Changes::add_forward(const CheckedArguments& setup) {
 
 namespace {
 
-// The same in each tile of keys; `text` has places for the tile and its length. What goes by the tile before does not
-// happen in the first one.
+// The same in each tile of keys; `text` has places for the tile and its length. What goes by the tile before
+// does not happen in the first one.
 void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
                   std::vector<Change>& all) {
   using Loop = Variation::Loop;

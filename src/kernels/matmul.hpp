@@ -69,9 +69,9 @@ struct Gemm {
                Store how, void* out, std::int64_t out_stride);
 
   /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
-  /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not depend on
-  /// how many columns there are. While it works it asks for `next`, a line for each of B's that it reads and no more. B's
-  /// dtypes as for pack_b.
+  /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not
+  /// depend on how many columns there are. While it works it asks for `next`, a line for each of B's that it
+  /// reads and no more. B's dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
 };
@@ -87,8 +87,8 @@ template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
 
-/// rows × k elements whose rows lie side by side in memory, to memory row by row: out_stride bytes from row to row, a
-/// multiple of 64. What is behind the last element of a row may be written.
+/// rows × k elements whose rows lie side by side in memory, to memory row by row: out_stride bytes from row
+/// to row, a multiple of 64. What is behind the last element of a row may be written.
 using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out,
                       std::int64_t out_stride);
 

@@ -16,16 +16,16 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-// Rows of A that are packed at once where rows lie side by side: whole cache lines of each contraction element, and few
-// turns to its page of memory.
+// Rows of A that are packed at once where rows lie side by side: whole cache lines of each contraction
+// element, and few turns to its page of memory.
 constexpr std::int64_t kTurnedRows = 256;
 
-// From so many panels on lines of A are asked for between tiles. With fewer the requests come in bursts, and tiles wait
-// for them. (Xeon with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with them.)
+// From so many panels on lines of A are asked for between tiles. With fewer the requests come in bursts, and
+// tiles wait for them. (Xeon with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with them.)
 constexpr std::int64_t kPanelsToAsk = 16;
 
-// Columns that dot products are for, and rows of A that they take at once: a step of a tile takes as long for one column
-// as for 16.
+// Columns that dot products are for, and rows of A that they take at once: a step of a tile takes as long for
+// one column as for 16.
 constexpr std::int64_t kFewColumns = 4, kDotRows = 128;
 
 // Elements behind a row for dot products, which are 0.

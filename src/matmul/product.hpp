@@ -3,8 +3,8 @@
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed and A goes through
 // them, Gemm::together tiles of rows at a time. With one tile its rows stay in the first-level cache and all of
 // B in the second; with more of them a panel of B stays in the first, the tiles in the second, and B may be
-// larger than that. Products of few rows read B where it lies instead, those of few columns A. Sums of one length come on top of those
-// before, in the result itself where it is of their type.
+// larger than that. Products of few rows read B where it lies instead, those of few columns A. Sums of one
+// length come on top of those before, in the result itself where it is of their type.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +64,8 @@ struct Product {
 /// order of sums follows from it, so it is asked before a product is cut into parts, and never of a part.
 std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows);
 
-/// Whether each row of A makes dot products with the columns, where a tile would be nearly empty. Asked as direct_k() is.
+/// Whether each row of A makes dot products with the columns, where a tile would be nearly empty. Asked as
+/// direct_k() is.
 bool has_few_columns(std::int64_t columns);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.

@@ -49,8 +49,9 @@ std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& 
   return std::nullopt;
 }
 
-// Elements beyond the bound by tiles of two axes, at most kPictureCells along each. Nothing where the array has not these
-// axes, and where all tiles are alike. Cost: a place a row; of columns another look at the rows that are wrong.
+// Elements beyond the bound by tiles of two axes, at most kPictureCells along each. Nothing where the array
+// has not these axes, and where all tiles are alike. Cost: a place a row; of columns another look at the rows
+// that are wrong.
 std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCounts& counts) {
   if (result.tiles.size() != 2) return std::nullopt;
   const std::size_t of_columns = result.axes.size();

@@ -38,7 +38,8 @@ struct ResultRows {
   std::vector<RowAxis> axes;
   /// What columns are called, where they are told: "column", "columns". Else empty.
   std::string column, columns_name;
-  /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no picture.
+  /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no
+  /// picture.
   std::vector<std::string> tiles = {};
   /// The index of a row on each axis; −1: on none.
   std::function<void(std::int64_t row, std::int64_t* at)> place;
@@ -99,8 +100,8 @@ struct RowCounts {
 /// Throws Error{usage} unless some result has the axes of these words.
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
 
-/// Adds what there is to say of an array to `against`; without a picture where it has not the axes of one. `nanoseconds`: what the expected rows take one thread, in
-/// all. `progress` is told of rows.
+/// Adds what there is to say of an array to `against`; without a picture where it has not the axes of one.
+/// `nanoseconds`: what the expected rows take one thread, in all. `progress` is told of rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t done)>& progress = {});
 

@@ -1,5 +1,5 @@
-// Where two arrays differ, and why: one pass counts and samples the differences, verify/value_search.hpp looks for what
-// accounts for them. Cost: the comparison, a pass, and one or two for each hypothesis.
+// Where two arrays differ, and why: one pass counts and samples the differences, verify/value_search.hpp
+// looks for what accounts for them. Cost: the comparison, a pass, and one or two for each hypothesis.
 // tests: tests/verify/test_explain.cpp
 #include "ejk/explain.hpp"
 
@@ -43,7 +43,8 @@ verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
   return agree;
 }
 
-// The orders of axes that make the shape of `actual` that of `expected`, each but once: axes of length 1 are anywhere.
+// The orders of axes that make the shape of `actual` that of `expected`, each but once: axes of length 1 are
+// anywhere.
 std::vector<std::vector<std::int64_t>> orders_of(const Shape& actual, const Shape& expected) {
   std::vector<std::vector<std::int64_t>> orders;
   std::set<std::vector<std::int64_t>> seen;
@@ -72,7 +73,8 @@ ArrayView in_order(const ArrayView& view, const std::vector<std::int64_t>& axes)
   return turned;
 }
 
-// Of the orders of axes the one in which most of some elements agree. All are compared where half of these do.
+// Of the orders of axes the one in which most of some elements agree. All are compared where half of these
+// do.
 std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const ArraySource& expected,
                                           const Tolerance& tolerance) {
   constexpr std::uint64_t kElements = 256;

@@ -60,8 +60,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the differences
-// is no story.
+// An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the
+// differences is no story.
 bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
   const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
@@ -826,8 +826,8 @@ double share_moved(const Evidence& e, std::size_t axis, const std::function<std:
              : static_cast<double>(good) / static_cast<double>(asked);
 }
 
-// Where all are moved by as many places, in a circle perhaps, and that accounts for nearly all samples: the indices that
-// no line tells apart from others, as tolerances are wide, are moved, too.
+// Where all are moved by as many places, in a circle perhaps, and that accounts for nearly all samples: the
+// indices that no line tells apart from others, as tolerances are wide, are moved, too.
 void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (from.size() < 3) return;
@@ -1328,7 +1328,8 @@ std::optional<Box> differing_part(const Evidence& e, const Box& box, double valu
     }
   }
   if (differing < static_cast<std::int64_t>(kFewestSamples)) return std::nullopt;
-  // Of another number: one that is near is rounded, and where one is expected everywhere it is a factor or an offset.
+  // Of another number: one that is near is rounded, and where one is expected everywhere it is a factor or an
+  // offset.
   if (value != 0 && value == value && (2 * far < differing || least_there == most_there)) return std::nullopt;
   // Results may be 0 here and there; that they are another number by themselves is rarer.
   const double least = value == 0 || value != value ? 0.3 : 0.9;

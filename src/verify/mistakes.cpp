@@ -393,8 +393,8 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
   return best;
 }
 
-// Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds of 16 bits
-// are wide, and ln 2 is near 0.7.
+// Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds
+// of 16 bits are wide, and ln 2 is near 0.7.
 bool MistakeSearch::is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
                                      const Scope& scope) const {
   double products = 0, squares = 0;

@@ -36,9 +36,11 @@ struct Mistake {
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
   /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
   bool is_subtle = false;
-  /// Rows of zeros alone do not prove it: those that were never written agree with any that leaves them without terms.
+  /// Rows of zeros alone do not prove it: those that were never written agree with any that leaves them
+  /// without terms.
   bool needs_numbers = false;
-  /// The same of all rows at less time, where there is a way: called once before many are counted. Else empty.
+  /// The same of all rows at less time, where there is a way: called once before many are counted. Else
+  /// empty.
   std::function<std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                    double* allowed)>()>
       of_all = {};

@@ -17,7 +17,8 @@ struct Rounding {
   explicit operator bool() const { return bits > 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
-    // Of the 52 bits of its fraction so many are left; to nearest, of ties to even. A carry goes to the exponent.
+    // Of the 52 bits of its fraction so many are left; to nearest, of ties to even. A carry goes to the
+    // exponent.
     const auto pattern = std::bit_cast<std::uint64_t>(value);
     const int cut = 52 - bits;
     const std::uint64_t mask = (std::uint64_t{1} << cut) - 1;

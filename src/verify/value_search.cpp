@@ -1,5 +1,6 @@
-// A proposal that holds in its scope, or in what is left of the scope without the indices where it fails, is accepted.
-// Rows of a result are laid out as an array first, by the axes of which each combination is one row.
+// A proposal that holds in its scope, or in what is left of the scope without the indices where it fails, is
+// accepted. Rows of a result are laid out as an array first, by the axes of which each combination is one
+// row.
 //
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
@@ -29,8 +30,9 @@ bool holds(const Verdict& verdict) {
          explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
 }
 
-// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then those of the
-// axis that tells best where it holds. The axis that has become the most ragged; nothing where none was taken out.
+// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then
+// those of the axis that tells best where it holds. The axis that has become the most ragged; nothing where
+// none was taken out.
 std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
   struct Kept {
     std::vector<IndexRange> ranges;

@@ -1,10 +1,11 @@
-// What accounts for the differences of two arrays by their values alone: the one search for factors, exchanges, shifts,
-// transpositions, boxes never written and rounding, of `compare --explain` and of what the models of a computation
-// leave unexplained in `--against --explain`.
+// What accounts for the differences of two arrays by their values alone: the one search for factors,
+// exchanges, shifts, transpositions, boxes never written and rounding, of `compare --explain` and of what the
+// models of a computation leave unexplained in `--against --explain`.
 //
-// Again and again the finders of verify/hypothesis.hpp look at a sample of what is left. What they propose is tested on
-// all elements by a pass over the pieces that hold differences; what holds is set aside. A proposal that holds in a part
-// of its scope is tested once more for that part. Cost: a pass, and one or two for each proposal.
+// Again and again the finders of verify/hypothesis.hpp look at a sample of what is left. What they propose is
+// tested on all elements by a pass over the pieces that hold differences; what holds is set aside. A proposal
+// that holds in a part of its scope is tested once more for that part. Cost: a pass, and one or two for each
+// proposal.
 // tests: tests/verify/test_explain.cpp, tests/verify/test_value_search.cpp
 #pragma once
 
@@ -67,9 +68,9 @@ class ValueSearch {
   int passes_ = 0;
 };
 
-/// Stories for elements of a result: those with a 1 in `left`, (rows, columns), which becomes 0 where a story covers it.
-/// What is predicted agrees within the largest bound of its row, or where rows are mixed within that of 95 % of them.
-/// Memory: 18 bytes an element. Nothing where rows are no array of their axes.
+/// Stories for elements of a result: those with a 1 in `left`, (rows, columns), which becomes 0 where a story
+/// covers it. What is predicted agrees within the largest bound of its row, or where rows are mixed within
+/// that of 95 % of them. Memory: 18 bytes an element. Nothing where rows are no array of their axes.
 ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
 
 /// Elements of a result of which that is done, at most, and the bytes that it takes.

@@ -1,4 +1,5 @@
-// Names are the caller's, or numbers; tiles are cut so that a picture of them has 64 cells along an axis at most.
+// Names are the caller's, or numbers; tiles are cut so that a picture of them has 64 cells along an axis at
+// most.
 //
 // tests: tests/verify/test_explain.cpp
 #include "verify/where.hpp"

@@ -21,7 +21,8 @@ inline constexpr std::int64_t kPictureCells = 64;
 /// explain_difference does.
 Naming naming_of(const Shape& shape, const ExplainOptions& options);
 
-/// The axes of tiles by their names or numbers, two of them; nothing where `words` is empty. Throws Error{usage}.
+/// The axes of tiles by their names or numbers, two of them; nothing where `words` is empty. Throws
+/// Error{usage}.
 using TileAxes = std::optional<std::array<std::size_t, 2>>;
 TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& words);
 
@@ -34,7 +35,8 @@ TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
 
 /// Whether tiles are not all alike: otherwise a picture tells nothing.
 bool has_contrast(const BlockStates& states);
-/// Of tiles with contrast; nothing of others. `axes` are those of the array, `state_names` of states 0, 1 and 2.
+/// Of tiles with contrast; nothing of others. `axes` are those of the array, `state_names` of states 0, 1 and
+/// 2.
 std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::vector<AxisDifferences>& axes,
                                        std::array<std::string, 3> state_names);
 

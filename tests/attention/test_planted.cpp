@@ -349,7 +349,8 @@ TEST_CASE("noise gets no story") {
     Row out = problem.made(Kernel{});
     std::mt19937_64 engine(n);
     std::normal_distribution<double> normal;
-    // Of several sizes; in proportion to values, or not; in all rows, in one head, in some rows, in single elements.
+    // Of several sizes; in proportion to values, or not; in all rows, in one head, in some rows, in single
+    // elements.
     const double size = 0.4 * std::pow(2.0, -static_cast<double>(n % 4));
     for (std::size_t e = 0; e < out.size(); ++e) {
       const Index row = static_cast<Index>(e) / kSize, head = row % kHeads;

@@ -1,5 +1,6 @@
-// Mistakes of backward passes, planted in plain loops with P and dS rounded to the type of the inputs: each is refused
-// in float32, bfloat16 and float16, named with its place, and its share is that of all wrong elements.
+// Mistakes of backward passes, planted in plain loops with P and dS rounded to the type of the inputs: each
+// is refused in float32, bfloat16 and float16, named with its place, and its share is that of all wrong
+// elements.
 #include <doctest/doctest.h>
 
 #include <cmath>

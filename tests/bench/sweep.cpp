@@ -4,9 +4,9 @@
 //   ejk_sweep shapes [COUNT [SEED]]    drawn cases (300, 1), each beside its neighbour: the same with round lengths,
 //                                      in C order; the worst of them, and each one's share of the limit
 //
-// Processor time on one thread, the least of several turns in which both cases run one after the other. A ratio is
-// that of times, with lengths that differ by less than a tile taken as equal work. The limit is the larger of
-// operations / multiply-adds in registers and bytes / read bandwidth.
+// Processor time on one thread, the least of several turns in which both cases run one after the other. A
+// ratio is that of times, with lengths that differ by less than a tile taken as equal work. The limit is the
+// larger of operations / multiply-adds in registers and bytes / read bandwidth.
 #include <omp.h>
 #include <time.h>
 

@@ -1,5 +1,5 @@
-// What the values of a result tell by themselves is found in the rows that no model of the computation accounts for, and
-// each share is that of all elements; noise gets no story.
+// What the values of a result tell by themselves is found in the rows that no model of the computation
+// accounts for, and each share is that of all elements; noise gets no story.
 #include "verify/value_search.hpp"
 
 #include <doctest/doctest.h>
