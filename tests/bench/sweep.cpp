@@ -221,6 +221,12 @@ std::vector<Toggle> toggles() {
       (keys ? turned.k : turned.v) = Order::columns;
       add(turned, c, 1.5);
     }
+  for (const DType dtype : {kBf16, kF32}) {
+    Attention c{.gradients = true, .dtype = dtype, .queries = 16, .keys = 2048, .size = 128};
+    Attention turned = c;
+    turned.k = Order::columns;
+    add(turned, c, 1.5);
+  }
   // Few rows; the last columns are no whole tile.
   for (const DType dtype : {kBf16, kF32, kF16})
     for (const auto& [n, whole] : {std::pair{31, 32}, {33, 64}, {127, 128}, {1, 32}, {7, 32}})
