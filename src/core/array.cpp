@@ -161,6 +161,94 @@ std::byte* copy_axes(const ArrayView& v, std::size_t axis, const std::byte* from
   return to + n * size;
 }
 
+// Of each 16 bytes of two vectors of elements the lower or the upper half, by turns.
+template <bool Upper, class V, std::size_t... I>
+V zipped(V a, V b, std::index_sequence<I...>) {
+  constexpr int kElements = sizeof...(I);
+  return __builtin_shufflevector(
+      a, b, (static_cast<int>(I) / 2 + (Upper ? kElements / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
+}
+
+// rows × columns, whose columns lie side by side each, to rows side by side. Squares of as many elements as 16 bytes
+// hold are loaded, transposed in as many steps as double one to all, and stored.
+template <class T>
+void copy_turned(const std::byte* from, std::int64_t column_stride, std::int64_t rows, std::int64_t columns,
+                 std::byte* to, std::int64_t row_stride) {
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  constexpr int kSquare = 16 / sizeof(T);
+  using Elements __attribute__((vector_size(16))) = T;
+  constexpr std::make_index_sequence<kSquare> kAll;
+  const std::int64_t whole_rows = rows / kSquare * kSquare, whole_columns = columns / kSquare * kSquare;
+  const auto one_by_one = [&](std::int64_t r0, std::int64_t r1, std::int64_t c0, std::int64_t c1) {
+    for (std::int64_t c = c0; c < c1; ++c)
+      for (std::int64_t r = r0; r < r1; ++r)
+        std::memcpy(to + r * row_stride + c * kSize, from + r * kSize + c * column_stride, sizeof(T));
+  };
+  for (std::int64_t c = 0; c < whole_columns; c += kSquare)
+    for (std::int64_t r = 0; r < whole_rows; r += kSquare) {
+      Elements square[kSquare], zips[kSquare];
+      for (int i = 0; i < kSquare; ++i)
+        std::memcpy(&square[i], from + r * kSize + (c + i) * column_stride, sizeof square[i]);
+      for (int step = 1; step < kSquare; step *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kSquare / 2; ++i) {
+          zips[2 * i] = zipped<false>(square[i], square[i + kSquare / 2], kAll);
+          zips[2 * i + 1] = zipped<true>(square[i], square[i + kSquare / 2], kAll);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kSquare; ++i) square[i] = zips[i];
+      }
+      for (int i = 0; i < kSquare; ++i)
+        std::memcpy(to + (r + i) * row_stride + c * kSize, &square[i], sizeof square[i]);
+    }
+  one_by_one(whole_rows, rows, 0, whole_columns);
+  one_by_one(0, rows, whole_columns, columns);
+}
+
+// The same for an array with an axis, not the last one, whose elements lie side by side: some of them at a time, of
+// some columns, which a first-level cache holds. Other axes go one index at a time; returns false where there is none.
+bool copy_by_squares(const ArrayView& v, std::byte* out) {
+  const std::int64_t size = size_of(v.dtype);
+  const std::size_t last = v.shape.size() - 1;
+  std::size_t axis = 0;
+  while (axis < last && (v.strides[axis] != size || v.shape[axis] < 4)) ++axis;
+  if (axis == last || v.strides[last] == size || v.shape[last] < 4) return false;
+  const Shape to_strides = c_strides(v.shape, v.dtype);
+  const auto copy = [&](const std::byte* from, std::byte* to) {
+    constexpr std::int64_t kRows = 64, kColumns = 64;
+    for (std::int64_t c = 0; c < v.shape[last]; c += kColumns)
+      for (std::int64_t r = 0; r < v.shape[axis]; r += kRows) {
+        const auto turn = [&]<class T>(T) {
+          copy_turned<T>(from + r * size + c * v.strides[last], v.strides[last],
+                         std::min(kRows, v.shape[axis] - r), std::min(kColumns, v.shape[last] - c),
+                         to + r * to_strides[axis] + c * size, to_strides[axis]);
+        };
+        if (size == 1)
+          turn(std::uint8_t{});
+        else if (size == 2)
+          turn(std::uint16_t{});
+        else if (size == 4)
+          turn(std::uint32_t{});
+        else
+          turn(std::uint64_t{});
+      }
+  };
+  Shape index(v.shape.size(), 0);
+  for (std::size_t d = 0; d < v.shape.size();) {
+    const std::byte* from = v.data;
+    std::byte* to = out;
+    for (std::size_t i = 0; i < index.size(); ++i)
+      from += index[i] * v.strides[i], to += index[i] * to_strides[i];
+    copy(from, to);
+    for (d = 0; d < index.size(); ++d) {
+      if (d == axis || d == last) continue;
+      if (++index[d] < v.shape[d]) break;
+      index[d] = 0;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 void copy_elements(const ArrayView& from, void* out) {
@@ -168,7 +256,7 @@ void copy_elements(const ArrayView& from, void* out) {
   if (bytes == 0) return;
   if (from.is_c_contiguous())
     std::memcpy(out, from.data, static_cast<std::size_t>(bytes));
-  else
+  else if (!copy_by_squares(from, static_cast<std::byte*>(out)))
     copy_axes(from, 0, from.data, static_cast<std::byte*>(out));
 }
 

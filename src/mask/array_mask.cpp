@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -31,24 +32,48 @@ using mask::BlockState;
 using mask::Rectangle;
 using mask::Word;
 
-// Truth of an additive bias; throws for a value that is neither 0 nor hiding.
+// Throws for the first value that is neither 0 nor hiding.
 template <class T>
-void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
-                   const std::string& name) {
+void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t k, const std::string& name) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
   const auto hides = static_cast<Wide>(T(mask::kHides));
-  std::fill(out, out + mask::words_for(n), Word{0});
   for (std::int64_t i = 0; i < n; ++i) {
     const auto v = static_cast<Wide>(in[i]);
-    if (v == 0)
-      out[i / 64] |= Word{1} << (i % 64);
-    else if (!(v <= hides))
+    if (v != 0 && !(v <= hides))
       throw Error(
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
                       name, q, k + i, v),
           v == 1 ? Error::Code::ones_in_mask : Error::Code::other)
           .hint(v == 1 ? "a mask of numbers 0 and 1 is to be converted to bool" : "");
+  }
+}
+
+// Truth of an additive bias. Without branches, which random masks would mostly mispredict: of negative numbers the bits
+// rise, as an unsigned integer, up to those of -infinity.
+template <class T>
+void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
+                   const std::string& name) {
+  using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
+  constexpr std::int64_t kAtOnce = std::int64_t{1} << 11;  // a multiple of 64
+  const auto bits_of = [](double x) {
+    return std::bit_cast<Bits>(T(static_cast<std::conditional_t<sizeof(T) == 8, double, float>>(x)));
+  };
+  const Bits hides = bits_of(mask::kHides), lowest = bits_of(-HUGE_VAL);
+  for (std::int64_t done = 0; done < n; done += kAtOnce, out += kAtOnce / 64) {
+    const std::int64_t count = std::min(kAtOnce, n - done);
+    std::uint8_t attends[kAtOnce];
+    Bits wrong = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto bits = std::bit_cast<Bits>(in[done + i]);
+      const bool is_zero = static_cast<Bits>(bits << 1) == 0;
+      attends[i] = is_zero;
+      wrong |= static_cast<Bits>(static_cast<int>(!is_zero) &
+                                 (static_cast<int>(bits < hides) | static_cast<int>(bits > lowest)));
+    }
+    if (wrong != 0) require_additive(in + done, count, q, k + done, name);
+    kernels::active().nonzero_bits_8(attends, count, out);
   }
 }
 
@@ -210,18 +235,7 @@ class ArrayMask final : public MaskNode {
     ArrayView part = *view_;
     part.data += q * part.strides[0] + k * part.strides[1];
     part.shape = {rows, columns};
-    if (std::abs(part.strides[0]) >= std::abs(part.strides[1])) {
-      copy_elements(part, out);
-      return;
-    }
-    // Keys lie farther apart than queries (Fortran order): walk down the columns, where memory is contiguous.
-    const std::int64_t size = size_of(dtype_);
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const std::byte* from = part.data + c * part.strides[1];
-      std::byte* to = out + c * size;
-      for (std::int64_t r = 0; r < rows; ++r)
-        std::memcpy(to + r * columns * size, from + r * part.strides[0], static_cast<std::size_t>(size));
-    }
+    copy_elements(part, out);
   }
 
   std::shared_ptr<const ArraySource> source_;

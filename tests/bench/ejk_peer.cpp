@@ -5,8 +5,8 @@
 //   {"op": "run"}                                   -> {"ok": true, "seconds": s}
 //
 // Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, attn, maskinfo,
-// segments, seq. Attention's documents are of lengths drawn here, unless the program is given a file of their
-// offsets (cu_seqlens).
+// segments, seq. Attention's documents have the lengths that the case gives as "lens"; else the offsets (cu_seqlens) in
+// the file that the program is given, or lengths drawn here.
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -64,13 +64,20 @@ Run gmm(const json& c) {
 
 std::shared_ptr<const ArraySource> documents;
 
+// cu_seqlens of documents with these lengths.
+std::shared_ptr<const ArraySource> offsets_of(const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> offsets{0};
+  for (const std::int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  return make_source(Array::from<std::int64_t>({std::ssize(offsets)}, offsets), "cu_seqlens");
+}
+
 // Into memory that is there already, too. Backward runs go forward first.
 Run attn(const json& c) {
   work::AttentionCase of;
   of.batch = c.at("B"), of.heads = c.at("H"), of.length = c.at("S"), of.size = c.at("D");
   of.mask = c.at("mask");
   of.dtype = dtype_of_case(c);
-  of.documents = documents;
+  of.documents = c.contains("lens") ? offsets_of(c.at("lens").get<std::vector<std::int64_t>>()) : documents;
   const auto in = std::make_shared<work::AttentionInputs>(of);
   AttentionArrays arrays{in->q.view(), in->k.view(), in->v.view(), {}, {}, {}, {}};
   if (c.at("op") != "fwd") arrays.dout = in->dout.view();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <omp.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -172,6 +173,10 @@ const Unit& unit_for(ejk::DType dtype) {
     {"portable", 64 * 32 * 2, compiled<float>}
   };
   static const std::vector<Unit> bf16 = [] {
+#if defined(__x86_64__)
+    constexpr long kRequest = 0x1023, kTileData = 18;  // the system lets a process use AMX that asks for it
+    syscall(SYS_arch_prctl, kRequest, kTileData);
+#endif
     std::vector<Unit> units = {
 #if defined(__x86_64__)
       {"amx", 4 * 16 * 16 * 32 * 2, bf16_in_tiles},

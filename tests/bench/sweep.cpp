@@ -1,12 +1,12 @@
 // Shapes beside their neighbours: what a property costs that should cost nothing.
 //
 //   ejk_sweep toggles [PATTERN]        pairs of cases that differ in one property; lines that contain PATTERN
-//   ejk_sweep shapes [COUNT [SEED]]    drawn cases (300, 1), each beside its neighbour: the same with round lengths,
-//                                      in C order; the worst of them, and each one's share of the limit
+//   ejk_sweep shapes [COUNT [SEED]]    drawn cases (300, 1), each beside its neighbour: the same with whole tiles, in C
+//                                      order; the worst of them beside that, and beside the limit
 //
-// Processor time on one thread, the least of several turns in which both cases run one after the other. A
-// ratio is that of times, with lengths that differ by less than a tile taken as equal work. The limit is the
-// larger of operations / multiply-adds in registers and bytes / read bandwidth.
+// Processor time on one thread, the least of several turns in which both cases run one after the other. A neighbour
+// has at least the work of its case, so a ratio above 1 is time without a cause in the work. The limit is the larger
+// of operations / multiply-adds in registers and bytes / read bandwidth; what fits in caches passes the second.
 #include <omp.h>
 #include <time.h>
 
@@ -221,6 +221,12 @@ std::vector<Toggle> toggles() {
       (keys ? turned.k : turned.v) = Order::columns;
       add(turned, c, 1.5);
     }
+  for (const DType dtype : {kBf16, kF32}) {
+    Attention c{.gradients = true, .dtype = dtype, .queries = 16, .keys = 2048, .size = 128};
+    Attention turned = c;
+    turned.k = Order::columns;
+    add(turned, c, 1.5);
+  }
   // Few rows; the last columns are no whole tile.
   for (const DType dtype : {kBf16, kF32, kF16})
     for (const auto& [n, whole] : {std::pair{31, 32}, {33, 64}, {127, 128}, {1, 32}, {7, 32}})
@@ -255,6 +261,104 @@ int run_toggles(const std::string& pattern) {
   return 0;
 }
 
+// --- drawn shapes
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+  // Log-spaced; every fifth is a power of two.
+  std::int64_t length(std::int64_t least, std::int64_t most) {
+    const double low = std::log2(static_cast<double>(least)), high = std::log2(static_cast<double>(most));
+    double x = std::uniform_real_distribution<double>(low, high)(random_);
+    if (below(5) == 0) x = std::round(x);
+    return std::clamp(static_cast<std::int64_t>(std::llround(std::exp2(x))), least, most);
+  }
+  std::int64_t below(std::int64_t n) {
+    return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random_);
+  }
+  Order order() { return below(4) == 0 ? Order::columns : Order::rows; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// Whole tiles on every instruction set; a vector stays one.
+std::int64_t whole(std::int64_t length) { return length == 1 ? 1 : (length + 31) / 32 * 32; }
+
+// A case and its neighbour, of work that takes milliseconds at most.
+std::pair<Case, Case> drawn(Draw& draw) {
+  constexpr double kMostFlop = 1e9, kMostBytes = 64e6;
+  constexpr DType kTypes[] = {kF16, kBf16, kBf16, kF32, kF32, kF64};
+  for (;;) {
+    const DType dtype = kTypes[draw.below(6)];
+    std::pair<Case, Case> made;
+    if (draw.below(2) == 0) {
+      Matmul c{
+          draw.below(2) == 0,   dtype,        draw.length(1, 64), draw.length(1, 4096), draw.length(1, 8192),
+          draw.length(1, 8192), draw.order(), draw.order()};
+      made.first = case_of(c);
+      c.k = whole(c.k), c.n = whole(c.n), c.lhs = c.rhs = Order::rows;
+      made.second = case_of(c);
+    } else {
+      const std::int64_t group = std::int64_t{1} << draw.below(4), kv_heads = draw.length(1, 8);
+      Attention c{draw.below(3) == 0,
+                  dtype,
+                  draw.length(1, 8),
+                  group * kv_heads,
+                  kv_heads,
+                  draw.length(1, 512),
+                  draw.length(1, 8192),
+                  draw.length(8, 256),
+                  draw.order(),
+                  draw.order()};
+      made.first = case_of(c);
+      c.size = whole(c.size), c.k = c.v = Order::rows;
+      made.second = case_of(c);
+    }
+    if (made.first.flop <= kMostFlop && made.second.bytes <= kMostBytes) return made;
+  }
+}
+
+struct Timed {
+  std::string name;
+  double seconds, ratio, share;
+};
+
+void print(const char* title, const std::vector<Timed>& all) {
+  constexpr std::size_t kLines = 25;
+  std::printf("\n%s\n%9s %6s %6s\n", title, "ms", "ratio", "share");
+  for (std::size_t i = 0; i < std::min(kLines, all.size()); ++i)
+    std::printf("%9.4f %6.2f %5.0f%% %s\n", all[i].seconds * 1e3, all[i].ratio, all[i].share * 1e2,
+                all[i].name.c_str());
+}
+
+int run_shapes(std::int64_t count, std::uint64_t seed) {
+  constexpr double kShort = 50e-6;  // what takes less is beside calls and plans
+  const double bandwidth = bench::read_bandwidth();
+  double rates[4];
+  constexpr DType kTypes[] = {kF16, kBf16, kF32, kF64};
+  for (int i = 0; i < 4; ++i) rates[i] = bench::multiply_add_rate(kTypes[i]);
+  Draw draw(seed);
+  std::vector<Timed> all;
+  int above = 0, far_above = 0;
+  for (std::int64_t n = 0; n < count; ++n) {
+    const auto [one, other] = drawn(draw);
+    const std::vector<double> s = least_seconds({one.prepare(), other.prepare()}, 6);
+    const double rate = rates[std::find(kTypes, kTypes + 4, one.dtype) - kTypes];
+    all.push_back({one.name, s[0], s[0] / s[1], std::max(one.flop / rate, one.bytes / bandwidth) / s[0]});
+    above += all.back().ratio > 1.15 ? 1 : 0;
+    far_above += all.back().ratio > 1.5 ? 1 : 0;
+  }
+  std::printf("%lld shapes: %d above 1.15 of their neighbours' time, %d above 1.5\n",
+              static_cast<long long>(count), above, far_above);
+  std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.ratio > b.ratio; });
+  print("beside their neighbours", all);
+  std::erase_if(all, [](const Timed& t) { return t.seconds < kShort; });
+  std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.share < b.share; });
+  print("beside the limit, 50 us and more", all);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -262,6 +366,9 @@ int main(int argc, char** argv) {
   omp_set_num_threads(1);
   const std::string action = argc > 1 ? argv[1] : "";
   if (action == "toggles") return run_toggles(argc > 2 ? argv[2] : "");
+  if (action == "shapes")
+    return run_shapes(argc > 2 ? std::atoll(argv[2]) : 300,
+                      argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1);
   std::fprintf(stderr, "ejk_sweep toggles [PATTERN] | shapes [COUNT [SEED]]\n");
   return 2;
 }

@@ -2,6 +2,7 @@
 #include "ejk/array.hpp"
 
 #include <doctest/doctest.h>
+#include <cstring>
 
 #include <algorithm>
 #include <numeric>
@@ -163,4 +164,38 @@ TEST_CASE("a source made from another one is that one, but for what it says") {
   CHECK(flat.shape() == Shape{6});
   CHECK_FALSE(flat.mapped().has_value());
   CHECK(flat.random_access());
+}
+
+TEST_CASE("arrays whose last axis is not the one that lies side by side are copied whole") {
+  for (const DType dtype : {DType::uint8, DType::uint16, DType::float32, DType::int64})
+    for (const Shape& shape :
+         {Shape{65, 70}, Shape{16, 16}, Shape{3, 40}, Shape{40, 3}, Shape{130, 5}, Shape{2, 33, 3, 67}})
+      for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis)
+        for (const bool backwards : {false, true}) {
+          // Memory has `axis` last.
+          Shape order(shape);
+          std::swap(order[axis], order.back());
+          Array memory(dtype, order);
+          for (std::int64_t i = 0; i < memory.bytes(); ++i)
+            memory.data()[i] = static_cast<std::byte>(i * 7 + i / 251);
+          ArrayView view = memory.view();
+          std::swap(view.shape[axis], view.shape.back());
+          std::swap(view.strides[axis], view.strides.back());
+          if (backwards)
+            view.data += (view.shape.back() - 1) * view.strides.back(), view.strides.back() *= -1;
+          const Array copy = Array::copy_of(view);
+          const std::int64_t size = size_of(dtype);
+          const Shape strides = c_strides(shape, dtype);
+          Shape index(shape.size(), 0);
+          bool same = true;
+          for (std::int64_t n = 0; n < copy.size(); ++n) {
+            std::int64_t from = 0, to = 0;
+            for (std::size_t d = 0; d < shape.size(); ++d)
+              from += index[d] * view.strides[d], to += index[d] * strides[d];
+            same =
+                same && std::memcmp(copy.data() + to, view.data + from, static_cast<std::size_t>(size)) == 0;
+            for (std::size_t d = shape.size(); d-- > 0 && ++index[d] == shape[d];) index[d] = 0;
+          }
+          CHECK_MESSAGE(same, name_of(dtype), ' ', to_string(shape), ", axis ", axis, ", ", backwards);
+        }
 }
