@@ -133,6 +133,7 @@ class Mistakes {
 
  private:
   static constexpr double kOpen = 0.05;
+  static constexpr int kMostScales = 3;
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
   enum class Pass { both, backward };
 
@@ -317,13 +318,16 @@ class Mistakes {
       if (!of_key)  // in the forward pass, too
         add_tiles(array, search, Changes::of_left_out_tile(setup_), Pass::both, unit, add);
     }
-    // A scale of any size.
-    if (!of_key && array.which != Result::lse && search.is_enough_to_fit())
-      for (const Change& change : fitted_scales(array, search)) {
-        Mistake fitted = mistake(array, change, Pass::both, unit);
-        fitted.is_subtle = true;
-        add(std::move(fitted), change);
-      }
+    // A scale of any size; false: what is left is not enough to fit one.
+    const auto add_scale = [&] {
+      if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
+      const Change change = fitted_scale(array, search);
+      Mistake fitted = mistake(array, change, Pass::both, unit);
+      fitted.is_subtle = true;
+      add(std::move(fitted), change);
+      return true;
+    };
+    add_scale();
     // Two at once.
     std::vector<Change> plausible;
     for (const Change& change : changes_.of_scores())
@@ -337,9 +341,21 @@ class Mistakes {
                           [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
         add(mistake(array, both, Pass::both, unit), both);
       }
-    std::vector<verify::Found> more = search.run(list);
-    remember(more, origin);
-    std::move(more.begin(), more.end(), std::back_inserter(all));
+    const auto run_listed = [&] {
+      std::vector<verify::Found> more = search.run(list);
+      remember(more, origin);
+      const bool has_scale = std::any_of(more.begin(), more.end(), [&](const verify::Found& f) {
+        return f.mistake && list[*f.mistake].kind == "scale";
+      });
+      std::move(more.begin(), more.end(), std::back_inserter(all));
+      return has_scale;
+    };
+    // Where a scale was right in some parts, others may have another one.
+    for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
+      list.clear();
+      origin.clear();
+      if (!add_scale()) break;
+    }
     if (array.which == Result::out && search.left() > 0.5)
       if (auto dropped = dropped_weights(array, search)) all.push_back(std::move(*dropped));
     return all;
@@ -706,18 +722,20 @@ class Mistakes {
     };
   }
 
-  // The scales with which some rows come nearest to what was given: numbers that one would write, and the nearest.
-  std::vector<Change> fitted_scales(const GivenArray& array, const verify::MistakeSearch& search) const {
+  // The scale with which some rows come nearest to what was given: the number that one would write, where it
+  // fits as well as the nearest.
+  Change fitted_scale(const GivenArray& array, const verify::MistakeSearch& search) const {
     constexpr std::size_t kFew = 16, kMore = 128;  // rows: to come near, to tell numbers apart
     const std::vector<std::int64_t> more = search.some_rows(kMore);
     const std::span few = std::span(more).first(std::min(kFew, more.size()));
-    if (more.empty()) return {};
     std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
     std::iota(columns.begin(), columns.end(), 0);
     const auto change = [](double factor, std::string text) {
       return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
     };
-    // Σ of squares of what is left between both, over those of the row; what is NaN says nothing.
+    // Σ over rows of the logarithm of what is left of a row, as a share of its squares: rows with another mistake
+    // have one that hardly depends on the scale. What is NaN says nothing.
+    const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
     const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
       const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
       std::vector<double> shares(rows.size());
@@ -734,7 +752,8 @@ class Mistakes {
                              if (std::isfinite(difference))
                                left += difference * difference, all += given[c] * given[c];
                            }
-                           if (all > 0) shares[static_cast<std::size_t>(r)] = left / all;
+                           if (all > 0)
+                             shares[static_cast<std::size_t>(r)] = std::log(least_share + left / all);
                          });
       return std::accumulate(shares.begin(), shares.end(), 0.0);
     };
@@ -763,14 +782,13 @@ class Mistakes {
                  nearest = least_between(near - 0.01, near + 0.01, more, 1e-7);
     // The number that one would write: of those that fit as well as the nearest, but for chance.
     const double scale = setup_.scale * std::exp(nearest), least_error = error(nearest, more),
-                 allowed_error = least_error * (1 + 16 / static_cast<double>(more.size() * columns.size()));
+                 allowed_error = least_error + 16 / static_cast<double>(columns.size());
     const auto fits = [&](double value) {
       return value / setup_.scale > 0 && std::abs(value / scale - 1) < 0.01 &&
              error(std::log(value / setup_.scale), more) <= allowed_error;
     };
     const auto made = [&](double value, const std::string& text) {
-      return std::vector{
-          change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale))};
+      return change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale));
     };
     for (const std::int64_t size : {setup_.shape.head_size, setup_.shape.value_size, setup_.shape.heads,
                                     setup_.shape.kv_heads, setup_.q.shape[2], setup_.k.shape[2]}) {

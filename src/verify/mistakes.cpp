@@ -362,6 +362,16 @@ MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, cons
   }
 }
 
+MistakeSearch::Scope MistakeSearch::agreeing_parts(const Agreement& first, const Agreement& second) const {
+  Scope scope;
+  scope.parts.resize(result_.axes.size() + 1);
+  for (std::size_t a = 0; a < result_.axes.size(); ++a)
+    if (is_of_parts(a))
+      for (const Share& share : shares_of(a, {}, first, &second))
+        scope.parts[a].push_back(share.rows_agreeing > 0);
+  return scope;
+}
+
 // The parts of an axis in which all rows agree, of the axis where that explains most, and more than
 // `explained`.
 std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& first, const Agreement* second,
@@ -424,8 +434,15 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   Agreement second;
   look(mistake, second_, scope.value_or(Scope{}), kFirst, second);
   double explained = 0;
-  scope = scope ? scope_of(first, &second, *scope, mistake.needs_numbers, explained)
-                : without_failing(first, second);
+  if (scope) {
+    scope = scope_of(first, &second, *scope, mistake.needs_numbers, explained);
+  } else {
+    scope = without_failing(first, second);
+    // Of all parts, or of those alone that have rows which it explains, where others would contradict it.
+    if (scope->everywhere() && contradicted(mistake, *scope).same_parts > 1 - kMost)
+      if (Scope parts = agreeing_parts(first, second); contradicted(mistake, parts).same_parts <= 1 - kMost)
+        scope = std::move(parts);
+  }
   if (!scope) return std::nullopt;
   double agreeing = 0, all = 0;
   for (std::size_t i = 0; i < second_.size(); ++i) {
@@ -623,9 +640,11 @@ bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std
   std::vector<double> values(columns.size()), allowed(columns.size());
   if (!accepted.mistake->values(row, columns, values.data(), allowed.data())) return false;
   const FloatType type = float_type(result_.dtype);
-  for (std::size_t c = 0; c < columns.size(); ++c)
-    covered[c] = !std::isinf(allowed[c]) &&
-                 judge(type, given[static_cast<std::size_t>(columns[c])], values[c], allowed[c]).right;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const double value = given[static_cast<std::size_t>(columns[c])];
+    const bool is_near_zero = skipped_.zeros && value == 0 && values[c] != 0;  // one that was never written
+    covered[c] = !is_near_zero && !std::isinf(allowed[c]) && judge(type, value, values[c], allowed[c]).right;
+  }
   return true;
 }
 

@@ -159,6 +159,7 @@ class MistakeSearch {
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
   Scope without_failing(const Agreement& first, const Agreement& second) const;
+  Scope agreeing_parts(const Agreement& first, const Agreement& second) const;
   std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
                                 bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const Mistake& mistake, const Agreement& first, std::optional<Scope> scope);

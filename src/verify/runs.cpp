@@ -545,8 +545,11 @@ Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::s
 
   // Which are equal.
   constexpr std::size_t kNamed = 6;
+  const bool all_compared =
+      std::all_of(arrays.begin(), arrays.end(), [](const RunsOfArray& one) { return one.why.empty(); });
   Table equal{"groups",
-              "runs that are equal bit for bit",
+              all_compared ? "runs that are equal bit for bit"
+                           : "runs that are equal bit for bit in the arrays that could be compared",
               {{"group", "group"}, {"count", "runs"}, {"which", "which"}},
               {}};
   for (std::int64_t group = 0; group < distinct; ++group) {

@@ -320,6 +320,35 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
   }
 }
 
+TEST_CASE("scales that differ by head, and a scale beside rows that are moved or never written, are named") {
+  const auto row = [](Index i, Index h) { return (i * kHeads + h) * kSize; };
+  Kernel right, smaller, larger;
+  smaller.score = [](double s) { return s * 0.8; };
+  larger.score = [](double s) { return s * 1.6; };
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 14);
+    const auto texts = [&](const Row& out) {
+      std::vector<std::string> all;
+      for (const auto& e : problem.against(out).explanations) all.push_back(e.text);
+      std::sort(all.begin(), all.end());
+      return all;
+    };
+    CHECK(texts(problem.made([&](Index h, Index) { return h == 0 ? &smaller : &larger; })) ==
+          std::vector<std::string>{"the scale is 0.2, not 0.25 in head 0", "the scale is 0.4, not 0.25 in head 1"});
+    const Row of_one = problem.made([&](Index h, Index) { return h == 0 ? &smaller : &right; });
+    Row out = of_one;
+    for (Index i = 32; i < 64; ++i)
+      std::copy_n(of_one.begin() + row(i + 32, 1), kSize, out.begin() + row(i, 1));
+    CHECK(texts(out) == std::vector<std::string>{"head 1: query 32 to 63 hold what belongs to query 64 to 95",
+                                                 "the scale is 0.2, not 0.25 in head 0"});
+    out = of_one;
+    for (Index i = 32; i < 64; ++i) std::fill_n(out.begin() + row(i, 1), kSize, 0);
+    CHECK(texts(out) == std::vector<std::string>{"0 stands there, as if never written in head 1, queries 32-63",
+                                                 "the scale is 0.2, not 0.25 in head 0"});
+  }
+}
+
 TEST_CASE("dropout of weights, with and without their scale, is named with its share") {
   for (const DType type : kTypes)
     for (const bool is_scaled : {true, false}) {
