@@ -32,6 +32,8 @@ using Source = std::shared_ptr<const ArraySource>;
 struct CompareOptions {
   std::string actual, expected;
   Tolerance tolerance;
+  std::optional<std::int64_t> allow_count;
+  std::optional<double> allow_fraction;
   std::string metric;  // empty: none
   std::optional<double> at_least, at_most;
   bool explain = false;
@@ -545,8 +547,7 @@ Answer run(const CompareOptions& options, Job& job) {
 void check_modes(const CompareOptions& options) {
   const Tolerance& tolerance = options.tolerance;
   const bool has_tolerance = tolerance.rtol || tolerance.atol;
-  const bool lets_pass =
-      tolerance.allowed_count > 0 || tolerance.allowed_share > 0 || !options.metric.empty();
+  const bool lets_pass = options.allow_count || options.allow_fraction || !options.metric.empty();
   const bool has_limits = lets_pass || options.at_least || options.at_most;
   if (tolerance.has_hard_limit() && !lets_pass)
     throw usage("--hard-rtol and --hard-atol limit what --allow-fraction, --allow-count or --metric let pass")
@@ -667,9 +668,9 @@ Run compare(OptionSet& set) {
       .from([options] { return options->tolerance.nan == NanEqual::yes; })
       .key("equal_nan")
       .shown("NaN equals NaN");
-  add_word(set, "--allow-fraction", options->tolerance.allowed_share, read_allowed, "P",
+  add_word(set, "--allow-fraction", options->allow_fraction, read_allowed, "P",
            "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.");
-  add_word(set, "--allow-count", options->tolerance.allowed_count, at_least(0), "N",
+  add_word(set, "--allow-count", options->allow_count, at_least(0), "N",
            "number of elements that may be out of tolerance");
   add_word(
       set, "--max-ulp", options->tolerance.max_ulp, at_least(0), "N",
@@ -764,6 +765,8 @@ Run compare(OptionSet& set) {
   return [options](Job& job) {
     check_modes(*options);
     options->tolerance.metric = metric_of(*options);
+    options->tolerance.allowed_count = options->allow_count.value_or(0);
+    options->tolerance.allowed_share = options->allow_fraction.value_or(0);
     if (options->runs) {
       RunsWords words{{options->actual, options->expected},
                       {options->tolerance.rtol,
