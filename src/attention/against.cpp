@@ -31,39 +31,32 @@ struct Weights {
   Array keys, bias;
 };
 
-// dv where dout is 1, of values of size 1; dbias where these are 1 and δ is 0.
+// Of a bias its gradient where dout and values are 1, and δ is 0.
 Weights weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vector<double>& lses) {
-  static constexpr float kZero = 0, kOne = 1;
-  const auto uniform = [](const float& value, const Shape& shape) {
-    return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
+  static constexpr float kOne = 1;
+  const auto ones = [](const Shape& shape) {
+    return ArrayView{reinterpret_cast<const std::byte*>(&kOne), DType::float32, shape,
                      Shape(shape.size(), 0)};
   };
   CheckedArguments narrow = setup;
   Shape values = setup.v.shape;
   values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
-  narrow.v = uniform(kZero, values);
+  narrow.v = ones(values);
   const DType type = setup.shape.arithmetic;
   Array out(type, narrow.shape.out), lse(type, narrow.shape.lse);
   forward(narrow, blocks, RowWriter(narrow, out.mutable_view()), lse.data(), {});
   lses.resize(static_cast<std::size_t>(lse.size()));
   load(type, lse.data(), size_of(type), lse.size(), lses.data());
-  Shape q = setup.shape.out;
-  q.back() = setup.shape.head_size;
-  Array dq(type, q), dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout));
-  const ArrayView dout = in_one_form(uniform(kOne, narrow.shape.out), setup.layout);
+  Array of_keys = key_weights(setup, blocks, lse);
+  if (!setup.bias) return {std::move(of_keys), {}};
   Array delta(type, narrow.shape.lse);
-  find_deltas(narrow, narrow.all_queries(), dout, in_one_form(out.view(), setup.layout), delta.data());
-  backward(narrow, blocks, narrow.all_keys(), 1, {dout, lse.data(), delta.data()},
-           RowWriter(narrow, dq.mutable_view()), RowWriter(narrow, dk.mutable_view()),
-           RowWriter(narrow, dv.mutable_view()), {});
-  if (!setup.bias) return {std::move(dv), {}};
-  narrow.v = uniform(kOne, values);
   std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
   Array bias(DType::float64, setup.bias_shape);
   const RowWriter writer(narrow, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
                          RowWriter::Axes::of_bias);
-  backward_of_bias(narrow, blocks, narrow.whole_bias(), 1, {dout, lse.data(), delta.data()}, writer, {});
-  return {std::move(dv), std::move(bias)};
+  backward_of_bias(narrow, blocks, narrow.whole_bias(), 1,
+                   {in_one_form(ones(narrow.shape.out), setup.layout), lse.data(), delta.data()}, writer, {});
+  return {std::move(of_keys), std::move(bias)};
 }
 
 // What results should be: views in the layout, and what their bounds need.

@@ -19,6 +19,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "attention/dropout.hpp"
@@ -136,6 +137,8 @@ class Mistakes {
   static constexpr int kMostScales = 3;
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
   enum class Pass { both, backward };
+  using RowValues =
+      std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
   // A row is made of those of many queries, whose lse and δ it takes.
   static bool is_of_key(const GivenArray& array) {
@@ -153,6 +156,10 @@ class Mistakes {
     for (const DType type : {given, it_.setup.q.dtype, it_.setup.k.dtype, it_.setup.v.dtype})
       unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
     return unit;
+  }
+
+  static DType weights_of_unit(double unit) {
+    return unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
   }
 
   // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and
@@ -479,6 +486,10 @@ class Mistakes {
     h.needs_numbers = change.kind != "no_key";
     if (array.which == Result::out || array.which == Result::lse)
       h.of_all = [=, this, &array] { return by_kernels(array, v, unit); };
+    else if (array.which != Result::dbias && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
+      h.of_all = [=, this, &array, text = change.text] {
+        return gradients_by_kernels(array, text, v, saved, unit);
+      };
     switch (array.which) {
       case Result::out:
       case Result::lse:
@@ -673,10 +684,8 @@ class Mistakes {
 
   // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty
   // where they have no such variation.
-  std::function<bool(std::int64_t, std::span<const std::int64_t>, double*, double*)> by_kernels(
-      const GivenArray& array, const Variation& v, double unit) const {
-    const DType weights = unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
-    auto forward = forward_by_kernels(it_.setup, blocks_, v, weights);
+  RowValues by_kernels(const GivenArray& array, const Variation& v, double unit) const {
+    auto forward = forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit));
     if (!forward || (unit > 0 && forward->rounding.terms.empty())) return {};
     const auto made = std::make_shared<const VariedForward>(std::move(*forward));
     double largest = 0;  // of the values that another mask lets in
@@ -717,6 +726,49 @@ class Mistakes {
         values[c] = out[at];
         allowed[c] = 2 * bound.of_out(lse, scale, largest) + least +
                      relative * (std::isfinite(out[at]) ? std::abs(out[at]) : 0) + (unit > 0 ? terms[at] : 0);
+      }
+      return true;
+    };
+  }
+
+  // The same of dq, dk and dv, which share what the kernels made.
+  RowValues gradients_by_kernels(const GivenArray& array, const std::string& text, const Variation& v,
+                                 bool is_saved, double unit) const {
+    const auto key = std::tuple(text, is_saved, unit);
+    if (!gradients_ || gradients_->first != key) {
+      auto made = attn::gradients_by_kernels(it_.setup, blocks_, v, is_saved ? &it_.saved() : nullptr,
+                                             *it_.arrays.dout, weights_of_unit(unit));
+      gradients_.emplace(key, made ? std::make_shared<const VariedGradients>(std::move(*made)) : nullptr);
+    }
+    const std::shared_ptr<const VariedGradients> made = gradients_->second;
+    const std::size_t which = static_cast<std::size_t>(array.which) - static_cast<std::size_t>(Result::dq);
+    if (!made || (unit > 0 && made->rounding.terms.empty())) return {};
+    const double relative = rounding_of(array).relative + 0x1p-23 + unit;
+    return [=, this, &rows = it_.rows_of(array.which), least = rounding_of(array).least](
+               std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+      const Place place = rows.at(n);
+      const auto row_of = [&](const Array& of) {
+        std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
+        load_row(
+            setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, rows.offsets()),
+            place.row, 0, std::ssize(row), row.data());
+        return row;
+      };
+      const Array* const results[] = {&made->dq, &made->dk, &made->dv};
+      const std::vector<double> row = row_of(*results[which]),
+                                terms =
+                                    unit > 0 ? row_of(made->rounding.terms[which]) : std::vector<double>();
+      const Bounds::Part& bound = it_.bounds.of(rows, place);
+      const double factor = which == 2 ? 1 : made->factor;
+      const double weight = which == 0 ? 0 : row_of(made->weights)[0], absolute = which == 0 ? bound.of_dq()
+                                                                                  : which == 1
+                                                                                      ? bound.of_dk(weight)
+                                                                                      : bound.of_dv(weight);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = factor * row[at];
+        allowed[c] = 2 * absolute + least + relative * (std::isfinite(row[at]) ? std::abs(values[c]) : 0) +
+                     (unit > 0 ? std::abs(factor) * terms[at] : 0);
       }
       return true;
     };
@@ -1027,16 +1079,21 @@ class Mistakes {
   Reference right_;
   std::vector<Change> tried_, found_;  // masks that the caller suspects; what explains an array before
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
+  mutable std::optional<
+      std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const VariedGradients>>>
+      gradients_;  // the latest by the kernels
 };
 
 }  // namespace
 
 double explain_bytes(const CheckedArguments& setup) {
-  // out and its terms of some mistakes that hold, too.
+  // Results of some mistakes that hold, and their terms, too.
   constexpr double kHeld = 4;
   const double bytes = WideArguments::bytes(setup);
-  return (bytes > WideArguments::kMost ? 0 : bytes) +
-         kHeld * 8 * static_cast<double>(element_count(setup.shape.out) + element_count(setup.shape.lse));
+  std::int64_t results = element_count(setup.shape.out) + element_count(setup.shape.lse);
+  if (setup.gradients)
+    for (const ArrayView* view : {&setup.q, &setup.k, &setup.v}) results += element_count(view->shape);
+  return (bytes > WideArguments::kMost ? 0 : bytes) + kHeld * 8 * static_cast<double>(results);
 }
 
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,

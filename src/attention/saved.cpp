@@ -4,8 +4,12 @@
 #include "attention/saved.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <utility>
 
+#include "attention/backward.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 
@@ -110,6 +114,63 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
   load(made.lse.dtype(), made.lse.data(), size_of(made.lse.dtype()), made.lse.size(), saved.lse.data());
   saved.delta = Reference(setup, plan).deltas(dout, made.out.view());
   return saved;
+}
+
+std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                                    const Variation& v, const Reference::Saved* saved,
+                                                    const ArrayView& dout, DType weights) {
+  if (v.one_sequence || v.heads != Variation::Heads::all || !v.slope) return std::nullopt;
+  const auto varied = varied_by_kernels(setup, plan, v);
+  if (!varied) return std::nullopt;
+  const CheckedArguments& own = varied->setup;
+  const MaskPlan& masks = varied->masks ? *varied->masks : plan;
+  std::optional<Reference::Saved> made;
+  if (!saved) saved = &made.emplace(*saved_by_kernels(setup, plan, v, dout));
+  // Queries without a key in the pass that saved them have no weights, whatever the mask is here.
+  Reference::Saved used{{}, saved->delta};
+  for (const double lse : saved->lse)
+    used.lse.push_back(lse == -std::numeric_limits<double>::infinity() ? -lse : v.lse * lse);
+  for (double& delta : used.delta) delta *= v.delta;
+  const DType type = setup.shape.arithmetic;
+  const auto in_arithmetic = [&](const std::vector<double>& values) {
+    Array array(type, setup.shape.lse);
+    store(values.data(), array.size(), type, array.data());
+    return array;
+  };
+  const Array lse = in_arithmetic(used.lse), delta = in_arithmetic(used.delta);
+  Shape of_q = setup.shape.out;
+  of_q.back() = setup.shape.head_size;
+  VariedGradients gradients{Array(type, of_q),
+                            Array(type, in_layout(setup.k, setup.layout)),
+                            Array(type, in_layout(setup.v, setup.layout)),
+                            key_weights(own, masks, lse),
+                            rounding_of_weights(own, masks, weights, dout, &used),
+                            v.scale_of_gradient};
+  backward(own, masks, own.all_keys(), 1, {in_one_form(dout, setup.layout), lse.data(), delta.data()},
+           RowWriter(own, gradients.dq.mutable_view()), RowWriter(own, gradients.dk.mutable_view()),
+           RowWriter(own, gradients.dv.mutable_view()), {});
+  return gradients;
+}
+
+// dv where dout is 1.
+Array key_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse) {
+  static constexpr float kZero = 0, kOne = 1;
+  const auto uniform = [](const float& value, const Shape& shape) {
+    return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
+                     Shape(shape.size(), 0)};
+  };
+  CheckedArguments narrow = setup;
+  Shape values = setup.v.shape;
+  values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
+  narrow.v = uniform(kZero, values);
+  const DType type = setup.shape.arithmetic;
+  Array dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout)),
+      delta(type, narrow.shape.lse);
+  std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
+  const ArrayView dout = in_one_form(uniform(kOne, narrow.shape.out), setup.layout);
+  backward_of_keys(narrow, plan, narrow.all_keys(), 1, {dout, lse.data(), delta.data()},
+                   RowWriter(narrow, dk.mutable_view()), RowWriter(narrow, dv.mutable_view()), {});
+  return dv;
 }
 
 }  // namespace ejk::attn

@@ -25,4 +25,18 @@ struct VariedForward {
 std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                 const Variation& variation, DType weights);
 
+/// dq, dk and dv, with Σ P of each key, shaped as dk but for a last axis of 1. `saved`: lse and δ of the pass;
+/// null: those of the variation. Nothing for other heads, slopes and sequences, too.
+struct VariedGradients {
+  Array dq, dk, dv, weights;
+  WeightRounding rounding;  // of dq, dk and dv
+  double factor = 1;        // that dq, dk and their rounding are still to be multiplied by
+};
+std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                                    const Variation& variation, const Reference::Saved* saved,
+                                                    const ArrayView& dout, DType weights);
+
+/// Σ P of each key, of lse in the arithmetic of the kernels: a backward pass with values of size 1.
+Array key_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse);
+
 }  // namespace ejk::attn

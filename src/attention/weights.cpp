@@ -268,7 +268,7 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
 }
 
 std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
-                                      const ArrayView& given_dout) {
+                                      const ArrayView& given_dout, const Reference::Saved* given) {
   const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
   const double of_keys_off = off_of_gradients(arguments.longest_keys()),
                of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
@@ -281,11 +281,17 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
       of_dout(setup, blocks, g, Rows::Of::queries);
   count_equal_keys(setup, k);
   count_equal_queries(setup, {&q, &of_dout});
-  const ForwardPass made = forward_of(setup, blocks, setup.v), keys = forward_of(setup, blocks, setup.k);
+  ForwardPass made = forward_of(setup, blocks, setup.v);
+  const ForwardPass keys = forward_of(setup, blocks, setup.k);
   Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
       of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
   const ArrayView out = in_one_form(made.out.view(), setup.layout);
   find_deltas(setup, setup.all_queries(), g, out, delta.data());
+  const double of_ds = v.factor() * dout.factor();  // dS and δ are divided by it
+  for (std::size_t n = 0; given && n < given->lse.size(); ++n) {
+    made.lse.elements<float>()[n] = static_cast<float>(given->lse[n]);
+    delta.elements<float>()[n] = static_cast<float>(given->delta[n] / of_ds);
+  }
   const Rows queries(setup, Rows::Of::queries), of_keys(setup, Rows::Of::keys);
   core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
     const Place place = queries.at(n);
@@ -303,8 +309,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
     of_delta.elements<float>()[at] = std::sqrt(sum);
   });
 
-  // dS is divided by what V and dout are, so that `least` is, too.
-  const double of_ds = v.factor() * dout.factor(), ds_least = least / of_ds * scale;
+  const double ds_least = least / of_ds * scale;
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   std::vector<Array> terms;
@@ -372,12 +377,12 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
 }  // namespace
 
 WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
-                                   const std::optional<ArrayView>& dout) {
+                                   const std::optional<ArrayView>& dout, const Reference::Saved* saved) {
   const Unit unit = unit_of(weights);
   if (unit.relative == 0 || setup.shape.arithmetic == DType::float64) return {};
   WeightRounding rounding{unit.relative, {}};
   if (dout)
-    rounding.terms = terms_of_gradients(setup, blocks, unit, *dout);
+    rounding.terms = terms_of_gradients(setup, blocks, unit, *dout, saved);
   else
     rounding.terms.push_back(terms_of_out(setup, blocks, unit));
   return rounding;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attention/problem.hpp"
+#include "attention/reference.hpp"
 
 namespace ejk::attn {
 
@@ -34,9 +35,11 @@ struct WeightRounding {
 };
 
 /// Of weights of this type, of results for these arguments; of gradients with `dout`, an array of the layout.
-/// Nothing for float32 weights, and float64 arithmetic.
+/// Nothing for float32 weights, and float64 arithmetic. `saved`: the lse and δ that gradients are made with;
+/// null: those of the arguments.
 WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
-                                   const std::optional<ArrayView>& dout);
+                                   const std::optional<ArrayView>& dout,
+                                   const Reference::Saved* saved = nullptr);
 
 /// Memory of it, while it is made.
 double bytes_of_weight_rounding(const CheckedArguments& setup);

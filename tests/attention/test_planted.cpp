@@ -335,7 +335,8 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
       return all;
     };
     CHECK(texts(problem.made([&](Index h, Index) { return h == 0 ? &smaller : &larger; })) ==
-          std::vector<std::string>{"the scale is 0.2, not 0.25 in head 0", "the scale is 0.4, not 0.25 in head 1"});
+          std::vector<std::string>{"the scale is 0.2, not 0.25 in head 0",
+                                   "the scale is 0.4, not 0.25 in head 1"});
     const Row of_one = problem.made([&](Index h, Index) { return h == 0 ? &smaller : &right; });
     Row out = of_one;
     for (Index i = 32; i < 64; ++i)
@@ -344,8 +345,9 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
                                                  "the scale is 0.2, not 0.25 in head 0"});
     out = of_one;
     for (Index i = 32; i < 64; ++i) std::fill_n(out.begin() + row(i, 1), kSize, 0);
-    CHECK(texts(out) == std::vector<std::string>{"0 stands there, as if never written in head 1, queries 32-63",
-                                                 "the scale is 0.2, not 0.25 in head 0"});
+    CHECK(texts(out) ==
+          std::vector<std::string>{"0 stands there, as if never written in head 1, queries 32-63",
+                                   "the scale is 0.2, not 0.25 in head 0"});
   }
 }
 

@@ -5,7 +5,9 @@
 
 #include <cmath>
 
+#include "attention/numbers.hpp"
 #include "attention/plan.hpp"
+#include "attention/rows.hpp"
 #include "support/arrays.hpp"
 
 using namespace ejk;
@@ -105,4 +107,76 @@ TEST_CASE("the kernels compute some variations of the bias and the soft cap, and
   v = {};
   v.weights = verify::kRoundings[0];
   CHECK_FALSE(agree(p, v));
+}
+
+TEST_CASE(
+    "gradients of variations are those of the plain form, with lse and delta of their own and with given ones") {
+  const auto is_near = [](const Array& got, const std::vector<double>& right, double factor = 1) {
+    const std::vector<double> values = plain::doubles(got.view());
+    REQUIRE(values.size() == right.size());
+    for (std::size_t n = 0; n < right.size(); ++n)
+      if (!(std::abs(factor * values[n] - right[n]) < 1e-3 * (1 + std::abs(right[n])))) return false;
+    return true;
+  };
+  std::vector<Variation> variations(6);
+  variations[1].scale = 3;
+  variations[2].mask = [](const attn::Problem&) { return nullptr; };
+  variations[3].delta = 2;
+  variations[4].lse = 0.5;
+  variations[5].scale_of_gradient = 4;
+  for (const AttentionLayout layout : {AttentionLayout::bshd, AttentionLayout::thd})
+    for (const Variation& v : variations)
+      for (const bool is_given : {false, true}) {
+        Problem p = made(93, layout);
+        if (layout == AttentionLayout::thd)
+          p.options.cu_seqlens_q = IntegerArray(std::vector<std::int64_t>{0, 11, 11, 25});
+        p.options.masks.push_back(
+            head_masks({MaskExpression::parse("causal(-1) & local(6, 0)")}, Polarity::keep, {}));
+        CAPTURE(is_given);
+        const attn::Plan plan(types_of(p.arrays()), p.options);
+        const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, p.arrays());
+        const ArrayView dout = p.dout.view();
+        const attn::Reference right(setup, plan.blocks()), varied(setup, plan.blocks(), v);
+        const attn::Reference::Saved saved = (is_given ? right : varied).saved(dout);
+        const auto got = attn::gradients_by_kernels(setup, plan.blocks(), v, is_given ? &saved : nullptr,
+                                                    dout, DType::bfloat16);
+        REQUIRE(got);
+        CHECK(got->factor == v.scale_of_gradient);
+        const attn::Rows queries(setup, attn::Rows::Of::queries), keys(setup, attn::Rows::Of::keys);
+        std::vector<double> dq(static_cast<std::size_t>(got->dq.size())),
+            dk(static_cast<std::size_t>(got->dk.size())), dv(static_cast<std::size_t>(got->dv.size())),
+            weights(static_cast<std::size_t>(got->weights.size()));
+        const auto put = [](std::vector<double>& all, const Shape& shape, const Shape& index,
+                            const std::vector<double>& row) {
+          std::int64_t at = 0;
+          for (std::size_t a = 0; a < shape.size(); ++a) at = at * shape[a] + index[a];
+          std::copy(row.begin(), row.end(), all.begin() + at);
+        };
+        for (std::int64_t n = 0; n < queries.count(); ++n) {
+          const attn::Place place = queries.at(n);
+          const attn::Problem problem = setup.problem(place.entry, place.head);
+          const auto g =
+              setup.rows_of(attn::in_one_form(dout, layout), place.entry, place.head, setup.q_offsets);
+          const auto at = static_cast<std::size_t>(problem.first_row + place.row);
+          put(dq, got->dq.shape(), queries.index_of(place, 0),
+              varied.dq(problem, varied.row(problem, place.row), {saved.lse[at], saved.delta[at]}, g,
+                        place.row));
+        }
+        for (std::int64_t n = 0; n < keys.count(); ++n) {
+          const attn::Place place = keys.at(n);
+          const auto row = varied.key(place.entry, place.head, place.row, dout, saved);
+          put(dk, got->dk.shape(), keys.index_of(place, 0), row.dk);
+          put(dv, got->dv.shape(), keys.index_of(place, 0), row.dv);
+          put(weights, got->weights.shape(), keys.index_of(place, 0), {row.weight});
+        }
+        CHECK(is_near(got->dq, dq, got->factor));
+        CHECK(is_near(got->dk, dk, got->factor));
+        CHECK(is_near(got->dv, dv));
+        CHECK(is_near(got->weights, v.lse == 1 ? weights : plain::doubles(got->weights.view())));
+        // What 16 bits may change them by does not depend on who saved lse and delta.
+        if (v.delta != 1 || v.lse != 1 || v.scale != 1 || v.mask) continue;
+        const auto rounding = attn::rounding_of_weights(setup, plan.blocks(), DType::bfloat16, dout);
+        for (std::size_t n = 0; n < 3; ++n)
+          CHECK(is_near(got->rounding.terms[n], plain::doubles(rounding.terms[n].view())));
+      }
 }
