@@ -3,10 +3,13 @@
 //   ejk_sweep toggles [PATTERN]        pairs of cases that differ in one property; lines that contain PATTERN
 //   ejk_sweep shapes [COUNT [SEED]]    drawn cases (300, 1), each beside its neighbour: the same with whole tiles, in C
 //                                      order; the worst of them beside that, and beside the limit
+//   ejk_sweep cases [COUNT [SEED]]     the same cases alone, a line of JSON each with its seconds, one whenever standard
+//                                      input has a line: sweep_peers.py runs other libraries in between
 //
 // Processor time on one thread, the least of several turns in which both cases run one after the other. A neighbour
 // has at least the work of its case, so a ratio above 1 is time without a cause in the work. The limit is the larger
 // of operations / multiply-adds in registers and bytes / read bandwidth; what fits in caches passes the second.
+#include <fmt/format.h>
 #include <omp.h>
 #include <time.h>
 
@@ -15,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,7 +42,10 @@ struct Case {
   std::function<Run()> prepare;
   double flop = 0, bytes = 0;
   DType dtype = DType::float32;
+  std::string json;
 };
+
+const char* word(Order order) { return order == Order::rows ? "rows" : "columns"; }
 
 struct Toggle {
   std::string name;
@@ -107,14 +114,19 @@ Case case_of(const Matmul& c) {
   const std::int64_t m = c.groups * c.rows;
   const auto elements = static_cast<double>(m * c.k + (c.transposed ? m : c.groups * c.k) * c.n +
                                             (c.transposed ? c.groups * c.k : m) * c.n);
-  Case made{std::string(c.transposed ? "dW " : "product ") + std::string(name_of(c.dtype)) + ' ' +
-                std::to_string(c.groups) + " x " + std::to_string(c.rows) + ", k " + std::to_string(c.k) +
-                ", n " + std::to_string(c.n) + (c.lhs == Order::rows ? "" : ", lhs by columns") +
-                (c.rhs == Order::rows ? "" : ", rhs by columns"),
-            {},
-            2.0 * static_cast<double>(m * c.k * c.n),
-            elements * static_cast<double>(size_of(c.dtype)),
-            c.dtype};
+  Case made{
+      std::string(c.transposed ? "dW " : "product ") + std::string(name_of(c.dtype)) + ' ' +
+          std::to_string(c.groups) + " x " + std::to_string(c.rows) + ", k " + std::to_string(c.k) + ", n " +
+          std::to_string(c.n) + (c.lhs == Order::rows ? "" : ", lhs by columns") +
+          (c.rhs == Order::rows ? "" : ", rhs by columns"),
+      {},
+      2.0 * static_cast<double>(m * c.k * c.n),
+      elements * static_cast<double>(size_of(c.dtype)),
+      c.dtype,
+      fmt::format(
+          R"("op": "{}", "dtype": "{}", "groups": {}, "rows": {}, "k": {}, "n": {}, "lhs": "{}", "rhs": "{}")",
+          c.transposed ? "dw" : "product", name_of(c.dtype), c.groups, c.rows, c.k, c.n, word(c.lhs),
+          word(c.rhs))};
   made.prepare = [c, m]() -> Run {
     const Laid lhs(c.dtype, c.transposed ? Shape{c.k, m} : Shape{m, c.k}, c.lhs);
     const Laid rhs(c.dtype, c.transposed ? Shape{m, c.n} : Shape{c.groups, c.k, c.n}, c.rhs);
@@ -144,15 +156,20 @@ Case case_of(const Attention& c) {
   const double pairs = static_cast<double>(c.entries * c.heads) * static_cast<double>(c.queries * c.keys);
   const double elements =
       static_cast<double>(2 * c.entries * c.size * (c.heads * c.queries + c.kv_heads * c.keys));
-  Case made{std::string(c.gradients ? "gradients " : "attention ") + std::string(name_of(c.dtype)) + ' ' +
-                std::to_string(c.entries) + " x " + std::to_string(c.heads) + '/' +
-                std::to_string(c.kv_heads) + ", queries " + std::to_string(c.queries) + ", keys " +
-                std::to_string(c.keys) + ", size " + std::to_string(c.size) +
-                (c.k == Order::rows ? "" : ", k by columns") + (c.v == Order::rows ? "" : ", v by columns"),
-            {},
-            (c.gradients ? 14.0 : 4.0) * pairs * static_cast<double>(c.size),
-            (c.gradients ? 2.0 : 1.0) * elements * static_cast<double>(size_of(c.dtype)),
-            c.dtype};
+  Case made{
+      std::string(c.gradients ? "gradients " : "attention ") + std::string(name_of(c.dtype)) + ' ' +
+          std::to_string(c.entries) + " x " + std::to_string(c.heads) + '/' + std::to_string(c.kv_heads) +
+          ", queries " + std::to_string(c.queries) + ", keys " + std::to_string(c.keys) + ", size " +
+          std::to_string(c.size) + (c.k == Order::rows ? "" : ", k by columns") +
+          (c.v == Order::rows ? "" : ", v by columns"),
+      {},
+      (c.gradients ? 14.0 : 4.0) * pairs * static_cast<double>(c.size),
+      (c.gradients ? 2.0 : 1.0) * elements * static_cast<double>(size_of(c.dtype)),
+      c.dtype,
+      fmt::format(R"("op": "{}", "dtype": "{}", "entries": {}, "heads": {}, "kv_heads": {}, "queries": {}, )"
+                  R"("keys": {}, "size": {}, "k": "{}", "v": "{}")",
+                  c.gradients ? "gradients" : "attention", name_of(c.dtype), c.entries, c.heads, c.kv_heads,
+                  c.queries, c.keys, c.size, word(c.k), word(c.v))};
   made.prepare = [c]() -> Run {
     const Shape queries{c.entries, c.heads, c.queries, c.size}, keys{c.entries, c.kv_heads, c.keys, c.size};
     const Laid q(c.dtype, queries, Order::rows), k(c.dtype, keys, c.k), v(c.dtype, keys, c.v),
@@ -359,6 +376,17 @@ int run_shapes(std::int64_t count, std::uint64_t seed) {
   return 0;
 }
 
+int run_cases(std::int64_t count, std::uint64_t seed) {
+  Draw draw(seed);
+  for (std::string line; count-- > 0 && std::getline(std::cin, line);) {
+    const Case one = drawn(draw).first;
+    fmt::print("{{{}, \"name\": \"{}\", \"seconds\": {}}}\n", one.json, one.name,
+               least_seconds({one.prepare()}, 6)[0]);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -366,9 +394,9 @@ int main(int argc, char** argv) {
   omp_set_num_threads(1);
   const std::string action = argc > 1 ? argv[1] : "";
   if (action == "toggles") return run_toggles(argc > 2 ? argv[2] : "");
-  if (action == "shapes")
-    return run_shapes(argc > 2 ? std::atoll(argv[2]) : 300,
-                      argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1);
-  std::fprintf(stderr, "ejk_sweep toggles [PATTERN] | shapes [COUNT [SEED]]\n");
+  if (action == "shapes" || action == "cases")
+    return (action == "shapes" ? run_shapes : run_cases)(
+        argc > 2 ? std::atoll(argv[2]) : 300, argc > 3 ? static_cast<std::uint64_t>(std::atoll(argv[3])) : 1);
+  std::fprintf(stderr, "ejk_sweep toggles [PATTERN] | shapes [COUNT [SEED]] | cases [COUNT [SEED]]\n");
   return 2;
 }
