@@ -258,6 +258,15 @@ std::vector<Toggle> toggles() {
     for (const int keys : {32, 64, 128, 512})
       add(Attention{.dtype = dtype, .entries = 4, .queries = 32, .keys = keys},
           Attention{.dtype = dtype, .entries = 4, .queries = 33, .keys = keys}, 1);
+  // Few keys for many queries, beside more; and gradients of few queries.
+  for (const DType dtype : {kBf16, kF32})
+    for (const int keys : {1, 3})
+      add(Attention{.dtype = dtype, .entries = 4, .queries = 512, .keys = keys},
+          Attention{.dtype = dtype, .entries = 4, .queries = 512, .keys = 16}, 1);
+  for (const DType dtype : {kBf16, kF32})
+    for (const int queries : {1, 2, 4})
+      add(Attention{.gradients = true, .dtype = dtype, .queries = queries, .keys = 2048},
+          Attention{.gradients = true, .dtype = dtype, .queries = 16, .keys = 2048}, 0.5);
   // Rounding results beside writing them as they are.
   add(Matmul{false, kBf16, 2, 4096, 8, 1024}, Matmul{false, kF32, 2, 4096, 8, 1024}, 1);
   return all;
