@@ -10,27 +10,11 @@
 
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
-#include "ejk/team.hpp"
 
 namespace ejk::app {
 
 /// What reading and writing piece by piece takes, for plans: a piece of the input and one of the output.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
-
-/// Shares of members who each make a run of the outputs while it is written, all of them about as long, from as
-/// much of the inputs; costs are bytes.
-inline std::vector<WorkShare> even_shares(std::int64_t members, std::int64_t read_bytes,
-                                          std::int64_t written_bytes, std::int64_t peak_bytes) {
-  std::vector<WorkShare> shares;
-  for (std::int64_t member = 0; member < members; ++member) {
-    const auto part = [&](std::int64_t bytes) {
-      return bytes / members + (member < bytes % members ? 1 : 0);
-    };
-    shares.push_back({static_cast<double>(part(read_bytes) + part(written_bytes)), part(read_bytes), 0,
-                      part(written_bytes), peak_bytes});
-  }
-  return shares;
-}
 
 /// All of an input in memory, under its own name.
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {

@@ -173,12 +173,9 @@ What is divided
                          than ranks, queries and keys
   grouped-matmul         rows of the result, and columns of few rows
   transposed-...         groups, and rows of a group's result
-  compare, convert       elements
-  segment-ids, -mask     rows of the mask
-  All other commands run on rank 0, while the others wait; so do --check,
-  --against and compare with --explain, --runs or --routing, for which rank 0
-  needs the memory that ejk needs. Work is divided by what it costs, before it
-  begins.
+  All other commands run on rank 0, while the others wait; so do --check and
+  --against, for which rank 0 needs the memory that ejk needs. Work is divided
+  by what it costs, before it begins.
 
 Ranks or threads
   Within a machine threads are the better choice: they share the inputs, and

@@ -19,7 +19,6 @@
 #include "ejk/array.hpp"
 #include "ejk/report.hpp"
 #include "ejk/statistics.hpp"
-#include "ejk/team.hpp"
 
 namespace ejk {
 
@@ -121,32 +120,23 @@ struct Comparison {
 /// One pass over both, piece by piece, on all threads where the sources allow. `progress(done, all)` counts
 /// elements. Memory: a piece of either for each thread. Throws Error{usage} for a tolerance that is negative,
 /// infinite or NaN, or a max_ulp that is negative.
-///
-/// Of a team each member reads a run of the pieces, and all get the comparison, which is the same for every
-/// size of the team; a member's progress is that of its run, told as if the whole went at its pace.
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected,
                           const Tolerance& tolerance = {},
-                          const std::function<void(std::int64_t, std::int64_t)>& progress = {},
-                          Team& team = alone());
+                          const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
 /// Two arrays of many, opened when they are looked at.
 struct ArrayPair {
   ArrayType actual, expected;
-  /// Not called for shapes that differ, nor by members of a team that have nothing to look at there.
+  /// Not called for shapes that differ.
   std::function<std::shared_ptr<const ArraySource>()> open_actual, open_expected;
 };
 
-/// compare_arrays of each pair, in their order, one open at a time. A team divides the pieces of all of them at
-/// once, so that small arrays are shared out too. `progress` counts the elements of all.
+/// compare_arrays of each pair, in their order, one open at a time. `progress` counts the elements of all.
 std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const Tolerance& tolerance = {},
-                                      const std::function<void(std::int64_t, std::int64_t)>& progress = {},
-                                      Team& team = alone());
-
-/// What each member of a team of so many does of that; costs are bytes looked at.
-std::vector<WorkShare> compare_shares(std::span<const ArrayPair> pairs, std::int64_t members);
+                                      const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
 /// Bytes that compare_arrays takes beside the sources' own, at most.
-std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected);
+std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected);
 
 /// compare_arrays, and Error{input} that says what is wrong when shapes differ or elements do not agree.
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,

@@ -12,7 +12,6 @@
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/mask.hpp"
-#include "ejk/team.hpp"
 
 namespace ejk {
 
@@ -64,16 +63,11 @@ struct SegmentIds {
 ///
 /// Rows are compared by the hash of their bits, columns by that of their bits in the distinct rows, and equal
 /// hashes by all bits. Time: one pass over the mask, and distinct rows × columns / 64 after it. Memory: the
-/// ids, and an eighth of distinct rows × columns. Each member of a team looks at a run of the rows of all slices
-/// and holds the distinct ones among these; ids and counts are the same on all.
+/// ids, and an eighth of distinct rows × columns.
 SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
-                               const SegmentIdsOptions& options = {}, Team& team = alone());
+                               const SegmentIdsOptions& options = {});
 
 /// Memory that it takes beside distinct rows and columns.
 std::int64_t segment_ids_bytes(const ArrayType& mask);
-
-/// What each of so many members does; the cost is in bytes looked at, and the peak that of segment_ids_bytes().
-std::vector<WorkShare> segment_ids_shares(const ArrayType& mask, const SegmentIdsOptions& options,
-                                          std::int64_t members);
 
 }  // namespace ejk

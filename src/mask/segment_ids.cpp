@@ -4,11 +4,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <iterator>
-#include <numeric>
-#include <optional>
-#include <span>
-#include <unordered_map>
 #include <utility>
 
 #include "core/checked.hpp"
@@ -219,10 +214,8 @@ Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t
                   });
 }
 
-// Elements of these rows where equality of ids says something else than the mask. `numbers` are the rows'
-// classes among all rows.
-std::int64_t count_differences(const Classes& rows, const std::vector<std::int32_t>& numbers,
-                               const std::vector<std::int32_t>& kv_classes) {
+// Elements of these rows where equality of ids differs from the mask.
+std::int64_t count_differences(const Classes& rows, const std::vector<std::int32_t>& kv_classes) {
   std::vector<std::int64_t> members(static_cast<std::size_t>(rows.count()));
   for (const std::int32_t c : rows.class_of)
     if (c >= 0) ++members[static_cast<std::size_t>(c)];
@@ -233,7 +226,7 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
       rows.count(), core::threads_for(rows.count(), work), [] { return std::int64_t{0}; },
       [&](std::int64_t& sum, std::int64_t r) {
         std::vector<Word> given(static_cast<std::size_t>(mask::words_for(columns)));
-        kernels::active().equal_bits_32(kv_classes.data(), columns, numbers[static_cast<std::size_t>(r)],
+        kernels::active().equal_bits_32(kv_classes.data(), columns, static_cast<std::int32_t>(r),
                                         given.data());
         const Word* wanted = rows.patterns->bits(r);
         for (std::size_t w = 0; w < given.size(); ++w) given[w] ^= wanted[w];
@@ -249,187 +242,6 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
 void write_ids(const std::vector<std::int32_t>& class_of, Convention convention, std::int32_t* out) {
   const std::int32_t first = convention == Convention::document ? 1 : 0;
   for (std::size_t i = 0; i < class_of.size(); ++i) out[i] = class_of[i] < 0 ? -1 : class_of[i] + first;
-}
-
-// --- mask to ids, by a team ---
-//
-// The rows of all slices, one slice after the other, are cut into a run for each member. Most slices are then
-// one member's. Those that share a slice pass on what the others need to know, from neighbour to neighbour.
-
-// The slices of a mask, and their rows.
-struct Slices {
-  Shape leading;  // axes
-  std::int64_t count = 0, rows = 0, columns = 0;
-
-  // `members` + 1 bounds of runs of rows of all slices. Where there are many slices none is shared.
-  std::vector<std::int64_t> cut(std::int64_t members) const {
-    constexpr std::int64_t kMany = 8;  // for each member
-    const bool whole = count / kMany >= members;
-    const std::int64_t items = whole ? count : count * rows, size = whole ? rows : 1;
-    std::vector<std::int64_t> bounds;
-    for (std::int64_t m = 0; m <= members; ++m)
-      bounds.push_back(size * (items / members * m + std::min(items % members, m)));
-    return bounds;
-  }
-};
-
-Slices slices_of(const ArrayType& type, const SegmentIdsOptions& options) {
-  const Shape& shape = type.shape;
-  const bool merge_heads = shape.size() == 4 && !options.per_head;
-  // By ejkernel's convention only head 0 of each batch entry counts.
-  Slices slices{Shape(shape.begin(), shape.end() - (merge_heads ? 3 : 2))};
-  slices.count = element_count(slices.leading);
-  slices.rows = shape[shape.size() - 2];
-  slices.columns = shape.back();
-  return slices;
-}
-
-// Columns are equal where both keys are. Numbers them by place; -1 is a column without a bit.
-void join_columns(std::vector<std::int32_t>& classes, const std::vector<std::int32_t>& others) {
-  std::unordered_map<std::uint64_t, std::int32_t> joined;
-  for (std::size_t i = 0; i < classes.size(); ++i) {
-    if (classes[i] < 0 && others[i] < 0) continue;
-    const std::uint64_t key = static_cast<std::uint64_t>(static_cast<std::uint32_t>(classes[i])) << 32 |
-                              static_cast<std::uint32_t>(others[i]);
-    classes[i] = joined.try_emplace(key, static_cast<std::int32_t>(joined.size())).first->second;
-  }
-}
-
-// The rows of a slice that a member has, and its columns, as far as these rows tell.
-struct Band {
-  std::int64_t slice, first;
-  Classes rows;
-  std::vector<std::int32_t> columns;  // their classes
-  std::vector<std::int32_t> numbers;  // of the rows' classes
-  std::int64_t row_classes = 0;       // numbered so far, in this band and those before it
-};
-
-// Makes the classes of a band those of the slice, which `members`, this one among them, have bands of, in
-// order. Rows are numbered as they appear: a member hears of the distinct rows of those before it, and tells
-// those behind it of these and its own, but of none whose hash they do not have. So a row is compared by all
-// its bits, and few are sent. No member holds more than some of the others' rows at a time.
-class Joining {
- public:
-  Joining(Team& team, const std::vector<std::int64_t>& members, Band& band, PatternTable::Hash hash)
-      : team_(team), band_(band), hash_(hash), words_(band.rows.patterns->row_words()) {
-    const auto me = std::find(members.begin(), members.end(), team.rank());
-    if (me != members.begin()) before_ = *std::prev(me);
-    if (std::next(me) != members.end()) behind_ = *std::next(me);
-    for (std::int64_t c = 0; c < band.rows.count(); ++c) class_of_hash_.emplace(hash_of(row(c)), c);
-  }
-
-  void run() {
-    hear_from_behind();
-    if (before_) band_.columns = TeamMessage(team_.receive(*before_)).take_all<std::int32_t>();
-    if (behind_) team_.send(*behind_, TeamMessage().put_all(band_.columns).bytes());
-    number_rows();
-  }
-
- private:
-  static constexpr std::int64_t kBytesAtOnce = std::int64_t{1} << 20;
-
-  const Word* row(std::int64_t row_class) const { return band_.rows.patterns->bits(row_class); }
-  std::uint64_t hash_of(const Word* bits) const { return hash_(bits, words_); }
-
-  // Columns as all bands from here on tell them apart, and the hashes of these bands' rows.
-  void hear_from_behind() {
-    if (behind_) {
-      TeamMessage message(team_.receive(*behind_));
-      behind_have_ = message.take_all<std::uint64_t>();
-      join_columns(band_.columns, message.take_all<std::int32_t>());
-    }
-    if (!before_) return;
-    std::vector<std::uint64_t> hashes = behind_have_;
-    for (const auto& entry : class_of_hash_) hashes.push_back(entry.first);
-    std::sort(hashes.begin(), hashes.end());
-    hashes.erase(std::unique(hashes.begin(), hashes.end()), hashes.end());
-    team_.send(*before_, TeamMessage().put_all(hashes).put_all(band_.columns).bytes());
-  }
-
-  void number_rows() {
-    band_.numbers.assign(static_cast<std::size_t>(band_.rows.count()), -1);
-    for (bool more = before_.has_value(); more;) {
-      TeamMessage message(team_.receive(*before_));
-      more = message.take<std::uint8_t>() != 0;
-      band_.row_classes = message.take<std::int64_t>();
-      const auto numbers = message.take_all<std::int32_t>();
-      const auto bits = message.take_all<Word>();
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        const Word* there = bits.data() + static_cast<std::int64_t>(i) * words_;
-        const std::uint64_t hash = hash_of(there);
-        const auto [from, to] = class_of_hash_.equal_range(hash);
-        for (auto mine = from; mine != to; ++mine)
-          if (std::equal(there, there + words_, row(mine->second)))
-            band_.numbers[static_cast<std::size_t>(mine->second)] = numbers[i];
-        tell(numbers[i], hash, there);
-      }
-    }
-    for (std::int64_t c = 0; c < band_.rows.count(); ++c) {
-      std::int32_t& number = band_.numbers[static_cast<std::size_t>(c)];
-      if (number >= 0) continue;
-      number = static_cast<std::int32_t>(band_.row_classes++);
-      tell(number, hash_of(row(c)), row(c));
-    }
-    send_told(false);
-  }
-
-  void tell(std::int32_t number, std::uint64_t hash, const Word* bits) {
-    if (!std::binary_search(behind_have_.begin(), behind_have_.end(), hash)) return;
-    told_numbers_.push_back(number);
-    told_bits_.insert(told_bits_.end(), bits, bits + words_);
-    if (std::ssize(told_bits_) * static_cast<std::int64_t>(sizeof(Word)) >= kBytesAtOnce) send_told(true);
-  }
-
-  void send_told(bool more) {
-    if (behind_)
-      team_.send(*behind_, TeamMessage()
-                               .put(static_cast<std::uint8_t>(more))
-                               .put(band_.row_classes)
-                               .put_all(told_numbers_)
-                               .put_all(told_bits_)
-                               .bytes());
-    told_numbers_.clear();
-    told_bits_.clear();
-  }
-
-  Team& team_;
-  Band& band_;
-  PatternTable::Hash hash_;
-  std::int64_t words_;
-  std::optional<std::int64_t> before_, behind_;  // ranks
-  std::unordered_multimap<std::uint64_t, std::int64_t> class_of_hash_;
-  std::vector<std::uint64_t> behind_have_;  // sorted
-  std::vector<std::int32_t> told_numbers_;
-  std::vector<Word> told_bits_;
-};
-
-// Each member has the ids of its rows, and those of the columns of the slices that begin with one of them: after
-// this all have all.
-void share_ids(Team& team, const Slices& slices, const std::vector<std::int64_t>& bounds, SegmentIds& ids) {
-  const auto q_ids = ids.q_segment_ids.elements<std::int32_t>(),
-             kv_ids = ids.kv_segment_ids.elements<std::int32_t>();
-  const auto part_of = [&](std::span<std::int32_t> all, std::int64_t from, std::int64_t to) {
-    return all.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from));
-  };
-  const auto rows_of = [&](std::size_t member) { return part_of(q_ids, bounds[member], bounds[member + 1]); };
-  const auto columns_of = [&](std::size_t member) {
-    return part_of(kv_ids, core::ceil_div(bounds[member], slices.rows) * slices.columns,
-                   core::ceil_div(bounds[member + 1], slices.rows) * slices.columns);
-  };
-  const auto me = static_cast<std::size_t>(team.rank());
-  TeamMessage mine;
-  mine.put(ids.segments).put(ids.differing_elements);
-  mine.put_all(std::span<const std::int32_t>(rows_of(me)));
-  mine.put_all(std::span<const std::int32_t>(columns_of(me)));
-  std::vector<Bytes> all = team.all_gather(mine.bytes());
-  ids.segments = ids.differing_elements = 0;
-  for (std::size_t m = 0; m < all.size(); ++m) {
-    TeamMessage message(std::move(all[m]));
-    ids.segments = std::max(ids.segments, message.take<std::int64_t>());
-    ids.differing_elements += message.take<std::int64_t>();
-    std::ranges::copy(message.take_all<std::int32_t>(), rows_of(m).begin());
-    std::ranges::copy(message.take_all<std::int32_t>(), columns_of(m).begin());
-  }
 }
 
 }  // namespace
@@ -459,7 +271,7 @@ SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions
 namespace mask {
 
 SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, const SegmentIdsOptions& options,
-                          PatternTable::Hash hash, Team& team) {
+                          PatternTable::Hash hash) {
   const Shape& shape = core::required(source).shape();
   if (shape.size() < 2 || shape.size() > 4)
     throw invalid(
@@ -475,10 +287,11 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
   if (merge_heads && shape[1] == 0)
     throw Error(Error::Kind::input, fmt::format("{}: a mask of shape {} has no heads; ids are made of head 0",
                                                 source->name(), to_string(shape)));
-  const Slices slices = slices_of(type_of(*source), options);
-  const std::int64_t q = slices.rows, kv = slices.columns;
+  // By ejkernel's convention head 0 of each batch entry alone counts.
+  const Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));
+  const std::int64_t slices = element_count(leading), q = shape[shape.size() - 2], kv = shape.back();
   const auto with = [&](std::int64_t length) {
-    Shape s = slices.leading;
+    Shape s = leading;
     s.push_back(length);
     return s;
   };
@@ -492,12 +305,8 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
     std::fill_n(kv_out, ids.kv_segment_ids.size(), -1);
     return ids;
   }
-  ids.elements = slices.count * q * kv;
-
-  const std::vector<std::int64_t> bounds = slices.cut(team.size());
-  const std::int64_t begin = bounds[static_cast<std::size_t>(team.rank())],
-                     end = bounds[static_cast<std::size_t>(team.rank()) + 1];
-  const auto scan = [&](std::int64_t s, std::int64_t first, std::int64_t rows) {
+  ids.elements = slices * q * kv;
+  for (std::int64_t s = 0; s < slices; ++s) {
     auto slice = source;
     if (shape.size() == 3) slice = slice_of(source, s);
     if (shape.size() == 4)
@@ -505,78 +314,24 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
     const Mask m = array_mask(slice, options.polarity);
     const MaskNode& node = m.node();
     const Access access = node.random_access() ? Access::any_order : Access::in_order;
-    Band band{s,
-              first,
-              classify(rows, kv, access, options.max_pattern_bytes, hash,
-                       [&](std::int64_t from, std::int64_t n, const BitRows& out) {
-                         node.fill({first + from, first + from + n, 0, kv}, out);
-                       }),
-              {},
-              {}};
-    band.columns = classify_columns(band.rows, kv, options.max_pattern_bytes, hash).class_of;
-    return band;
-  };
-  // A band whose rows' numbers and columns' classes are those of the slice.
-  const auto finish = [&](Band band) {
-    const std::int64_t columns = *std::max_element(band.columns.begin(), band.columns.end()) + 1;
-    ids.segments = std::max({ids.segments, band.row_classes, columns});
-    ids.differing_elements += count_differences(band.rows, band.numbers, band.columns);
-    for (std::int32_t& c : band.rows.class_of)
-      if (c >= 0) c = band.numbers[static_cast<std::size_t>(c)];
-    write_ids(band.rows.class_of, options.convention, q_out + band.slice * q + band.first);
-    if (band.first == 0) write_ids(band.columns, options.convention, kv_out + band.slice * kv);
-  };
-  std::vector<Band> shared;
-  for (std::int64_t at = begin, after = 0; at < end; at = after) {
-    const std::int64_t s = at / q;
-    after = std::min(end, (s + 1) * q);
-    Band band = scan(s, at % q, after - at);
-    if (after - at < q) {
-      shared.push_back(std::move(band));
-      continue;
-    }
-    band.row_classes = band.rows.count();
-    band.numbers.resize(static_cast<std::size_t>(band.row_classes));
-    std::iota(band.numbers.begin(), band.numbers.end(), 0);
-    finish(std::move(band));
+    const Classes rows = classify(q, kv, access, options.max_pattern_bytes, hash,
+                                  [&](std::int64_t from, std::int64_t n, const BitRows& out) {
+                                    node.fill({from, from + n, 0, kv}, out);
+                                  });
+    const Classes columns = classify_columns(rows, kv, options.max_pattern_bytes, hash);
+    ids.segments = std::max({ids.segments, rows.count(), columns.count()});
+    ids.differing_elements += count_differences(rows, columns.class_of);
+    write_ids(rows.class_of, options.convention, q_out + s * q);
+    write_ids(columns.class_of, options.convention, kv_out + s * kv);
   }
-  // All have looked at their rows by now: from here on nobody waits for that.
-  for (Band& band : shared) {
-    std::vector<std::int64_t> members;
-    for (std::int64_t m = 0; m < team.size(); ++m) {
-      const std::int64_t from = std::max(bounds[static_cast<std::size_t>(m)], band.slice * q),
-                         to = std::min(bounds[static_cast<std::size_t>(m) + 1], (band.slice + 1) * q);
-      if (from < to) members.push_back(m);
-    }
-    Joining(team, members, band, hash).run();
-    finish(std::move(band));
-  }
-  if (!team.is_alone()) share_ids(team, slices, bounds, ids);
   return ids;
 }
 
 }  // namespace mask
 
 SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
-                               const SegmentIdsOptions& options, Team& team) {
-  return mask::segment_ids_of(source, options, mask::hash_words, team);
-}
-
-std::vector<WorkShare> segment_ids_shares(const ArrayType& mask, const SegmentIdsOptions& options,
-                                          std::int64_t members) {
-  core::require_members(members);
-  std::vector<WorkShare> shares(static_cast<std::size_t>(members));
-  if (mask.rank() < 2 || mask.rank() > 4) return shares;
-  const Slices slices = slices_of(mask, options);
-  const std::vector<std::int64_t> bounds = slices.cut(members);
-  for (std::size_t m = 0; m < shares.size(); ++m) {
-    const std::int64_t rows = bounds[m + 1] - bounds[m];
-    shares[m].read_bytes = rows * slices.columns * size_of(mask.dtype);
-    shares[m].cost = static_cast<double>(shares[m].read_bytes);
-    if (members > 1) shares[m].sent_bytes = (members - 1) * 4 * rows;
-    shares[m].peak_bytes = segment_ids_bytes(mask);
-  }
-  return shares;
+                               const SegmentIdsOptions& options) {
+  return mask::segment_ids_of(source, options, mask::hash_words);
 }
 
 std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids) {

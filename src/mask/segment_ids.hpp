@@ -7,6 +7,6 @@
 namespace ejk::mask {
 
 SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, const SegmentIdsOptions& options,
-                          PatternTable::Hash hash, Team& team = alone());
+                          PatternTable::Hash hash);
 
 }  // namespace ejk::mask

@@ -2,8 +2,7 @@
 // first goes through a kernel, plain loops that the compiler makes vectors of: its largest differences, its sums,
 // and whether all of it is finite and surely close. Only a block that is not is gone through element by element.
 // Where the largest differences are is looked up once a box, in the blocks that have them. Boxes are joined in
-// order, so the result does not depend on the threads. A team shares out the boxes of all pairs, in runs; sums of
-// floats travel box by box, to be added in the same order. Cost: reading both arrays.
+// order, so the result does not depend on the threads. Cost: reading both arrays.
 // tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
@@ -652,59 +651,23 @@ std::int64_t bytes_for(const ArrayType& actual, const ArrayType& expected, std::
          pieces * (arrays::bytes_of_a_box(actual.shape.size()) + static_cast<std::int64_t>(sizeof(Part)));
 }
 
-// The boxes of all pairs one after the other, and the runs of them that the members of a team look at.
-struct Division {
-  std::vector<std::int64_t> elements;   // of each box
-  std::vector<std::int64_t> first_box;  // of each pair; behind the last, the number of all
-  std::vector<std::int64_t> bounds;
-
-  Division(std::span<const ArrayPair> pairs, std::int64_t members) : first_box{0} {
-    std::vector<double> costs;
-    for (const ArrayPair& pair : pairs) {
-      const ArrayType &a = pair.actual, &e = pair.expected;
-      if (a.shape == e.shape)
-        core::for_each_piece(a.shape, elements_of_a_piece(a, e), [&](const Shape&, const Shape& count) {
-          elements.push_back(element_count(count));
-          costs.push_back(static_cast<double>(elements.back() * bytes_of_two(pair)));
-        });
-      first_box.push_back(std::ssize(elements));
-    }
-    bounds = even_runs(costs, members);
-  }
-
-  static std::int64_t bytes_of_two(const ArrayPair& pair) {
-    return size_of(pair.actual.dtype) + size_of(pair.expected.dtype);
-  }
-  // Those of a pair that a member looks at, counted from the pair's first.
-  IndexRange boxes_of(std::int64_t member, std::size_t pair) const {
-    const auto m = static_cast<std::size_t>(member);
-    const std::int64_t first = first_box[pair], end = first_box[pair + 1];
-    return {std::clamp(bounds[m], first, end) - first, std::clamp(bounds[m + 1], first, end) - first};
-  }
-  std::int64_t elements_of(const IndexRange& boxes, std::size_t pair) const {
-    const auto at = elements.begin() + first_box[pair];
-    return std::accumulate(at + boxes.begin, at + boxes.end, std::int64_t{0});
-  }
-};
-
-// Some boxes of a pair: their parts in order.
-std::vector<Part> parts_of(const ArrayPair& pair, const IndexRange& range, const Comparer& comparer,
+// What the boxes of a pair have, in order.
+std::vector<Part> parts_of(const ArrayPair& pair, const Comparer& comparer,
                            const std::function<void(std::int64_t)>& looked_at) {
   const std::shared_ptr<const ArraySource> actual = pair.open_actual(), expected = pair.open_expected();
   const arrays::Boxes boxes(actual->shape(), elements_of_a_piece(pair.actual, pair.expected));
   const arrays::BoxReader a(*actual), e(*expected);
-  std::vector<Part> parts(static_cast<std::size_t>(range.end - range.begin));
+  const std::int64_t count = boxes.size();
+  std::vector<Part> parts(static_cast<std::size_t>(count));
   struct Buffers {
     std::vector<std::byte> actual, expected;
   };
   core::parallel_reduce(
-      range.end - range.begin,
-      std::min(a.threads(boxes, range.begin, range.end, 1), e.threads(boxes, range.begin, range.end, 1)),
-      [] { return Buffers{}; },
-      [&](Buffers& buffers, std::int64_t i) {
-        const std::int64_t box = range.begin + i, n = boxes.elements(box);
+      count, std::min(a.threads(boxes, 0, count, 1), e.threads(boxes, 0, count, 1)), [] { return Buffers{}; },
+      [&](Buffers& buffers, std::int64_t box) {
+        const std::int64_t n = boxes.elements(box);
         comparer.compare(a.acquire(boxes, box, buffers.actual), e.acquire(boxes, box, buffers.expected), n,
-                         boxes.before[static_cast<std::size_t>(box)], parts[static_cast<std::size_t>(i)]);
+                         boxes.before[static_cast<std::size_t>(box)], parts[static_cast<std::size_t>(box)]);
         a.release(boxes, box);
         e.release(boxes, box);
         looked_at(n);
@@ -801,63 +764,14 @@ std::vector<std::string> failures_of(const Comparison& c, const Tolerance& toler
   return failed;
 }
 
-// What a member found in its boxes of a pair: their parts joined, but for the squares of each.
-struct Found {
-  Part sum;
-  std::vector<Squares> squares;
-
-  explicit Found(std::span<const Part> parts) {
-    for (const Part& part : parts) {
-      join(sum, part);
-      squares.push_back(part.squares);
-    }
-  }
-  explicit Found(TeamMessage& message) : sum(message.take<Part>()), squares(message.take_all<Squares>()) {}
-  void put(TeamMessage& message) const { message.put(sum).put_all(squares); }
-
-  // Behind those of the boxes before.
-  void add_to(Part& all) const {
-    Squares before = all.squares;
-    join(all, sum);
-    for (const Squares& box : squares) before.join(box);
-    all.squares = before;
-  }
-};
-
 }  // namespace
 
-std::int64_t compare_bytes(const ArraySource& actual, const ArraySource& expected) {
-  return bytes_for(type_of(actual), type_of(expected), element_count(actual.shape()));
-}
-
-std::vector<WorkShare> compare_shares(std::span<const ArrayPair> pairs, std::int64_t members) {
-  core::require_members(members);
-  const Division division(pairs, members);
-  const auto all_boxes = std::ssize(division.elements);
-  constexpr auto kSquares = static_cast<std::int64_t>(sizeof(Squares));
-  std::vector<WorkShare> shares(static_cast<std::size_t>(members));
-  for (std::int64_t member = 0; member < members; ++member) {
-    WorkShare& share = shares[static_cast<std::size_t>(member)];
-    std::int64_t message = 0;
-    for (std::size_t p = 0; p < pairs.size(); ++p) {
-      if (pairs[p].actual.shape != pairs[p].expected.shape) continue;
-      const IndexRange boxes = division.boxes_of(member, p);
-      const std::int64_t elements = division.elements_of(boxes, p);
-      share.read_bytes += elements * Division::bytes_of_two(pairs[p]);
-      share.peak_bytes = std::max(share.peak_bytes, bytes_for(pairs[p].actual, pairs[p].expected, elements));
-      if (boxes.end > boxes.begin)
-        message += static_cast<std::int64_t>(sizeof(Part)) + 8 + (boxes.end - boxes.begin) * kSquares;
-    }
-    share.cost = static_cast<double>(share.read_bytes);
-    if (members == 1) continue;
-    share.sent_bytes = message * (members - 1);
-    share.peak_bytes += 2 * all_boxes * kSquares;
-  }
-  return shares;
+std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected) {
+  return bytes_for(actual, expected, element_count(actual.shape));
 }
 
 std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const Tolerance& tolerance,
-                                      const Progress& progress, Team& team) {
+                                      const Progress& progress) {
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   if (tolerance.max_ulp.value_or(0) < 0)
@@ -867,63 +781,36 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
   std::vector<Comparison> results;
   for (const ArrayPair& pair : pairs) results.push_back(headers_of(pair, tolerance));
 
-  const Division division(pairs, team.size());
-  std::int64_t all = 0, mine = 0, done = 0;
-  for (std::size_t p = 0; p < pairs.size(); ++p) {
-    all += results[p].elements;
-    mine += division.elements_of(division.boxes_of(team.rank(), p), p);
-  }
+  std::int64_t all = 0, done = 0;
+  for (const Comparison& c : results) all += c.elements;
   std::mutex mutex;
   const auto looked_at = [&](std::int64_t n) {
     if (!progress) return;
     const std::lock_guard lock(mutex);
-    done += n;
-    // Of another pace the last step alone is exact.
-    const double share = static_cast<double>(done) / static_cast<double>(mine);
-    const bool is_exact = mine == all || done == mine;
-    progress(is_exact ? done + (all - mine) : static_cast<std::int64_t>(share * static_cast<double>(all)),
-             all);
+    progress(done += n, all);
   };
-  std::vector<Part> sums(pairs.size());
-  TeamMessage message;
   for (std::size_t p = 0; p < pairs.size(); ++p) {
-    const IndexRange boxes = division.boxes_of(team.rank(), p);
-    if (boxes.begin == boxes.end) continue;
-    const Comparison& c = results[p];
+    Comparison& c = results[p];
+    if (!c.same_shape()) continue;
     const Comparer comparer(c.actual_dtype, c.expected_dtype, verify::rule_of(c, tolerance));
-    const Found found(parts_of(pairs[p], boxes, comparer, looked_at));
-    if (team.is_alone())
-      found.add_to(sums[p]);
-    else
-      found.put(message);
+    Part sum;
+    if (c.elements > 0)
+      for (const Part& part : parts_of(pairs[p], comparer, looked_at)) join(sum, part);
+    add_found(sum, c);
+    c.failed = failures_of(c, tolerance);
+    c.close = c.failed.empty();
   }
-  if (!team.is_alone()) {
-    std::int64_t member = 0;
-    for (Bytes& bytes : team.all_gather(message.bytes())) {
-      TeamMessage theirs(std::move(bytes));
-      for (std::size_t p = 0; p < pairs.size(); ++p)
-        if (const IndexRange boxes = division.boxes_of(member, p); boxes.begin < boxes.end)
-          Found(theirs).add_to(sums[p]);
-      ++member;
-    }
-  }
-  for (std::size_t p = 0; p < pairs.size(); ++p)
-    if (results[p].same_shape()) {
-      add_found(sums[p], results[p]);
-      results[p].failed = failures_of(results[p], tolerance);
-      results[p].close = results[p].failed.empty();
-    }
   return results;
 }
 
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
-                          const Progress& progress, Team& team) {
+                          const Progress& progress) {
   const auto lent = [](const ArraySource& source) {
     return [&source] { return std::shared_ptr<const ArraySource>(std::shared_ptr<void>(), &source); };
   };
   const ArrayPair pair{
       {actual.dtype(), actual.shape()}, {expected.dtype(), expected.shape()}, lent(actual), lent(expected)};
-  return compare_pairs({&pair, 1}, tolerance, progress, team).front();
+  return compare_pairs({&pair, 1}, tolerance, progress).front();
 }
 
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,

@@ -160,7 +160,7 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
   if (actual.shape() != shape &&
       element_count(actual.shape()) == element_count(shape))  // axes permuted, copied
     return explain_bytes(expected, expected) + byte_count(actual.shape(), actual.dtype());
-  const std::int64_t compared = compare_bytes(actual, expected);
+  const std::int64_t compared = compare_bytes(type_of(actual), type_of(expected));
   if (element_count(shape) == 0 || shape.empty()) return compared;
   const Side a(actual), e(expected);
   constexpr std::int64_t kTiles = verify::kPictureCells * verify::kPictureCells * 8;

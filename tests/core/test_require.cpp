@@ -186,11 +186,6 @@ TEST_CASE("work is shared among one at least") {
   for (const std::int64_t members : {0, -1}) {
     CAPTURE(members);
     check_all({{"even_runs", [&] { even_runs(costs, members); }},
-               {"segment_ids_shares",
-                [&] {
-                  segment_ids_shares(ArrayType(DType::boolean, {4, 4}), {}, members);
-                }},
-               {"compare_shares", [&] { compare_shares({}, members); }},
                {"products", [&] { (void)product.divide(members); }},
                {"attention", [&] { AttentionDivision(attention, members); }}},
               Error::Kind::usage);

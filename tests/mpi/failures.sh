@@ -39,27 +39,36 @@ job() {
 }
 
 mkdir out
-"$ejk" mask --mask 'local(left=70, right=3)' --shape 6000x6000 -o mask.npy -q || exit 1
-head -c 1000 mask.npy >short.npy
+"$ejk" generate attention-inputs --batch 1 --seq 6000 --heads 1 --head-dim 8 -o rows.h5 -q || exit 1
+"$ejk" generate attention-inputs --batch 1 --seq 8 --heads 1 --head-dim 6000 -o columns.h5 -q || exit 1
+"$ejk" convert 'rows.h5:query[0,:,0,:]' --dtype bfloat16 -o lhs.npy -q || exit 1
+"$ejk" convert 'columns.h5:query[:,:,0,:]' --dtype bfloat16 -o rhs.npy -q || exit 1
+{ # [6000]
+  printf '\223NUMPY\001\000\166\000%-117s\n' "{'descr': '<i4', 'fortran_order': False, 'shape': (1,), }"
+  printf '\160\027\000\000'
+} >sizes.npy
+product="grouped-matmul lhs.npy rhs.npy sizes.npy"  # 72 MB
+head -c 1000 lhs.npy >short.npy
 # Seconds of work, for those that are ended in the midst of it.
 "$ejk" generate attention-inputs --batch 1 --seq 24000 --heads 8 --head-dim 64 -o qkv.h5 -q || exit 1
 
 # All ranks see it: told once.
-job $launch -n 3 "$ejk_mpi" convert nowhere.npy -o out/x.npy
+job $launch -n 3 "$ejk_mpi" grouped-matmul nowhere.npy rhs.npy sizes.npy -o out/x.npy
 expect "an input that does not exist" 3 "nowhere.npy"
-job $launch -n 3 "$ejk_mpi" convert mask.npy --no-such-option -o out/x.npy
+job $launch -n 3 "$ejk_mpi" $product --no-such-option -o out/x.npy
 expect "an unknown option" 2 "unknown option"
-job $launch -n 3 "$ejk_mpi" convert mask.npy -o "$work/nowhere/x.npy"
+job $launch -n 3 "$ejk_mpi" $product -o "$work/nowhere/x.npy"
 expect "a folder that does not exist" 4 "does not exist"
 job $launch -n 2 "$ejk_mpi" attention qkv.h5:/query qkv.h5:/key qkv.h5:/value --max-memory 1M -o out/x.h5
 expect "too little memory" 5 "--max-memory"
 
 # One rank sees it.
-job $launch -n 1 "$ejk_mpi" convert mask.npy -o out/x.npy : -n 1 "$ejk_mpi" convert short.npy -o out/x.npy
+job $launch -n 1 "$ejk_mpi" $product -o out/x.npy : \
+  -n 1 "$ejk_mpi" grouped-matmul short.npy rhs.npy sizes.npy -o out/x.npy
 expect "an input that one rank cannot read" 3 "on rank 1"
 for target in x.npy x.h5 x.npz; do
-  job $launch -n 1 "$ejk_mpi" convert mask.npy -o out/$target --dtype int16 : \
-    -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" convert mask.npy -o out/$target --dtype int16
+  job $launch -n 1 "$ejk_mpi" $product -o out/$target : \
+    -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" $product -o out/$target
   case $target in
     x.npz) # rank 0 writes it alone
       [ "$status" = 0 ] && [ -s out/x.npz ] || fail "x.npz by rank 0: status $status"
@@ -67,15 +76,15 @@ for target in x.npy x.h5 x.npz; do
     *) expect "a full disk on one rank, $target" 4 "rank 1: .*File too large" ;;
   esac
 done
-job $launch -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" convert mask.npy -o out/x.npy --dtype int16 : \
-  -n 1 "$ejk_mpi" convert mask.npy -o out/x.npy --dtype int16
+job $launch -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" $product -o out/x.npy : \
+  -n 1 "$ejk_mpi" $product -o out/x.npy
 expect "a full disk on rank 0" 4 "File too large"
 
 # The old target stays when a rank fails.
-"$ejk" convert mask.npy -o old.npy -q
+"$ejk" $product -o old.npy -q
 cp old.npy kept.npy
-job $launch -n 1 "$ejk_mpi" convert mask.npy -o old.npy --dtype int16 : \
-  -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" convert mask.npy -o old.npy --dtype int16
+job $launch -n 1 "$ejk_mpi" $product -o old.npy : \
+  -n 1 prlimit --fsize=40000000:40000000 "$ejk_mpi" $product -o old.npy
 cmp -s old.npy kept.npy || fail "the old target has changed"
 
 # Ended from outside, in the midst of the work: a long job, and a signal to one rank, or to mpirun.

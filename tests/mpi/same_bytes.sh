@@ -275,65 +275,27 @@ problem transposed-grouped-matmul in/columns.npz:x in/grad.npy in/sizes.npy --dt
   --group-offset "$offset" --num-actual-groups 3 -o out.h5:/gradient --check
 expect 0
 
-# compare
+# what rank 0 does alone
 pick in/large_half.npy in/large.npz:x && half=$p
 problem compare "$half" in/large.npy --rtol 1e-6
 expect 1
-problem compare in/large.h5:/x in/large.npz:x --rtol 1e-3 --atol 1e-5 --json
-pick in/qkv.npz in/packed.h5 in/half && many=$p
-problem compare in/other.h5 "$many" --html out.html
-expect 1
-problem compare in/qkv.h5 in/qkv.npz
-expect 0
-problem compare in/query.npy in/other.h5:query --explain --axes b,s,h,d
-expect 1
 problem compare --runs in/large.npy in/large.h5:/x in/large.npy --json
-expect 0
-problem compare in/qkv.h5 in/qkv.npz --first
-expect 0
-problem compare in/query.npy in/query.npy --routing --top-k 2
 expect 0
 problem compare in/cut.npy in/large.npy
 expect 3
-
-# convert
-pick float64 float16 uint8 bool && dtype=$p
-problem convert in/large.h5:/x --dtype "$dtype" -o out.npy
-expect 0
-pick in/qkv.h5 in/packed.npz in/half && many=$p
-pick out/ out.npz out.h5 out.h5:/deep/er && target=$p
-problem convert "$many" in/large.npy in/cu.npy --dtype float32 -o "$target"
-expect 0
-pick out.npz out.h5 && target=$p
-between 1 9 && level=$r
-problem convert in/qkv.npz in/mask.npy --compression "$level" -o $target
-expect 0
 input=in/large.npy
 problem convert - --dtype bfloat16 -o -
 expect 0
-begin_with=in/ids.h5
-problem convert in/large_half.npy in/padding.npy --dtype int16 -o out.h5 --overwrite
+problem convert in/qkv.h5 in/cu.npy --dtype float32 -o out/
 expect 0
-problem convert in/cu.npy
-expect 0
-# Which rank comes upon it may be told as well.
-any_stderr=yes
-problem convert in/large_half.npy in/ids.h5:/q_segment_ids in/cu.npy --dtype int8 -o out.npz
 any_stderr=yes
 problem convert in/cu.npy --dtype int7 -o out.npy
 expect 2
-
-# segment-ids, segment-mask
 pick in/documents.npy in/mask.npy && stored=$p
 problem segment-ids "$stored" -o out.h5
 expect 0
-problem segment-ids in/mask.h5:/deep/mask --require-exact --json -o out.npz
-expect 1
 input=in/ids.npy
 problem segment-mask - -o out.npy
-expect 0
-pick float16 int8 float32 && dtype=$p
-problem segment-mask in/ids.npy in/ids.npy --separate --dtype "$dtype" -o out.h5 --json
 expect 0
 
 (cd in && ls -A) | grep -q '^\.' && fail "left among the inputs: $(ls -A in)"

@@ -17,7 +17,6 @@
 #include "support/arrays.hpp"
 #include "support/golden.hpp"
 #include "support/number.hpp"
-#include "support/thread_team.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -74,15 +73,6 @@ std::vector<std::uint64_t> bits_of(const Comparison& c) {
   return bits;
 }
 
-std::vector<std::uint64_t> bits_of(const std::vector<Comparison>& comparisons) {
-  std::vector<std::uint64_t> bits;
-  for (const Comparison& c : comparisons) {
-    const std::vector<std::uint64_t> more = bits_of(c);
-    bits.insert(bits.end(), more.begin(), more.end());
-  }
-  return bits;
-}
-
 // Small numbers with some that stand out: zeros, differences, NaN and infinities, few or many.
 std::pair<Array, Array> random_sides(const Shape& shape, DType actual, DType expected, unsigned seed) {
   std::mt19937_64 random(seed);
@@ -119,8 +109,6 @@ class Counted final : public ForwardingSource {
   explicit Counted(const std::shared_ptr<const ArraySource>& source)
       : ForwardingSource(source, type_of(*source), ArrayAccess(ArrayAccess::Order::sequential)) {}
 };
-
-constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
 
 }  // namespace
 
@@ -456,12 +444,12 @@ TEST_CASE("the tolerance is computed in the arrays' own type") {
   CHECK_FALSE(compare_arrays(*one(1001), *one(1000), {0.0009, 0.0}).close);
 }
 
-TEST_CASE("a team finds what one process does, to the bit, for any number of members and threads") {
+TEST_CASE("any number of threads finds the same, to the bit") {
   struct Problem {
     Shape shape;
     DType actual, expected;
   };
-  // Pieces are of 4 MiB: of one size, or a long one and a short one in turn; and of fewer pieces than members.
+  // Pieces are of 4 MiB: of one size, or a long one and a short one in turn.
   const Problem problems[] = {{{2, 524'289}, DType::float64, DType::float64},
                               {{3, 2, 262'145}, DType::float64, DType::float32},
                               {{1'200'000}, DType::float32, DType::float16},
@@ -482,34 +470,27 @@ TEST_CASE("a team finds what one process does, to the bit, for any number of mem
       const Threads set(threads);
       CHECK(bits_of(compare_arrays(*actual, *expected, tolerance)) == wanted);
     }
-    for (const std::int64_t members : kTeams) {
-      CAPTURE(members);
-      const auto found = test::results_of_team(members, [&](Team& team) {
-        return bits_of(compare_arrays(*actual, *expected, tolerance, {}, team));
-      });
-      for (const auto& of_member : found) CHECK(of_member == wanted);
-    }
   }
 }
 
-TEST_CASE("a largest difference that several members have is the first one's") {
+TEST_CASE("a largest difference that several pieces have is the first one's") {
   Array a(DType::float64, {2'000'000}), e(DType::float64, {2'000'000});
   for (double& x : e.elements<double>()) x = 1;
   for (double& x : a.elements<double>()) x = 1;
   for (const std::size_t i : {1'999'999U, 700'000U, 1'300'000U}) a.elements<double>()[i] = 3;
   for (const std::size_t i : {1'999'998U, 800'000U}) a.elements<double>()[i] = NAN;
   const auto actual = make_source(a.view()), expected = make_source(e.view());
-  test::run_team(4, [&](Team& team) {
-    const Comparison c = compare_arrays(*actual, *expected, {}, {}, team);
-    const bool right = c.largest_absolute->index == Shape{700'000} &&
-                       c.largest_relative->index == Shape{700'000} &&
-                       c.largest_ulps->index == Shape{700'000} && c.violation->index == Shape{800'000} &&
-                       *c.first_one_sided_nan == Shape{800'000} && c.one_sided_nans == 2 && c.differing == 5;
-    if (!right) throw Error(Error::Kind::internal, "not the first");
-  });
+  const Comparison c = compare_arrays(*actual, *expected);
+  CHECK(c.largest_absolute->index == Shape{700'000});
+  CHECK(c.largest_relative->index == Shape{700'000});
+  CHECK(c.largest_ulps->index == Shape{700'000});
+  CHECK(c.violation->index == Shape{800'000});
+  CHECK(*c.first_one_sided_nan == Shape{800'000});
+  CHECK(c.one_sided_nans == 2);
+  CHECK(c.differing == 5);
 }
 
-TEST_CASE("of many arrays each member opens and reads its own, as planned, and all of them are compared") {
+TEST_CASE("of many arrays each is opened and read once, and compared as it is alone") {
   std::vector<std::pair<Array, Array>> arrays;
   const Shape shapes[] = {{10}, {2, 524'290}, {0}, {}, {40, 50}, {600'000}, {5}, {6, 2, 30'000}, {7}};
   unsigned seed = 100;
@@ -533,68 +514,34 @@ TEST_CASE("of many arrays each member opens and reads its own, as planned, and a
     }
     return pairs;
   };
-  std::vector<std::uint64_t> wanted;
-  std::int64_t peak = 0, bytes = 0;
-  for (const auto& [a, e] : arrays) {
-    const Comparison c = compare(a, e);
-    const std::vector<std::uint64_t> more = bits_of(c);
-    wanted.insert(wanted.end(), more.begin(), more.end());
-    if (c.same_shape()) peak = std::max(peak, compare_bytes(*make_source(a.view()), *make_source(e.view())));
-    if (c.same_shape()) bytes += a.bytes() + e.bytes();
+  std::vector<std::shared_ptr<Counted>> opened;
+  std::int64_t last = 0, steps_back = 0;
+  const auto compared = compare_pairs(pairs_of(&opened), {}, [&](std::int64_t done, std::int64_t all) {
+    steps_back += done > last && done <= all ? 0 : 1;
+    last = done;
+  });
+  CHECK(steps_back == 0);
+  REQUIRE(compared.size() == arrays.size());
+  std::int64_t bytes = 0, read = 0;
+  for (std::size_t n = 0; n < arrays.size(); ++n) {
+    const auto& [a, e] = arrays[n];
+    CHECK(bits_of(compared[n]) == bits_of(compare(a, e)));
+    if (a.shape() == e.shape()) bytes += a.bytes() + e.bytes();
   }
-  std::vector<std::shared_ptr<Counted>> none;
-  CHECK(compare_shares(pairs_of(&none), 1)[0].peak_bytes == peak);
-  CHECK(compare_shares(pairs_of(&none), 1)[0].sent_bytes == 0);
-
-  for (const std::int64_t members : kTeams) {
-    CAPTURE(members);
-    const std::vector<WorkShare> shares = compare_shares(pairs_of(&none), members);
-    REQUIRE(std::ssize(shares) == members);
-    std::vector<std::int64_t> read(static_cast<std::size_t>(members)), opens(read.size()), steps(read.size());
-    const auto found = test::results_of_team(members, [&](Team& team) {
-      std::vector<std::shared_ptr<Counted>> opened;
-      const auto rank = static_cast<std::size_t>(team.rank());
-      std::int64_t last = 0;
-      const auto progress = [&](std::int64_t done, std::int64_t all) {
-        steps[rank] += done > last && done <= all ? 0 : 1;
-        last = done;
-      };
-      const auto c = compare_pairs(pairs_of(&opened), {}, progress, team);
-      for (const auto& source : opened) read[rank] += source->elements * size_of(source->dtype());
-      opens[rank] = std::ssize(opened);
-      return bits_of(c);
-    });
-    for (const auto& of_member : found) CHECK(of_member == wanted);
-    std::int64_t most_opens = 0;
-    for (std::size_t rank = 0; rank < read.size(); ++rank) {
-      CHECK(read[rank] == shares[rank].read_bytes);
-      CHECK(shares[rank].cost == static_cast<double>(read[rank]));
-      CHECK((shares[rank].sent_bytes > 0) == (members > 1 && read[rank] > 0));
-      CHECK(steps[rank] == 0);  // progress only grows, up to all
-      // No more than its share and a piece of either side.
-      CHECK(read[rank] <= bytes / members + (std::int64_t{8} << 20));
-      most_opens = std::max(most_opens, opens[rank]);
-    }
-    CHECK(std::accumulate(read.begin(), read.end(), std::int64_t{0}) == bytes);
-    CHECK((members == 1 ? most_opens == 16 : most_opens < 16));
-  }
+  for (const auto& source : opened) read += source->elements * size_of(source->dtype());
+  CHECK(read == bytes);
 }
 
-TEST_CASE("what a member cannot read is told, and the others stop") {
+TEST_CASE("an element that cannot be read ends the comparison with its error") {
   const Array e(DType::float64, {2'000'000});
-  const auto expected = make_source(e.view());
-  for (const std::int64_t members : {1, 2, 3, 5}) {
-    CAPTURE(members);
-    const auto damaged = generated_source(
-        {DType::float64, {2'000'000}}, "x",
-        [](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
-          if (start[0] + count[0] == 2'000'000) throw Error(Error::Kind::input, "x: damaged");
-          std::memset(out, 0, static_cast<std::size_t>(count[0]) * 8);
-        });
-    CHECK(test::error_of(Error::Kind::input, [&] {
-            test::run_team(members, [&](Team& team) { compare_arrays(*damaged, *expected, {}, {}, team); });
-          }) == "x: damaged");
-  }
+  const auto damaged = generated_source(
+      {DType::float64, {2'000'000}}, "x",
+      [](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
+        if (start[0] + count[0] == 2'000'000) throw Error(Error::Kind::input, "x: damaged");
+        std::memset(out, 0, static_cast<std::size_t>(count[0]) * 8);
+      });
+  CHECK(test::error_of(Error::Kind::input, [&] { compare_arrays(*damaged, *make_source(e.view())); }) ==
+        "x: damaged");
 }
 
 TEST_CASE("metrics are those of plain sums, and decide alone or beside a tolerance") {

@@ -466,6 +466,7 @@ Answer run(const CompareOptions& options, Job& job) {
       pair.expected_type = {e->dtype(), e->shape()};
       if (options.explains()) peak = std::max(peak, explain_bytes(*a, *e));
       if (a->shape() != e->shape()) continue;
+      peak = std::max(peak, compare_bytes(type_of(*a), type_of(*e)));
       bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
       elements += element_count(a->shape());
     }
@@ -474,13 +475,7 @@ Answer run(const CompareOptions& options, Job& job) {
   job.show_options(head);
   Report plan = head;
   plan.add(std::move(planned));
-  const std::vector<ArrayPair> compared = compared_of(pairs, job);
-  // What accounts for a difference is looked for in whole arrays, by rank 0 alone.
-  const auto division = [&](std::int64_t members) {
-    return options.explains() ? by_the_first(bytes, peak)(members) : compare_shares(compared, members);
-  };
-  for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
-  if (job.plan(std::move(plan), peak, division, CostUnit::bytes)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
 
   job.inputs.count_read(bytes);
   ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile, options.tile_axes};
@@ -503,7 +498,8 @@ Answer run(const CompareOptions& options, Job& job) {
   };
   job.phase(Phase::compute, [&] {
     if (!options.explains()) {
-      std::vector<Comparison> comparisons = compare_pairs(compared, options.tolerance, progress, job.team);
+      std::vector<Comparison> comparisons =
+          compare_pairs(compared_of(pairs, job), options.tolerance, progress);
       auto comparison = comparisons.begin();
       for (const Pair& pair : pairs) {
         Explained found;
@@ -512,7 +508,6 @@ Answer run(const CompareOptions& options, Job& job) {
       }
       return;
     }
-    if (!job.team.is_first()) return;
     std::int64_t before = 0;
     for (const Pair& pair : pairs) {
       Explained found;

@@ -71,14 +71,6 @@ std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& j
 
 }  // namespace
 
-Division by_the_first(std::int64_t bytes, std::int64_t peak) {
-  return [=](std::int64_t members) {
-    std::vector<WorkShare> shares(static_cast<std::size_t>(members));
-    shares[0] = {static_cast<double>(bytes), bytes, 0, 0, peak};
-    return shares;
-  };
-}
-
 void warn_of_links(Report& report, const std::string& word, Job& job) {
   std::string left_out = job.inputs.links_left_out(word);
   std::vector<std::string>& warnings = report.warnings;
@@ -122,15 +114,11 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
   Report plan = head, runs;
   runs.add("count", "runs", std::ssize(names), Unit::count).add(std::move(planned));
   plan.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
-  if (job.plan(std::move(plan), peak, by_the_first(bytes, peak), CostUnit::bytes)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
 
   job.inputs.count_read(bytes);
   if (!words.group_sizes.empty()) words.options.group_sizes = job.open("group_sizes", words.group_sizes);
   if (!words.cu_seqlens.empty()) words.options.cu_seqlens = job.open("cu_seqlens", words.cu_seqlens);
-  if (!job.team.is_first()) {
-    job.deliver({}, {});
-    return Answer::yes;
-  }
   const auto progress = job.progress();
   std::vector<RunsOfArray> found;
   bool close = true;
@@ -174,17 +162,11 @@ Answer compare_routings(const RoutingWords& words, Job& job) {
   if (words.top_k && !any_scores)
     throw usage(fmt::format("--top-k goes with scores, and both are ids ({})", name_of(actual->dtype())))
         .hint("ids go without it: ejk compare A B --routing");
-  const std::int64_t bytes =
-      byte_count(actual->shape(), actual->dtype()) + byte_count(expected->shape(), expected->dtype());
   const std::int64_t peak = routing_bytes(*actual, *expected);
   Report plan;
   plan.add("actual_shape", "shape, actual", actual->shape())
       .add("expected_shape", "shape, expected", expected->shape());
-  if (job.plan(std::move(plan), peak, by_the_first(bytes, peak), CostUnit::bytes)) return Answer::yes;
-  if (!job.team.is_first()) {
-    job.deliver({}, {});
-    return Answer::yes;
-  }
+  if (job.plan(std::move(plan), peak)) return Answer::yes;
   RoutingComparison found;
   job.phase(Phase::compute, [&] {
     try {

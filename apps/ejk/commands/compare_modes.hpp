@@ -12,8 +12,6 @@
 
 namespace ejk::app {
 
-/// All of it by rank 0.
-Division by_the_first(std::int64_t bytes, std::int64_t peak);
 /// Warns of links of `word` that are left out, unless that is in the report already.
 void warn_of_links(Report& report, const std::string& word, Job& job);
 

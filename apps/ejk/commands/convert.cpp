@@ -66,11 +66,7 @@ Answer run(const ConvertOptions& options, Job& job) {
         .hint("out.h5, out.npz or out/ takes all");
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
-  // Each member converts what it writes.
-  const auto division = [&](std::int64_t members) {
-    return even_shares(members, read, size, 4 * kPieceBytes);
-  };
-  if (job.plan(report, 4 * kPieceBytes, division, CostUnit::bytes)) return Answer::yes;
+  if (job.plan(report, 4 * kPieceBytes)) return Answer::yes;
   job.inputs.count_read(read);
   job.deliver(std::move(report), outputs);
   return Answer::yes;

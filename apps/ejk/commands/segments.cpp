@@ -45,15 +45,10 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   how.polarity = options.polarity;
   how.convention = options.convention;
   const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
-  const Division division = [&](std::int64_t members) {
-    std::vector<WorkShare> shares = segment_ids_shares(type_of(*mask), how, members);
-    for (WorkShare& share : shares) share.peak_bytes = peak;
-    return shares;
-  };
-  if (job.plan(report, peak, division, CostUnit::bytes)) return Answer::yes;
+  if (job.plan(report, peak)) return Answer::yes;
 
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
-  const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how, job.team); });
+  const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how); });
   const double share =
       ids.elements == 0 ? 0 : static_cast<double>(ids.differing_elements) / static_cast<double>(ids.elements);
   report.add("segments", "segments", ids.segments, Unit::count)
@@ -94,17 +89,7 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
       .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
   job.show_options(report);
   warn_of_positions(*q, report);
-  // Every member has all ids, and makes what it writes.
-  const auto division = [&](std::int64_t members) {
-    std::int64_t written = byte_count(shape, options.how.dtype);
-    for (const std::optional<Array>* ids : {&mask.q_mask, &mask.kv_mask})
-      if (*ids) written += (*ids)->bytes();
-    std::vector<WorkShare> shares = even_shares(members, 0, written, peak);
-    for (WorkShare& share : shares)
-      share.read_bytes = type_of(*q).bytes() + (kv == q ? 0 : type_of(*kv).bytes());
-    return shares;
-  };
-  if (job.plan(report, peak, division, CostUnit::bytes)) return Answer::yes;
+  if (job.plan(report, peak)) return Answer::yes;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
