@@ -214,7 +214,8 @@ Slurm
 
 const char* const kExitStatus =
     "0 done; 1 the check failed, or the arrays differ; 2 usage; 3 an input is unreadable or invalid; 4 an "
-    "output cannot be written; 5 over the memory budget, or the system gives no thread, process or socket; 70 a bug in ejk";
+    "output cannot be written; 5 over the memory budget, or the system gives no thread, process, socket or library; 70 "
+    "a bug in ejk";
 
 const std::vector<std::string>& topics() {
   static const std::vector<std::string> names{"arrays", "masks", "layouts", "json", "mpi", "options"};

@@ -1,5 +1,5 @@
 // Sparsity: what masks cost a block-sparse kernel at several block sizes, and what context-parallel ranks
-// that share the queries have to do. All from one pass over the masks.
+// that share the queries have to do. Stored masks are read once.
 //
 // Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and
 // a block that the edge cuts short is partial or empty. A kernel visits the blocks that are not empty. Of

@@ -23,11 +23,38 @@
 #include "core/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
+#include "io/loaded_library.hpp"
 #include "io/npy.hpp"
 
 namespace ejk::io {
 
 namespace {
+
+// Pointers to what was loaded, which hide the functions that <zip.h> declares.
+// clang-format off
+#define EJK_ZIP_FUNCTIONS(F) \
+  F(zip_close) F(zip_discard) F(zip_error_code_system) F(zip_error_fini) F(zip_error_init) \
+  F(zip_error_init_with_code) F(zip_error_strerror) F(zip_error_system_type) F(zip_error_to_data) \
+  F(zip_fclose) F(zip_file_add) F(zip_file_get_error) F(zip_file_set_dostime) F(zip_fopen_index) \
+  F(zip_fread) F(zip_fseek) F(zip_get_error) F(zip_get_name) F(zip_get_num_entries) F(zip_open) \
+  F(zip_open_from_source) F(zip_set_file_compression) F(zip_source_free) F(zip_source_function) \
+  F(zip_source_function_create) F(zip_source_make_command_bitmap) F(zip_stat_index) F(zip_stat_init) \
+  F(zip_strerror)
+// clang-format on
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declared name
+#define EJK_DEFINE(name) decltype(&::name) name = nullptr;
+EJK_ZIP_FUNCTIONS(EJK_DEFINE)
+#undef EJK_DEFINE
+
+void load_zip() {
+  [[maybe_unused]] static const bool loaded = [] {
+    const LoadedLibrary library(EJK_LIBZIP_SONAME);
+#define EJK_LOAD(name) EJK_FIND(library, name, name);
+    EJK_ZIP_FUNCTIONS(EJK_LOAD)
+#undef EJK_LOAD
+    return true;
+  }();
+}
 
 // Deflate's best: 258 bytes for two bits, so no member can hold more than this many times its stored size.
 constexpr std::uint64_t kMaxDeflateRatio = 1032;
@@ -68,6 +95,7 @@ Zip open_zip(const std::string& path) {
   if (!is_regular(file.fd(), name))
     throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
   if (size_of_file(file.fd(), name) == 0) throw input_error(name, "the file is empty");
+  load_zip();
   int code = 0;
   Zip zip(zip_open(path.c_str(), ZIP_RDONLY, &code));
   if (zip) return zip;
@@ -530,6 +558,7 @@ class ArchiveFile {
 }  // namespace
 
 void write_npz(const WriteJob& job) {
+  load_zip();
   AtomicFile file(job.path, job.options.sync);
   file.check_room(job.bytes());
   FirstException first;
@@ -567,6 +596,9 @@ void write_npz(const WriteJob& job) {
   file.commit();
 }
 
-void check_npz(const WriteJob& job) { check_can_write(job.path); }
+void check_npz(const WriteJob& job) {
+  check_can_write(job.path);
+  load_zip();
+}
 
 }  // namespace ejk::io

@@ -47,6 +47,11 @@ class BandMask : public MaskNode {
       mask::set_bits(row, begin - where.k_begin, end - where.k_begin);
     }
   }
+
+  std::int64_t bands() const override { return 1; }
+  void band(std::int64_t, IndexRange queries, IndexRange* out) const override {
+    for (std::int64_t q = queries.begin; q < queries.end; ++q) *out++ = {first(q), last(q) + 1};
+  }
 };
 
 class BandClassifier final : public BlockClassifier {
@@ -294,6 +299,16 @@ class DocumentsMask final : public BandMask {
       std::fill(row, row + out.row_words, mask::Word{0});
       mask::set_bits(row, std::max(offsets_[document], where.k_begin) - where.k_begin,
                      std::min(offsets_[document + 1], where.k_end) - where.k_begin);
+    }
+  }
+
+  void band(std::int64_t, IndexRange queries, IndexRange* out) const override {
+    std::size_t document = document_of(queries.begin);
+    for (std::int64_t q = queries.begin; q < queries.end;) {
+      const IndexRange tokens{offsets_[document], offsets_[document + 1]};
+      const std::int64_t count = std::min(tokens.end, queries.end) - q;
+      out = std::fill_n(out, count, tokens);
+      q += count, ++document;
     }
   }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "core/checked.hpp"
@@ -35,13 +36,22 @@ BlockState intersect(BlockState a, BlockState b) {
 
 BlockState unite(BlockState a, BlockState b) { return negate(intersect(negate(a), negate(b))); }
 
+// Leaves of each run what is in the other one too.
+void cut(std::span<const IndexRange> others, IndexRange* runs) {
+  for (const IndexRange& other : others) {
+    *runs = {std::max(runs->begin, other.begin), std::min(runs->end, other.end)};
+    ++runs;
+  }
+}
+
 std::string in_parentheses(const MaskNode& node, int binding) {
   return node.binding() < binding ? fmt::format("({})", node.text()) : node.text();
 }
 
 class NotMask final : public MaskNode {
  public:
-  explicit NotMask(Mask of) : MaskNode(of.q_length(), of.kv_length()), of_(std::move(of)) {}
+  explicit NotMask(Mask of)
+      : MaskNode(of.q_length(), of.kv_length()), of_(std::move(of)), bands_(sides_of(of_.node().bands())) {}
 
   std::string text() const override { return "~" + in_parentheses(of_.node(), 3); }
   bool same_as(const MaskNode& other, IndexRange queries) const override {
@@ -68,6 +78,19 @@ class NotMask final : public MaskNode {
     }
   }
 
+  // What is in no band is, of each, on its left or on its right.
+  std::int64_t bands() const override { return bands_; }
+  void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {
+    std::vector<IndexRange> runs(static_cast<std::size_t>(queries.end - queries.begin));
+    std::fill_n(out, runs.size(), IndexRange{0, kv_length()});
+    for (std::int64_t b = 0; b < of_.node().bands(); ++b) {
+      of_.node().band(b, queries, runs.data());
+      for (IndexRange& run : runs)
+        run = (n >> b & 1) == 0 ? IndexRange{0, run.begin} : IndexRange{run.end, kv_length()};
+      cut(runs, out);
+    }
+  }
+
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override {
     class Classifier final : public BlockClassifier {
      public:
@@ -89,7 +112,13 @@ class NotMask final : public MaskNode {
   }
 
  private:
+  static std::int64_t sides_of(std::int64_t bands) {
+    const std::int64_t sides = std::int64_t{1} << bands;
+    return bands == 0 || sides > mask::kMostBands ? 0 : sides;
+  }
+
   Mask of_;
+  std::int64_t bands_;  // kept: expressions may be deep
 };
 
 enum class Join { both, either };
@@ -97,7 +126,11 @@ enum class Join { both, either };
 template <Join join>
 class JoinMask final : public MaskNode {
  public:
-  JoinMask(Mask a, Mask b) : MaskNode(a.q_length(), a.kv_length()), a_(std::move(a)), b_(std::move(b)) {}
+  JoinMask(Mask a, Mask b)
+      : MaskNode(a.q_length(), a.kv_length()),
+        a_(std::move(a)),
+        b_(std::move(b)),
+        bands_(bands_of(a_.node().bands(), b_.node().bands())) {}
 
   int binding() const override { return join == Join::both ? 2 : 1; }
   std::string text() const override {
@@ -139,6 +172,16 @@ class JoinMask final : public MaskNode {
   }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
   std::int64_t stored_bytes() const override { return a_.node().stored_bytes() + b_.node().stored_bytes(); }
+  std::int64_t bands() const override { return bands_; }
+  void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {
+    const std::int64_t a = a_.node().bands(), b = b_.node().bands();
+    if (join == Join::either)
+      return n < a ? a_.node().band(n, queries, out) : b_.node().band(n - a, queries, out);
+    a_.node().band(n / b, queries, out);
+    std::vector<IndexRange> others(static_cast<std::size_t>(queries.end - queries.begin));
+    b_.node().band(n % b, queries, others.data());
+    cut(others, out);
+  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     a_.node().fill(where, out);
@@ -184,7 +227,13 @@ class JoinMask final : public MaskNode {
   }
 
  private:
+  static std::int64_t bands_of(std::int64_t a, std::int64_t b) {
+    const std::int64_t both = a == 0 || b == 0 ? 0 : join == Join::both ? a * b : a + b;
+    return both <= mask::kMostBands ? both : 0;
+  }
+
   Mask a_, b_;
+  std::int64_t bands_;  // kept: expressions may be deep
 };
 
 template <Join join>

@@ -23,6 +23,8 @@ __extension__ using DoubleWord = unsigned __int128;
 using Digest = std::array<Word, 4>;
 
 class Digester {
+  using Sums = std::array<DoubleWord, 2>;
+
  public:
   using Seed = std::array<std::uint32_t, 8>;
 
@@ -40,28 +42,72 @@ class Digester {
       keys.resize(static_cast<std::size_t>(words + words % 2));
       for (Word& key : keys) key = random();
     }
+    for (std::size_t n = 0; n < keys_.size(); ++n)
+      for (std::size_t i = 0; i < keys_[n].size(); i += 2) of_zeros_[n] += product(n, i, 0, 0);
   }
 
   const Seed& seed() const { return seed_; }
 
   Digest operator()(const Word* w) const {
-    Digest digest;
+    Sums sums{};
     for (std::size_t n = 0; n < keys_.size(); ++n) {
       const Word* k = keys_[n].data();
-      DoubleWord sum = 0;
       std::int64_t i = 0;
-      for (; i + 2 <= words_; i += 2) sum += DoubleWord{w[i] + k[i]} * DoubleWord{w[i + 1] + k[i + 1]};
-      if (i < words_) sum += DoubleWord{w[i] + k[i]} * DoubleWord{k[i + 1]};
-      digest[2 * n] = static_cast<Word>(sum);
-      digest[2 * n + 1] = static_cast<Word>(sum >> 64);
+      for (; i + 2 <= words_; i += 2) sums[n] += DoubleWord{w[i] + k[i]} * DoubleWord{w[i + 1] + k[i + 1]};
+      if (i < words_) sums[n] += DoubleWord{w[i] + k[i]} * DoubleWord{k[i + 1]};
+    }
+    return digest_of(sums);
+  }
+
+  /// The digest of a block whose words are told one by one, where they are not 0.
+  class Telling {
+   public:
+    explicit Telling(const Digester& of) : of_(of), sums_(of.of_zeros_) {}
+
+    /// Bits of word `at` of the block, which come in order.
+    void add(std::int64_t at, Word word) {
+      const auto pair = static_cast<std::size_t>(at) & ~std::size_t{1};
+      if (pair != pair_) {
+        add_pair();
+        pair_ = pair, words_ = {};
+      }
+      words_[static_cast<std::size_t>(at) & 1] |= word;
+    }
+    Digest digest() {
+      add_pair();
+      return digest_of(sums_);
+    }
+
+   private:
+    void add_pair() {
+      for (std::size_t n = 0; n < sums_.size(); ++n)
+        sums_[n] += of_.product(n, pair_, words_[0], words_[1]) - of_.product(n, pair_, 0, 0);
+    }
+
+    const Digester& of_;
+    Sums sums_;
+    std::size_t pair_ = 0;
+    std::array<Word, 2> words_{};
+  };
+
+ private:
+  DoubleWord product(std::size_t n, std::size_t i, Word first, Word second) const {
+    return DoubleWord{first + keys_[n][i]} * DoubleWord{second + keys_[n][i + 1]};
+  }
+
+  static Digest digest_of(const Sums& sums) {
+    Digest digest;
+    for (std::size_t n = 0; n < sums.size(); ++n) {
+      digest[2 * n] = static_cast<Word>(sums[n]);
+      digest[2 * n + 1] = static_cast<Word>(sums[n] >> 64);
     }
     return digest;
   }
 
- private:
   std::int64_t words_;
   Seed seed_;
   std::array<std::vector<Word>, 2> keys_;
+  Sums of_zeros_{};
 };
 
 }  // namespace ejk::mask

@@ -38,6 +38,9 @@ struct Rectangle {
   std::int64_t columns() const { return k_end - k_begin; }
 };
 
+/// More runs of a query than so many take as long as its elements.
+inline constexpr std::int64_t kMostBands = 4;
+
 /// A mask that is easily taken for another one, and what is wrong with it then: "the causal edge is one key too
 /// far". The text does not tell one batch entry from another.
 struct NearbyMask {
@@ -105,6 +108,14 @@ class MaskNode {
 
   /// Writes the elements of a rectangle; out has its rows and columns.
   virtual void fill(const mask::Rectangle& where, const mask::BitRows& out) const = 0;
+
+  /// In how many bands the mask lies, at most mask::kMostBands; 0 where it does not tell. A band has a run of
+  /// keys for each query, whose ends never go back as queries grow. A query sees the keys of its runs in all
+  /// bands, which may overlap. Then nobody needs the elements.
+  virtual std::int64_t bands() const { return 0; }
+  /// The run of each of these queries in a band. It may reach past the mask, and is empty where it ends before it
+  /// begins.
+  virtual void band(std::int64_t, IndexRange, IndexRange*) const {}
 
   /// fill() may be called by several threads, in any order. When false: by one thread, cheapest in order of
   /// rows and for whole rows.

@@ -132,8 +132,7 @@ std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
 
 std::int32_t PatternTable::find_or_add(const Word* pattern) {
   if (!digester_) return find_or_add_words(pattern);
-  const Digest digest = (*digester_)(pattern);
-  return find_or_add_words(digest.data());
+  return find_or_add((*digester_)(pattern));
 }
 
 std::int32_t PatternTable::find_or_add_words(const Word* pattern) {

@@ -45,11 +45,15 @@ class PatternTable {
   /// Of what is kept of a pattern: its bits, or a digest.
   std::int64_t pattern_words() const { return digester_ ? std::ssize(Digest()) : block_.q * row_words_; }
   bool keeps_bits() const { return !digester_; }
+  /// Where digests are kept.
+  const Digester& digester() const { return *digester_; }
   std::int64_t size() const { return static_cast<std::int64_t>(entries_.size()); }
 
   /// The slot of a pattern; a new one is copied and gets the next slot. A part gives ~slot for a pattern that
   /// stands in that slot of the table it is a part of. Throws Error{budget} above max_bytes.
   std::int32_t find_or_add(const Word* pattern);
+  /// The same by its digest, where those are kept.
+  std::int32_t find_or_add(const Digest& digest) { return find_or_add_words(digest.data()); }
 
   /// Takes over the patterns of a part; gives the slot here of each of its slots.
   std::vector<std::int32_t> join(PatternTable part);

@@ -3,7 +3,7 @@
 //
 // A row's undecided and partial blocks are filled in panels: runs of neighbouring blocks whose bits fit the
 // second-level cache, wide enough that a stored mask is read in long pieces. From the panel each block's bits
-// are gathered into one piece and judged.
+// are gathered into one piece and judged. Of a mask that tells its bands no element is filled.
 // tests: tests/mask/test_scan.cpp
 #include "mask/scan.hpp"
 
@@ -160,6 +160,7 @@ void Scanner::look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t
 }
 
 void Scanner::look(Part& part, std::int64_t i) {
+  if (node_.bands() > 0) return look_at_bands(part, i);
   const IndexRange queries_of_row = queries(i);
   const auto fill = [&](std::int64_t j, std::int64_t end) {
     const Rectangle where{queries_of_row.begin, queries_of_row.end, j * block_.kv,
@@ -230,11 +231,7 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
   Word* bits = part.block.data();
   gather(panel, column, width, row_words_, bits);
   std::fill(bits + panel.rows * row_words_, bits + pattern_words_, Word{0});
-  ++part.partial_blocks;
-  const std::int64_t elements = kernels::active().count_bits(bits, panel.rows * row_words_);
-  part.true_elements += elements;
-  part.partial_elements[static_cast<std::size_t>(i / cell_blocks_ * cell_columns_ + j / cell_blocks_)] +=
-      elements;
+  enter_partial(part, i, j, kernels::active().count_bits(bits, panel.rows * row_words_));
   mark_seen(part, bits, panel.rows, i * block_.q);
   const std::int64_t k = j * block_.kv, shift = k % 64;
   for (std::int64_t w = 0; w < row_words_; ++w) {
@@ -245,11 +242,97 @@ BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std:
     to[0] |= keys << shift;
     if (shift != 0) to[1] |= keys >> (64 - shift);
   }
-  if (part.patterns) {
-    const std::int32_t slot = part.patterns->find_or_add(bits);
-    const std::int64_t at = scan_.summary.states->begin_of(i - scan_.rows.begin) + j - run(i).begin;
-    if (keeps_ids()) pattern_ids()[static_cast<std::size_t>(at)] = slot;
+  if (part.patterns) enter_pattern(i, j, part.patterns->find_or_add(bits));
+  return BlockState::partial;
+}
+
+void Scanner::enter_partial(Part& part, std::int64_t i, std::int64_t j, std::int64_t elements) const {
+  ++part.partial_blocks;
+  part.true_elements += elements;
+  part.partial_elements[static_cast<std::size_t>(i / cell_blocks_ * cell_columns_ + j / cell_blocks_)] +=
+      elements;
+}
+
+void Scanner::enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot) {
+  if (!keeps_ids()) return;
+  const std::int64_t at = scan_.summary.states->begin_of(i - scan_.rows.begin) + j - run(i).begin;
+  pattern_ids()[static_cast<std::size_t>(at)] = slot;
+}
+
+void Scanner::look_at_bands(Part& part, std::int64_t i) {
+  const std::span<BlockState> found = states(i);
+  const IndexRange of_row = queries(i);
+  const std::int64_t rows = of_row.end - of_row.begin, bands = node_.bands();
+  if (std::any_of(found.begin(), found.end(), is_open)) {
+    part.runs.resize(static_cast<std::size_t>(bands * rows));
+    for (std::int64_t b = 0; b < bands; ++b) node_.band(b, of_row, part.runs.data() + b * rows);
   }
+  std::int64_t j = run(i).begin;
+  for (BlockState& state : found) {
+    if (is_open(state)) state = judge_by_bands(part, i, j);
+    ++j;
+  }
+  count(part, i);
+}
+
+// The same as judge(), from the runs of keys that the queries see: nothing is done for words without a bit, or
+// for the first and last queries that see nothing of the block.
+BlockState Scanner::judge_by_bands(Part& part, std::int64_t i, std::int64_t j) {
+  const IndexRange keys{j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length())};
+  const std::int64_t rows = queries(i).end - queries(i).begin, bands = node_.bands();
+  std::int64_t first = rows, last = 0;
+  for (std::int64_t b = 0; b < bands; ++b) {
+    const IndexRange* const begin = part.runs.data() + b * rows;
+    const auto enters = [&](const IndexRange& run) { return run.end <= keys.begin; };
+    const auto leaves = [&](const IndexRange& run) { return run.begin < keys.end; };
+    first = std::min(first, std::partition_point(begin, begin + rows, enters) - begin);
+    last = std::max(last, std::partition_point(begin, begin + rows, leaves) - begin);
+  }
+  const auto for_each_run = [&](auto&& f) {
+    for (std::int64_t r = first; r < last; ++r)
+      for_each_run_of(part.runs.data() + r, bands, rows, keys, [&](std::int64_t begin, std::int64_t end) {
+        f(r, begin - keys.begin, end - keys.begin);
+      });
+  };
+  std::int64_t elements = 0;
+  for_each_run([&](std::int64_t, std::int64_t begin, std::int64_t end) { elements += end - begin; });
+  if (elements == 0) return BlockState::empty;
+  if (core::checked_mul(block_.q, block_.kv) == elements) return BlockState::full;
+  enter_partial(part, i, j, elements);
+
+  // Neighbouring queries see much of the same keys, which are noted once.
+  IndexRange rows_seen, keys_seen;
+  const auto note = [&] {
+    set_bits(part.rows_seen.data(), i * block_.q + rows_seen.begin, i * block_.q + rows_seen.end);
+    set_bits(part.keys_seen.data(), keys.begin + keys_seen.begin, keys.begin + keys_seen.end);
+  };
+  for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+    if (r <= rows_seen.end && keys_seen.begin <= begin && begin <= keys_seen.end) {
+      rows_seen.end = r + 1, keys_seen.end = std::max(keys_seen.end, end);
+      return;
+    }
+    note();
+    rows_seen = {r, r + 1}, keys_seen = {begin, end};
+  });
+  note();
+  if (!part.patterns) return BlockState::partial;
+
+  if (part.patterns->keeps_bits()) {
+    Word* const bits = part.block.data();
+    std::fill(bits, bits + pattern_words_, Word{0});
+    for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+      set_bits(bits + r * row_words_, begin, end);
+    });
+    enter_pattern(i, j, part.patterns->find_or_add(bits));
+    return BlockState::partial;
+  }
+  Digester::Telling told(part.patterns->digester());
+  for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t w = begin / 64; w < words_for(end); ++w)
+      told.add(r * row_words_ + w,
+               low_bits(end - 64 * w) & ~low_bits(std::max<std::int64_t>(begin - 64 * w, 0)));
+  });
+  part.patterns->find_or_add(told.digest());
   return BlockState::partial;
 }
 
@@ -347,6 +430,7 @@ Scan completed(BandScan all, std::int64_t patterns) {
 
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t)>& done) {
+  kernels::active();  // an instruction set that is not there is an error of masks without elements too
   Scanner scanner(mask, block, table, rows);
   const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
   const std::int64_t tasks = core::ceil_div(rows.end - rows.begin, rows_at_once);

@@ -42,7 +42,8 @@ Scan completed(BandScan all, std::int64_t patterns);
 /// False) and looks into those that cannot be told otherwise. Partial blocks are entered into `table` in
 /// row-major order when one is given; else no pattern is kept. A table of digests counts them: there are no ids.
 ///
-/// Time: a few operations a block, and reading every undecided or partial block once. Memory: the states, the
+/// Time: a few operations a block, and reading every undecided or partial block once; where the mask tells its
+/// bands, a few operations for each query that sees keys of such a block. Memory: the states, the
 /// ids, and scan_bytes: with a table a block's bits are held whole, cut short or not, else as far as the mask
 /// goes. Throws Error{budget} for a block that no memory can hold.
 ///
@@ -73,9 +74,9 @@ struct QueryRuns {
   std::vector<Word> keys;           // (held, row_words): the keys that a query of the run sees in any scan
 };
 
-/// scan_mask for several block sizes, in one pass over the mask: an element that any size must look at is
-/// filled once. tables[s] is for blocks[s]. `runs` may be null; else every row of blocks[0] is cut at a bound
-/// of the runs, and the True elements count `weight` times.
+/// scan_mask for several block sizes, in one pass over the elements: one that any size must look at is filled
+/// once, none where the mask tells its bands. tables[s] is for blocks[s]. `runs` may be null; else every row of
+/// blocks[0] is cut at a bound of the runs, and the True elements count `weight` times.
 ///
 /// Time: as scan_mask for each size, without the filling, which is done once. Memory: sizes_bytes, and of
 /// each size the states, the ids, the partial blocks and scan_bytes.

@@ -6,6 +6,8 @@
 // be read in any order, each thread takes stripes of its own. Else they follow one another, all threads work
 // on one, and rows of blocks that reach into the next stripe keep their bits.
 //
+// Where a mask tells its bands nothing is filled, and each size is scanned by itself.
+//
 // Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open
 // blocks.
 // tests: tests/mask/test_sparsity.cpp
@@ -94,6 +96,36 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
         for (std::int64_t w = k_begin / 64; w < words_for(k_end); ++w) keys[w] |= row[w - first_word];
       }
     }
+    runs.pairs[static_cast<std::size_t>(run)] += weight * pairs;
+  }
+}
+
+// The same in these queries of a mask that tells its bands; a run of queries begins with the first.
+void add_bands(QueryRuns& runs, std::int64_t weight, const MaskNode& node, IndexRange queries) {
+  constexpr std::int64_t kQueriesAtOnce = 4096;
+  std::vector<IndexRange> seen(static_cast<std::size_t>(kQueriesAtOnce * node.bands()));
+  const IndexRange all_keys{0, node.kv_length()};
+  auto run = std::lower_bound(runs.bounds.begin(), runs.bounds.end(), queries.begin) - runs.bounds.begin();
+  for (; runs.bounds[static_cast<std::size_t>(run)] < queries.end; ++run) {
+    const std::int64_t end = runs.bounds[static_cast<std::size_t>(run) + 1];
+    std::int64_t pairs = 0;
+    IndexRange keys;  // of neighbouring queries, which see much of the same
+    for (std::int64_t q = runs.bounds[static_cast<std::size_t>(run)]; q < end; q += kQueriesAtOnce) {
+      const std::int64_t count = std::min(kQueriesAtOnce, end - q);
+      for (std::int64_t b = 0; b < node.bands(); ++b)
+        node.band(b, {q, q + count}, seen.data() + b * kQueriesAtOnce);
+      for (std::int64_t r = 0; r < count; ++r)
+        for_each_run_of(seen.data() + r, node.bands(), kQueriesAtOnce, all_keys,
+                        [&](std::int64_t from, std::int64_t to) {
+                          pairs += to - from;
+                          if (from < keys.begin || from > keys.end) {
+                            set_bits(runs.keys_of(run), keys.begin, keys.end);
+                            keys = {from, to};
+                          }
+                          keys.end = std::max(keys.end, to);
+                        });
+    }
+    set_bits(runs.keys_of(run), keys.begin, keys.end);
     runs.pairs[static_cast<std::size_t>(run)] += weight * pairs;
   }
 }
@@ -369,7 +401,17 @@ std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockS
                                       const std::vector<PatternTable*>& tables, IndexRange queries,
                                       QueryRuns* runs, std::int64_t weight,
                                       const std::function<void(std::int64_t)>& done) {
-  return Walk(mask, blocks, tables, queries, runs, weight, done).run();
+  if (mask.node().bands() == 0) return Walk(mask, blocks, tables, queries, runs, weight, done).run();
+  std::vector<BandScan> scans;
+  for (std::size_t s = 0; s < blocks.size(); ++s) {
+    const IndexRange rows{core::ceil_div(queries.begin, blocks[s].q),
+                          core::ceil_div(queries.end, blocks[s].q)};
+    scans.push_back(scan_band(mask, blocks[s], rows, tables[s], done));
+    if (runs != nullptr && s == 0)
+      add_bands(*runs, weight, mask.node(),
+                {rows.begin * blocks[s].q, std::min(rows.end * blocks[s].q, mask.q_length())});
+  }
+  return scans;
 }
 
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,

@@ -4,6 +4,7 @@
 // them between block sizes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +19,35 @@ namespace ejk::mask {
 /// Before a block was looked at: its elements are needed, to tell its state or to count and keep them.
 inline bool is_open(BlockState state) {
   return state == BlockState::partial || state == BlockState::undecided;
+}
+
+/// Calls f(begin, end) for the runs of a query within these keys, in order and none touching the next. Its runs
+/// in `bands` bands lie `stride` apart.
+template <class F>
+void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t stride, const IndexRange& keys,
+                     F&& f) {
+  const auto cut = [&](const IndexRange& run) {
+    return IndexRange{std::max(run.begin, keys.begin), std::min(run.end, keys.end)};
+  };
+  if (bands == 1) {
+    const IndexRange run = cut(*runs);
+    if (run.begin < run.end) f(run.begin, run.end);
+    return;
+  }
+  IndexRange here[kMostBands];  // by where they begin
+  std::int64_t count = 0;
+  for (std::int64_t b = 0; b < bands; ++b) {
+    const IndexRange run = cut(runs[b * stride]);
+    if (run.begin >= run.end) continue;
+    std::int64_t at = count++;
+    for (; at > 0 && here[at - 1].begin > run.begin; --at) here[at] = here[at - 1];
+    here[at] = run;
+  }
+  for (std::int64_t n = 0; n < count; ++n) {
+    IndexRange run = here[n];
+    for (; n + 1 < count && here[n + 1].begin <= run.end; ++n) run.end = std::max(run.end, here[n + 1].end);
+    f(run.begin, run.end);
+  }
 }
 
 class Scanner {
@@ -36,7 +66,8 @@ class Scanner {
     std::vector<IndexRange> rows;  // of blocks, that were worked on
 
     BitBuffer panel;
-    std::vector<Word> any, all;  // the columns of the panel, over its rows
+    std::vector<Word> any, all;    // the columns of the panel, over its rows
+    std::vector<IndexRange> runs;  // of the queries of a row of blocks, in one band behind the other
     std::vector<Word> block;
   };
 
@@ -81,6 +112,10 @@ class Scanner {
   void for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const;
   void judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks, std::int64_t first_key);
   BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column);
+  void look_at_bands(Part& part, std::int64_t i);
+  BlockState judge_by_bands(Part& part, std::int64_t i, std::int64_t j);
+  void enter_partial(Part& part, std::int64_t i, std::int64_t j, std::int64_t elements) const;
+  void enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot);
   void count(Part& part, std::int64_t i);
   void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const;
   std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }

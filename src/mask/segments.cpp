@@ -1,11 +1,15 @@
 // Masks from ids: a query sees the keys that carry its id.
 //
 // A block is told from the ranges of positive ids on its two sides: disjoint ranges make it empty, one and
-// the same id without padding on both sides makes it full. Ranges of the key blocks are found once.
+// the same id without padding on both sides makes it full. Ranges of the key blocks are found once. Where ids
+// ascend, as those of packed sequences do, each has one run of keys.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
@@ -50,7 +54,16 @@ class SegmentsMask final : public MaskNode {
       : MaskNode(static_cast<std::int64_t>(q_ids->size()), static_cast<std::int64_t>(kv_ids->size())),
         q_ids_(std::move(q_ids)),
         kv_ids_(std::move(kv_ids)),
-        text_(std::move(text)) {}
+        text_(std::move(text)) {
+    if (!ascends(*q_ids_) || !ascends(*kv_ids_)) return;
+    runs_.emplace();
+    for (std::int64_t k = 0; k < kv_length(); ++k) {
+      const std::int32_t id = (*kv_ids_)[static_cast<std::size_t>(k)];
+      if (id == 0) continue;
+      if (runs_->empty() || runs_->back().id != id) runs_->push_back({id, {k, k}});
+      runs_->back().keys.end = k + 1;
+    }
+  }
 
   const Labels& q_ids() const { return *q_ids_; }
   const Labels& kv_ids() const { return *kv_ids_; }
@@ -63,6 +76,25 @@ class SegmentsMask final : public MaskNode {
   std::vector<NearbyMask> nearby() const override;
 
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
+
+  std::int64_t bands() const override { return runs_ ? 1 : 0; }
+  void band(std::int64_t, IndexRange queries, IndexRange* out) const override {
+    std::int32_t last = 0;  // a query of padding sees no key, behind those that the one before it sees
+    IndexRange keys{0, 0};
+    for (std::int64_t q = queries.begin; q < queries.end; ++q) {
+      const std::int32_t id = q_ids()[static_cast<std::size_t>(q)];
+      if (id == 0) {
+        keys.begin = keys.end;
+      } else if (id != last || keys.begin == keys.end) {
+        const auto run = std::lower_bound(runs_->begin(), runs_->end(), id,
+                                          [](const Run& r, std::int32_t wanted) { return r.id < wanted; });
+        const std::int64_t next = run == runs_->end() ? kv_length() : run->keys.begin;
+        keys = run != runs_->end() && run->id == id ? run->keys : IndexRange{next, next};
+      }
+      last = id;
+      *out++ = keys;
+    }
+  }
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     const kernels::Kernels& kernel = kernels::active();
@@ -80,8 +112,23 @@ class SegmentsMask final : public MaskNode {
   }
 
  private:
+  struct Run {
+    std::int32_t id;
+    IndexRange keys;
+  };
+  // Whether each id has one run, and those of larger ids come later; padding may stand between them.
+  static bool ascends(const Labels& ids) {
+    std::int32_t most = 0, before = 0;
+    for (const std::int32_t id : ids) {
+      if (id != 0 && id != before && id <= most) return false;
+      most = std::max(most, id), before = id;
+    }
+    return true;
+  }
+
   std::shared_ptr<const Labels> q_ids_, kv_ids_;
   std::string text_;
+  std::optional<std::vector<Run>> runs_;  // of keys, where they ascend and the ids of queries do
 };
 
 std::vector<NearbyMask> SegmentsMask::nearby() const {

@@ -1,7 +1,9 @@
-// Block sizes side by side. Each distinct mask is walked down once for all sizes. Of a size the states of blocks are
-// held, and digests of the partial ones: they say what arrays mask-info would make, which are not made.
+// Block sizes side by side. Each distinct mask is walked down once for all sizes; where all masks tell their
+// bands, once for each size, of which the next one needs nothing. Of a size the states of blocks are held, and
+// digests of the partial ones: they say what arrays mask-info would make, which are not made.
 //
-// Cost: one pass over the masks, and for each size a few operations a block.
+// Cost: one pass over the masks, and for each size a few operations a block; with bands, for each size a few
+// operations for each query and each partial block that it sees keys of.
 // tests: tests/mask/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
@@ -12,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +41,14 @@ struct SizesPlan {
   const InfoPlan& tallest() const {
     return *std::max_element(sizes.begin(), sizes.end(),
                              [](const InfoPlan& a, const InfoPlan& b) { return a.block.q < b.block.q; });
+  }
+
+  /// Masks that tell their bands are scanned for one size after the other, others for all at once.
+  std::size_t sizes_at_once() const {
+    const std::vector<Mask>& masks = first().known.masks;
+    const bool tell =
+        std::all_of(masks.begin(), masks.end(), [](const Mask& mask) { return mask.node().bands() > 0; });
+    return tell ? 1 : sizes.size();
   }
 
   /// What each member of a team looks at. The tallest blocks are not cut, so that few elements are filled by
@@ -161,41 +172,41 @@ IndexRange runs_in(const std::vector<std::int64_t>& bounds, const IndexRange& ro
   return {run_at(rows.begin), run_at(rows.end)};
 }
 
-// What the sizes cost, from the scans of each, of each mask. `computed`: the pairs computed of each run.
-Sparsity costs_of(const mask::SizesPlan& plan, const mask::DistinctMasks& distinct,
-                  std::vector<std::vector<Scan>> scans, const std::vector<std::int64_t>& patterns,
-                  const std::optional<QueryRuns>& runs, std::vector<std::int64_t>& computed) {
-  const InfoPlan& first = plan.first();
-  Sparsity sparsity;
-  sparsity.options = plan.options;
-  sparsity.shape = {first.head_count(), first.q_length(), first.kv_length()};
-  sparsity.sizes.resize(scans.size());
+// What the sizes from `first` on cost, from the scans of each, of each mask. `computed`: the pairs computed of
+// each run, by the first size of all.
+void add_costs(Sparsity& sparsity, const mask::SizesPlan& plan, std::size_t first,
+               const mask::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
+               const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
+               std::vector<std::int64_t>& computed) {
   double blocks = 0;
-  for (const InfoPlan& size : plan.sizes)
-    blocks += static_cast<double>(size.layout.grid()) * static_cast<double>(distinct.masks.size());
+  for (std::size_t s = 0; s < scans.size(); ++s)
+    blocks +=
+        static_cast<double>(plan.sizes[first + s].layout.grid()) * static_cast<double>(distinct.masks.size());
   core::parallel_for(std::ssize(scans), 2 * blocks, [&](std::int64_t n) {
     const auto s = static_cast<std::size_t>(n);
-    const InfoPlan& size = plan.sizes[s];
+    const InfoPlan& size = plan.sizes[first + s];
     const std::vector<Scan> of_size = std::exchange(scans[s], {});
     std::vector<std::vector<std::int64_t>> visited;
     for (const Scan& scan : of_size) visited.push_back(visited_blocks(scan.summary));
-    sparsity.sizes[s] = cost_of(size, distinct, of_size, patterns[s], visited, plan.options.block_cost);
-    if (s > 0) return;
+    sparsity.sizes[first + s] =
+        cost_of(size, distinct, of_size, patterns[s], visited, plan.options.block_cost);
+    if (first + s > 0) return;
     for (const std::int64_t u : distinct.of_head)
       sparsity.pairs_allowed += of_size[static_cast<std::size_t>(u)].summary.true_elements;
     if (runs) computed = computed_pairs(*runs, size.block, visited, distinct.of_head);
   });
-  const bool by_pairs = plan.options.measure == SparsityMeasure::pairs;
-  sparsity.least = least_of(sparsity.sizes, plan.options, [&](const BlockSizeCost& size) {
+}
+
+// The sizes that cost least.
+void choose(Sparsity& sparsity) {
+  const bool by_pairs = sparsity.options.measure == SparsityMeasure::pairs;
+  sparsity.least = least_of(sparsity.sizes, sparsity.options, [&](const BlockSizeCost& size) {
     const auto bytes = static_cast<double>(size.metadata_bytes);
     return by_pairs ? std::pair(size.cost, bytes) : std::pair(bytes, size.cost);
   });
-  sparsity.fewest_pairs = least_of(sparsity.sizes, plan.options, [](const BlockSizeCost& size) {
+  sparsity.fewest_pairs = least_of(sparsity.sizes, sparsity.options, [](const BlockSizeCost& size) {
     return std::pair(size.pairs_computed, size.metadata_bytes);
   });
-  sparsity.masks = distinct.masks;
-  sparsity.head_mask = distinct.of_head;
-  return sparsity;
 }
 
 // The heaviest of the ranks, by their mean.
@@ -375,22 +386,29 @@ SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<Blo
 std::int64_t SparsityPlan::work_bytes() const {
   constexpr std::int64_t kOfLine = 64;  // some numbers of each row and column of blocks
   const InfoPlan& first = plan_->first();
-  std::vector<BlockShape> blocks;
-  std::int64_t bytes = 0;
-  for (const InfoPlan& size : plan_->sizes) {
-    blocks.push_back(size.block);
-    for (const Mask& mask : first.known.masks)
-      bytes = core::sum_of_bytes({bytes, mask::held_blocks(mask, size.block).all,
-                                  kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
+  const std::vector<Mask>& masks = first.known.masks;
+  const bool in_order =
+      std::any_of(masks.begin(), masks.end(), [](const Mask& mask) { return !mask.node().random_access(); });
+  const std::size_t at_once = plan_->sizes_at_once();
+  std::int64_t most = 0;
+  for (std::size_t s = 0; s < plan_->sizes.size(); s += at_once) {
+    std::vector<BlockShape> blocks;
+    std::int64_t bytes = 0;
+    for (const InfoPlan& size :
+         std::span(plan_->sizes).subspan(s, std::min(at_once, plan_->sizes.size() - s))) {
+      blocks.push_back(size.block);
+      for (const Mask& mask : masks)
+        bytes = core::sum_of_bytes({bytes, mask::held_blocks(mask, size.block).all,
+                                    kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
+    }
+    const auto bits =
+        mask::sizes_bytes(masks, blocks, in_order ? mask::Reading::in_order : mask::Reading::any_order);
+    most = std::max(most, core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes)}));
   }
-  const bool in_order = std::any_of(first.known.masks.begin(), first.known.masks.end(),
-                                    [](const Mask& mask) { return !mask.node().random_access(); });
-  const auto bits = mask::sizes_bytes(first.known.masks, blocks,
-                                      in_order ? mask::Reading::in_order : mask::Reading::any_order);
   const auto ranks = plan_->options.ranks == 0 ? 0
                                                : mask::rank_bytes(first.q_length(), first.kv_length(),
                                                                   first.block.q, plan_->options.ranks);
-  return core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes), ranks.value_or(core::kMostBytes)});
+  return core::sum_of_bytes({most, ranks.value_or(core::kMostBytes)});
 }
 
 std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
@@ -454,22 +472,14 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
 std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& progress,
                                                std::int64_t max_pattern_bytes) const {
   const InfoPlan& first = plan_->first();
-  mask::DistinctMasks distinct = mask::distinct_masks(first.heads, team);
+  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, team);
   const QueryShares shares = plan_->query_shares(team.size(), distinct.masks);
-  std::vector<BlockShape> blocks;
-  std::vector<std::shared_ptr<PatternTable>> tables;
-  std::vector<PatternTable*> table_of_size;
   std::int64_t blocks_done = 0, all_blocks = 0;
-  const auto first_table = PatternTable::of_digests(first.block, max_pattern_bytes, mask::drawn_seed(team));
-  for (const InfoPlan& size : plan_->sizes) {
-    blocks.push_back(size.block);
-    tables.push_back(std::make_shared<PatternTable>(first_table.beside(size.block)));
-    table_of_size.push_back(tables.back().get());
+  for (const InfoPlan& size : plan_->sizes)
     for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
       const IndexRange rows = shares.rows(team.rank(), static_cast<std::int64_t>(u), size.block);
       all_blocks += (rows.end - rows.begin) * size.layout.kv_blocks;
     }
-  }
   std::function<void(std::int64_t)> counter;
   if (progress) counter = [&](std::int64_t done) { progress(blocks_done += done, all_blocks); };
 
@@ -480,39 +490,62 @@ std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& 
     const IndexRange scanned = runs_in(bounds, shares.rows(team.rank(), 0, first.block), first.block.q);
     runs.emplace(std::move(bounds), first.kv_length(), scanned);
   }
-  std::vector<std::vector<Scan>> scans(blocks.size());                     // of each size, of each mask
-  std::vector<std::vector<std::optional<BandScan>>> found(blocks.size());  // of a team of several
-  for (auto& of_size : found) of_size.resize(distinct.masks.size());
-  for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
-    const IndexRange queries = shares.queries(team.rank(), static_cast<std::int64_t>(u));
-    if (queries.begin == queries.end) continue;
-    const std::int64_t heads =
-        std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-    auto of_sizes = mask::scan_sizes_band(distinct.masks[u], blocks, table_of_size, queries,
-                                          runs ? &*runs : nullptr, heads, counter);
-    for (std::size_t s = 0; s < blocks.size(); ++s) {
-      if (team.is_alone())
-        scans[s].push_back(completed(std::move(of_sizes[s]), 0));
-      else
-        found[s][u] = std::move(of_sizes[s]);
-    }
-  }
-  if (runs) mask::join_pairs(*runs, team);
-  std::vector<std::int64_t> patterns;
-  for (std::size_t s = 0; s < blocks.size(); ++s) {
-    if (team.is_alone()) {
-      patterns.push_back(tables[s]->size());
-    } else {
-      patterns.push_back(mask::number_patterns(*tables[s], team).count);
-      for (std::size_t u = 0; u < distinct.masks.size(); ++u)
-        if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), nullptr, team))
-          scans[s].push_back(std::move(*scan));
-    }
-    tables[s].reset();
-  }
-  std::vector<std::int64_t> computed;
   std::optional<Sparsity> result;
-  if (team.is_first()) result = costs_of(*plan_, distinct, std::move(scans), patterns, runs, computed);
+  if (team.is_first()) {
+    result.emplace();
+    result->options = plan_->options;
+    result->shape = {first.head_count(), first.q_length(), first.kv_length()};
+    result->sizes.resize(plan_->sizes.size());
+  }
+  const mask::Digester::Seed seed = mask::drawn_seed(team);
+  std::vector<std::int64_t> computed;
+  const auto measure = [&](std::size_t begin, std::size_t end) {
+    std::vector<BlockShape> blocks;
+    std::vector<PatternTable> tables;
+    std::vector<PatternTable*> table_of_size;
+    for (std::size_t s = begin; s < end; ++s) blocks.push_back(plan_->sizes[s].block);
+    tables.push_back(PatternTable::of_digests(blocks[0], max_pattern_bytes, seed));
+    for (std::size_t s = 1; s < blocks.size(); ++s) tables.push_back(tables[0].beside(blocks[s]));
+    for (PatternTable& table : tables) table_of_size.push_back(&table);
+    std::vector<std::vector<Scan>> scans(blocks.size());                     // of each size, of each mask
+    std::vector<std::vector<std::optional<BandScan>>> found(blocks.size());  // of a team of several
+    for (auto& of_size : found) of_size.resize(distinct.masks.size());
+    for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
+      const IndexRange queries = shares.queries(team.rank(), static_cast<std::int64_t>(u));
+      if (queries.begin == queries.end) continue;
+      const std::int64_t heads =
+          std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
+      auto of_sizes = mask::scan_sizes_band(distinct.masks[u], blocks, table_of_size, queries,
+                                            runs && begin == 0 ? &*runs : nullptr, heads, counter);
+      for (std::size_t s = 0; s < blocks.size(); ++s) {
+        if (team.is_alone())
+          scans[s].push_back(completed(std::move(of_sizes[s]), 0));
+        else
+          found[s][u] = std::move(of_sizes[s]);
+      }
+    }
+    if (runs && begin == 0) mask::join_pairs(*runs, team);
+    std::vector<std::int64_t> patterns;
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      if (team.is_alone()) {
+        patterns.push_back(tables[s].size());
+      } else {
+        patterns.push_back(mask::number_patterns(tables[s], team).count);
+        for (std::size_t u = 0; u < distinct.masks.size(); ++u)
+          if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), nullptr, team))
+            scans[s].push_back(std::move(*scan));
+      }
+    }
+    if (result) add_costs(*result, *plan_, begin, distinct, std::move(scans), patterns, runs, computed);
+  };
+  const auto sizes = plan_->sizes.size(), at_once = plan_->sizes_at_once();
+  for (std::size_t begin = 0; begin < sizes; begin += at_once)
+    measure(begin, std::min(sizes, begin + at_once));
+  if (result) {
+    choose(*result);
+    result->masks = distinct.masks;
+    result->head_mask = distinct.of_head;
+  }
   if (runs) {
     auto parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks, team);
     if (result) result->parallel = std::move(parallel);

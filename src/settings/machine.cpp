@@ -14,13 +14,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ejk/error.hpp"
@@ -47,10 +48,15 @@ std::optional<std::int64_t> number_in(const std::string& path) { return parse_in
 std::optional<std::int64_t> number_behind(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
+    std::string_view rest = line;
+    if (!rest.starts_with(key)) continue;
+    rest.remove_prefix(key.size());
+    if (rest.starts_with(':')) rest.remove_prefix(1);
+    const std::size_t digits = rest.find_first_not_of(" \t");
     std::int64_t value = 0;
-    if (words >> name >> value && (name == key || name == key + ":")) return value;
+    if (digits == 0 || digits == std::string_view::npos) continue;  // a longer key, or no number
+    if (std::from_chars(rest.data() + digits, rest.data() + rest.size(), value).ec == std::errc())
+      return value;
   }
   return std::nullopt;
 }

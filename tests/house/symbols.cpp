@@ -1,5 +1,6 @@
 // Code for wider instruction sets stays by itself. An inline function or template that such an object exports
 // is a weak symbol, and the linker may pick that copy for everybody: the program then dies on a smaller CPU.
+// And libraries that only some files need stay out of a start.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -62,3 +63,12 @@ TEST_CASE("nobody but kernels changes the instruction set inside a file") {
       if (house::is_code(file) && !file.starts_with("src/kernels/"))
         CHECK_MESSAGE(!std::regex_search(house::read_file(house::kRoot / file), change), file);
 }
+
+#ifdef EJK_PROGRAM
+TEST_CASE("the program starts without the libraries that are loaded when a file needs them") {
+  const auto needed = house::output_of("LD_TRACE_LOADED_OBJECTS=1 " EJK_PROGRAM);  // as ldd does
+  CHECK(needed.text.find("libc.so") != std::string::npos);
+  for (const char* library : {"libhdf5", "libzip"})
+    CHECK_MESSAGE(needed.text.find(library) == std::string::npos, library);
+}
+#endif

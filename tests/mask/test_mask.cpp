@@ -321,3 +321,33 @@ TEST_CASE("the masks that a mask is taken for have its shape, and are what their
   const std::vector<std::int64_t> cu{0, 2, 5}, late{0, 3, 5};
   same(documents_mask(cu), "documents begin one token late", documents_mask(late));
 }
+
+TEST_CASE("bands hold what elements are, and go forward") {
+  plain::Random random(33);
+  int told = 0;
+  for (int round = 0; round < 2000; ++round) {
+    CAPTURE(round);
+    const std::int64_t q = plain::between(random, 1, 60), kv = plain::between(random, 1, 80);
+    const plain::Pair pair = plain::random_mask(random, q, kv, 3);
+    const MaskNode& node = pair.mask.node();
+    REQUIRE(node.bands() <= mask::kMostBands);
+    if (node.bands() == 0) continue;
+    ++told;
+    const std::int64_t first = plain::between(random, 0, q - 1), rows = plain::between(random, 1, q - first);
+    std::vector<std::uint8_t> seen(static_cast<std::size_t>(rows * kv));
+    bool forward = true;
+    for (std::int64_t b = 0; b < node.bands(); ++b) {
+      std::vector<IndexRange> runs(static_cast<std::size_t>(rows));
+      node.band(b, {first, first + rows}, runs.data());
+      for (std::size_t r = 0; r < runs.size(); ++r) {
+        forward =
+            forward && (r == 0 || (runs[r].begin >= runs[r - 1].begin && runs[r].end >= runs[r - 1].end));
+        for (std::int64_t k = std::max<std::int64_t>(runs[r].begin, 0); k < std::min(runs[r].end, kv); ++k)
+          seen[r * static_cast<std::size_t>(kv) + static_cast<std::size_t>(k)] = 1;
+      }
+    }
+    CHECK(forward);
+    CHECK(std::equal(seen.begin(), seen.end(), pair.elements.begin() + first * kv));
+  }
+  CHECK(told > 200);
+}

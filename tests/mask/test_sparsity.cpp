@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "mask/node.hpp"
 #include "mask/scan.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
@@ -293,6 +294,26 @@ TEST_CASE(
       if (pairs.empty()) pairs = runs.pairs, keys = runs.keys;
       CHECK(runs.pairs == pairs);
       CHECK(runs.keys == keys);
+    }
+  }
+}
+
+TEST_CASE("a block is the same one whether bands or elements tell what is in it") {
+  plain::Random random(72);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const std::int64_t q = between(random, 1, 300), kv = between(random, 1, 300);
+    Mask told = plain::random_mask(random, q, kv, 2).mask;
+    while (told.node().bands() == 0) told = plain::random_mask(random, q, kv, 2).mask;
+    const Mask read = told | array_mask(make_source(Array(DType::boolean, {q, kv})));
+    REQUIRE(read.node().bands() == 0);
+    std::vector<BlockShape> blocks = random_blocks(random);
+    blocks.push_back({between(random, 1, 200), between(random, 64, 200)});
+    const Sparsity one = measure_sparsity({told}, blocks, {}),
+                   both = measure_sparsity({told, read}, blocks, {});
+    for (std::size_t s = 0; s < blocks.size(); ++s) {
+      CHECK(one.sizes[s].distinct_partial_blocks == both.sizes[s].distinct_partial_blocks);
+      CHECK(2 * one.sizes[s].partial_blocks == both.sizes[s].partial_blocks);
     }
   }
 }

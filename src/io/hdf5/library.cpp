@@ -3,13 +3,38 @@
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/text.hpp"
+#include "io/loaded_library.hpp"
 
 namespace ejk::io {
+
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declared name
+#define EJK_DEFINE(name) decltype(&::name) name = nullptr;
+EJK_HDF5_FUNCTIONS(EJK_DEFINE)
+#undef EJK_DEFINE
+#define EJK_DEFINE(name) Hdf5Identifier name;
+EJK_HDF5_IDENTIFIERS(EJK_DEFINE)
+#undef EJK_DEFINE
+
+void load_hdf5() {
+  [[maybe_unused]] static const bool loaded = [] {
+    const LoadedLibrary library(EJK_HDF5_SONAME);
+#define EJK_LOAD(name) EJK_FIND(library, name, name);
+    EJK_HDF5_FUNCTIONS(EJK_LOAD)
+#undef EJK_LOAD
+#define EJK_LOAD(name)                 \
+  EJK_FIND(library, name, (name).own); \
+  (name).copy = static_cast<const hid_t*>(dlsym(RTLD_DEFAULT, #name));
+    EJK_HDF5_IDENTIFIERS(EJK_LOAD)
+#undef EJK_LOAD
+    return true;
+  }();
+}
 
 namespace {
 

@@ -1056,6 +1056,7 @@ class Server {
 }  // namespace
 
 std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes, int threads) {
+  load_hdf5();  // before the fork: all processes share what the loader did
   // Processor time for a request that goes through the whole file: several times what that takes, at most a
   // day.
   constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20, kDay = 86400;

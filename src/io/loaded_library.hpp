@@ -1,0 +1,32 @@
+// A shared library that is loaded when a file first needs it: relocating HDF5, libzip and what these are
+// linked with (libcurl, Kerberos, OpenSSL) takes three times as long as all else that a program needs to start.
+// Who links ejk does not link them. Cost: one look-up a name.
+// tests: tests/io/test_loaded_library.cpp
+#pragma once
+
+namespace ejk::io {
+
+class LoadedLibrary {
+ public:
+  /// By the name that the loader looks for, "libzip.so.4". It stays loaded. Throws Error{budget}, which names
+  /// it.
+  explicit LoadedLibrary(const char* name);
+
+  /// Points `out` to a function or a variable of the library. Throws Error{budget} where it has none of that
+  /// name.
+  template <class T>
+  void find(const char* symbol, T*& out) const {
+    out = reinterpret_cast<T*>(address(symbol));
+  }
+
+ private:
+  void* address(const char* symbol) const;
+
+  const char* name_;
+  void* library_;
+};
+
+/// To be called from another macro: then a name that is a macro itself gives the name that it stands for.
+#define EJK_FIND(library, name, pointer) (library).find(#name, pointer)
+
+}  // namespace ejk::io
