@@ -79,27 +79,6 @@ auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   }
 }
 
-/// What a plan of work on masks takes, by the team of a job.
-struct PlannedWork {
-  std::int64_t peak_bytes = 0;     // of the member that takes most
-  std::int64_t pattern_bytes = 0;  // that are left for the partial blocks that this member finds
-  Division division;
-};
-
-template <class Plan>
-PlannedWork planned_work(const Plan& plan, const Job& job) {
-  PlannedWork work;
-  work.division = [plan](std::int64_t members) { return plan.shares(members); };
-  std::int64_t own = work.peak_bytes = plan.work_bytes();
-  if (!job.team.is_alone()) {
-    const std::vector<WorkShare> shares = plan.shares(job.team.size());
-    own = shares[static_cast<std::size_t>(job.team.rank())].peak_bytes;
-    for (const WorkShare& share : shares) work.peak_bytes = std::max(work.peak_bytes, share.peak_bytes);
-  }
-  work.pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - own, 1);
-  return work;
-}
-
 /// The masks of an option that takes expressions, for masks that are there: one a head. Warnings of their
 /// alignment are added to those.
 std::vector<Mask> resolve_expressions(const std::string& option,

@@ -167,7 +167,7 @@ and the same exit status for any number of ranks. The build makes it where MPI
 is found; 'sh .ci/install mpi' installs that.
 
 What is divided
-  mask-info, sparsity    rows of blocks of the masks
+  mask-info              rows of blocks of the masks
   attention              entries, key/value heads, blocks of queries
   attention-grad         entries and key/value heads; where these are fewer
                          than ranks, queries and keys

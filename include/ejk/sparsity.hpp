@@ -32,7 +32,6 @@
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
-#include "ejk/team.hpp"
 
 namespace ejk {
 
@@ -130,14 +129,6 @@ class SparsityPlan {
   std::int64_t work_bytes() const;
 
   Sparsity run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
-
-  /// The same by a team: rank 0 gets it, the others nothing. Each member reads queries of its own; progress
-  /// and max_pattern_bytes as in MaskInfoPlan::run_with.
-  std::optional<Sparsity> run_with(Team& team, const BlockProgress& progress = {},
-                                   std::int64_t max_pattern_bytes = 0) const;
-
-  /// As MaskInfoPlan::shares.
-  std::vector<WorkShare> shares(std::int64_t members) const;
 
  private:
   friend Report describe(const SparsityPlan& plan);

@@ -86,11 +86,10 @@ std::vector<std::vector<std::int64_t>> by_rank(const std::vector<std::int64_t>& 
   return runs_of;
 }
 
-// The keys that some runs see, of those that are held here.
+// The keys that some runs see.
 std::vector<Word> keys_seen(const QueryRuns& runs, const std::vector<std::int64_t>& of) {
   std::vector<Word> seen(static_cast<std::size_t>(runs.row_words));
   for (const std::int64_t r : of) {
-    if (r < runs.held.begin || r >= runs.held.end) continue;
     const Word* keys = runs.keys_of(r);
     for (std::size_t w = 0; w < seen.size(); ++w) seen[w] |= keys[w];
   }
@@ -119,50 +118,16 @@ RankLoad load_of(const QueryRuns& runs, const std::vector<std::int64_t>& compute
   return load;
 }
 
-// A member sends what its runs of a rank see, of so many ranks at once that the answers of all members take a
-// bounded room.
 std::vector<RankLoad> loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
                             std::int64_t kv_length, const std::vector<std::int64_t>& rank_of,
-                            std::int64_t ranks, Team& team) {
-  constexpr std::int64_t kWordsAtOnce = std::int64_t{1} << 25;
+                            std::int64_t ranks) {
   const auto runs_of = by_rank(rank_of, ranks);
   const double work = static_cast<double>(runs.count()) * static_cast<double>(runs.row_words) / 4;
   std::vector<RankLoad> all(static_cast<std::size_t>(ranks));
-  if (team.is_alone()) {
-    core::parallel_for(ranks, work, [&](std::int64_t rank) {
-      const std::vector<std::int64_t>& of = runs_of[static_cast<std::size_t>(rank)];
-      all[static_cast<std::size_t>(rank)] = load_of(runs, computed, kv_length, of, keys_seen(runs, of));
-    });
-    return all;
-  }
-  const auto is_here = [&](std::int64_t r) { return runs.held.begin <= r && r < runs.held.end; };
-  const std::int64_t at_once = std::max<std::int64_t>(1, kWordsAtOnce / runs.row_words / team.size());
-  for (std::int64_t begin = 0; begin < ranks; begin += at_once) {
-    const std::int64_t count = std::min(at_once, ranks - begin);
-    const auto of = [&](std::int64_t n) -> const std::vector<std::int64_t>& {
-      return runs_of[static_cast<std::size_t>(begin + n)];
-    };
-    TeamMessage message;
-    for (std::int64_t n = 0; n < count; ++n)
-      if (std::any_of(of(n).begin(), of(n).end(), is_here)) message.put(n).put_all(keys_seen(runs, of(n)));
-    message.put(count);  // the end
-    std::vector<Bytes> found = team.gather(message.bytes());
-    if (!team.is_first()) continue;
-    std::vector<std::vector<Word>> seen(static_cast<std::size_t>(count));
-    for (std::vector<Word>& words : seen) words.resize(static_cast<std::size_t>(runs.row_words));
-    for (Bytes& bytes : found) {
-      TeamMessage part(std::exchange(bytes, {}));
-      for (auto n = part.take<std::int64_t>(); n < count; n = part.take<std::int64_t>()) {
-        const auto keys = part.take_all<Word>();
-        std::vector<Word>& words = seen[static_cast<std::size_t>(n)];
-        for (std::size_t w = 0; w < words.size(); ++w) words[w] |= keys[w];
-      }
-    }
-    core::parallel_for(count, work, [&](std::int64_t n) {
-      all[static_cast<std::size_t>(begin + n)] =
-          load_of(runs, computed, kv_length, of(n), std::move(seen[static_cast<std::size_t>(n)]));
-    });
-  }
+  core::parallel_for(ranks, work, [&](std::int64_t rank) {
+    const std::vector<std::int64_t>& of = runs_of[static_cast<std::size_t>(rank)];
+    all[static_cast<std::size_t>(rank)] = load_of(runs, computed, kv_length, of, keys_seen(runs, of));
+  });
   return all;
 }
 
@@ -178,27 +143,11 @@ std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block
   return bounds;
 }
 
-void join_pairs(QueryRuns& runs, Team& team) {
-  if (team.is_alone()) return;
-  const auto mine = std::span<const std::int64_t>(runs.pairs)
-                        .subspan(static_cast<std::size_t>(runs.held.begin),
-                                 static_cast<std::size_t>(runs.held.end - runs.held.begin));
-  const auto found = team.all_gather(TeamMessage().put(runs.held.begin).put_all(mine).bytes());
-  for (const Bytes& bytes : found) {
-    TeamMessage message(bytes);
-    const auto first = message.take<std::int64_t>();
-    const auto pairs = message.take_all<std::int64_t>();
-    std::copy(pairs.begin(), pairs.end(), runs.pairs.begin() + first);
-  }
-}
-
 std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
-                                        std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks,
-                                        Team& team) {
+                                        std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks) {
   std::vector<ContextParallel> all;
   const auto add = [&](Distribution distribution, const std::vector<std::int64_t>& rank_of) {
-    auto of_ranks = loads(runs, computed, kv_length, rank_of, ranks, team);
-    if (team.is_first()) all.push_back({distribution, std::move(of_ranks)});
+    all.push_back({distribution, loads(runs, computed, kv_length, rank_of, ranks)});
   };
   add(Distribution::contiguous, by_chunk(runs, ranks, [](std::int64_t c) { return c; }));
   add(Distribution::zigzag,

@@ -14,14 +14,9 @@ namespace ejk::mask {
 /// to q_length.
 std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks);
 
-/// Gives each member the pairs of the runs that others have scanned.
-void join_pairs(QueryRuns& runs, Team& team);
-
-/// The loads under each distribution, on rank 0 of a team whose members hold the keys of some runs each; the
-/// others get nothing. `computed`: pairs computed of each run of queries, looked at on rank 0.
+/// The loads under each distribution. `computed`: pairs computed of each run of queries.
 std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
-                                        std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks,
-                                        Team& team);
+                                        std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks);
 
 /// Bytes that both take, with the keys that runs see. Nothing where that is more than any memory has.
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,

@@ -250,7 +250,7 @@ std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const 
 }
 
 QueryShares InfoPlan::query_shares(const std::vector<Mask>& masks, std::int64_t members) const {
-  return {q_length(), block.q, QueryShares::Cut::in_turn, members, row_costs(masks)};
+  return {q_length(), block.q, members, row_costs(masks)};
 }
 
 // A member has the states and ids of its rows of blocks, and as much once more as a message; rank 0 has those of
@@ -258,7 +258,7 @@ QueryShares InfoPlan::query_shares(const std::vector<Mask>& masks, std::int64_t 
 std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
   constexpr std::int64_t kBytesPerBlock = 1 + 4;
   const std::vector<RowCosts> costs = row_costs(known.masks);
-  const QueryShares of_members(q_length(), block.q, QueryShares::Cut::in_turn, members, costs);
+  const QueryShares of_members(q_length(), block.q, members, costs);
   const auto elements_of_row = static_cast<double>(block.q) * static_cast<double>(kv_length());
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
   const auto block_bytes = static_cast<double>(block.q) * static_cast<double>(block.kv);

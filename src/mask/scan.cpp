@@ -465,8 +465,7 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
   }
   if (table != nullptr)
     throw Error(Error::Kind::internal, "scan_mask: patterns of several members are not joined here");
-  const QueryShares shares(mask.q_length(), block.q, QueryShares::Cut::in_turn, team.size(),
-                           {RowCosts(mask, block)});
+  const QueryShares shares(mask.q_length(), block.q, team.size(), {RowCosts(mask, block)});
   const IndexRange rows = shares.rows(team.rank(), 0, block);
   std::optional<BandScan> mine;
   if (rows.begin < rows.end) mine = scan_band(mask, block, rows, nullptr, done);

@@ -58,20 +58,17 @@ BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternT
 
 /// Runs of queries, end to end from the first to the last, and what each sees of the masks that were scanned.
 struct QueryRuns {
-  /// Run r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length. Those of `scanned` alone will be.
-  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length, IndexRange scanned);
-  QueryRuns(const std::vector<std::int64_t>& run_bounds, std::int64_t kv_length)
-      : QueryRuns(run_bounds, kv_length, {0, std::ssize(run_bounds) - 1}) {}
+  /// Run r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
+  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
 
   std::int64_t count() const { return static_cast<std::int64_t>(pairs.size()); }
-  Word* keys_of(std::int64_t run) { return keys.data() + (run - held.begin) * row_words; }
-  const Word* keys_of(std::int64_t run) const { return keys.data() + (run - held.begin) * row_words; }
+  Word* keys_of(std::int64_t run) { return keys.data() + run * row_words; }
+  const Word* keys_of(std::int64_t run) const { return keys.data() + run * row_words; }
 
   std::vector<std::int64_t> bounds;
   std::int64_t row_words;
-  IndexRange held;                  // the runs whose keys are held
   std::vector<std::int64_t> pairs;  // True elements of each run, of all scans together
-  std::vector<Word> keys;           // (held, row_words): the keys that a query of the run sees in any scan
+  std::vector<Word> keys;           // (runs, row_words): the keys that a query of the run sees in any scan
 };
 
 /// scan_mask for several block sizes, in one pass over the elements: one that any size must look at is filled
@@ -83,12 +80,6 @@ struct QueryRuns {
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t blocks)>& done = {});
-
-/// The same for the rows of blocks that begin in the queries [begin, end), of each size, by this process alone.
-std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockShape>& blocks,
-                                      const std::vector<PatternTable*>& tables, IndexRange queries,
-                                      QueryRuns* runs, std::int64_t weight,
-                                      const std::function<void(std::int64_t blocks)>& done = {});
 
 /// Bytes of the elements that scan_sizes holds for any of these masks, and of what it notes. Nothing where that is more than any memory has.
 std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,

@@ -133,28 +133,19 @@ void add_bands(QueryRuns& runs, std::int64_t weight, const MaskNode& node, Index
 class Walk {
  public:
   Walk(const Mask& mask, const std::vector<BlockShape>& blocks, const std::vector<PatternTable*>& tables,
-       IndexRange queries, QueryRuns* runs, std::int64_t weight,
-       const std::function<void(std::int64_t)>& done)
+       QueryRuns* runs, std::int64_t weight, const std::function<void(std::int64_t)>& done)
       : node_(mask.node()),
         blocks_(blocks),
         runs_(runs),
         weight_(weight),
         done_(done),
-        begin_(queries.begin),
-        end_(queries.begin),
-        row_words_(words_for(mask.kv_length())) {
-    for (std::size_t s = 0; s < blocks.size(); ++s) {
-      const IndexRange rows{core::ceil_div(queries.begin, blocks[s].q),
-                            core::ceil_div(queries.end, blocks[s].q)};
-      sizes_.push_back(std::make_unique<Scanner>(mask, blocks[s], tables[s], rows));
-      if (rows.begin < rows.end) end_ = std::max(end_, sizes_[s]->queries(rows.end - 1).end);
-    }
-    const auto stripes = [&](Reading reading) {
-      return stripes_of(end_ - begin_, mask.kv_length(), blocks, reading);
-    };
-    stripes_ = stripes(node_.random_access() ? Reading::any_order : Reading::in_order);
-    // Stripes that begin within a row of blocks cannot be worked on apart.
-    if (stripes_.apart && begin_ % stripes_.queries != 0) stripes_ = stripes(Reading::in_order);
+        end_(mask.q_length()),
+        row_words_(words_for(mask.kv_length())),
+        stripes_(stripes_of(end_, mask.kv_length(), blocks,
+                            node_.random_access() ? Reading::any_order : Reading::in_order)) {
+    for (std::size_t s = 0; s < blocks.size(); ++s)
+      sizes_.push_back(std::make_unique<Scanner>(mask, blocks[s], tables[s],
+                                                 IndexRange{0, core::ceil_div(end_, blocks[s].q)}));
   }
 
   std::vector<BandScan> run() {
@@ -186,7 +177,7 @@ class Walk {
 
   Held make_held() const {
     Held held;
-    held.first = begin_;
+    held.first = 0;
     held.open.resize(sizes_.size());
     for (const auto& size : sizes_) held.next.push_back(size->rows().begin);
     return held;
@@ -205,16 +196,15 @@ class Walk {
       Held held;
       Parts parts;
     };
-    const std::int64_t count = core::ceil_div(end_ - begin_, stripes_.queries);
-    const double all = static_cast<double>(end_ - begin_) * static_cast<double>(node_.kv_length()) / 8;
+    const std::int64_t count = core::ceil_div(end_, stripes_.queries);
+    const double all = static_cast<double>(end_) * static_cast<double>(node_.kv_length()) / 8;
     core::parallel_reduce(
         count, core::threads_for(count, all),
         [&] {
           return Part{make_held(), Parts(sizes_.size())};
         },
         [&](Part& part, std::int64_t n) {
-          const std::int64_t begin = begin_ + n * stripes_.queries,
-                             end = std::min(end_, begin + stripes_.queries);
+          const std::int64_t begin = n * stripes_.queries, end = std::min(end_, begin + stripes_.queries);
           part.held.first = begin;
           for (std::size_t s = 0; s < sizes_.size(); ++s) part.held.next[s] = begin / blocks_[s].q;
           classify(part.held, begin, end);
@@ -228,7 +218,7 @@ class Walk {
   void run_in_order() {
     Held held = make_held();
     hold(held, {0, row_words_});  // of queries that are kept from one stripe to the next
-    for (std::int64_t begin = begin_; begin < end_; begin += stripes_.queries) {
+    for (std::int64_t begin = 0; begin < end_; begin += stripes_.queries) {
       const std::int64_t end = std::min(end_, begin + stripes_.queries);
       drop_before(held, begin);
       classify(held, begin, end);
@@ -381,44 +371,31 @@ class Walk {
   std::int64_t weight_;
   const std::function<void(std::int64_t)>& done_;
   std::mutex done_mutex_;
-  std::int64_t begin_,
-      end_;  // of the queries that are looked at: rows of blocks may reach behind those asked
+  std::int64_t end_, row_words_;
   Stripes stripes_;
-  std::int64_t row_words_;
   std::vector<std::unique_ptr<Scanner>> sizes_;
 };
 
 }  // namespace
 
-QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length, IndexRange scanned)
+QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length)
     : bounds(std::move(run_bounds)),
       row_words(words_for(kv_length)),
-      held(scanned),
       pairs(bounds.size() - 1),
-      keys(static_cast<std::size_t>((scanned.end - scanned.begin) * row_words)) {}
-
-std::vector<BandScan> scan_sizes_band(const Mask& mask, const std::vector<BlockShape>& blocks,
-                                      const std::vector<PatternTable*>& tables, IndexRange queries,
-                                      QueryRuns* runs, std::int64_t weight,
-                                      const std::function<void(std::int64_t)>& done) {
-  if (mask.node().bands() == 0) return Walk(mask, blocks, tables, queries, runs, weight, done).run();
-  std::vector<BandScan> scans;
-  for (std::size_t s = 0; s < blocks.size(); ++s) {
-    const IndexRange rows{core::ceil_div(queries.begin, blocks[s].q),
-                          core::ceil_div(queries.end, blocks[s].q)};
-    scans.push_back(scan_band(mask, blocks[s], rows, tables[s], done));
-    if (runs != nullptr && s == 0)
-      add_bands(*runs, weight, mask.node(),
-                {rows.begin * blocks[s].q, std::min(rows.end * blocks[s].q, mask.q_length())});
-  }
-  return scans;
-}
+      keys(pairs.size() * static_cast<std::size_t>(row_words)) {}
 
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t)>& done) {
-  const IndexRange all{0, mask.q_length()};
-  std::vector<BandScan> found = scan_sizes_band(mask, blocks, tables, all, runs, weight, done);
+  std::vector<BandScan> found;
+  if (mask.node().bands() == 0) {
+    found = Walk(mask, blocks, tables, runs, weight, done).run();
+  } else {
+    for (std::size_t s = 0; s < blocks.size(); ++s)
+      found.push_back(
+          scan_band(mask, blocks[s], {0, core::ceil_div(mask.q_length(), blocks[s].q)}, tables[s], done));
+    if (runs != nullptr) add_bands(*runs, weight, mask.node(), {0, mask.q_length()});
+  }
   std::vector<Scan> scans;
   for (std::size_t s = 0; s < found.size(); ++s)
     scans.push_back(completed(std::move(found[s]), tables[s] != nullptr ? tables[s]->size() : 0));

@@ -38,11 +38,6 @@ struct SizesPlan {
   SparsityOptions options;
 
   const InfoPlan& first() const { return sizes.front(); }
-  const InfoPlan& tallest() const {
-    return *std::max_element(sizes.begin(), sizes.end(),
-                             [](const InfoPlan& a, const InfoPlan& b) { return a.block.q < b.block.q; });
-  }
-
   /// Masks that tell their bands are scanned for one size after the other, others for all at once.
   std::size_t sizes_at_once() const {
     const std::vector<Mask>& masks = first().known.masks;
@@ -50,29 +45,15 @@ struct SizesPlan {
         std::all_of(masks.begin(), masks.end(), [](const Mask& mask) { return mask.node().bands() > 0; });
     return tell ? 1 : sizes.size();
   }
-
-  /// What each member of a team looks at. The tallest blocks are not cut, so that few elements are filled by
-  /// two members. Members that keep what runs of queries see have the same queries of all masks.
-  QueryShares query_shares(std::int64_t members, const std::vector<RowCosts>& costs) const {
-    const auto cut = options.ranks > 0 ? QueryShares::Cut::alike : QueryShares::Cut::in_turn;
-    return {first().q_length(), tallest().block.q, cut, members, costs};
-  }
-  QueryShares query_shares(std::int64_t members, const std::vector<Mask>& masks) const {
-    const std::int64_t queries = first().q_length();
-    if (members == 1) return {queries, queries, QueryShares::Cut::alike, 1, {}};
-    return query_shares(members, tallest().row_costs(masks));
-  }
 };
 
 }  // namespace mask
 
 namespace {
 
-using mask::BandScan;
 using mask::InfoPlan;
 using mask::PatternTable;
 using mask::QueryRuns;
-using mask::QueryShares;
 using mask::RowCosts;
 using mask::Scan;
 
@@ -161,15 +142,6 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
     pairs.push_back((runs.bounds[r + 1] - runs.bounds[r]) * blocks * block.kv);
   }
   return pairs;
-}
-
-// The runs of queries in rows of blocks.
-IndexRange runs_in(const std::vector<std::int64_t>& bounds, const IndexRange& rows, std::int64_t q_block) {
-  const auto run_at = [&](std::int64_t row) {
-    const std::int64_t query = std::min(row * q_block, bounds.back());
-    return std::lower_bound(bounds.begin(), bounds.end(), query) - bounds.begin();
-  };
-  return {run_at(rows.begin), run_at(rows.end)};
 }
 
 // What the sizes from `first` on cost, from the scans of each, of each mask. `computed`: the pairs computed of
@@ -411,93 +383,23 @@ std::int64_t SparsityPlan::work_bytes() const {
   return core::sum_of_bytes({most, ranks.value_or(core::kMostBytes)});
 }
 
-std::vector<WorkShare> SparsityPlan::shares(std::int64_t members) const {
-  core::require_members(members);
-  constexpr std::int64_t kBytesPerBlock = 1;  // a state
-  const InfoPlan& first = plan_->first();
-  const std::int64_t ranks = plan_->options.ranks;
-  const std::vector<RowCosts> costs = plan_->tallest().row_costs(first.known.masks);
-  const QueryShares of_members = plan_->query_shares(members, costs);
-  std::vector<BlockShape> blocks;
-  for (const InfoPlan& size : plan_->sizes) blocks.push_back(size.block);
-  const std::int64_t bits =
-      mask::sizes_bytes(first.known.masks, blocks, mask::Reading::in_order).value_or(core::kMostBytes);
-  const auto keys_of_all =
-      ranks == 0 ? 0 : mask::rank_bytes(first.q_length(), first.kv_length(), first.block.q, ranks);
-
-  std::vector<WorkShare> all(static_cast<std::size_t>(members));
-  for (std::int64_t member = 0; member < members; ++member) {
-    WorkShare& share = all[static_cast<std::size_t>(member)];
-    double read = 0;
-    std::int64_t found = 0, queries = 0;
-    for (std::size_t u = 0; u < costs.size(); ++u) {
-      const auto mask = static_cast<std::int64_t>(u);
-      const IndexRange rows = of_members.rows(member, mask, plan_->tallest().block);
-      for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-        const auto at = static_cast<std::size_t>(row);
-        share.cost += costs[u].bytes[at];
-        read += costs[u].open[at] * costs[u].stored_bytes;
-      }
-      const IndexRange mine = of_members.queries(member, mask);
-      queries = std::max(queries, mine.end - mine.begin);
-      for (const InfoPlan& size : plan_->sizes) {
-        const IndexRange of_size = of_members.rows(member, mask, size.block);
-        found = core::sum_of_bytes(
-            {found, kBytesPerBlock * (of_size.end - of_size.begin) * size.layout.kv_blocks});
-      }
-    }
-    share.read_bytes = core::bytes_of_estimate(read);
-    // Of the keys that runs see a member has its part.
-    const double part = static_cast<double>(queries) / static_cast<double>(first.q_length());
-    const auto keys = static_cast<std::int64_t>(
-        part * static_cast<double>(std::min(keys_of_all.value_or(core::kMostBytes), core::kMostBytes)));
-    if (member == 0) {
-      share.peak_bytes = work_bytes();
-      if (members > 1)
-        share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * first.layout.grid()});
-    } else {
-      // Of each distribution the keys that the member's queries of each rank see.
-      const std::int64_t seen = 3 * std::min(ranks, queries) * (first.kv_length() / 8);
-      share.sent_bytes = queries == 0 ? 0 : core::sum_of_bytes({found, seen});
-      share.peak_bytes = core::sum_of_bytes({2 * found, bits, keys});
-    }
-  }
-  return all;
-}
-
 Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
-  return *run_with(alone(), progress, max_pattern_bytes);
-}
-
-std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& progress,
-                                               std::int64_t max_pattern_bytes) const {
   const InfoPlan& first = plan_->first();
-  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, team);
-  const QueryShares shares = plan_->query_shares(team.size(), distinct.masks);
+  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, alone());
   std::int64_t blocks_done = 0, all_blocks = 0;
   for (const InfoPlan& size : plan_->sizes)
-    for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
-      const IndexRange rows = shares.rows(team.rank(), static_cast<std::int64_t>(u), size.block);
-      all_blocks += (rows.end - rows.begin) * size.layout.kv_blocks;
-    }
+    all_blocks += std::ssize(distinct.masks) * size.layout.q_blocks * size.layout.kv_blocks;
   std::function<void(std::int64_t)> counter;
   if (progress) counter = [&](std::int64_t done) { progress(blocks_done += done, all_blocks); };
 
   const std::int64_t ranks = plan_->options.ranks;
   std::optional<QueryRuns> runs;
-  if (ranks > 0) {
-    std::vector<std::int64_t> bounds = mask::run_bounds(first.q_length(), first.block.q, ranks);
-    const IndexRange scanned = runs_in(bounds, shares.rows(team.rank(), 0, first.block), first.block.q);
-    runs.emplace(std::move(bounds), first.kv_length(), scanned);
-  }
-  std::optional<Sparsity> result;
-  if (team.is_first()) {
-    result.emplace();
-    result->options = plan_->options;
-    result->shape = {first.head_count(), first.q_length(), first.kv_length()};
-    result->sizes.resize(plan_->sizes.size());
-  }
-  const mask::Digester::Seed seed = mask::drawn_seed(team);
+  if (ranks > 0) runs.emplace(mask::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
+  Sparsity result;
+  result.options = plan_->options;
+  result.shape = {first.head_count(), first.q_length(), first.kv_length()};
+  result.sizes.resize(plan_->sizes.size());
+  const mask::Digester::Seed seed = mask::Digester::drawn_seed();
   std::vector<std::int64_t> computed;
   const auto measure = [&](std::size_t begin, std::size_t end) {
     std::vector<BlockShape> blocks;
@@ -507,49 +409,25 @@ std::optional<Sparsity> SparsityPlan::run_with(Team& team, const BlockProgress& 
     tables.push_back(PatternTable::of_digests(blocks[0], max_pattern_bytes, seed));
     for (std::size_t s = 1; s < blocks.size(); ++s) tables.push_back(tables[0].beside(blocks[s]));
     for (PatternTable& table : tables) table_of_size.push_back(&table);
-    std::vector<std::vector<Scan>> scans(blocks.size());                     // of each size, of each mask
-    std::vector<std::vector<std::optional<BandScan>>> found(blocks.size());  // of a team of several
-    for (auto& of_size : found) of_size.resize(distinct.masks.size());
+    std::vector<std::vector<Scan>> scans(blocks.size());  // of each size, of each mask
     for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
-      const IndexRange queries = shares.queries(team.rank(), static_cast<std::int64_t>(u));
-      if (queries.begin == queries.end) continue;
       const std::int64_t heads =
           std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-      auto of_sizes = mask::scan_sizes_band(distinct.masks[u], blocks, table_of_size, queries,
-                                            runs && begin == 0 ? &*runs : nullptr, heads, counter);
-      for (std::size_t s = 0; s < blocks.size(); ++s) {
-        if (team.is_alone())
-          scans[s].push_back(completed(std::move(of_sizes[s]), 0));
-        else
-          found[s][u] = std::move(of_sizes[s]);
-      }
+      auto of_sizes = mask::scan_sizes(distinct.masks[u], blocks, table_of_size,
+                                       runs && begin == 0 ? &*runs : nullptr, heads, counter);
+      for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
     }
-    if (runs && begin == 0) mask::join_pairs(*runs, team);
     std::vector<std::int64_t> patterns;
-    for (std::size_t s = 0; s < blocks.size(); ++s) {
-      if (team.is_alone()) {
-        patterns.push_back(tables[s].size());
-      } else {
-        patterns.push_back(mask::number_patterns(tables[s], team).count);
-        for (std::size_t u = 0; u < distinct.masks.size(); ++u)
-          if (auto scan = mask::joined(distinct.masks[u], blocks[s], std::move(found[s][u]), nullptr, team))
-            scans[s].push_back(std::move(*scan));
-      }
-    }
-    if (result) add_costs(*result, *plan_, begin, distinct, std::move(scans), patterns, runs, computed);
+    for (const PatternTable& table : tables) patterns.push_back(table.size());
+    add_costs(result, *plan_, begin, distinct, std::move(scans), patterns, runs, computed);
   };
   const auto sizes = plan_->sizes.size(), at_once = plan_->sizes_at_once();
   for (std::size_t begin = 0; begin < sizes; begin += at_once)
     measure(begin, std::min(sizes, begin + at_once));
-  if (result) {
-    choose(*result);
-    result->masks = distinct.masks;
-    result->head_mask = distinct.of_head;
-  }
-  if (runs) {
-    auto parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks, team);
-    if (result) result->parallel = std::move(parallel);
-  }
+  choose(result);
+  result.masks = distinct.masks;
+  result.head_mask = distinct.of_head;
+  if (runs) result.parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
   return result;
 }
 

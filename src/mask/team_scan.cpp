@@ -144,22 +144,16 @@ BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, co
 
 }  // namespace
 
-QueryShares::QueryShares(std::int64_t q_length, std::int64_t q_block, Cut cut, std::int64_t members,
+QueryShares::QueryShares(std::int64_t q_length, std::int64_t q_block, std::int64_t members,
                          const std::vector<RowCosts>& costs)
-    : q_length_(q_length), q_block_(q_block), rows_(core::ceil_div(q_length, q_block)), cut_(cut) {
+    : q_length_(q_length), q_block_(q_block), rows_(core::ceil_div(q_length, q_block)) {
   std::vector<double> all;
-  if (cut_ == Cut::alike) {
-    all.resize(static_cast<std::size_t>(rows_));
-    for (const RowCosts& of_mask : costs)
-      for (std::size_t row = 0; row < all.size(); ++row) all[row] += of_mask.bytes[row];
-  } else {
-    for (const RowCosts& of_mask : costs) all.insert(all.end(), of_mask.bytes.begin(), of_mask.bytes.end());
-  }
+  for (const RowCosts& of_mask : costs) all.insert(all.end(), of_mask.bytes.begin(), of_mask.bytes.end());
   bounds_ = even_runs(all, members);
 }
 
 IndexRange QueryShares::queries(std::int64_t member, std::int64_t mask) const {
-  const std::int64_t first = cut_ == Cut::alike ? 0 : mask * rows_;
+  const std::int64_t first = mask * rows_;
   const auto query = [&](std::int64_t bound) {
     return std::min(std::clamp<std::int64_t>(bound - first, 0, rows_) * q_block_, q_length_);
   };

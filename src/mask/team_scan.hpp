@@ -25,13 +25,9 @@ struct RowCosts {
 /// About as costly for each, as far as the masks tell of their blocks without a look at elements.
 class QueryShares {
  public:
-  enum class Cut {
-    in_turn,  // one mask behind the other: what members find is in the order of their ranks
-    alike,    // a member has the same queries of every mask
-  };
-
-  /// By the costs of the rows of blocks, `q_block` queries high, of each mask.
-  QueryShares(std::int64_t q_length, std::int64_t q_block, Cut cut, std::int64_t members,
+  /// By the costs of the rows of blocks, `q_block` queries high, of each mask, one mask after the other: what
+  /// members find is in the order of their ranks.
+  QueryShares(std::int64_t q_length, std::int64_t q_block, std::int64_t members,
               const std::vector<RowCosts>& costs);
 
   /// The queries of a mask that a member has, by its index.
@@ -41,12 +37,8 @@ class QueryShares {
 
  private:
   std::int64_t q_length_, q_block_, rows_;
-  Cut cut_;
   std::vector<std::int64_t> bounds_;
 };
-
-/// Keys for digests, the same for all members.
-Digester::Seed drawn_seed(Team& team);
 
 /// The different partial blocks that members have found, numbered as one process would have.
 struct TeamPatterns {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "ejk/sparsity.hpp"
 #include "mask/plan.hpp"
 #include "support/arrays.hpp"
 #include "support/block_states.hpp"
@@ -284,90 +283,6 @@ TEST_CASE("what a member finds wrong in its rows is thrown") {
       "bias: element [250, 7] is 0.5: an additive mask holds 0 (attend) and -1e4 or less (hide)", Error);
 }
 
-TEST_CASE("costs of block sizes and of ranks are those of one process") {
-  plain::Random random(37);
-  for (int round = 0; round < 25; ++round) {
-    const std::int64_t q = between(random, 2, 140), kv = between(random, 1, 200);
-    std::vector<Mask> some, heads;
-    for (std::int64_t n = between(random, 1, 3); n > 0; --n)
-      some.push_back(plain::random_mask(random, q, kv, 2).mask);
-    for (std::int64_t n = between(random, 1, 4); n > 0; --n)
-      heads.push_back(some[static_cast<std::size_t>(between(random, 0, std::ssize(some) - 1))]);
-    std::vector<BlockShape> blocks;
-    for (std::int64_t n = between(random, 1, 4); n > 0; --n) {
-      const std::int64_t most = between(random, 0, 3) == 0 ? 150 : 20;
-      blocks.push_back({between(random, 1, most), between(random, 1, most)});
-      if (between(random, 0, 1) == 0) blocks.push_back({2 * blocks.back().q, 3 * blocks.back().kv});
-    }
-    SparsityOptions options;
-    options.ranks = between(random, 0, 1) * between(random, 1, std::min<std::int64_t>(q, 9));
-    CAPTURE(round);
-    const SparsityPlan plan(heads, blocks, options);
-    const Sparsity expected = plan.run();
-    for (const std::int64_t members : kTeams) {
-      CAPTURE(members);
-      const auto found = test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
-      for (std::size_t r = 0; r < found.size(); ++r) CHECK(found[r].has_value() == (r == 0));
-      CHECK(to_json(describe(*found[0]), {}) == to_json(describe(expected), {}));
-      for (std::size_t s = 0; s < expected.sizes.size(); ++s) {
-        REQUIRE(found[0]->sizes[s].pictures.size() == expected.sizes[s].pictures.size());
-        for (std::size_t n = 0; n < expected.sizes[s].pictures.size(); ++n)
-          CHECK(test::all_states(*found[0]->sizes[s].pictures[n].states) ==
-                test::all_states(*expected.sizes[s].pictures[n].states));
-      }
-    }
-  }
-}
-
-TEST_CASE("rows of blocks of all sizes that begin in some queries are scanned, wherever these begin") {
-  plain::Random random(38);
-  for (int round = 0; round < 40; ++round) {
-    const std::int64_t q = between(random, 1, 300), kv = between(random, 1, 200);
-    const Mask mask = plain::random_mask(random, q, kv, 2).mask;
-    std::vector<BlockShape> blocks;
-    for (std::int64_t n = between(random, 1, 4); n > 0; --n)
-      blocks.push_back({between(random, 1, 90), between(random, 1, 60)});
-    std::vector<std::int64_t> bounds{0, between(random, 0, q), between(random, 0, q), q};
-    std::sort(bounds.begin(), bounds.end());
-    std::vector<mask::PatternTable*> none(blocks.size());
-    const auto whole = mask::scan_sizes(mask, blocks, none, nullptr, 1);
-    std::vector<std::vector<std::uint8_t>> states(blocks.size());
-    std::vector<std::int64_t> elements(blocks.size());
-    for (std::size_t b = 0; b + 1 < bounds.size(); ++b) {
-      const auto found = mask::scan_sizes_band(mask, blocks, none, {bounds[b], bounds[b + 1]}, nullptr, 1);
-      for (std::size_t s = 0; s < blocks.size(); ++s) {
-        const auto more = test::all_states(*found[s].summary.states);
-        states[s].insert(states[s].end(), more.begin(), more.end());
-        elements[s] += found[s].summary.true_elements;
-      }
-    }
-    for (std::size_t s = 0; s < blocks.size(); ++s) {
-      CHECK(states[s] == test::all_states(*whole[s].summary.states));
-      CHECK(elements[s] == whole[s].summary.true_elements);
-    }
-  }
-}
-
-TEST_CASE("a team's stripes of a wide mask, apart or one after the other, give what one process finds") {
-  // Wide enough that a stripe is a few blocks, of which some reach from one member's queries into the next's.
-  plain::Random random(39);
-  const Mask mask = plain::wide_mask(random);
-  SparsityOptions options;
-  options.ranks = 5;
-  const std::vector<BlockShape> all_blocks[] = {
-      {{32, 4096}, {16, 5000}, {32, 30000}},
-      {{32, 4096}, {128, 8192}, {48, 5000}, {100, 30000}, {7, 20000}},
-  };
-  for (const std::vector<BlockShape>& blocks : all_blocks) {
-    const SparsityPlan plan({mask}, blocks, options);
-    const std::string expected = to_json(describe(plan.run()), {});
-    for (const std::int64_t members : {2, 3}) {
-      const auto found = test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
-      CHECK(to_json(describe(*found[0]), {}) == expected);
-    }
-  }
-}
-
 TEST_CASE("shares of work are even by what has to be looked at, and together are all of it") {
   const std::int64_t n = 4096;
   Array array(DType::boolean, {n, n});
@@ -394,41 +309,15 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
   }
   // The rows of a causal mask are the longer the later they are.
-  const mask::QueryShares two(n, 64, mask::QueryShares::Cut::in_turn, 2, {mask::RowCosts(mask, {64, 64})});
+  const mask::QueryShares two(n, 64, 2, {mask::RowCosts(mask, {64, 64})});
   CHECK(two.queries(0, 0).end > n / 2 + n / 8);
   CHECK(two.queries(1, 0).end == n);
-  const mask::RowCosts costs(mask, {64, 64});
-  const mask::QueryShares alike(n, 64, mask::QueryShares::Cut::alike, 3, {costs, costs});
-  for (std::int64_t member = 0; member < 3; ++member)
-    CHECK(same_ranges({alike.queries(member, 0)}, {alike.queries(member, 1)}));
-}
-
-TEST_CASE("shares of a pass over several block sizes are all of it") {
-  const Mask mask = causal_mask(1000, 900) & array_mask(make_source(Array(DType::boolean, {1000, 900})));
-  SparsityOptions options;
-  options.ranks = 3;
-  const SparsityPlan plan({mask, mask, ~mask}, {{32, 32}, {48, 100}}, options);
-  const auto one = plan.shares(1);
-  CHECK(one.at(0).peak_bytes == plan.work_bytes());
-  CHECK(one[0].sent_bytes == 0);
-  for (const std::int64_t members : {2, 7, 50}) {
-    double cost = 0;
-    std::int64_t read = 0;
-    const auto shares = plan.shares(members);
-    REQUIRE(std::ssize(shares) == members);
-    for (const WorkShare& share : shares) {
-      cost += share.cost, read += share.read_bytes;
-      CHECK((share.sent_bytes > 0) == (share.read_bytes > 0 && &share != shares.data()));
-    }
-    CHECK(cost == doctest::Approx(one[0].cost));
-    CHECK(read == one[0].read_bytes);
-  }
 }
 
 TEST_CASE("the costs of many rows are told from some of them") {
   const std::int64_t n = std::int64_t{1} << 20;
   const mask::RowCosts costs(causal_mask(n, n), {16, 16});
   REQUIRE(std::ssize(costs.bytes) == n / 16);
-  const mask::QueryShares shares(n, 16, mask::QueryShares::Cut::in_turn, 4, {costs});
+  const mask::QueryShares shares(n, 16, 4, {costs});
   CHECK(shares.queries(3, 0).end == n);
 }

@@ -54,6 +54,26 @@ std::vector<Output> outputs_of(const MaskInfoShare& share, const Job& job) {
   return outputs;
 }
 
+// What the plan takes, by the ranks of the job.
+struct PlannedWork {
+  std::int64_t peak_bytes = 0;     // of the rank that takes most
+  std::int64_t pattern_bytes = 0;  // that are left for the partial blocks that this rank finds
+  Division division;
+};
+
+PlannedWork planned_work(const MaskInfoPlan& plan, const Job& job) {
+  PlannedWork work;
+  work.division = [plan](std::int64_t members) { return plan.shares(members); };
+  std::int64_t own = work.peak_bytes = plan.work_bytes();
+  if (!job.team.is_alone()) {
+    const std::vector<WorkShare> shares = plan.shares(job.team.size());
+    own = shares[static_cast<std::size_t>(job.team.rank())].peak_bytes;
+    for (const WorkShare& share : shares) work.peak_bytes = std::max(work.peak_bytes, share.peak_bytes);
+  }
+  work.pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - own, 1);
+  return work;
+}
+
 Answer run(const MaskInfoOptions& options, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",

@@ -40,17 +40,18 @@ Answer run(const SparsityWords& words, Job& job) {
       plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
   Report description = describe(plan);
   description.warnings = masks.warnings();
-  const PlannedWork work = planned_work(plan, job);
-  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
+  const std::int64_t peak = plan.work_bytes();
+  if (job.plan(std::move(description), peak)) return Answer::yes;
 
   const auto progress = job.progress();
-  const std::optional<Sparsity> sparsity =
-      job.phase(Phase::compute, [&] { return plan.run_with(job.team, progress, work.pattern_bytes); });
+  const Sparsity sparsity = job.phase(Phase::compute, [&] {
+    return plan.run(progress, std::max<std::int64_t>(job.budget.bytes() - peak, 1));
+  });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
   report.warnings = masks.warnings();
-  if (sparsity) append(report, describe(*sparsity));  // rank 0's report alone is shown
+  append(report, describe(sparsity));
   job.deliver(std::move(report), {});
   return Answer::yes;
 }
