@@ -14,9 +14,9 @@
 #include "attention/backward.hpp"
 #include "attention/check.hpp"
 #include "attention/few_queries.hpp"
+#include "attention/part.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
-#include "ejk/attention_team.hpp"
 #include "ejk/threads.hpp"
 #include "mask/scan.hpp"
 
@@ -116,7 +116,10 @@ std::int64_t AttentionPlan::result_bytes() const {
   return all;
 }
 
-std::int64_t AttentionPlan::work_bytes() const { return AttentionDivision(*this, 1).work_bytes(0); }
+std::int64_t AttentionPlan::work_bytes() const {
+  return core::sum_of_bytes({attn::thread_bytes(plan_->setup), plan_->mask_bytes(),
+                             attn::part_bytes(*plan_, attn::whole_part(*plan_))});
+}
 
 std::int64_t AttentionPlan::mask_bytes() const { return plan_->mask_bytes(); }
 

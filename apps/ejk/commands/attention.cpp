@@ -129,6 +129,23 @@ void add_times(Report& report, const AttentionWork& work, double flop) {
       .add("instruction_set", "instruction set", instruction_set());
 }
 
+// All of it by one process.
+AttentionWork run_whole(const AttentionPlan& plan, HeldAttentionInputs& in, std::vector<Output>& outputs,
+                        Job& job) {
+  const AttentionArrays arrays = job.phase(
+      Phase::read, [&] { return in.each<ArrayView>([](HeldInput& input) { return input.view(); }); });
+  std::vector<Array> results;
+  std::vector<MutableArrayView> views;
+  for (const PlannedArray& result : plan.results()) {
+    results.emplace_back(result.type.dtype, result.type.shape);
+    views.push_back(results.back().mutable_view());
+  }
+  AttentionWork work = job.phase(Phase::compute, [&] { return plan.run(arrays, views, job.progress()); });
+  for (std::size_t n = 0; n < results.size(); ++n)
+    outputs.push_back({plan.results()[n].name, make_source(std::move(results[n])), {}});
+  return work;
+}
+
 // A member's boxes of the results, and their elements.
 using Parts = std::vector<std::vector<OutputPart>>;  // of each result
 
@@ -141,6 +158,13 @@ AttentionArrays read_boxes(HeldAttentionInputs& in, const AttentionOperands<Arra
   return {in.q.view(boxes.q),         in.k.view(boxes.k),         in.v.view(boxes.v),
           maybe(in.bias, boxes.bias), maybe(in.dout, boxes.dout), maybe(in.out, boxes.out),
           maybe(in.lse, boxes.lse)};
+}
+
+// What reading all inputs holds, as far as they are not mapped.
+std::int64_t bytes_to_hold(HeldAttentionInputs& in) {
+  std::int64_t all = 0;
+  for (const HeldInput* input : in.all()) all += input->bytes_to_hold();
+  return all;
 }
 
 // What reading the boxes of a member's parts holds at most, as far as inputs are not mapped.
@@ -168,10 +192,11 @@ std::int64_t bytes_to_hold(HeldAttentionInputs& in, const AttentionDivision& div
 }
 
 // Computes this member's parts; all members call it.
-AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, HeldAttentionInputs& in,
-                        Parts& made, Job& job) {
+AttentionWork run_parts(const AttentionPlan& plan, HeldAttentionInputs& in, std::vector<Output>& outputs,
+                        Job& job) {
+  const AttentionDivision division(plan, job.team.size());
   AttentionTeamwork teamwork(division, job.team);
-  made.resize(plan.results().size());
+  Parts made(plan.results().size());
   const auto progress = job.progress();
   for (std::int64_t round = 0; round < division.rounds(); ++round) {
     for (const AttentionPart& part : division.parts(job.team.rank(), round)) {
@@ -190,20 +215,9 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
     }
     job.phase(Phase::compute, [&] { teamwork.end_round(); });
   }
+  for (std::size_t n = 0; n < made.size(); ++n)
+    outputs.push_back(output_in_parts(plan.results()[n].name, plan.results()[n].type, std::move(made[n])));
   return job.phase(Phase::compute, [&] { return teamwork.work(); });
-}
-
-// Results as they are delivered: whole where one has made them all.
-std::vector<Output> outputs_of(const AttentionPlan& plan, Parts made, const Team& team) {
-  std::vector<Output> outputs;
-  for (std::size_t n = 0; n < made.size(); ++n) {
-    const PlannedArray& result = plan.results()[n];
-    if (team.is_alone())
-      outputs.push_back({result.name, made[n].at(0).elements, {}});
-    else
-      outputs.push_back(output_in_parts(result.name, result.type, std::move(made[n])));
-  }
-  return outputs;
 }
 
 // --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
@@ -298,52 +312,45 @@ Answer run(const AttentionWords& words, Job& job) {
   std::vector<HeldInput> given =
       job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
 
-  // Who does what is known from the masks.
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
-  if (!job.team.is_alone()) job.require_memory(always + plan.mask_bytes());
-  const AttentionDivision division =
-      job.phase(Phase::compute, [&] { return AttentionDivision(plan, job.team.size()); });
-  // Beside its parts rank 0 holds what --check and --against look at.
+  // What --check and --against take, by rank 0: beside its parts all inputs and results.
   const auto judged = [&](std::int64_t members) {
     if (!words.check && !words.against.given()) return std::int64_t{0};
     std::int64_t held = 0;
-    if (members > 1) {
-      held = plan.result_bytes();
-      for (const HeldInput* input : in.all()) held += input->bytes_to_hold();
-    }
+    if (members > 1) held = plan.result_bytes() + bytes_to_hold(in);
     for (const HeldInput& input : given) held += input.bytes_to_hold();
     return held + std::max(words.check ? plan.check_bytes() : 0,
                            words.against.given() ? plan.compare_bytes(words.against.explain) : 0);
   };
-  const auto peak_of = [&](const AttentionDivision& among, std::int64_t member, std::int64_t results) {
-    return always + bytes_to_hold(in, among, member) + results + among.work_bytes(member) +
-           (member == 0 ? judged(among.members()) : 0);
-  };
-  const auto shares_of = [&](const AttentionDivision& among) {
+  const auto divided = [&](std::int64_t members) {
+    const AttentionDivision division(plan, members);
     std::vector<WorkShare> shares;
-    for (std::int64_t m = 0; m < among.members(); ++m) {
-      shares.push_back(among.share(m));
-      shares.back().peak_bytes = peak_of(among, m, shares.back().written_bytes);
+    for (std::int64_t m = 0; m < members; ++m) {
+      WorkShare& share = shares.emplace_back(division.share(m));
+      share.peak_bytes = always + bytes_to_hold(in, division, m) + share.written_bytes +
+                         division.work_bytes(m) + (m == 0 ? judged(members) : 0);
     }
     return shares;
   };
   std::int64_t peak = 0;
-  if (job.team.is_alone())
-    peak = peak_of(division, 0, plan.result_bytes());
-  else
-    for (const WorkShare& share : shares_of(division)) peak = std::max(peak, share.peak_bytes);
+  if (job.team.is_alone()) {
+    peak = always + bytes_to_hold(in) + plan.result_bytes() + plan.work_bytes() + judged(1);
+  } else {
+    job.require_memory(always + plan.mask_bytes());  // who does what is known from the masks
+    for (const WorkShare& share : job.phase(Phase::compute, [&] { return divided(job.team.size()); }))
+      peak = std::max(peak, share.peak_bytes);
+  }
   if (job.is_dry_run()) {
     job.require_memory(peak);
     add_work(report, plan.work(), r.masks);
   }
-  const auto divided = [&](std::int64_t members) { return shares_of(AttentionDivision(plan, members)); };
   if (job.plan(report, peak, divided)) return Answer::yes;
 
-  Parts made;
-  const AttentionWork work = run_parts(plan, division, in, made, job);
+  std::vector<Output> outputs;
+  const AttentionWork work =
+      job.team.is_alone() ? run_whole(plan, in, outputs, job) : run_parts(plan, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
-  std::vector<Output> outputs = outputs_of(plan, std::move(made), job.team);
   const bool passed = judge(words, plan, in, given, outputs, report, job);
   if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, {}});
   job.deliver(std::move(report), outputs);
