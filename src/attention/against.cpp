@@ -14,8 +14,8 @@
 #include <mutex>
 
 #include "attention/backward.hpp"
+#include "attention/fault_models.hpp"
 #include "attention/forward.hpp"
-#include "attention/mistakes.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
 #include "verify/value_search.hpp"

@@ -1,6 +1,6 @@
 // Each change sets one or two members of a Variation. Masks that are nearby are made when they are first asked for.
 //
-// tests: tests/attention/test_mistakes.cpp
+// tests: tests/attention/test_fault_models.cpp
 #include "attention/variations.hpp"
 
 #include <fmt/format.h>

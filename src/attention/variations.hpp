@@ -1,5 +1,5 @@
 // What computations of attention do wrong by mistake, as variations of the plain form.
-// tests: tests/attention/test_mistakes.cpp
+// tests: tests/attention/test_fault_models.cpp
 #pragma once
 
 #include <cstdint>

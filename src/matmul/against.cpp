@@ -14,7 +14,7 @@
 #include <span>
 
 #include "core/parallel.hpp"
-#include "matmul/mistakes.hpp"
+#include "matmul/fault_models.hpp"
 #include "verify/against.hpp"
 #include "verify/value_search.hpp"
 

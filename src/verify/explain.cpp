@@ -145,13 +145,13 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
     explained.not_tried = "anything: the values differ by less than float64 holds";  // large integers
     return explained;
   }
-  verify::ValueStories stories = search.run();
+  verify::ValueExplanations found = search.run();
   const auto all = static_cast<double>(search.all());
-  for (verify::ValueStory& story : stories.stories)
-    explained.explanations.push_back(
-        {std::move(story.kind), std::move(story.text), static_cast<double>(story.elements) / all});
-  if (all > 0) explained.share_explained = (all - static_cast<double>(stories.left)) / all;
-  explained.not_tried = std::move(stories.not_tried);
+  for (verify::ValueExplanation& explanation : found.explanations)
+    explained.explanations.push_back({std::move(explanation.kind), std::move(explanation.text),
+                                      static_cast<double>(explanation.elements) / all});
+  if (all > 0) explained.share_explained = (all - static_cast<double>(found.left)) / all;
+  explained.not_tried = std::move(found.not_tried);
   return explained;
 }
 

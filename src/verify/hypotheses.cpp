@@ -61,7 +61,7 @@ double median(std::vector<double> values) {
 }
 
 // An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the
-// differences is no story.
+// differences is no explanation.
 bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
   const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);

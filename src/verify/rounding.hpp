@@ -1,5 +1,5 @@
 // Rounding to fewer bits than double has, as narrower types and their tensor cores do it.
-// tests: tests/verify/test_mistakes.cpp
+// tests: tests/verify/test_fault_search.cpp
 #pragma once
 
 #include <bit>

@@ -19,8 +19,8 @@ namespace ejk::verify {
 namespace {
 
 constexpr std::int64_t kFewestExplained = 8;
-constexpr double kLeastShare = 0.05;  // of what is left: less is not the story
-constexpr std::size_t kMostStories = 6;
+constexpr double kLeastShare = 0.05;  // of what is left: less is not the explanation
+constexpr std::size_t kMostExplanations = 6;
 constexpr int kMostPasses = 32;
 
 bool holds(const Verdict& verdict) {
@@ -104,12 +104,12 @@ std::vector<HypothesisPtr> ValueSearch::accepted() const {
   return all;
 }
 
-ValueStories ValueSearch::run() {
-  ValueStories found;
+ValueExplanations ValueSearch::run() {
+  ValueExplanations found;
   const Naming& naming = subject_.naming;
   const bool at_hand = subject_.actual.is_at_hand() && subject_.expected.is_at_hand();
   bool is_new = true;
-  while (is_new && rest_.left >= kFewestExplained && accepted_.size() < kMostStories) {
+  while (is_new && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
     is_new = false;
     for (const Finder& finder : finders(naming)) {
       if (finder.needs_elements && !at_hand) {
@@ -132,9 +132,9 @@ ValueStories ValueSearch::run() {
   }
   for (const auto& [hypothesis, explained] : accepted_) {
     const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes());
-    found.stories.push_back({hypothesis->kind(),
-                             part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
-                             explained});
+    found.explanations.push_back({hypothesis->kind(),
+                                  part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
+                                  explained});
   }
   found.left = rest_.left;
   return found;
@@ -283,7 +283,7 @@ Naming naming_of(const ResultRows& result, const RowArray& array) {
 
 }  // namespace
 
-ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left) {
+ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left) {
   const auto array = row_array(result);
   if (!array) return {};
   const std::int64_t columns = result.columns;
@@ -320,8 +320,8 @@ ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& l
   const Side a(*given_source), e(*expected_source);
   const Judge judge(DType::float64, DType::float64, {0, *at});
   ValueSearch search({a, e, judge, agree, naming, {}, differing.data()}, {});
-  ValueStories found = search.run();
-  if (found.stories.empty()) return found;
+  ValueExplanations found = search.run();
+  if (found.explanations.empty()) return found;
   std::vector<std::uint8_t> still(left.size());
   search.mark_left(still.data());
   for (std::int64_t row = 0; row < result.rows; ++row)

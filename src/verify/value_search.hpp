@@ -21,13 +21,13 @@
 
 namespace ejk::verify {
 
-struct ValueStory {
+struct ValueExplanation {
   std::string kind, text;     // as in ejk/explanation.hpp
-  std::int64_t elements = 0;  // that it accounts for; each belongs to the first story that covers it
+  std::int64_t elements = 0;  // that it accounts for; each belongs to the first explanation that covers it
 };
 
-struct ValueStories {
-  std::vector<ValueStory> stories;
+struct ValueExplanations {
+  std::vector<ValueExplanation> explanations;
   std::int64_t left = 0;  // elements that none accounts for
   std::string not_tried;  // what was not tried, and why; empty: everything was
 };
@@ -52,8 +52,8 @@ class ValueSearch {
   /// What nothing accounts for yet: before run() all differences.
   const PassResult& rest() const { return rest_; }
   std::int64_t all() const { return all_; }
-  ValueStories run();
-  /// 1 for each element that no story of run() covers, else 0; in C order.
+  ValueExplanations run();
+  /// 1 for each element that no explanation of run() covers, else 0; in C order.
   void mark_left(std::uint8_t* left) const;
 
  private:
@@ -68,10 +68,10 @@ class ValueSearch {
   int passes_ = 0;
 };
 
-/// Stories for elements of a result: those with a 1 in `left`, (rows, columns), which becomes 0 where a story
+/// Explanations for elements of a result: those with a 1 in `left`, (rows, columns), which becomes 0 where an explanation
 /// covers it. What is predicted agrees within the largest bound of its row, or where rows are mixed within
 /// that of 95 % of them. Memory: 18 bytes an element. Nothing where rows are no array of their axes.
-ValueStories explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
+ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
 
 /// Elements of a result of which that is done, at most, and the bytes that it takes.
 inline constexpr std::int64_t kMostValues = std::int64_t{1} << 26;

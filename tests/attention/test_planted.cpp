@@ -373,7 +373,7 @@ TEST_CASE("dropout of weights, with and without their scale, is named with its s
     }
 }
 
-TEST_CASE("noise gets no story") {
+TEST_CASE("noise gets no explanation") {
   for (unsigned n = 0; n < 140; ++n) {
     CAPTURE(n);
     const Problem problem(kTypes[n % kTypes.size()], 100 + n);

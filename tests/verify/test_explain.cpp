@@ -1,4 +1,4 @@
-// What accounts for a difference: faults that kernels have, planted by plain loops, are named; noise gets no story.
+// What accounts for a difference: faults that kernels have, planted by plain loops, are named; noise gets no explanation.
 #include "ejk/explain.hpp"
 
 #include <doctest/doctest.h>
@@ -576,7 +576,7 @@ TEST_CASE("where is of those elements that the comparison counts, at the edge of
     }
 }
 
-TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have no story") {
+TEST_CASE("what float64 does not tell apart, and NaN that differs from NaN, have no explanation") {
   Array a(DType::int64, {32, 32}), e(DType::int64, {32, 32});
   for (std::size_t i = 0; i < 1024; ++i) {
     e.elements<std::int64_t>()[i] = (std::int64_t{1} << 60) + static_cast<std::int64_t>(i * 7919);

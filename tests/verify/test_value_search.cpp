@@ -1,5 +1,5 @@
 // What the values of a result tell by themselves is found in the rows that no model of the computation
-// accounts for, and each share is that of all elements; noise gets no story.
+// accounts for, and each share is that of all elements; noise gets no explanation.
 #include "verify/value_search.hpp"
 
 #include <doctest/doctest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "verify/mistakes.hpp"
+#include "verify/fault_search.hpp"
 
 using namespace ejk;
 
@@ -45,7 +45,7 @@ double allowed(std::int64_t row, DType dtype) {
 }
 
 struct Told {
-  std::vector<Against::Explained> stories;
+  std::vector<Against::Explained> explanations;
   std::int64_t beyond = 0;
   double left = 0;  // share
 };
@@ -80,8 +80,8 @@ Told told(const Values& expected, const Values& given, DType dtype) {
   };
   Against against;
   const verify::RowCounts counts = verify::compare_rows(r, against, 0);
-  verify::MistakeSearch search(r, counts, 100);
-  search.tell(search.run({}), against);
+  verify::FaultSearch search(r, counts, 100);
+  search.report(search.run({}), against);
   return {against.explanations, against.beyond,
           against.unexplained.empty() ? 0 : against.unexplained[0].share};
 }
@@ -151,12 +151,12 @@ TEST_CASE("faults of values in one head are named with their place and share") {
       Values given = rounded(expected, dtype, 7);
       fault.plant(given);
       const Told found = told(expected, given, dtype);
-      REQUIRE(found.stories.size() == 1);
-      CAPTURE(found.stories[0].text);
-      CHECK(found.stories[0].kind == fault.kind);
-      CHECK((found.stories[0].text.find(fault.text) != std::string::npos));
-      CHECK(found.stories[0].share_explained > 0.94);
-      CHECK(found.stories[0].share_explained + found.left == doctest::Approx(1));
+      REQUIRE(found.explanations.size() == 1);
+      CAPTURE(found.explanations[0].text);
+      CHECK(found.explanations[0].kind == fault.kind);
+      CHECK((found.explanations[0].text.find(fault.text) != std::string::npos));
+      CHECK(found.explanations[0].share_explained > 0.94);
+      CHECK(found.explanations[0].share_explained + found.left == doctest::Approx(1));
     }
 }
 
@@ -170,19 +170,19 @@ TEST_CASE("two faults of values are told apart, each with its share of the eleme
     for (std::int64_t q = 0; q < kQueries; ++q)
       for (std::int64_t c = 0; c < 8; ++c) std::swap(given[at(4, q, c)], given[at(4, q, c + 8)]);
     const Told found = told(expected, given, dtype);
-    REQUIRE(found.stories.size() == 2);
+    REQUIRE(found.explanations.size() == 2);
     std::int64_t of_head_2 = 0;  // beyond the bound
     for (std::int64_t q = 0; q < kQueries; ++q) of_head_2 += kColumns;
-    for (const auto& story : found.stories) {
-      CAPTURE(story.text);
+    for (const auto& explanation : found.explanations) {
+      CAPTURE(explanation.text);
       const double share = static_cast<double>(of_head_2) / static_cast<double>(found.beyond);
-      CHECK(std::abs(story.share_explained -
-                     ((story.text.find("head 2") != std::string::npos) ? share : 1 - share)) < 0.03);
+      CHECK(std::abs(explanation.share_explained -
+                     ((explanation.text.find("head 2") != std::string::npos) ? share : 1 - share)) < 0.03);
     }
   }
 }
 
-TEST_CASE("noise and single wrong elements get no story") {
+TEST_CASE("noise and single wrong elements get no explanation") {
   const Values expected = right();
   std::mt19937_64 engine(9);
   std::normal_distribution<double> normal;
@@ -199,8 +199,8 @@ TEST_CASE("noise and single wrong elements get no story") {
       given[i] += size * normal(engine) * (n % 2 == 0 ? allowed(row, dtype) : 4 * unit_of(dtype));
     }
     const Told found = told(expected, given, dtype);
-    for (const auto& story : found.stories) CAPTURE(story.text);
-    CHECK(found.stories.empty());
+    for (const auto& explanation : found.explanations) CAPTURE(explanation.text);
+    CHECK(found.explanations.empty());
   }
 }
 

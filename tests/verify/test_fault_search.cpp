@@ -1,5 +1,5 @@
 // Mistakes that hold are found, everywhere or in parts; those that do not hold are never told.
-#include "verify/mistakes.hpp"
+#include "verify/fault_search.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include "verify/rounding.hpp"
 
 using namespace ejk;
-using verify::Mistake;
+using verify::FaultModel;
 
 namespace {
 
@@ -48,7 +48,7 @@ verify::ResultRows rows_of(const std::function<double(std::int64_t row, std::int
   return r;
 }
 
-Mistake times(double factor) {
+FaultModel times(double factor) {
   return {"factor", std::to_string(static_cast<int>(factor)) + " times",
           [factor](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
             for (std::size_t c = 0; c < columns.size(); ++c)
@@ -58,15 +58,15 @@ Mistake times(double factor) {
 }
 
 std::vector<verify::Found> found(const std::function<double(std::int64_t, std::int64_t)>& given,
-                                 const std::vector<Mistake>& mistakes) {
+                                 const std::vector<FaultModel>& mistakes) {
   const verify::ResultRows rows = rows_of(given);
   Against against;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  verify::MistakeSearch search(rows, counts, 100);
+  verify::FaultSearch search(rows, counts, 100);
   return search.run(mistakes);
 }
 
-const std::vector<Mistake> kTimes{times(2), times(3), times(5)};
+const std::vector<FaultModel> kTimes{times(2), times(3), times(5)};
 
 }  // namespace
 
@@ -114,7 +114,7 @@ TEST_CASE("what was never written is told apart, beside a mistake in the rest") 
 
 TEST_CASE("of two that explain as much, the one that leaves right rows alone is told") {
   // Rows that are right stay so under the second one.
-  Mistake late = times(2);
+  FaultModel late = times(2);
   late.text = "2 times from query 30 on";
   late.values = [](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
     for (std::size_t c = 0; c < columns.size(); ++c)
@@ -147,7 +147,7 @@ TEST_CASE("of many heads, those with mistakes of their own are found, each named
         cut(rows, kMany, kRows);
         Against against;
         const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-        verify::MistakeSearch search(rows, counts, 100);
+        verify::FaultSearch search(rows, counts, 100);
         std::string text;
         double shares = 0;
         for (const verify::Found& f : search.run(kTimes)) {
@@ -210,7 +210,7 @@ TEST_CASE("parts whose rows agree on the first sample alone are not named") {
 }
 
 TEST_CASE("a mistake that changes nothing but the bound explains nothing") {
-  Mistake wide = times(1);
+  FaultModel wide = times(1);
   wide.values = [](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
     for (std::size_t c = 0; c < columns.size(); ++c) values[c] = value(row, columns[c]), allowed[c] = 1e-4;
     return true;
@@ -223,7 +223,7 @@ TEST_CASE("a mistake that changes nothing but the bound explains nothing") {
   const verify::ResultRows rows = rows_of(given);
   Against against;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  verify::MistakeSearch search(rows, counts, 100);
+  verify::FaultSearch search(rows, counts, 100);
   CHECK(search.leave_out(wide) == doctest::Approx(1));
   CHECK(search.left() == doctest::Approx(0));
 }
@@ -235,9 +235,9 @@ TEST_CASE("partners of parts are found and put into words") {
   });
   Against against;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  const verify::MistakeSearch search(rows, counts, 100);
+  const verify::FaultSearch search(rows, counts, 100);
   const auto from = search.partners(0, kHeads, [](std::int64_t other) {
-    return Mistake{
+    return FaultModel{
         "", "",
         [other](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
           for (std::size_t c = 0; c < columns.size(); ++c)
@@ -272,18 +272,18 @@ TEST_CASE("partners of hundreds of parts are found: a few exchanged ones, and al
     Against against;
     const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
     // A row takes a millisecond.
-    const verify::MistakeSearch search(rows, counts, 1e6);
+    const verify::FaultSearch search(rows, counts, 1e6);
     return verify::text_of_partners(
         search.partners(0, kMany,
                         [](std::int64_t other) {
-                          return Mistake{"", "",
-                                         [other](std::int64_t row, std::span<const std::int64_t> columns,
-                                                 double* values, double* allowed) {
-                                           for (std::size_t c = 0; c < columns.size(); ++c)
-                                             values[c] = value(other * kRows + row % kRows, columns[c]),
-                                             allowed[c] = 1e-6;
-                                           return true;
-                                         }};
+                          return FaultModel{"", "",
+                                            [other](std::int64_t row, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                                              for (std::size_t c = 0; c < columns.size(); ++c)
+                                                values[c] = value(other * kRows + row % kRows, columns[c]),
+                                                allowed[c] = 1e-6;
+                                              return true;
+                                            }};
                         }),
         "group", "groups", "the weights");
   };

@@ -1,4 +1,4 @@
-// The usual mistakes of attention and its gradients, tried on rows that are beyond their bound.
+// Fault models of attention and its gradients, for results that are out of tolerance.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace ejk::attn {
 
-/// Adds to `against` what makes the elements agree that are beyond their bound. `arrays` are all that were given;
-/// `tried` are masks that are tried first.
+/// Adds to `against` what accounts for the elements that are out of tolerance. `arrays`: all results under test;
+/// `tried`: masks to try first.
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against);
 
-/// Bytes that this takes beside what is there.
+/// Workspace of explain(), in bytes.
 double explain_bytes(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

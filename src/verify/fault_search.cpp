@@ -1,9 +1,9 @@
-// Two samples of the rows that are beyond their bound: one to find what holds, a larger one to confirm it.
-// Cost: a mistake that fails on a dozen rows cannot hold everywhere; where nothing does, it is tried on a row
-// of each part, as far as there is time. The few that hold take all sampled rows.
+// Fault search on two samples of the rows that are out of tolerance: one to find models, a larger one to confirm them.
+// A model that fails on a dozen rows cannot hold everywhere; if none does, models are tried on a row of each part
+// of the array as far as a time limit allows. Accepted models are counted on all rows.
 //
-// tests: tests/verify/test_mistakes.cpp
-#include "verify/mistakes.hpp"
+// tests: tests/verify/test_fault_search.cpp
+#include "verify/fault_search.hpp"
 
 #include <fmt/format.h>
 
@@ -26,29 +26,29 @@ namespace ejk::verify {
 namespace {
 
 constexpr double kMost = 0.95;      // of rows, or of a row's elements, that have to agree
-constexpr std::size_t kFirst = 12;  // rows by which a mistake is given up
+constexpr std::size_t kFirst = 12;  // rows by which a model is given up
 constexpr std::int64_t kColumns = 32;
 constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
-constexpr double kNanoseconds = 1e9;  // of one thread: to try all mistakes in all parts, to find partners
-constexpr double kCounting = 2.5e9;   // of one thread: to count what was found
-constexpr int kFewestElements = 4;    // elements that a mistake in some parts has to make agree
+constexpr double kNanoseconds = 1e9;        // of one thread: to try all models in all parts, to find partners
+constexpr double kCounting = 2.5e9;         // of one thread: to count what was found
+constexpr int kFewestElements = 4;          // elements that a model in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
 }  // namespace
 
-bool MistakeSearch::Scope::holds(const std::vector<std::int64_t>& place) const {
+bool FaultSearch::Scope::holds(const std::vector<std::int64_t>& place) const {
   for (std::size_t a = 0; a < parts.size(); ++a)
     if (!parts[a].empty() && !parts[a][static_cast<std::size_t>(place[a])]) return false;
   return true;
 }
 
-bool MistakeSearch::Skipped::operator()(double given) const {
+bool FaultSearch::Skipped::operator()(double given) const {
   return (zeros && given == 0) || (not_numbers && !std::isfinite(given));
 }
 
-MistakeSearch::MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
+FaultSearch::FaultSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
     : result_(result), counts_(counts), row_nanoseconds_(row_nanoseconds), open_(counts.beyond.size()) {
   const auto affordable = [&](double nanoseconds, double least, double most) {
     return static_cast<std::int64_t>(std::clamp(nanoseconds / std::max(row_nanoseconds, 1.0), least, most));
@@ -74,16 +74,16 @@ MistakeSearch::MistakeSearch(const ResultRows& result, const RowCounts& counts, 
   parts_in_first_ = parts.size();
 }
 
-std::int64_t MistakeSearch::length_of(std::size_t axis) const {
+std::int64_t FaultSearch::length_of(std::size_t axis) const {
   return axis < result_.axes.size() ? result_.axes[axis].length : std::int64_t{kContents};
 }
 
-bool MistakeSearch::is_of_parts(std::size_t axis) const {
+bool FaultSearch::is_of_parts(std::size_t axis) const {
   return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
 }
 
 // By axis; behind the last index those that are on none.
-void MistakeSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
+void FaultSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
   const std::size_t axes = result_.axes.size();
   place.resize(axes + 1);
   result_.place(row, place.data());
@@ -97,7 +97,7 @@ void MistakeSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place)
                                                    : numbers;
 }
 
-MistakeSearch::Sampled MistakeSearch::sampled(std::int64_t row, std::int64_t seed) const {
+FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) const {
   Sampled s;
   s.row = row;
   place_of(row, s.place);
@@ -127,8 +127,8 @@ MistakeSearch::Sampled MistakeSearch::sampled(std::int64_t row, std::int64_t see
 
 // At least `least` rows of each part of each axis, or of each of their intersections where that is no more
 // than `most` rows; equally many of each, so that none is left out because others have more.
-MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted,
-                                            std::int64_t most, std::int64_t seed) const {
+FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
+                                        std::int64_t seed) const {
   struct Cell {  // an intersection of parts
     std::vector<std::int64_t> parts;
     std::int64_t rows = 0, elements = 0, seen = 0;
@@ -217,7 +217,7 @@ MistakeSearch::Sample MistakeSearch::choose(Rows rows, std::int64_t least, std::
 }
 
 // Whether a row agrees with what it would be: of one beyond its bound some element has to that is.
-MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sampled& s, Skipped skipped) const {
+FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& s, Skipped skipped) const {
   const std::size_t columns = s.columns.size();
   bool is_bad = false, has_beyond = false;
   for (std::size_t c = 0; c < columns; ++c) {
@@ -230,9 +230,9 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
   std::size_t looked = 0, wrong = 0, explained = 0;
   double before = 0, after = 0;  // squares of differences
   for (std::size_t begin = 0; begin < columns;) {
-    const std::size_t end = mistake.by_columns && begin == 0 ? std::min(columns, kColumnsAtFirst) : columns;
-    if (!mistake.values(s.row, std::span(s.columns).subspan(begin, end - begin), values.data() + begin,
-                        allowed.data() + begin))
+    const std::size_t end = model.by_columns && begin == 0 ? std::min(columns, kColumnsAtFirst) : columns;
+    if (!model.values(s.row, std::span(s.columns).subspan(begin, end - begin), values.data() + begin,
+                      allowed.data() + begin))
       return Answer::silent;
     for (std::size_t c = begin; c < end; ++c) {
       if (s.beyond[c] && skipped(s.given[c])) continue;
@@ -248,19 +248,19 @@ MistakeSearch::Answer MistakeSearch::answer(const Mistake& mistake, const Sample
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  const double most_left = std::min(most_left_.value_or(1), mistake.is_subtle ? 0.5 : 1);
-  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !mistake.is_subtle);
+  const double most_left = std::min(most_left_.value_or(1), model.is_subtle ? 0.5 : 1);
+  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !model.is_subtle);
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
 // The share of the rows within their bound that it would put beyond it: of parts that have others beyond, and of
 // parts that have not.
-MistakeSearch::Contradicted MistakeSearch::contradicted(const Mistake& mistake, const Scope& scope) const {
+FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, const Scope& scope) const {
   std::vector<char> wrong(within_.size());
   core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
                      [&](std::int64_t n) {
                        const auto i = static_cast<std::size_t>(n);
-                       wrong[i] = answer(mistake, within_[i], {}) == Answer::no;
+                       wrong[i] = answer(model, within_[i], {}) == Answer::no;
                      });
   struct {
     double all = 0, no = 0;
@@ -280,8 +280,8 @@ MistakeSearch::Contradicted MistakeSearch::contradicted(const Mistake& mistake, 
 }
 
 // Of the rows that are left and in the scope; nothing more than `first` of them where none of those agrees.
-void MistakeSearch::look(const Mistake& mistake, const Sample& sample, const Scope& scope, std::size_t first,
-                         Agreement& agreement) const {
+void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
+                       Agreement& agreement) const {
   agreement.agree.assign(sample.size(), 0);
   std::vector<std::size_t> rows;
   for (std::size_t i = 0; i < sample.size(); ++i)
@@ -290,7 +290,7 @@ void MistakeSearch::look(const Mistake& mistake, const Sample& sample, const Sco
     core::parallel_for(static_cast<std::int64_t>(end - begin),
                        row_nanoseconds_ * static_cast<double>(end - begin), [&](std::int64_t n) {
                          const std::size_t i = rows[begin + static_cast<std::size_t>(n)];
-                         agreement.agree[i] = answer(mistake, sample[i], skipped_) == Answer::yes;
+                         agreement.agree[i] = answer(model, sample[i], skipped_) == Answer::yes;
                        });
   };
   agreement.looked = std::min(first, rows.size());
@@ -303,16 +303,16 @@ void MistakeSearch::look(const Mistake& mistake, const Sample& sample, const Sco
   agreement.whole = true;
 }
 
-bool MistakeSearch::explains_numbers(const Sample& sample, const Agreement& agreement) {
+bool FaultSearch::explains_numbers(const Sample& sample, const Agreement& agreement) {
   for (std::size_t i = 0; i < sample.size(); ++i)
     if (sample[i].left && agreement.agree[i] != 0 && sample[i].place.back() != zeros) return true;
   return false;
 }
 
 // By index of an axis, of the rows that are left and in the scope.
-std::vector<MistakeSearch::Share> MistakeSearch::shares_of(std::size_t axis, const Scope& scope,
-                                                           const Agreement& first,
-                                                           const Agreement* second) const {
+std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const Scope& scope,
+                                                       const Agreement& first,
+                                                       const Agreement* second) const {
   std::vector<Share> shares(static_cast<std::size_t>(length_of(axis)) + 1);
   const auto add = [&](const Sample& sample, const Agreement& agreement) {
     for (std::size_t i = 0; i < sample.size(); ++i) {
@@ -334,7 +334,7 @@ std::vector<MistakeSearch::Share> MistakeSearch::shares_of(std::size_t axis, con
 }
 
 // Everywhere, but for the parts in which most rows do not agree.
-MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, const Agreement& second) const {
+FaultSearch::Scope FaultSearch::without_failing(const Agreement& first, const Agreement& second) const {
   Scope scope;
   for (;;) {
     std::size_t worst_axis = 0;
@@ -362,7 +362,7 @@ MistakeSearch::Scope MistakeSearch::without_failing(const Agreement& first, cons
   }
 }
 
-MistakeSearch::Scope MistakeSearch::agreeing_parts(const Agreement& first, const Agreement& second) const {
+FaultSearch::Scope FaultSearch::agreeing_parts(const Agreement& first, const Agreement& second) const {
   Scope scope;
   scope.parts.resize(result_.axes.size() + 1);
   for (std::size_t a = 0; a < result_.axes.size(); ++a)
@@ -374,9 +374,9 @@ MistakeSearch::Scope MistakeSearch::agreeing_parts(const Agreement& first, const
 
 // The parts of an axis in which all rows agree, of the axis where that explains most, and more than
 // `explained`.
-std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& first, const Agreement* second,
-                                                            const Scope& within, bool needs_numbers,
-                                                            double& explained) const {
+std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, const Agreement* second,
+                                                        const Scope& within, bool needs_numbers,
+                                                        double& explained) const {
   std::optional<Scope> best;
   for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
     if (!is_of_parts(a) || length_of(a) < 2) continue;
@@ -405,14 +405,14 @@ std::optional<MistakeSearch::Scope> MistakeSearch::scope_of(const Agreement& fir
 
 // Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds
 // of 16 bits are wide, and ln 2 is near 0.7.
-bool MistakeSearch::is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
-                                     const Scope& scope) const {
+bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
+                                   const Scope& scope) const {
   double products = 0, squares = 0;
   for (std::size_t i = 0; i < sample.size(); ++i) {
     const Sampled& s = sample[i];
     if (agreement.agree[i] == 0 || !scope.holds(s.place)) continue;
     std::vector<double> values(s.columns.size()), allowed(values);
-    if (!mistake.values(s.row, s.columns, values.data(), allowed.data())) continue;
+    if (!model.values(s.row, s.columns, values.data(), allowed.data())) continue;
     for (std::size_t c = 0; c < values.size(); ++c) {
       if (!std::isfinite(s.given[c]) || !std::isfinite(values[c]) || !(allowed[c] > 0) ||
           std::isinf(allowed[c]) || skipped_(s.given[c]))
@@ -429,18 +429,18 @@ bool MistakeSearch::is_off_by_factor(const Mistake& mistake, const Sample& sampl
 
 // Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
 // left out.
-std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreement& first,
-                                           std::optional<Scope> scope) {
+std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreement& first,
+                                         std::optional<Scope> scope) {
   Agreement second;
-  look(mistake, second_, scope.value_or(Scope{}), kFirst, second);
+  look(model, second_, scope.value_or(Scope{}), kFirst, second);
   double explained = 0;
   if (scope) {
-    scope = scope_of(first, &second, *scope, mistake.needs_numbers, explained);
+    scope = scope_of(first, &second, *scope, model.needs_numbers, explained);
   } else {
     scope = without_failing(first, second);
     // Of all parts, or of those alone that have rows which it explains, where others would contradict it.
-    if (scope->everywhere() && contradicted(mistake, *scope).same_parts > 1 - kMost)
-      if (Scope parts = agreeing_parts(first, second); contradicted(mistake, parts).same_parts <= 1 - kMost)
+    if (scope->everywhere() && contradicted(model, *scope).same_parts > 1 - kMost)
+      if (Scope parts = agreeing_parts(first, second); contradicted(model, parts).same_parts <= 1 - kMost)
         scope = std::move(parts);
   }
   if (!scope) return std::nullopt;
@@ -451,9 +451,9 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
     agreeing += second.agree[i] != 0 ? second_[i].weight : 0;
   }
   if (!(agreeing > 0) || agreeing < kMost * all) return std::nullopt;
-  if (is_off_by_factor(mistake, first_, first, *scope) || is_off_by_factor(mistake, second_, second, *scope))
+  if (is_off_by_factor(model, first_, first, *scope) || is_off_by_factor(model, second_, second, *scope))
     return std::nullopt;
-  if (mistake.is_subtle) {
+  if (model.is_subtle) {
     int elements = 0;
     for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))
       elements += share.elements;
@@ -478,26 +478,26 @@ std::optional<Found> MistakeSearch::accept(const Mistake& mistake, const Agreeme
   const double share = left_ * agreeing / (agreeing + weight_left(second_));
   left_ -= share;
   // It holds in some parts, or in some rows of theirs, where it would change others that are right.
-  const auto [same, others] = contradicted(mistake, *scope);
+  const auto [same, others] = contradicted(model, *scope);
   const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
   // Parts of which no row was looked at are not named.
   for (std::size_t a = 0; a < flags.size(); ++a)
     for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
       flags[a][p] = flags[a][p] && sampled_parts_[a][p];
-  accepted_.push_back({mistake, *scope, numbers, is_all, same > 1 - kMost});
-  return Found{{mistake.kind, mistake.text, share},
-               is_all ? "" : where(flags, same > 1 - kMost, mistake.names_axis),
+  accepted_.push_back({model, *scope, numbers, is_all, same > 1 - kMost});
+  return Found{{model.kind, model.text, share},
+               is_all ? "" : where(flags, same > 1 - kMost, model.names_axis),
                std::nullopt,
                accepted_.size() - 1};
 }
 
-double MistakeSearch::weight_left(const Sample& sample) const {
+double FaultSearch::weight_left(const Sample& sample) const {
   double sum = 0;
   for (const Sampled& s : sample) sum += s.left ? s.weight : 0;
   return sum;
 }
 
-bool MistakeSearch::is_open() const {
+bool FaultSearch::is_open() const {
   if (left_ > 1 - kMost) return true;
   for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
     if (!is_of_parts(a)) continue;
@@ -514,12 +514,12 @@ bool MistakeSearch::is_open() const {
   return false;
 }
 
-double MistakeSearch::leave_out(const Mistake& mistake) {
+double FaultSearch::leave_out(const FaultModel& model) {
   const double before = weight_left(second_);
   const auto most_left = std::exchange(most_left_, std::nullopt);
   for (Sample* sample : {&first_, &second_}) {
     Agreement agreement;
-    look(mistake, *sample, {}, sample->size(), agreement);
+    look(model, *sample, {}, sample->size(), agreement);
     for (std::size_t i = 0; i < sample->size(); ++i)
       if (agreement.agree[i] != 0) (*sample)[i].left = false;
   }
@@ -530,7 +530,7 @@ double MistakeSearch::leave_out(const Mistake& mistake) {
 }
 
 // The indices of each axis with rows that count; behind them whether rows count that are on none.
-std::vector<std::vector<bool>> MistakeSearch::flags_of(
+std::vector<std::vector<bool>> FaultSearch::flags_of(
     const std::function<bool(std::int64_t row)>& counts) const {
   std::vector<std::vector<bool>> flags;
   for (const RowAxis& axis : result_.axes) flags.emplace_back(static_cast<std::size_t>(axis.length) + 1);
@@ -544,8 +544,8 @@ std::vector<std::vector<bool>> MistakeSearch::flags_of(
 }
 
 // " in head 3, queries 8-15": axes of which some indices are flagged and others are not.
-std::string MistakeSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
-                                 std::optional<std::size_t> but) const {
+std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
+                               std::optional<std::size_t> but) const {
   std::string text;
   const auto add = [&](const std::string& words) { text += (text.empty() ? " in " : ", ") + words; };
   for (std::size_t a = 0; a < flags.size(); ++a) {
@@ -560,9 +560,9 @@ std::string MistakeSearch::where(const std::vector<std::vector<bool>>& flags, bo
   return text;
 }
 
-// Elements that are 0, or no numbers, where another number belongs. They are not made so by a mistake in the
+// Elements that are 0, or no numbers, where another number belongs. They are not made so by a model in the
 // rest.
-std::optional<Found> MistakeSearch::count_out(Contents contents) {
+std::optional<Found> FaultSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
   const std::vector<std::uint32_t>& counts = is_zeros ? counts_.zeros : counts_.not_numbers;
@@ -610,8 +610,8 @@ std::optional<Found> MistakeSearch::count_out(Contents contents) {
       accepted_.size() - 1};
 }
 
-Found MistakeSearch::add(Explanation explanation, const Mistake& mistake,
-                         std::vector<std::vector<bool>> parts) {
+Found FaultSearch::add(Explanation explanation, const FaultModel& model,
+                       std::vector<std::vector<bool>> parts) {
   Scope scope;
   if (!parts.empty()) {
     scope.parts = std::move(parts);
@@ -620,14 +620,14 @@ Found MistakeSearch::add(Explanation explanation, const Mistake& mistake,
       if (!scope.parts[a].empty()) scope.parts[a].resize(static_cast<std::size_t>(length_of(a)) + 1);
   }
   const bool is_all = scope.everywhere();
-  accepted_.push_back({mistake, std::move(scope), numbers, is_all, is_all});
+  accepted_.push_back({model, std::move(scope), numbers, is_all, is_all});
   return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
 }
 
 // Which of some columns of a row, all beyond the bound, this covers; false: none.
-bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
-                           std::span<const std::int64_t> columns, const std::vector<double>& given,
-                           std::vector<char>& covered) const {
+bool FaultSearch::covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
+                         std::span<const std::int64_t> columns, const std::vector<double>& given,
+                         std::vector<char>& covered) const {
   covered.assign(columns.size(), 0);
   if (accepted.contents != numbers) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -638,7 +638,7 @@ bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std
   }
   if (!accepted.scope.holds(place)) return false;
   std::vector<double> values(columns.size()), allowed(columns.size());
-  if (!accepted.mistake->values(row, columns, values.data(), allowed.data())) return false;
+  if (!accepted.model->values(row, columns, values.data(), allowed.data())) return false;
   const FloatType type = float_type(result_.dtype);
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const double value = given[static_cast<std::size_t>(columns[c])];
@@ -648,7 +648,7 @@ bool MistakeSearch::covers(const Accepted& accepted, std::int64_t row, const std
   return true;
 }
 
-Against::Element MistakeSearch::worst_of(const std::vector<std::uint8_t>& elements) const {
+Against::Element FaultSearch::worst_of(const std::vector<std::uint8_t>& elements) const {
   WorstElement worst;
   Row it(result_.columns);
   const FloatType type = float_type(result_.dtype);
@@ -663,19 +663,19 @@ Against::Element MistakeSearch::worst_of(const std::vector<std::uint8_t>& elemen
   return worst.element;
 }
 
-void MistakeSearch::tell(std::vector<Found> found, Against& against) {
+void FaultSearch::report(std::vector<Found> found, Against& against) {
   std::vector<std::int64_t> bad;
   for (std::int64_t row = 0; row < result_.rows; ++row)
     if (is_beyond(row)) bad.push_back(row);
   constexpr double kWorthIt = 5e7;  // of one thread
   double nanoseconds = 0;           // of a row
   for (const Found& f : found) {
-    auto& mistake = accepted_[f.place].mistake;
-    if (!mistake) continue;
-    const double of_row = mistake->nanoseconds > 0 ? mistake->nanoseconds : row_nanoseconds_;
-    if (mistake->of_all && of_row * static_cast<double>(bad.size()) > kWorthIt)
-      if (auto values = mistake->of_all()) {
-        mistake->values = std::move(values);
+    auto& model = accepted_[f.place].model;
+    if (!model) continue;
+    const double of_row = model->nanoseconds > 0 ? model->nanoseconds : row_nanoseconds_;
+    if (model->of_all && of_row * static_cast<double>(bad.size()) > kWorthIt)
+      if (auto values = model->of_all()) {
+        model->values = std::move(values);
         nanoseconds += 50 * static_cast<double>(result_.columns);
         continue;
       }
@@ -713,7 +713,7 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
       for (std::size_t c = 0; c < it.value.size(); ++c)
         if (!it.judged(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
       part.elements += std::ssize(columns);
-      // What is 0, or no number, belongs to a mistake that makes it so, if there is one.
+      // What is 0, or no number, belongs to a model that makes it so, if there is one.
       for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
         const std::size_t f = turn % found.size();
         if ((accepted_[found[f].place].contents != numbers) != (turn >= found.size())) continue;
@@ -766,22 +766,22 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
     if (!accepted.is_all)
       found[f].where =
           where(flags_of([&](std::int64_t row) { return rows[f][static_cast<std::size_t>(row)]; }),
-                accepted.tells_positions, accepted.mistake->names_axis);
+                accepted.tells_positions, accepted.model->names_axis);
     Explanation e = std::move(found[f].explanation);
     e.share_explained = static_cast<double>(covered[f]) / static_cast<double>(elements);
     e.text += found[f].where;
     explained.push_back({std::move(e), result_.name});
   }
   if (are_values_tried && left.elements > 0) {
-    const ValueStories values = explain_rows(result_, open);
-    for (const ValueStory& story : values.stories)
-      explained.push_back(
-          {{story.kind, story.text, static_cast<double>(story.elements) / static_cast<double>(elements)},
-           result_.name});
-    if (!values.stories.empty()) {
+    const ValueExplanations values = explain_rows(result_, open);
+    for (const ValueExplanation& explanation : values.explanations)
+      explained.push_back({{explanation.kind, explanation.text,
+                            static_cast<double>(explanation.elements) / static_cast<double>(elements)},
+                           result_.name});
+    if (!values.explanations.empty()) {
       left.elements -=
-          std::accumulate(values.stories.begin(), values.stories.end(), std::int64_t{0},
-                          [](std::int64_t sum, const ValueStory& s) { return sum + s.elements; });
+          std::accumulate(values.explanations.begin(), values.explanations.end(), std::int64_t{0},
+                          [](std::int64_t sum, const ValueExplanation& s) { return sum + s.elements; });
       left.worst = worst_of(open);
     }
   }
@@ -801,9 +801,9 @@ void MistakeSearch::tell(std::vector<Found> found, Against& against) {
 
 // Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as
 // far away, and the one that holds what belongs to this.
-std::vector<std::int64_t> MistakeSearch::partners(
+std::vector<std::int64_t> FaultSearch::partners(
     std::size_t axis, std::int64_t candidates,
-    const std::function<Mistake(std::int64_t candidate)>& mistake) const {
+    const std::function<FaultModel(std::int64_t candidate)>& model) const {
   constexpr std::size_t kRows = 7;      // of each part
   constexpr std::int64_t kAtFirst = 8;  // parts
   const auto parts = static_cast<std::size_t>(result_.axes[axis].length);
@@ -820,7 +820,7 @@ std::vector<std::int64_t> MistakeSearch::partners(
   bad.erase(std::unique(bad.begin(), bad.end()), bad.end());
   std::vector<std::int64_t> from(parts, -1);
   if (bad.empty()) return from;
-  const auto fits = [&](std::size_t part, std::int64_t candidate, const Mistake& it) {
+  const auto fits = [&](std::size_t part, std::int64_t candidate, const FaultModel& it) {
     if (candidate == static_cast<std::int64_t>(part)) return false;
     bool yes = false;
     for (const Sampled* s : rows[part]) {
@@ -832,10 +832,10 @@ std::vector<std::int64_t> MistakeSearch::partners(
   };
   const auto first_of = [&](std::size_t part, const std::vector<std::int64_t>& among) {
     for (const std::int64_t c : among)
-      if (fits(part, c, mistake(c))) return c;
+      if (fits(part, c, model(c))) return c;
     return std::int64_t{-1};
   };
-  const Mistake any = mistake(0);
+  const FaultModel any = model(0);
   const double nanoseconds =
       (any.nanoseconds > 0 ? any.nanoseconds : row_nanoseconds_) * (any.by_columns ? 1.0 / 8 : 1);
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(candidates));
@@ -886,7 +886,7 @@ std::vector<std::int64_t> MistakeSearch::partners(
   return from;
 }
 
-bool MistakeSearch::is_enough_to_fit() const {
+bool FaultSearch::is_enough_to_fit() const {
   std::int64_t rows = 0, elements = 0;
   for (const Sampled& s : first_) {
     if (!s.left) continue;
@@ -896,18 +896,18 @@ bool MistakeSearch::is_enough_to_fit() const {
   return rows >= 2 && elements >= 8;
 }
 
-std::vector<std::int64_t> MistakeSearch::some_rows(std::size_t most) const {
+std::vector<std::int64_t> FaultSearch::some_rows(std::size_t most) const {
   std::vector<std::int64_t> rows;
   for (const Sampled& s : first_)
     if (s.left && s.place.back() == numbers && rows.size() < most) rows.push_back(s.row);
   return rows;
 }
 
-bool MistakeSearch::is_plausible(const Mistake& mistake) const {
+bool FaultSearch::is_plausible(const FaultModel& model) const {
   int looked = 0;
   for (const Sampled& s : first_) {
     if (!s.left || s.place.back() != numbers) continue;
-    if (answer(mistake, s, skipped_) == Answer::yes) return true;
+    if (answer(model, s, skipped_) == Answer::yes) return true;
     if (++looked == 4) return false;
   }
   return false;
@@ -985,19 +985,18 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
+std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
   std::vector<Found> all;
-  std::vector<Agreement> agreements(mistakes.size());
+  std::vector<Agreement> agreements(models.size());
   const auto agreement_of = [&](std::size_t h, std::size_t rows) -> const Agreement& {
-    if (!agreements[h].whole && agreements[h].looked < rows)
-      look(mistakes[h], first_, {}, rows, agreements[h]);
+    if (!agreements[h].whole && agreements[h].looked < rows) look(models[h], first_, {}, rows, agreements[h]);
     return agreements[h];
   };
   const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
     // Rows that this explains are no longer looked at.
-    auto found = accept(mistakes[h], agreement_of(h, first_.size()), scope);
+    auto found = accept(models[h], agreement_of(h, first_.size()), scope);
     if (!found) return false;
-    found->mistake = h;
+    found->model = h;
     all.push_back(std::move(*found));
     for (Agreement& agreement : agreements)
       if (!agreement.whole) agreement.looked = 0;
@@ -1007,26 +1006,26 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
     auto found = count_out(contents);
     if (!found) return false;
     all.push_back(std::move(*found));
-    agreements.assign(mistakes.size(), {});
+    agreements.assign(models.size(), {});
     return true;
   };
-  std::vector<bool> refuted(mistakes.size()), refuted_in_parts(mistakes.size());
+  std::vector<bool> refuted(models.size()), refuted_in_parts(models.size());
   while (is_open()) {
     const double open = weight_left(first_);
     if (!(open > 0)) break;
     // What explains all that is left.
     std::optional<std::size_t> best;
     double most = 0, against = 2;
-    for (std::size_t h = 0; h < mistakes.size(); ++h) {
+    for (std::size_t h = 0; h < models.size(); ++h) {
       if (refuted[h]) continue;
       const Agreement& agreement = agreement_of(h, kFirst);
       double weight = 0;
       for (std::size_t i = 0; i < first_.size(); ++i)
         if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
-      if (weight < kMost * open || (mistakes[h].needs_numbers && !explains_numbers(first_, agreement)))
+      if (weight < kMost * open || (models[h].needs_numbers && !explains_numbers(first_, agreement)))
         continue;
       // What would put other rows beyond their bound is less likely.
-      const double contradictions = contradicted(mistakes[h], {}).same_parts;
+      const double contradictions = contradicted(models[h], {}).same_parts;
       if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
       best = h;
       most = weight;
@@ -1040,13 +1039,13 @@ std::vector<Found> MistakeSearch::run(const std::vector<Mistake>& mistakes) {
     if (is_counted_out(zeros)) continue;
     // What explains some heads, entries or groups.
     const auto rows = static_cast<std::size_t>(
-        std::clamp(kNanoseconds / (row_nanoseconds_ * static_cast<double>(mistakes.size() + 1)),
+        std::clamp(kNanoseconds / (row_nanoseconds_ * static_cast<double>(models.size() + 1)),
                    static_cast<double>(kFirst), static_cast<double>(std::max(kFirst, parts_in_first_))));
     std::optional<Scope> scope;
     most = 0;
-    for (std::size_t h = 0; h < mistakes.size(); ++h) {
+    for (std::size_t h = 0; h < models.size(); ++h) {
       if (refuted_in_parts[h]) continue;
-      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, mistakes[h].needs_numbers, most))
+      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, models[h].needs_numbers, most))
         scope = std::move(found), best = h;
     }
     if (best) {

@@ -1,4 +1,4 @@
-// The usual mistakes of grouped products, tried on rows that are beyond their bound.
+// Fault models of grouped products, for results that are out of tolerance.
 #pragma once
 
 #include "matmul/against.hpp"
@@ -6,7 +6,7 @@
 
 namespace ejk::matmul {
 
-/// Adds to `against` what makes the elements agree that are beyond their bound.
+/// Adds to `against` what accounts for the elements that are out of tolerance.
 void explain(const GivenProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
              Against& against);
 

@@ -1,8 +1,8 @@
-// A mistake says what a row is made of instead: a vector, the matrix that it is multiplied with, what is added, how
-// it is rounded. Some columns of some rows are then worked out in float64. Cost: that of these elements.
+// Fault models of grouped products: a row is recomputed in float64 from another row, group, matrix, offset or rounding.
+// Cost: that of the sampled elements.
 //
-// tests: tests/matmul/test_mistakes.cpp
-#include "matmul/mistakes.hpp"
+// tests: tests/matmul/test_fault_models.cpp
+#include "matmul/fault_models.hpp"
 
 #include <fmt/format.h>
 
@@ -10,14 +10,14 @@
 #include <cmath>
 #include <utility>
 
-#include "verify/mistakes.hpp"
+#include "verify/fault_search.hpp"
 #include "verify/rounding.hpp"
 
 namespace ejk::matmul {
 
 namespace {
 
-using verify::Mistake;
+using verify::FaultModel;
 using verify::Rounding;
 
 // What a row is made of: a · b, `factor` times, and `existing` times existing_out. Nothing where there is no
@@ -39,12 +39,12 @@ ArrayView vector_of(const ArrayView& matrix, std::int64_t row) {
   return {matrix.data + row * matrix.strides[0], matrix.dtype, {matrix.shape[1]}, {matrix.strides[1]}};
 }
 
-class Mistakes {
+class FaultModels {
  public:
-  Mistakes(const GivenProduct& it, verify::MistakeSearch& search)
+  FaultModels(const GivenProduct& it, verify::FaultSearch& search)
       : it_(it), p_(it.problem), search_(search) {}
 
-  std::vector<Mistake> all() {
+  std::vector<FaultModel> all() {
     of_existing();
     if (p_.cut == Problem::Cut::rows)
       of_rows();
@@ -151,8 +151,8 @@ class Mistakes {
     }
   }
 
-  Mistake mistake(std::string kind, std::string text, RecipeOf recipe) const {
-    Mistake made;
+  FaultModel model(std::string kind, std::string text, RecipeOf recipe) const {
+    FaultModel made;
     made.by_columns = true;
     made.is_subtle = kind == "rounding";
     made.kind = std::move(kind);
@@ -168,19 +168,19 @@ class Mistakes {
   }
 
   void add(std::string kind, std::string text, RecipeOf recipe) {
-    list_.push_back(mistake(std::move(kind), std::move(text), std::move(recipe)));
+    list_.push_back(model(std::move(kind), std::move(text), std::move(recipe)));
   }
 
   // Each group holds what belongs to another one: which, is found group by group.
   void add_exchanged(const char* what,
                      const std::function<std::optional<Recipe>(std::int64_t row, std::int64_t g)>& of) {
     const auto candidate = [&](std::int64_t g) {
-      return mistake("", "", [&of, g](std::int64_t row) { return of(row, g); });
+      return model("", "", [&of, g](std::int64_t row) { return of(row, g); });
     };
     for (const auto& from : verify::apart(search_.partners(0, p_.groups_in_all(), candidate))) {
       const std::string text = verify::text_of_partners(from, "group", "groups", what);
-      Mistake h =
-          mistake(verify::is_exchange(from) ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
+      FaultModel h =
+          model(verify::is_exchange(from) ? "exchanged" : "repeated", text, [=, this](std::int64_t row) {
             const std::int64_t g = it_.group_of(row);
             const std::int64_t other = g < 0 ? -1 : from[static_cast<std::size_t>(g)];
             return other < 0 ? std::optional<Recipe>() : of(row, other);
@@ -289,14 +289,14 @@ class Mistakes {
     constexpr std::int64_t kMost = 64;  // blocks of one length
     for (std::int64_t tile = 16; tile <= 512; tile *= 2)
       for (std::int64_t n = 0; n < kMost && n * tile < p_.k; ++n) {
-        Mistake skipped =
-            mistake("cut_short", fmt::format("block {} of {} of the contraction is left out", n, tile),
-                    [=, this](std::int64_t row) -> std::optional<Recipe> {
-                      Recipe r = right(row);
-                      if (!r.has_product || r.a.shape[0] <= tile) return std::nullopt;
-                      r.skip_begin = n * tile, r.skip_end = r.skip_begin + tile;
-                      return r;
-                    });
+        FaultModel skipped =
+            model("cut_short", fmt::format("block {} of {} of the contraction is left out", n, tile),
+                  [=, this](std::int64_t row) -> std::optional<Recipe> {
+                    Recipe r = right(row);
+                    if (!r.has_product || r.a.shape[0] <= tile) return std::nullopt;
+                    r.skip_begin = n * tile, r.skip_end = r.skip_begin + tile;
+                    return r;
+                  });
         if (search_.is_plausible(skipped)) list_.push_back(std::move(skipped));
       }
   }
@@ -390,8 +390,8 @@ class Mistakes {
 
   const GivenProduct& it_;
   const Problem& p_;
-  verify::MistakeSearch& search_;
-  std::vector<Mistake> list_;
+  verify::FaultSearch& search_;
+  std::vector<FaultModel> list_;
 };
 
 }  // namespace
@@ -403,9 +403,9 @@ void explain(const GivenProduct& given, const verify::ResultRows& rows, const ve
       p.cut == Problem::Cut::rows
           ? static_cast<double>(p.k)
           : static_cast<double>(p.m) / static_cast<double>(std::max<std::int64_t>(p.groups, 1));
-  verify::MistakeSearch search(rows, counts, 300 + 150 * depth);
-  Mistakes mistakes(given, search);
-  search.tell(search.run(mistakes.all()), against);
+  verify::FaultSearch search(rows, counts, 300 + 150 * depth);
+  FaultModels models(given, search);
+  search.report(search.run(models.all()), against);
 }
 
 }  // namespace ejk::matmul

@@ -1,10 +1,11 @@
-// A mistake is a variation of the plain form: rows are worked out by it, and compared with those that were given.
-// Arrays are explained one after the other: out before lse, dq before dk and dv, as a row of dq needs no other row.
-// A gradient may be wrong because the whole computation is, or because the backward pass alone is: then lse and δ
-// are those of the right forward pass.
+// Fault models of attention: a Variation of the plain form predicts the rows of an array.
 //
-// tests: tests/attention/test_mistakes.cpp
-#include "attention/mistakes.hpp"
+// Arrays are explained in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. A gradient may
+// be wrong because the whole computation is, or because the backward pass alone is: lse and δ are then those of the
+// reference. What is accepted is counted by the library's kernels where they have the variation, else row by row.
+//
+// tests: tests/attention/test_fault_models.cpp
+#include "attention/fault_models.hpp"
 
 #include <fmt/format.h>
 
@@ -27,13 +28,13 @@
 #include "attention/saved.hpp"
 #include "attention/variations.hpp"
 #include "core/parallel.hpp"
-#include "verify/mistakes.hpp"
+#include "verify/fault_search.hpp"
 
 namespace ejk::attn {
 
 namespace {
 
-using verify::Mistake;
+using verify::FaultModel;
 
 // Columns of a row as it should be.
 void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
@@ -63,7 +64,7 @@ Array widened(const ArrayView& view) {
   return wide;
 }
 
-// The same arguments, their rows as float64: mistakes read them hundreds of times.
+// The same arguments, their rows as float64: models read them hundreds of times.
 struct WideArguments {
   std::vector<Array> held;
   CheckedArguments setup;
@@ -87,10 +88,10 @@ struct WideArguments {
   }
 };
 
-class Mistakes {
+class FaultModels {
  public:
-  Mistakes(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays,
-           const std::vector<TriedMask>& tried)
+  FaultModels(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+              const std::vector<TriedMask>& tried)
       : it_(it),
         arrays_(arrays),
         wide_(it.setup, it.arrays.dout),
@@ -104,32 +105,32 @@ class Mistakes {
   void explain(const GivenArray& array, Against& against) {
     constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
     const double nanoseconds = row_nanoseconds(array.which);
-    verify::MistakeSearch search(array.rows, array.counts, nanoseconds);
-    if (nanoseconds > kLongest && array.which == Result::dbias) return search.tell({}, against);
+    verify::FaultSearch search(array.rows, array.counts, nanoseconds);
+    if (nanoseconds > kLongest && array.which == Result::dbias) return search.report({}, against);
     if (is_of_key(array)) it_.saved();  // now, on all threads
     const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
     if (allowed > 0) search.set_most_left(0.5);
     std::vector<verify::Found> found = run(array, search, allowed);
     const double unit = unit_of_weights(array.rows.dtype);
     if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
-      return search.tell(std::move(found), against);
+      return search.report(std::move(found), against);
     // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
-    verify::MistakeSearch loose(array.rows, array.counts, nanoseconds);
-    const Mistake rounding = right(array, unit);
+    verify::FaultSearch loose(array.rows, array.counts, nanoseconds);
+    const FaultModel rounding = right(array, unit);
     const double rounded = loose.leave_out(rounding);
     loose.set_most_left(0.5);
     std::vector<verify::Found> all;
     if (loose.left() > kOpen) all = run(array, loose, unit);
     const bool is_told = rounded > 0.005 && is_as_rounding(array, unit);
     if (loose.left() >= search.left() || (all.empty() && !is_told))
-      return search.tell(std::move(found), against);
+      return search.report(std::move(found), against);
     if (is_told)
       all.push_back(loose.add({"rounding",
                                fmt::format("it is consistent with weights that are rounded to {}",
                                            unit == kBfloat16 ? "bfloat16" : "float16"),
                                rounded},
                               rounding));
-    loose.tell(std::move(all), against);
+    loose.report(std::move(all), against);
   }
 
  private:
@@ -147,7 +148,7 @@ class Mistakes {
   static Bounds::Rounding rounding_of(const GivenArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
   }
-  // Gradients of keys take lse and δ of all queries, which are worked out anew for each mistake.
+  // Gradients of keys take lse and δ of all queries, which are worked out anew for each model.
   bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
 
   // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
@@ -266,10 +267,10 @@ class Mistakes {
     return static_cast<double>(setup_.longest_keys()) * (size + 100) / 8;
   }
 
-  std::vector<verify::Found> run(const GivenArray& array, verify::MistakeSearch& search, double unit) {
-    std::vector<Mistake> list;
+  std::vector<verify::Found> run(const GivenArray& array, verify::FaultSearch& search, double unit) {
+    std::vector<FaultModel> list;
     std::vector<std::optional<Change>> origin;
-    const auto add = [&](Mistake h, const std::optional<Change>& of = std::nullopt) {
+    const auto add = [&](FaultModel h, const std::optional<Change>& of = std::nullopt) {
       list.push_back(std::move(h));
       origin.push_back(of);
     };
@@ -286,21 +287,21 @@ class Mistakes {
       if ((!change.is_of_out || array.which == Result::out) &&
           (!change.of_loop || search.is_enough_to_fit()) &&
           (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
-        add(mistake(array, change, Pass::both, unit), change);
+        add(model(array, change, Pass::both, unit), change);
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          add(mistake(array, change, Pass::both, unit, true), change);
+          add(model(array, change, Pass::both, unit, true), change);
       for (const Change& change : changes_.of_scores()) {
         if (change.is_of_out || change.of_loop) continue;
         Change alone = change;
         alone.text += ", in the backward pass alone";
-        add(mistake(array, alone, Pass::backward, unit), alone);
+        add(model(array, alone, Pass::backward, unit), alone);
       }
     }
     for (const Change& change : changes_.of_forward())
       if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
-        add(mistake(array, change, Pass::both, unit), change);
+        add(model(array, change, Pass::both, unit), change);
     if (array.which == Result::lse) add_lse(array, add);
     add_other_arrays(array, unit, add);
     if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, add);
@@ -319,7 +320,7 @@ class Mistakes {
       for (Change change : changes_.of_scores()) {
         if (change.is_of_out || !change.of_loop) continue;
         change.text += ", in the backward pass alone";
-        add(mistake(array, change, Pass::backward, unit), change);
+        add(model(array, change, Pass::backward, unit), change);
       }
       add_tiles(array, search, Changes::of_one_gradient_tile(setup_, of_key), Pass::backward, unit, add);
       if (!of_key)  // in the forward pass, too
@@ -329,7 +330,7 @@ class Mistakes {
     const auto add_scale = [&] {
       if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
       const Change change = fitted_scale(array, search);
-      Mistake fitted = mistake(array, change, Pass::both, unit);
+      FaultModel fitted = model(array, change, Pass::both, unit);
       fitted.is_subtle = true;
       add(std::move(fitted), change);
       return true;
@@ -346,13 +347,13 @@ class Mistakes {
         const Change both{plausible[a].kind + "+" + plausible[b].kind,
                           plausible[a].text + ", and " + plausible[b].text,
                           [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
-        add(mistake(array, both, Pass::both, unit), both);
+        add(model(array, both, Pass::both, unit), both);
       }
     const auto run_listed = [&] {
       std::vector<verify::Found> more = search.run(list);
       remember(more, origin);
       const bool has_scale = std::any_of(more.begin(), more.end(), [&](const verify::Found& f) {
-        return f.mistake && list[*f.mistake].kind == "scale";
+        return f.model && list[*f.model].kind == "scale";
       });
       std::move(more.begin(), more.end(), std::back_inserter(all));
       return has_scale;
@@ -396,14 +397,14 @@ class Mistakes {
   // What explains one array is tried on the next.
   void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
     for (const verify::Found& f : all)
-      if (f.mistake && origin[*f.mistake]) found_.push_back(*origin[*f.mistake]);
+      if (f.model && origin[*f.model]) found_.push_back(*origin[*f.model]);
   }
 
   // --- rows under a variation
 
   // As it should be; with `unit`, but for rounded weights.
-  Mistake right(const GivenArray& array, double unit) const {
-    if (unit > it_.rounding.unit) return mistake(array, {}, Pass::both, unit, true);
+  FaultModel right(const GivenArray& array, double unit) const {
+    if (unit > it_.rounding.unit) return model(array, {}, Pass::both, unit, true);
     return {"", "",
             [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
               load_expected(array.rows, n, columns, values, allowed);
@@ -457,8 +458,8 @@ class Mistakes {
     return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
   }
 
-  Mistake mistake(const GivenArray& array, const Change& change, Pass pass, double unit,
-                  bool right_statistics = false) const {
+  FaultModel model(const GivenArray& array, const Change& change, Pass pass, double unit,
+                   bool right_statistics = false) const {
     // The values that a mask should hide may be larger than all others.
     const auto made = reference(change, unit > 0 || array.which == Result::out);
     Variation v;
@@ -481,7 +482,7 @@ class Mistakes {
             absolute + least + relative * size + (unit > 0 ? off_by(array, unit, size, terms, at) : 0);
       }
     };
-    Mistake h{change.kind, change.text, {}};
+    FaultModel h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
     h.needs_numbers = change.kind != "no_key";
     if (array.which == Result::out || array.which == Result::lse)
@@ -572,7 +573,7 @@ class Mistakes {
 
   // One tile: of many candidates those that make a few rows agree.
   template <class Add>
-  void add_tiles(const GivenArray& array, const verify::MistakeSearch& search, std::vector<Change> tiles,
+  void add_tiles(const GivenArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
                  Pass pass, double unit, Add&& add) {
     constexpr double kLongest = 4e9;
     std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
@@ -581,10 +582,10 @@ class Mistakes {
     if (work >= kLongest) return;
     core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
       const auto at = static_cast<std::size_t>(n);
-      fits[at] = search.is_plausible(mistake(array, tiles[at], pass, unit));
+      fits[at] = search.is_plausible(model(array, tiles[at], pass, unit));
     });
     for (std::size_t n = 0; n < tiles.size(); ++n)
-      if (fits[n] != 0) add(mistake(array, tiles[n], pass, unit), tiles[n]);
+      if (fits[n] != 0) add(model(array, tiles[n], pass, unit), tiles[n]);
   }
 
   // A row of few keys.
@@ -609,7 +610,7 @@ class Mistakes {
 
   // Pairs that were dropped: told by rows of few keys. The others differ by Σ t² of the terms t, as the sum
   // of so many that are there or not.
-  std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::MistakeSearch& search) const {
+  std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::FaultSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
     std::vector<WeightedRow> rows;
@@ -630,20 +631,20 @@ class Mistakes {
                  deviation = dropped->factor * std::sqrt(dropped->share * kept);
     const bool is_scaled =
         std::abs(mean - 1) < 0.1 && dropped->factor > 1.005;  // by 1 / (1 - share), as in training
-    const Mistake dropped_ones{"dropout", "",
-                               [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
-                                                 double* values, double* allowed) {
-                                 constexpr double kDeviations = 5;
-                                 std::vector<double> value, squares;
-                                 right_row(array, n, value, squares);
-                                 load_expected(array.rows, n, columns, values, allowed);
-                                 for (std::size_t c = 0; c < columns.size(); ++c) {
-                                   const auto at = static_cast<std::size_t>(columns[c]);
-                                   values[c] = (is_scaled ? 1 : mean) * value[at];
-                                   allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
-                                 }
-                                 return true;
-                               }};
+    const FaultModel dropped_ones{"dropout", "",
+                                  [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                                    constexpr double kDeviations = 5;
+                                    std::vector<double> value, squares;
+                                    right_row(array, n, value, squares);
+                                    load_expected(array.rows, n, columns, values, allowed);
+                                    for (std::size_t c = 0; c < columns.size(); ++c) {
+                                      const auto at = static_cast<std::size_t>(columns[c]);
+                                      values[c] = (is_scaled ? 1 : mean) * value[at];
+                                      allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
+                                    }
+                                    return true;
+                                  }};
     // In heads and entries whose differences are as large as that makes them.
     std::vector<std::vector<double>> sums(2), counts(2);
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
@@ -776,7 +777,7 @@ class Mistakes {
 
   // The scale with which some rows come nearest to what was given: the number that one would write, where it
   // fits as well as the nearest.
-  Change fitted_scale(const GivenArray& array, const verify::MistakeSearch& search) const {
+  Change fitted_scale(const GivenArray& array, const verify::FaultSearch& search) const {
     constexpr std::size_t kFew = 16, kMore = 128;  // rows: to come near, to tell numbers apart
     const std::vector<std::int64_t> more = search.some_rows(kMore);
     const std::span few = std::span(more).first(std::min(kFew, more.size()));
@@ -785,11 +786,11 @@ class Mistakes {
     const auto change = [](double factor, std::string text) {
       return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
     };
-    // Σ over rows of the logarithm of what is left of a row, as a share of its squares: rows with another mistake
+    // Σ over rows of the logarithm of what is left of a row, as a share of its squares: rows with another model
     // have one that hardly depends on the scale. What is NaN says nothing.
     const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
     const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
-      const Mistake m = mistake(array, change(std::exp(log_factor), ""), Pass::both, 0);
+      const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both, 0);
       std::vector<double> shares(rows.size());
       core::parallel_for(std::ssize(rows), row_nanoseconds(array.which) * static_cast<double>(rows.size()),
                          [&](std::int64_t r) {
@@ -858,7 +859,7 @@ class Mistakes {
 
   // Zeros behind the keys that count with a score of 0: of a row that is smaller by one factor the number follows.
   template <class Add>
-  void add_zero_keys(const GivenArray& array, const verify::MistakeSearch& search, double unit, Add&& add) {
+  void add_zero_keys(const GivenArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
     for (const std::int64_t row : search.some_rows(16)) {
@@ -890,7 +891,7 @@ class Mistakes {
     for (const std::int64_t count : tried) {
       Change change{"padding", fmt::format("{} keys of zeros behind the last are counted", count),
                     [count](Variation& v) { v.zero_keys = count; }};
-      Mistake fitted = mistake(array, change, Pass::both, unit);
+      FaultModel fitted = model(array, change, Pass::both, unit);
       fitted.is_subtle = true;
       add(std::move(fitted), change);
     }
@@ -983,7 +984,7 @@ class Mistakes {
 
   // Heads or entries that take the mask, or the bias, of another one.
   template <class Add>
-  void add_masks_of_others(const GivenArray& array, const verify::MistakeSearch& search, double unit,
+  void add_masks_of_others(const GivenArray& array, const verify::FaultSearch& search, double unit,
                            Add&& add) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
@@ -1002,14 +1003,14 @@ class Mistakes {
         add_mapped(
             array, search, axis, of, "the mask",
             [&](std::int64_t other) {
-              return mistake(array, {"", "", mask_of(other)}, Pass::both, unit);
+              return model(array, {"", "", mask_of(other)}, Pass::both, unit);
             },
             add);
       if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
         add_mapped(
             array, search, axis, of, "the bias",
             [&](std::int64_t other) {
-              return mistake(
+              return model(
                   array,
                   {"", "", [axis, other](Variation& v) { (axis == 0 ? v.bias_head : v.bias_entry) = other; }},
                   Pass::both, unit);
@@ -1020,7 +1021,7 @@ class Mistakes {
 
   // Heads or entries that read the keys, or the values, of another one.
   template <class Add>
-  void add_operands_of_others(const GivenArray& array, const verify::MistakeSearch& search, double unit,
+  void add_operands_of_others(const GivenArray& array, const verify::FaultSearch& search, double unit,
                               Add&& add) {
     struct Operand {
       const char* what;
@@ -1037,8 +1038,8 @@ class Mistakes {
         add_mapped(
             array, search, axis, of, operand.what,
             [&, member = operand.of[axis]](std::int64_t other) {
-              return mistake(array, {"", "", [member, other](Variation& v) { v.*member = other; }},
-                             Pass::both, unit);
+              return model(array, {"", "", [member, other](Variation& v) { v.*member = other; }}, Pass::both,
+                           unit);
             },
             add);
       }
@@ -1051,20 +1052,20 @@ class Mistakes {
   }
 
   template <class Add>
-  void add_mapped(const GivenArray& array, const verify::MistakeSearch& search, std::size_t axis,
+  void add_mapped(const GivenArray& array, const verify::FaultSearch& search, std::size_t axis,
                   const verify::RowAxis& of, const char* what,
-                  const std::function<Mistake(std::int64_t)>& candidate, Add&& add) {
+                  const std::function<FaultModel(std::int64_t)>& candidate, Add&& add) {
     for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
-      const auto mistakes = std::make_shared<std::map<std::int64_t, Mistake>>();
+      const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
       for (const std::int64_t other : from)
-        if (other >= 0) mistakes->try_emplace(other, candidate(other));
+        if (other >= 0) models->try_emplace(other, candidate(other));
       add({verify::is_exchange(from) ? "exchanged" : "repeated",
            verify::text_of_partners(from, of.name, of.plural, what),
            [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
                                                  double* values, double* allowed) {
              const Place place = rows.at(n);
              const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-             return other >= 0 && mistakes->at(other).values(n, columns, values, allowed);
+             return other >= 0 && models->at(other).values(n, columns, values, allowed);
            },
            axis});
     }
@@ -1087,7 +1088,7 @@ class Mistakes {
 }  // namespace
 
 double explain_bytes(const CheckedArguments& setup) {
-  // Results of some mistakes that hold, and their terms, too.
+  // Results of some models that hold, and their terms, too.
   constexpr double kHeld = 4;
   const double bytes = WideArguments::bytes(setup);
   std::int64_t results = element_count(setup.shape.out) + element_count(setup.shape.lse);
@@ -1098,9 +1099,9 @@ double explain_bytes(const CheckedArguments& setup) {
 
 void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against) {
-  Mistakes mistakes(given, arrays, tried);
+  FaultModels models(given, arrays, tried);
   for (const auto& array : arrays)
-    if (array->counts.bad_rows() > 0) mistakes.explain(*array, against);
+    if (array->counts.bad_rows() > 0) models.explain(*array, against);
 }
 
 }  // namespace ejk::attn

@@ -1,5 +1,5 @@
 // The usual mistakes of attention and its gradients, each made by plain loops, are named; noise and rounding get no
-// story.
+// explanation.
 #include <doctest/doctest.h>
 #include <map>
 
@@ -92,7 +92,7 @@ struct Loops {
         }
     return made;
   }
-  std::string story(const Made& made, DType result) const {
+  std::string explanation(const Made& made, DType result) const {
     return told({{"out", result, {batch, queries, heads, value_size}, made.out},
                  {"lse", DType::float32, {batch, heads, queries}, made.lse}},
                 false);
@@ -149,7 +149,7 @@ struct Loops {
         }
     return g;
   }
-  std::string story(const Gradient& made) const {
+  std::string explanation(const Gradient& made) const {
     return told({{"dq", DType::float32, q->shape(), made.dq},
                  {"dk", DType::float32, k->shape(), made.dk},
                  {"dv", DType::float32, v->shape(), made.dv}},
@@ -226,13 +226,13 @@ TEST_CASE("mistakes of scores, heads and caps are named, in several types") {
     Loops a;
     a.type = type;
     a.make(71);
-    CHECK(a.story(a.forward(), result) == "agrees");
+    CHECK(a.explanation(a.forward(), result) == "agrees");
     const auto with = [&](auto change) {
       Loops wrong = a;
       wrong.score = [scale = a.scale](double dot, double) { return scale * dot; };
       wrong.kv_head = [](Index h) { return h / 2; };
       change(wrong);
-      return a.story(wrong.forward(), result);
+      return a.explanation(wrong.forward(), result);
     };
     CHECK(has(with([](Loops& w) { w.score = [](double dot, double) { return dot; }; }),
               "scale: the scale is left out"));
@@ -282,13 +282,13 @@ TEST_CASE("mistakes of masks are named") {
   a.options.masks.push_back(mask_of(causal_mask(20, 27, 7)));
   a.make(72);
   a.allowed = causal(7);
-  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  CHECK(a.explanation(a.forward(), DType::float32) == "agrees");
   const auto with = [](const Loops& of, auto allowed) {
     Loops wrong = of;
     wrong.score = [scale = of.scale](double dot, double) { return scale * dot; };
     wrong.kv_head = [](Index h) { return h / 2; };
     wrong.allowed = allowed;
-    return of.story(wrong.forward(), DType::float32);
+    return of.explanation(wrong.forward(), DType::float32);
   };
   CHECK(has(with(a, causal(8)), "mask: the causal edge is one key too far"));
   CHECK(has(with(a, causal(6)), "mask: the causal edge is one key short"));
@@ -313,7 +313,7 @@ TEST_CASE("mistakes of masks are named") {
     return [=](Index, Index, Index i, Index j) { return j >= i - left && j <= i + right; };
   };
   w.allowed = window(5, 2);
-  CHECK(w.story(w.forward(), DType::float32) == "agrees");
+  CHECK(w.explanation(w.forward(), DType::float32) == "agrees");
   CHECK(has(with(w, window(6, 2)), "one key longer at the left"));
   CHECK(has(with(w, window(4, 2)), "one key shorter at the left"));
   CHECK(has(with(w, window(5, 3)), "one key longer at the right"));
@@ -330,7 +330,7 @@ TEST_CASE("mistakes of masks are named") {
   };
   const auto token = [&](Index i) { return ids[static_cast<std::size_t>(i)] > 0; };
   s.allowed = [&](Index, Index, Index i, Index j) { return j <= i && same(i, j) && token(i); };
-  CHECK(s.story(s.forward(), DType::float32) == "agrees");
+  CHECK(s.explanation(s.forward(), DType::float32) == "agrees");
   CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return j <= i; }), "is left out"));
   CHECK(has(with(s, [&](Index, Index, Index i, Index j) { return same(i, j) && token(i); }),
             "'causal' is left out"));
@@ -361,7 +361,7 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
     return values[Loops::at(b, h, i, j, 4, 24, 24)] != 0;
   };
   a.allowed = stored;
-  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  CHECK(a.explanation(a.forward(), DType::float32) == "agrees");
   const auto with = [&](auto allowed) {
     Loops wrong = a;
     wrong.score = [scale = a.scale](double dot, double) { return scale * dot; };
@@ -369,12 +369,12 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
     wrong.allowed = allowed;
     return wrong.forward();
   };
-  CHECK(
-      has(a.story(with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); }), DType::float32),
-          "heads 1-3 hold the mask of head 0"));
-  CHECK(
-      has(a.story(with([&](Index, Index h, Index i, Index j) { return stored(0, h, i, j); }), DType::float32),
-          "batch entry 1 holds the mask of batch entry 0"));
+  CHECK(has(a.explanation(with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); }),
+                          DType::float32),
+            "heads 1-3 hold the mask of head 0"));
+  CHECK(has(a.explanation(with([&](Index, Index h, Index i, Index j) { return stored(0, h, i, j); }),
+                          DType::float32),
+            "batch entry 1 holds the mask of batch entry 0"));
   // Results of heads 1 and 3 exchanged.
   Loops::Made made = a.forward();
   for (Index b = 0; b < 2; ++b)
@@ -384,7 +384,7 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
       std::swap(made.lse[static_cast<std::size_t>((b * 4 + 1) * 24 + i)],
                 made.lse[static_cast<std::size_t>((b * 4 + 3) * 24 + i)]);
     }
-  CHECK(has(a.story(made, DType::float32), "exchanged: head 1 and head 3 are exchanged"));
+  CHECK(has(a.explanation(made, DType::float32), "exchanged: head 1 and head 3 are exchanged"));
   Loops::Made late = a.forward();
   const Loops::Made right = late;
   for (Index b = 0; b < 2; ++b)
@@ -392,14 +392,14 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
       for (Index h = 0; h < 4; ++h)
         for (Index d = 0; d < 6; ++d)
           late.out[Loops::at(b, i, h, d, 24, 4, 6)] = right.out[Loops::at(b, i + 1, h, d, 24, 4, 6)];
-  CHECK(has(a.story(late, DType::float32), "shifted: out: query i holds what belongs to i + 1"));
+  CHECK(has(a.explanation(late, DType::float32), "shifted: out: query i holds what belongs to i + 1"));
   // A tile of queries was never written, and the mask is that of head 0.
   Loops::Made tile = with([&](Index b, Index, Index i, Index j) { return stored(b, 0, i, j); });
   for (Index b = 0; b < 2; ++b)
     for (Index i = 8; i < 16; ++i)
       for (Index h = 0; h < 4; ++h)
         for (Index d = 0; d < 6; ++d) tile.out[Loops::at(b, i, h, d, 24, 4, 6)] = 0;
-  const std::string two = a.story(tile, DType::float32);
+  const std::string two = a.explanation(tile, DType::float32);
   CHECK(has(two, "unwritten: out: 0 stands there, as if never written in queries 8-15"));
   CHECK(has(two, "hold the mask of head 0"));
 }
@@ -411,12 +411,12 @@ TEST_CASE("mistakes of the bias and the soft cap are named") {
   a.options.bias = a.bias->view();
   a.options.softcap = 1.5;
   a.make(79);
-  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  CHECK(a.explanation(a.forward(), DType::float32) == "agrees");
   const auto with = [&](auto score) {
     Loops wrong = a;
     wrong.kv_head = [](Index h) { return h / 2; };
     wrong.score = score;
-    return a.story(wrong.forward(), DType::float32);
+    return a.explanation(wrong.forward(), DType::float32);
   };
   const double s = a.scale;
   const auto cap = [](double x) { return 1.5 * std::tanh(x / 1.5); };
@@ -437,12 +437,12 @@ TEST_CASE("what stands in lse for a query without a key is told") {
   a.options.masks.push_back(mask_of(causal_mask(24, 24, -2)));
   a.allowed = [](Index, Index, Index i, Index j) { return j <= i - 2; };
   a.make(83);
-  CHECK(a.story(a.forward(), DType::float32) == "agrees");
+  CHECK(a.explanation(a.forward(), DType::float32) == "agrees");
   const auto told = [&](double value) {
     Loops::Made made = a.forward();
     for (double& x : made.lse)
       if (std::isinf(x)) x = value;
-    return a.story(made, DType::float32);
+    return a.explanation(made, DType::float32);
   };
   CHECK(has(told(0), "lse_empty: lse of a query without a key is 0"));
   CHECK(has(told(-1e30), "lse_empty: lse of a query without a key is -1e+30"));
@@ -458,19 +458,20 @@ TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mist
   rounded.kv_head = [](Index h) { return h / 2; };
   for (auto* values : {&rounded.qs, &rounded.ks, &rounded.vs})
     for (double& x : *values) x = bf16(x);
-  CHECK(has(a.story(rounded.forward(), DType::float32), "rounding: the inputs are rounded to bfloat16"));
+  CHECK(
+      has(a.explanation(rounded.forward(), DType::float32), "rounding: the inputs are rounded to bfloat16"));
   Loops weights = a;
   weights.score = rounded.score;
   weights.kv_head = rounded.kv_head;
   weights.weight = bf16;
-  CHECK(
-      has(a.story(weights.forward(), DType::float32), "rounding: out: the weights are rounded to bfloat16"));
+  CHECK(has(a.explanation(weights.forward(), DType::float32),
+            "rounding: out: the weights are rounded to bfloat16"));
   Loops::Made made = a.forward();
   for (double& x : made.out) x = bf16(x);
-  CHECK(has(a.story(made, DType::float32), "rounding: out: rounded to bfloat16"));
+  CHECK(has(a.explanation(made, DType::float32), "rounding: out: rounded to bfloat16"));
   made = a.forward();
   for (double& x : made.lse) x = bf16(x);
-  CHECK(has(a.story(made, DType::float32), "rounding: lse: rounded to bfloat16"));
+  CHECK(has(a.explanation(made, DType::float32), "rounding: lse: rounded to bfloat16"));
 
   // bfloat16 kernels round their weights block by block, in ways that cannot be worked out again.
   Loops b;
@@ -480,10 +481,10 @@ TEST_CASE("rounding of inputs and weights is recognized, alone and beside a mist
   blocks.score = [scale = b.scale](double dot, double) { return scale * dot; };
   blocks.kv_head = rounded.kv_head;
   blocks.weight = [](double p) { return bf16(p * 0.7) / 0.7; };
-  CHECK(
-      has(b.story(blocks.forward(), DType::float32), "consistent with weights that are rounded to bfloat16"));
+  CHECK(has(b.explanation(blocks.forward(), DType::float32),
+            "consistent with weights that are rounded to bfloat16"));
   blocks.score = [](double dot, double) { return dot; };
-  CHECK(has(b.story(blocks.forward(), DType::float32), "the scale is left out"));
+  CHECK(has(b.explanation(blocks.forward(), DType::float32), "the scale is left out"));
 }
 
 TEST_CASE("packed sequences that attend to each other are recognized") {
@@ -587,34 +588,36 @@ TEST_CASE("mistakes of gradients are named") {
   a.options.masks.push_back(mask_of(causal_mask(24, 24)));
   a.make(83);
   a.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
-  CHECK(a.story(a.backward({})) == "agrees");
+  CHECK(a.explanation(a.backward({})) == "agrees");
   const auto copy = [&] {
     Loops w = a;
     w.score = [scale = a.scale](double dot, double) { return scale * dot; };
     w.kv_head = [](Index h) { return h / 2; };
     return w;
   };
-  CHECK(has(a.story(copy().backward({.gradient_scale = 1 / a.scale})),
+  CHECK(has(a.explanation(copy().backward({.gradient_scale = 1 / a.scale})),
             "dq, dk: the gradient is not multiplied by the scale"));
   Loops::Gradient one = a.backward({});
   one.dk = copy().backward({.gradient_scale = a.scale}).dk;
-  CHECK(has(a.story(one), "scale: dk: the gradient is multiplied by the scale twice"));
-  CHECK(has(a.story(copy().backward({.delta = 0})), "delta: dq, dk: delta = rowsum(dout out) is left out"));
-  CHECK(has(a.story(copy().backward({.first_head_only = true})), "heads: dk, dv: only the first query head"));
+  CHECK(has(a.explanation(one), "scale: dk: the gradient is multiplied by the scale twice"));
+  CHECK(has(a.explanation(copy().backward({.delta = 0})),
+            "delta: dq, dk: delta = rowsum(dout out) is left out"));
+  CHECK(has(a.explanation(copy().backward({.first_head_only = true})),
+            "heads: dk, dv: only the first query head"));
   // The whole computation is wrong, or the backward pass alone.
   Loops wide = copy();
   wide.allowed = [](Index, Index, Index i, Index j) { return j <= i + 1; };
-  const std::string whole = a.story(wide.backward({}));
+  const std::string whole = a.explanation(wide.backward({}));
   CHECK(has(whole, "mask: the causal edge is one key too far"));
   CHECK(whole.find("alone") == std::string::npos);
-  CHECK(has(a.story(wide.backward({.right = &a})),
+  CHECK(has(a.explanation(wide.backward({.right = &a})),
             "the causal edge is one key too far, in the backward pass alone"));
   Loops loose = copy();
   loose.score = [](double dot, double) { return dot; };
-  CHECK(has(a.story(loose.backward({})), "scale: the scale is left out"));
+  CHECK(has(a.explanation(loose.backward({})), "scale: the scale is left out"));
   Loops mapped = copy();
   mapped.kv_head = [](Index h) { return h % 2; };
-  CHECK(has(a.story(mapped.backward({})), "heads: query head h uses key/value head h mod G"));
+  CHECK(has(a.explanation(mapped.backward({})), "heads: query head h uses key/value head h mod G"));
 
   // Arrays that have changed places.
   Loops e = copy();
@@ -622,15 +625,15 @@ TEST_CASE("mistakes of gradients are named") {
   e.make(86);
   Loops::Gradient changed = e.backward({});
   std::swap(changed.dk, changed.dv);
-  const std::string places = e.story(changed);
+  const std::string places = e.explanation(changed);
   CHECK(has(places, "exchanged: dk holds what belongs to dv"));
   CHECK(has(places, "exchanged: dv holds what belongs to dk"));
 
   Loops c;
   c.options.softcap = 1.0;
   c.make(84);
-  CHECK(c.story(c.backward({})) == "agrees");
-  CHECK(has(c.story(c.backward({.slope = false})),
+  CHECK(c.explanation(c.backward({})) == "agrees");
+  CHECK(has(c.explanation(c.backward({.slope = false})),
             "softcap: dq, dk: the derivative of the soft cap is left out"));
 }
 
@@ -655,9 +658,9 @@ TEST_CASE("a softmax that is not divided by its sum is recognized") {
             made.out[Loops::at(b, i, h, d, 24, 4, 6)] *=
                 std::exp(right.lse[row] - (whole ? 0 : most.lse[row]));
           }
-    const std::string story = a.story(made, DType::float32);
-    CHECK(has(story, "normalization: out is not divided by the sum of exponentials"));
-    CHECK((story.find("of which the largest score is not subtracted") != std::string::npos) == whole);
+    const std::string explanation = a.explanation(made, DType::float32);
+    CHECK(has(explanation, "normalization: out is not divided by the sum of exponentials"));
+    CHECK((explanation.find("of which the largest score is not subtracted") != std::string::npos) == whole);
   }
 }
 
@@ -672,9 +675,9 @@ TEST_CASE("a tile of NaN is told with its place, beside a mistake in the rest") 
     for (Index b = 0; b < 2; ++b)
       for (Index i = 8; i < 16; ++i)
         for (Index d = 0; d < 6; ++d) made.out[Loops::at(b, i, 2, d, 24, 4, 6)] = std::nan("");
-    const std::string story = a.story(made, DType::float32);
-    CHECK(has(story, "not_numbers: out: NaN or an infinity stands there in head 2, queries 8-15"));
-    CHECK((story.find("the scale is left out") != std::string::npos) == both);
+    const std::string explanation = a.explanation(made, DType::float32);
+    CHECK(has(explanation, "not_numbers: out: NaN or an infinity stands there in head 2, queries 8-15"));
+    CHECK((explanation.find("the scale is left out") != std::string::npos) == both);
   }
 }
 
@@ -688,9 +691,9 @@ TEST_CASE("what two arrays lack at different places is told of each") {
         for (Index h = 0; h < 4; ++h) g.dq[Loops::at(b, i, h, d, 24, 4, 8)] = 0;
         g.dk[Loops::at(b, i - 8, 1, d, 24, 2, 8)] = 0;
       }
-  const std::string story = a.story(g);
-  CHECK(has(story, "unwritten: dq: 0 stands there, as if never written in queries 8-15;"));
-  CHECK(has(story, "unwritten: dk: 0 stands there, as if never written in key head 1, keys 0-7;"));
+  const std::string explanation = a.explanation(g);
+  CHECK(has(explanation, "unwritten: dq: 0 stands there, as if never written in queries 8-15;"));
+  CHECK(has(explanation, "unwritten: dk: 0 stands there, as if never written in key head 1, keys 0-7;"));
 }
 
 TEST_CASE("exchanges, shifts and factors are named beside rounded weights") {
@@ -714,9 +717,9 @@ TEST_CASE("exchanges, shifts and factors are named beside rounded weights") {
             shifted.out[Loops::at(b, i, h, d, 24, 4, 6)] = made.out[Loops::at(b, i - 1, h, d, 24, 4, 6)];
         }
       }
-  CHECK(has(a.story(exchanged, a.type), "exchanged: out: head 1 and head 2 are exchanged"));
-  CHECK(has(a.story(shifted, a.type), "shifted: out: query i holds what belongs to i - 1"));
-  CHECK(has(a.story(twice, a.type), "factor: out: 2 times what it should be"));
+  CHECK(has(a.explanation(exchanged, a.type), "exchanged: out: head 1 and head 2 are exchanged"));
+  CHECK(has(a.explanation(shifted, a.type), "shifted: out: query i holds what belongs to i - 1"));
+  CHECK(has(a.explanation(twice, a.type), "factor: out: 2 times what it should be"));
 }
 
 TEST_CASE("noise as small as rounded weights is not told as these") {
@@ -734,13 +737,13 @@ TEST_CASE("noise as small as rounded weights is not told as these") {
     const DType result = n % 3 == 0 ? DType::float32 : DType::bfloat16;
     Loops::Made made = a.forward();
     for (double& x : made.out) x = n % 8 < 4 ? x * (1 + size * normal(engine)) : x + size * normal(engine);
-    const std::string story = a.story(made, result);
-    CAPTURE(story);
-    CHECK((story.empty() || story == "agrees"));
+    const std::string explanation = a.explanation(made, result);
+    CAPTURE(explanation);
+    CHECK((explanation.empty() || explanation == "agrees"));
     Loops::Gradient g = a.backward({});
     for (auto* values : {&g.dq, &g.dk, &g.dv})
       for (double& x : *values) x = n % 8 < 4 ? x * (1 + size * normal(engine)) : x + size * normal(engine);
-    const std::string of_gradients = a.story(g);
+    const std::string of_gradients = a.explanation(g);
     CAPTURE(of_gradients);
     CHECK((of_gradients.empty() || of_gradients == "agrees"));
   }
@@ -803,8 +806,8 @@ TEST_CASE("one element that is a little off is no rounding and no factor") {
     // Between what the bound allows and what TF32 loses.
     double& x = made.out[static_cast<std::size_t>(7 * n) % made.out.size()];
     x *= 1 + (n % 2 == 0 ? 1 : -1) * std::pow(2, -11 - n % 4);
-    const std::string story = a.story(made, a.type);
-    CHECK((story.empty() || story == "agrees"));
+    const std::string explanation = a.explanation(made, a.type);
+    CHECK((explanation.empty() || explanation == "agrees"));
   }
 }
 
@@ -821,8 +824,8 @@ TEST_CASE("no factor is fitted to noise that is hardly beyond the bound, nor is 
     Loops::Gradient g = a.backward({});
     for (auto* values : {&g.dq, &g.dk, &g.dv})
       for (double& x : *values) x *= 1 + (1 + n % 4) * 1e-4 * normal(engine);
-    const std::string story = a.story(g);
-    CHECK((story.empty() || story == "agrees"));
+    const std::string explanation = a.explanation(g);
+    CHECK((explanation.empty() || explanation == "agrees"));
   }
 }
 
@@ -846,6 +849,6 @@ TEST_CASE("noise gets no explanation") {
         const double noise = size * normal(engine);
         x = n % 7 == 0 ? normal(engine) : n % 5 < 2 ? x * (1 + noise) : x + noise;
       }
-    CHECK(a.story(made, a.type) == "");
+    CHECK(a.explanation(made, a.type) == "");
   }
 }

@@ -1,4 +1,4 @@
-// The usual mistakes of grouped products, each made by a plain loop, are named; noise and rounding get no story.
+// The usual mistakes of grouped products, each made by a plain loop, are named; noise and rounding get no explanation.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -67,8 +67,9 @@ Against compared(const Array& lhs, const Array& rhs, const Sizes& sizes, const A
 }
 
 // The kinds and texts that are given for a result made by f(row, column).
-std::string story(const Made& it, DType result, const std::function<double(std::int64_t, std::int64_t)>& f,
-                  GroupedMatmulOptions options = {}) {
+std::string explanation(const Made& it, DType result,
+                        const std::function<double(std::int64_t, std::int64_t)>& f,
+                        GroupedMatmulOptions options = {}) {
   Matrix values;
   for (std::int64_t i = 0; i < it.m; ++i)
     for (std::int64_t j = 0; j < it.n; ++j) values.push_back(f(i, j));
@@ -105,7 +106,7 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
     CAPTURE(name_of(c.type));
     CAPTURE(c.k);
     const Made it = make(c.type, c.sizes, c.k, c.n, 51);
-    const auto told = [&](auto f) { return story(it, c.result, f); };
+    const auto told = [&](auto f) { return explanation(it, c.result, f); };
     const auto with = [&](auto group_of) {
       return told([&](std::int64_t i, std::int64_t j) { return it.element(i, group_of(i), j); });
     };
@@ -177,7 +178,7 @@ TEST_CASE("mistakes in a few of 256 groups are found, each in its groups") {
     for (std::size_t g = 0; g < sizes.size(); ++g)
       group_of.insert(group_of.end(), static_cast<std::size_t>(sizes[g]), static_cast<std::int64_t>(g));
     const auto told = [&](const std::function<double(std::int64_t i, std::int64_t g, std::int64_t j)>& f) {
-      return story(it, type, [&](std::int64_t i, std::int64_t j) {
+      return explanation(it, type, [&](std::int64_t i, std::int64_t j) {
         return f(i, group_of[static_cast<std::size_t>(i)], j);
       });
     };
@@ -214,13 +215,14 @@ TEST_CASE("rows of no group, and groups without rows, that were never written ar
   const auto right = [&](std::int64_t i, std::int64_t j) {
     return i < 40 ? longer.element(i, longer.group(i), j) : 0;
   };
-  CHECK(story(longer, DType::float32, [&](auto i, auto j) {
+  CHECK(explanation(longer, DType::float32, [&](auto i, auto j) {
           return i < 40 ? right(i, j) : normal(engine);
         }) == "unwritten: rows of no group hold what was there before, as if never written; ");
-  CHECK(story(longer, DType::float32, [&](auto i, auto j) { return i < 43 ? right(i, j) : std::nan(""); }) ==
-        "unwritten: rows of no group hold what was there before, as if never written; ");
-  const std::string both = story(longer, DType::float32,
-                                 [&](auto i, auto j) { return i < 40 ? 2 * right(i, j) : normal(engine); });
+  CHECK(explanation(longer, DType::float32, [&](auto i, auto j) {
+          return i < 43 ? right(i, j) : std::nan("");
+        }) == "unwritten: rows of no group hold what was there before, as if never written; ");
+  const std::string both = explanation(
+      longer, DType::float32, [&](auto i, auto j) { return i < 40 ? 2 * right(i, j) : normal(engine); });
   CHECK(has(both, "factor: row 0 to 39: 2 times what it should be; "));
   CHECK(has(both, "unwritten: rows of no group hold what was there before"));
 
@@ -237,7 +239,7 @@ TEST_CASE("rows of no group, and groups without rows, that were never written ar
 TEST_CASE("rounding of the factors, of sums and of the result is recognized") {
   const Made it = make(DType::float32, {30, 50}, 70, 16, 52);
   const auto product = [&](auto round_factor, auto round_sum, std::int64_t run) {
-    return story(it, DType::float32, [&](std::int64_t i, std::int64_t j) {
+    return explanation(it, DType::float32, [&](std::int64_t i, std::int64_t j) {
       double sum = 0, part = 0;
       for (std::int64_t p = 0; p < it.k; ++p) {
         part += round_factor(it.a[static_cast<std::size_t>(i * it.k + p)]) *
@@ -265,15 +267,15 @@ TEST_CASE("a block of the contraction that is left out is named, in every type")
   for (const DType type : {DType::float32, DType::bfloat16, DType::float16}) {
     CAPTURE(name_of(type));
     const Made it = make(type, {12, 20, 8}, 96, 12, 54);
-    CHECK(has(story(it, type,
-                    [&](std::int64_t i, std::int64_t j) {
-                      double sum = 0;
-                      for (std::int64_t p = 0; p < it.k; ++p)
-                        if (p / 32 != 1)
-                          sum += it.a[static_cast<std::size_t>(i * it.k + p)] *
-                                 it.b[static_cast<std::size_t>((it.group(i) * it.k + p) * it.n + j)];
-                      return sum;
-                    }),
+    CHECK(has(explanation(it, type,
+                          [&](std::int64_t i, std::int64_t j) {
+                            double sum = 0;
+                            for (std::int64_t p = 0; p < it.k; ++p)
+                              if (p / 32 != 1)
+                                sum += it.a[static_cast<std::size_t>(i * it.k + p)] *
+                                       it.b[static_cast<std::size_t>((it.group(i) * it.k + p) * it.n + j)];
+                            return sum;
+                          }),
               "cut_short: block 1 of 32 of the contraction is left out"));
   }
 }
@@ -290,13 +292,13 @@ TEST_CASE("what becomes of existing_out, and the group offset") {
   GroupedMatmulOptions add;
   add.existing_out = old.view();
   add.existing = Existing::add;
-  CHECK(has(story(it, DType::float32, right, add), "existing: existing_out is not added"));
-  CHECK(has(story(
+  CHECK(has(explanation(it, DType::float32, right, add), "existing: existing_out is not added"));
+  CHECK(has(explanation(
                 it, DType::float32, [&](auto i, auto j) { return right(i, j) + 2 * was(i, j); }, add),
             "existing: existing_out is added twice"));
   GroupedMatmulOptions keep = add;
   keep.existing = Existing::keep;
-  CHECK(has(story(
+  CHECK(has(explanation(
                 it, DType::float32, [&](auto i, auto j) { return right(i, j) + was(i, j); }, keep),
             "existing: existing_out is added where"));
 
@@ -304,12 +306,12 @@ TEST_CASE("what becomes of existing_out, and the group offset") {
   Made part = make(DType::float32, {12, 20, 8, 30}, 16, 12, 53);
   part.rhs = Array::copy_of({it.rhs.data() + 16 * 12 * 4, DType::float32, {2, 16, 12}});
   keep.group_offset = 1;
-  CHECK(has(story(
+  CHECK(has(explanation(
                 part, DType::float32,
                 [&](auto i, auto j) { return it.group(i) == 1 || it.group(i) == 2 ? right(i, j) : 0; }, keep),
             "existing: existing_out is not kept"));
   CHECK(
-      has(story(
+      has(explanation(
               part, DType::float32,
               [&](auto i, auto j) { return it.group(i) < 2 ? it.element(i, it.group(i) + 1, j) : was(i, j); },
               keep),
@@ -373,7 +375,7 @@ TEST_CASE("noise gets no explanation") {
     // Of bfloat16 results small noise is what rounding does.
     const double size = std::pow(10, result == DType::bfloat16 ? -(n % 2) : -(n % 4));
     const bool relative = n % 5 < 2, alone = n % 7 == 0;
-    CHECK(story(it, result, [&](std::int64_t i, std::int64_t j) {
+    CHECK(explanation(it, result, [&](std::int64_t i, std::int64_t j) {
             const double right = it.element(i, it.group(i), j), noise = size * normal(engine);
             return alone ? normal(engine) : relative ? right * (1 + noise) : right + noise;
           }) == "");

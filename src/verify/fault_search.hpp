@@ -1,12 +1,11 @@
-// What makes rows that are beyond their bound agree: mistakes are tried one after the other on sampled rows.
+// Fault search: which known mistakes of a computation account for the elements of a result that are out of tolerance.
 //
-// A mistake is a function that gives what a row would be. It is right where the row as it was given agrees
-// with that, within the bound of that: by chance a row of many elements never does, so noise gets no
-// explanation. What agrees on the sample has to agree on a larger one before it is said. Both have rows of
-// every head, entry or group with rows beyond the bound. A mistake may hold everywhere, or in some of these
-// alone; then others are looked for in the rest. The parts that are named are those in which it agreed; the
-// other indices are those of all rows beyond the bound there which nothing else accounts for.
-// tests: tests/verify/test_mistakes.cpp
+// A fault model predicts what a row would contain. It is accepted if its predictions match the actual rows
+// within tolerance on a first sample and again on a larger second one; noise in rows of many elements never
+// does. Both samples have rows of every head, entry or group with rows out of tolerance. A model may hold
+// everywhere, or in some heads, entries or groups; explained rows are removed and the search continues.
+// Cost: a dozen rows for a model that fails, all sampled rows for one that holds.
+// tests: tests/verify/test_fault_search.cpp
 #pragma once
 
 #include <cstdint>
@@ -20,21 +19,21 @@
 
 namespace ejk::verify {
 
-struct Mistake {
+struct FaultModel {
   std::string kind, text;
-  /// What these columns of a row would be, and what they may then differ by; false: of this row it says
-  /// nothing. Called by several threads.
+  /// Predicts columns of a row, and their tolerances; false: no prediction for this row. Called by several
+  /// threads.
   std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                      double* allowed)>
       values;
   /// The axis whose parts the text names by itself.
   std::optional<std::size_t> names_axis = std::nullopt;
-  /// What a row takes, about; 0: as the search was told.
+  /// Estimated time of a row; 0: that given to the search.
   double nanoseconds = 0;
-  /// It takes time column by column: a row is given up after a few.
+  /// Its time is proportional to the columns: a row is given up after a few that fail.
   bool by_columns = false;
   /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
-  /// half of the differences at most may be left in each row, as in MistakeSearch::set_most_left.
+  /// half of the differences at most may be left in each row, as in FaultSearch::set_most_left.
   bool is_subtle = false;
   /// Rows of zeros alone do not prove it: those that were never written agree with any that leaves them
   /// without terms.
@@ -47,10 +46,10 @@ struct Mistake {
 };
 
 struct Found {
-  Explanation explanation;             // share: of the array's elements beyond the bound
-  std::string where;                   // " in head 3", where it does not hold everywhere
-  std::optional<std::size_t> mistake;  // none: elements that were never written
-  std::size_t place = 0;               // among those that the search accepted
+  Explanation explanation;           // share: of the array's elements beyond the bound
+  std::string where;                 // " in head 3", where it does not hold everywhere
+  std::optional<std::size_t> model;  // none: elements that were never written
+  std::size_t place = 0;             // among those that the search accepted
 };
 
 /// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
@@ -62,27 +61,27 @@ std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& fr
 /// Whether the parts have exchanged what they hold among themselves.
 bool is_exchange(const std::vector<std::int64_t>& from);
 
-class MistakeSearch {
+class FaultSearch {
  public:
-  /// `row_nanoseconds`: what a mistake takes for a row, about. All outlive this.
-  MistakeSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
+  /// `row_nanoseconds`: what a model takes for a row, about. All outlive this.
+  FaultSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
   /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond
   /// the bound.
-  double leave_out(const Mistake& mistake);
+  double leave_out(const FaultModel& model);
   /// From now on a row agrees only where no more than this share of its differences is left, by root mean
-  /// square; at first 0.95. Where bounds are wide, most mistakes are within them, and make nothing better.
+  /// square; at first 0.95. Where bounds are wide, most models are within them, and make nothing better.
   void set_most_left(double share) { most_left_ = share; }
-  /// The mistakes that hold, until nothing is left to be explained; of those that hold equally well the
+  /// The models that hold, until nothing is left to be explained; of those that hold equally well the
   /// first. Their shares, over all calls, sum to 1 at most.
-  std::vector<Found> run(const std::vector<Mistake>& mistakes);
+  std::vector<Found> run(const std::vector<FaultModel>& models);
   /// Adds what makes rows agree, and is known otherwise: rows that `leave_out` left out.
   /// `parts`: by axis, the parts where it holds; an axis without any: all.
-  Found add(Explanation explanation, const Mistake& mistake, std::vector<std::vector<bool>> parts = {});
+  Found add(Explanation explanation, const FaultModel& model, std::vector<std::vector<bool>> parts = {});
   /// Counts what was found on all rows beyond the bound, element by element, and adds it to `against`: shares, where it
   /// holds, and what is left. An element belongs to the first that covers it; what covers none is dropped. Where that
   /// would take more than some seconds, every n-th row is counted.
-  void tell(std::vector<Found> found, Against& against);
+  void report(std::vector<Found> found, Against& against);
   /// The share of the elements beyond the bound that nothing accounts for yet.
   double left() const { return left_; }
   /// Too much is left, in all or of some part, to be passed over.
@@ -90,13 +89,13 @@ class MistakeSearch {
   /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
   bool is_enough_to_fit() const;
   /// It makes one of a few rows agree: of many candidates those are worth a closer look.
-  bool is_plausible(const Mistake& mistake) const;
+  bool is_plausible(const FaultModel& model) const;
   /// Some of the sampled rows that nothing accounts for yet.
   std::vector<std::int64_t> some_rows(std::size_t most) const;
-  /// For each index of an axis of parts: the candidate whose mistake makes the sampled rows of that part
+  /// For each index of an axis of parts: the candidate whose model makes the sampled rows of that part
   /// agree, −1 where none does, or where that would take too long to find out.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
-                                     const std::function<Mistake(std::int64_t candidate)>& mistake) const;
+                                     const std::function<FaultModel(std::int64_t candidate)>& model) const;
 
  private:
   struct Sampled {
@@ -123,7 +122,7 @@ class MistakeSearch {
     bool zeros = false, not_numbers = false;
     bool operator()(double given) const;
   };
-  // By sampled row: whether a mistake makes it agree. Not whole: it was given up as none of the first rows
+  // By sampled row: whether a model makes it agree. Not whole: it was given up as none of the first rows
   // did.
   struct Agreement {
     std::vector<char> agree;
@@ -144,14 +143,14 @@ class MistakeSearch {
   Sample choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
                 std::int64_t seed) const;
   Sampled sampled(std::int64_t row, std::int64_t seed) const;
-  Answer answer(const Mistake& mistake, const Sampled& sampled, Skipped skipped) const;
-  void look(const Mistake& mistake, const Sample& sample, const Scope& scope, std::size_t first,
+  Answer answer(const FaultModel& model, const Sampled& sampled, Skipped skipped) const;
+  void look(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
             Agreement& agreement) const;
   struct Contradicted {
     double same_parts = 0, other_parts = 0;
   };
-  Contradicted contradicted(const Mistake& mistake, const Scope& scope) const;
-  bool is_off_by_factor(const Mistake& mistake, const Sample& sample, const Agreement& agreement,
+  Contradicted contradicted(const FaultModel& model, const Scope& scope) const;
+  bool is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                         const Scope& scope) const;
   /// Of those with a flag, (rows, columns).
   Against::Element worst_of(const std::vector<std::uint8_t>& elements) const;
@@ -162,7 +161,7 @@ class MistakeSearch {
   Scope agreeing_parts(const Agreement& first, const Agreement& second) const;
   std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
                                 bool needs_numbers, double& explained) const;
-  std::optional<Found> accept(const Mistake& mistake, const Agreement& first, std::optional<Scope> scope);
+  std::optional<Found> accept(const FaultModel& model, const Agreement& first, std::optional<Scope> scope);
   std::optional<Found> count_out(Contents contents);
   double weight_left(const Sample& sample) const;
   std::vector<std::vector<bool>> flags_of(const std::function<bool(std::int64_t row)>& counts) const;
@@ -171,7 +170,7 @@ class MistakeSearch {
 
   // What was accepted: where, and for elements that are counted out which.
   struct Accepted {
-    std::optional<Mistake> mistake;
+    std::optional<FaultModel> model;
     Scope scope;
     Contents contents = numbers;
     bool is_all = false, tells_positions = true;
@@ -186,9 +185,9 @@ class MistakeSearch {
   std::vector<Accepted> accepted_;
   std::vector<bool> open_;  // rows beyond their bound that nothing accounts for yet
   Sample first_, second_;
-  std::size_t parts_in_first_ = 0;      // the first rows of first_, one of each part
-  Sample within_;                       // rows within their bound: a mistake leaves them as they are
-  std::vector<std::vector<bool>> bad_;  // by axis: indices with rows beyond their bound
+  std::size_t parts_in_first_ = 0;                // the first rows of first_, one of each part
+  Sample within_;                                 // rows within their bound: a model leaves them as they are
+  std::vector<std::vector<bool>> bad_;            // by axis: indices with rows beyond their bound
   std::vector<std::vector<bool>> sampled_parts_;  // by axis: indices of sampled rows
   Skipped skipped_;
   double left_ = 1;
