@@ -68,7 +68,11 @@ struct Gemm {
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                Store how, void* out, std::int64_t out_stride);
 
-  /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
+  /// The same as bfloat16, in the bits that Convert makes of the sums; not for Store::accumulate. Null: by Convert.
+  void (*tile_bf16)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+                    Store how, void* out, std::int64_t out_stride) = nullptr;
+
+  /// The same as tile() with B where it lies, its columns side by side, for any number of rows of A's form: B is read
   /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not
   /// depend on how many columns there are. While it works it asks for `next`, a line for each of B's that it
   /// reads and no more. B's dtypes as for pack_b.
