@@ -11,7 +11,7 @@
 //   lanes(p, stride)   a vector of 16 bytes from each of some rows     packing
 // and where it has instructions for them:
 //   widen_part<D>(p, n)  the first n of a vector's elements, not all, and zeros       packing
-//   store_rounded(p, v, w, n, past)  two vectors of sums as bfloat16: the first n, or all of them past the caches
+//   store_rounded(p, v, w, n, past)  two vectors of sums as bfloat16: the first n, or all past the caches
 
 constexpr std::int64_t kLine = 64;
 

@@ -118,6 +118,8 @@ class Multiplication {
     turned_ = p_.a.column_stride != size_of(p_.a.dtype);
     if (way_ == Way::dots) {
       some_rows_ = std::min(kDotRows, p_.rows);
+      // dots() takes rows or their elements side by side.
+      turned_ = turned_ && p_.a.row_stride != size_of(p_.a.dtype);
       a_size_ = turned_ ? round_up(gemm_.a_stride * some_rows_, kLine) : 0;
       panel_ = round_up(some_rows_, kernels::kDotsKeys) * kSize;
       b_size_ = p_.columns * (gemm_.a_stride + round_up(panel_, kLine));
