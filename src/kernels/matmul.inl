@@ -489,6 +489,10 @@ void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t r
       for (std::int64_t i = 0; i < kElements; ++i) {
         const std::int64_t p = u * U::kKr + i;
         const char* const from = in + p * column_stride + row * bytes_of(D);
+        // What is packed a vector of elements later: processors do not read ahead over gaps.
+        if (rows * bytes_of(D) < column_stride)
+          for (std::int64_t line = 0; line < some * bytes_of(D); line += kLine)
+            __builtin_prefetch(from + kElements * column_stride + line, 0, 2);
         for (std::int64_t r = 0; r < some; r += kElements)
           U::store(reinterpret_cast<typename U::Sum*>(piece.of(i) + r * piece.kSize),
                    units_at<U, D>(from + r * bytes_of(D), p < k ? some - r : 0));
