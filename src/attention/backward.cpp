@@ -452,7 +452,8 @@ class Backward {
   // Products of some keys with few queries, as the forward pass has them, to t.weights.
   void multiply_few(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
                     std::int64_t queries, std::int64_t stride, Task& t) const {
-    few_.run(entry, t.few, {0, queries}, few_.keys(k, keys, t.room), keys, t.products, products_stride(), {});
+    few_.run(entry, t.few, {0, queries}, few_.keys(entry, k, keys, t.room), keys, t.products,
+             products_stride(), {});
     for (std::int64_t j = 0; j < keys; ++j)
       for (std::int64_t i = 0; i < queries; ++i)
         t.weights[j * stride + i] = t.products[i * products_stride() + j];

@@ -379,8 +379,8 @@ class FewQueries {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
           if (!any(has_pairs, of_kv)) continue;
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
-          const kernels::StridedMatrix k = products_.keys(part_of(heads.of_row(of_kv.begin).k, some.begin),
-                                                          some.count(), memory.at<Real>(k_at));
+          const kernels::StridedMatrix k = products_.keys(
+              entry, part_of(heads.of_row(of_kv.begin).k, some.begin), some.count(), memory.at<Real>(k_at));
           const auto multiply = [&](Positions at) {
             products_.run(entry, q + h * of_kv_head, {at.begin - of_kv.begin, at.end - of_kv.begin}, k,
                           some.count(), weights + of_kv.begin * weight_stride_ + some.begin - step.begin,

@@ -71,7 +71,9 @@ class RowProducts {
   }
 
   /// Keys as run() wants them; in `room`, keys × moved_stride(head size), where they do not lie so.
-  kernels::StridedMatrix keys(const kernels::StridedMatrix& k, std::int64_t keys, Real* room) const {
+  kernels::StridedMatrix keys(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
+                              Real* room) const {
+    if (k.row_stride == size_of(k.dtype) && !in_panels(entry)) return k;
     return side_by_side(setup_, k, keys, setup_.shape.head_size, room);
   }
 

@@ -13,6 +13,13 @@ struct Bf16 {
   static void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_part(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  // The instruction takes subnormal numbers as zero, which sums of mac() never are.
+  static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool past) {
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
+    __m512i bits;
+    std::memcpy(&bits, &rounded, sizeof bits);
+    store_16(p, bits, n, past);
+  }
   static Pack load_b(const char* p) { return pack(_mm512_load_si512(p)); }
   static Pack spread_a(const char* p) { return pack(_mm512_set1_epi32(*reinterpret_cast<const int*>(p))); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_dpbf16_ps(sum, a, b); }

@@ -101,12 +101,73 @@ void dots_of_rows(const typename U::Sum* a, std::int64_t a_stride, std::int64_t 
     if (rows > 0) dots_of_rows<U, D, R / 2>(a, a_stride, rows, key, k, out, out_stride, lines, rest);
 }
 
+// Keys that lie element by element, those of an element side by side: a vector is an element of as many keys.
+// Sums l are what lane l sums up in dots_of(), and are added up as its lanes are: the results have the same
+// bits. Sums are in memory, so that elements are read one after the other, as processors read ahead.
+
+// Keys at once, for one row; there are as many vectors of sums, in half of a first-level cache of 32 KiB.
+template <class U>
+constexpr std::int64_t kTurnedKeys = (16 << 10) / sizeof(typename U::Vec);
+
+// R rows by up to kTurnedKeys / R keys.
+template <class U, DType D, int R>
+void turned_dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* b, std::int64_t stride,
+                    std::int64_t keys, std::int64_t k, typename U::Sum* out, std::int64_t out_stride,
+                    Lines& lines, std::int64_t ahead) {
+  constexpr int kLanes = U::kLanes;
+  const auto vectors = static_cast<int>(padded(keys, kDotsKeys) / kLanes);
+  typename U::Vec sums[kTurnedKeys<U>];
+  const int of_lane = R * vectors;
+  for (int i = 0; i < kLanes * of_lane; ++i) sums[i] = U::zero();
+  for (std::int64_t d = 0; d < padded(k, kLanes); ++d, b += stride) {
+    lines.prefetch(ahead);
+    typename U::Pack row[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) row[r] = U::spread_a(reinterpret_cast<const char*>(a + r * a_stride + d));
+    typename U::Vec* const sum = sums + d % kLanes * of_lane;
+    const auto add = [&](int v, typename U::Vec element) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[v * R + r] = U::mac(sum[v * R + r], row[r], element);
+    };
+    const std::int64_t some = d < k ? keys : 0;
+    int v = 0;
+#pragma GCC unroll 4
+    for (; (v + 1) * kLanes <= some; ++v) add(v, whole_units<U, D>(b + v * kLanes * bytes_of(D)));
+    for (; v < vectors; ++v) add(v, units_at<U, D>(b + v * kLanes * bytes_of(D), some - v * kLanes));
+  }
+  for (int s = 1; s < kLanes; s *= 2)
+    for (int i = 0; i < kLanes; i += 2 * s)
+      for (int j = 0; j < of_lane; ++j)
+        sums[i * of_lane + j] = sums[i * of_lane + j] + sums[(i + s) * of_lane + j];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < vectors; ++v) U::store(out + r * out_stride + v * kLanes, sums[v * R + r]);
+}
+
+template <class U, DType D, int R>
+void turned_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
+                 std::int64_t keys, std::int64_t k, typename U::Sum* out, std::int64_t out_stride,
+                 Lines& lines, std::int64_t ahead) {
+  constexpr std::int64_t kKeys = kTurnedKeys<U> / R;
+  for (; rows >= R; rows -= R, a += R * a_stride, out += R * out_stride)
+    for (std::int64_t j = 0; j < keys; j += kKeys)
+      turned_dots_of<U, D, R>(a, a_stride, static_cast<const char*>(b.data) + j * bytes_of(D),
+                              b.column_stride, keys - j < kKeys ? keys - j : kKeys, k, out + j, out_stride,
+                              lines, ahead);
+  if constexpr (R > 1)
+    if (rows > 0) turned_dots<U, D, R / 2>(a, a_stride, rows, b, keys, k, out, out_stride, lines, ahead);
+}
+
 template <class U>
 void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
           std::int64_t keys, std::int64_t k, typename U::Sum* out, std::int64_t out_stride,
           const Ahead& next) {
   Lines lines(next);
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
+    if (b.column_stride != bytes_of(D)) {
+      const std::int64_t times = padded(keys * rows, kTurnedKeys<U>) / kTurnedKeys<U> * padded(k, U::kLanes);
+      return turned_dots<U, D, kDotsRows>(a, a_stride, rows, b, keys, k, out, out_stride, lines,
+                                          lines_each_time(next, times));
+    }
     // How often lines are asked for, over which they are spread.
     const std::int64_t blocks = padded(keys, kDotsKeys) / kDots<U>;  // of one row
     const std::int64_t times = rows >= kDotsRows ? rows / kDotsRows * kDotsRows * blocks

@@ -68,9 +68,14 @@ struct Gemm {
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                Store how, void* out, std::int64_t out_stride);
 
-  /// The same with B where it lies, its columns side by side, for any number of rows of A's form: B is read
-  /// once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does not
-  /// depend on how many columns there are. While it works it asks for `next`, a line for each of B's that it
+  /// The same as bfloat16, in the bits that Convert makes of the sums; not for Store::accumulate. Null: there
+  /// is none.
+  void (*tile_bf16)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+                    Store how, void* out, std::int64_t out_stride) = nullptr;
+
+  /// The same as tile() with B where it lies, its columns side by side, for any number of rows of A's form: B
+  /// is read once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does
+  /// not depend on how many columns there are. While it works it asks for `next`, a line for each of B's that it
   /// reads and no more. B's dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
@@ -79,10 +84,11 @@ struct Gemm {
 /// Keys that dots() takes together.
 inline constexpr std::int64_t kDotsKeys = 16;
 
-/// out[r, j] = Σ_d a[r, d] · b[j, d] for `rows` rows of a and `keys` rows of b, d < k; elements of a row of b lie
-/// side by side, those of a are 0 up to the next multiple of 16. out is written up to the next multiple of
-/// kDotsKeys columns. Strides in elements. While it works it asks for `next`. A result depends on the
-/// instruction set, its two rows and nothing else. b's dtypes as for pack_b of the same arithmetic.
+/// out[r, j] = Σ_d a[r, d] · b[j, d] for `rows` rows of a and `keys` rows of b, d < k; elements of a row of b
+/// lie side by side, or its rows do; elements of a row of a are 0 up to the next multiple of 16. out is written
+/// up to the next multiple of kDotsKeys columns. Strides in elements. While it works it asks for `next`. A result
+/// depends on the instruction set, its two rows and nothing else. b's dtypes as for pack_b of the same
+/// arithmetic.
 template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
@@ -94,7 +100,8 @@ using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k
 
 /// The rows of a may also lie in panels of so many, one element of all rows after the other: element d of row r at
 /// a[(r / kPanelRows · a_stride + d) · kPanelRows + r % kPanelRows], in memory for whole panels. That is faster where
-/// rows fill their panels, and sums otherwise, one element of the contraction after the other.
+/// rows fill their panels, and sums otherwise, one element of the contraction after the other. Elements of a row of b
+/// lie side by side then.
 template <class Real>
 inline constexpr std::int64_t kPanelRows = 64 / static_cast<std::int64_t>(sizeof(Real));
 

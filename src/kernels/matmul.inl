@@ -9,8 +9,9 @@
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
 //   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
 //   lanes(p, stride)   a vector of 16 bytes from each of some rows     packing
-// and where it has loads for some of a vector's elements:
-//   widen_part<D>(p, n)  the first n of them, not all, and zeros       packing
+// and where it has instructions for them:
+//   widen_part<D>(p, n)  the first n of a vector's elements, not all, and zeros       packing
+//   store_rounded(p, v, w, n, past)  two vectors of sums as bfloat16: the first n, or all past the caches
 
 constexpr std::int64_t kLine = 64;
 
@@ -54,12 +55,65 @@ template <int Most, class F>
 template <class U, int NV>
 constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
 
+// What is stored of sums: they, or what they are rounded to.
+enum class Result { sums, bfloat16 };
+
+// A store past the caches where it can be one.
+inline Store store_of(Store how, const void* out, std::int64_t row_bytes) {
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(out) | static_cast<std::uintptr_t>(row_bytes)) % kLine == 0;
+  return how == Store::stream && !aligned ? Store::overwrite : how;
+}
+
+// The sums of a tile to `out`.
+template <class U, int R, int N>
+[[gnu::always_inline]] inline void store_tile(const typename U::Vec (&sum)[R][N], std::int64_t columns,
+                                              Store how, typename U::Sum* out, std::int64_t out_stride) {
+  if (columns == N * U::kLanes) {
+    how = store_of(how, out, out_stride * static_cast<std::int64_t>(sizeof *out));
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < N; ++v) {
+        typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+        if (how == Store::accumulate)
+          U::store(at, U::load(at) + sum[r][v]);
+        else if (how == Store::stream)
+          U::stream(at, sum[r][v]);
+        else
+          U::store(at, sum[r][v]);
+      }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) {
+      const std::int64_t left = columns - v * U::kLanes;
+      if (left <= 0) continue;
+      const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
+      typename U::Sum* at = out + r * out_stride + v * U::kLanes;
+      U::store_part(at, how == Store::accumulate ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
+    }
+}
+
+// The same rounded.
+template <class U, int R, int N>
+[[gnu::always_inline]] inline void store_tile(const typename U::Vec (&sum)[R][N], std::int64_t columns,
+                                              Store how, std::uint16_t* out, std::int64_t out_stride) {
+  const bool past = store_of(how, out, out_stride * 2) == Store::stream && columns == 2 * U::kLanes;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) U::store_rounded(out + r * out_stride, sum[r][0], sum[r][N - 1], columns, past);
+}
+
 // R rows of a tile that may have MR, and the first N of the NV vectors of a panel, whose last columns may be few. Where
 // several tiles go through a panel they come from the second-level cache: the one packed behind this one is asked for
 // meanwhile, over the steps of the longest contraction. (AVX2 on a Xeon core: 3.5 % faster.)
-template <class U, int R, int MR, int NV, int N>
-void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how,
-             typename U::Sum* out, std::int64_t out_stride) {
+template <class U, Result As, int R, int MR, int NV, int N>
+void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how, void* result,
+             std::int64_t out_stride) {
+  using Out = std::conditional_t<As == Result::sums, typename U::Sum, std::uint16_t>;
+  auto* const out = static_cast<Out*>(result);
   constexpr std::int64_t kStep = NV * U::kLanes * U::kUnit;
   constexpr std::int64_t kAhead = 16 * kStep;
   constexpr bool kNextTile = 1 < kTogether<U, NV>;
@@ -91,45 +145,16 @@ void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t colu
       for (int v = 0; v < N; ++v) sum[r][v] = U::mac(sum[r][v], row, column[v]);
     }
   }
-  if (columns == N * U::kLanes) {
-    const auto address = reinterpret_cast<std::uintptr_t>(out);
-    if (how == Store::stream &&
-        (address | static_cast<std::uintptr_t>(out_stride) * sizeof(typename U::Sum)) % kLine != 0)
-      how = Store::overwrite;
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < N; ++v) {
-        typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-        if (how == Store::accumulate)
-          U::store(at, U::load(at) + sum[r][v]);
-        else if (how == Store::stream)
-          U::stream(at, sum[r][v]);
-        else
-          U::store(at, sum[r][v]);
-      }
-    return;
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < N; ++v) {
-      const std::int64_t left = columns - v * U::kLanes;
-      if (left <= 0) continue;
-      const int n = static_cast<int>(left < U::kLanes ? left : U::kLanes);
-      typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      U::store_part(at, how == Store::accumulate ? U::load_part(at, n) + sum[r][v] : sum[r][v], n);
-    }
+  store_tile<U, R, N>(sum, columns, how, out, out_stride);
 }
 
-template <class U, int MR, int NV>
+template <class U, Result As, int MR, int NV>
 void tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns, Store how,
           void* out, std::int64_t out_stride) {
   const auto vectors = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
     with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
-      tile_of<U, R, MR, NV, N>(static_cast<const char*>(a), static_cast<const char*>(b),
-                               (k + U::kKr - 1) / U::kKr, columns, how, static_cast<typename U::Sum*>(out),
-                               out_stride);
+      tile_of<U, As, R, MR, NV, N>(static_cast<const char*>(a), static_cast<const char*>(b),
+                                   (k + U::kKr - 1) / U::kKr, columns, how, out, out_stride);
     });
   };
   if (columns <= U::kLanes)
@@ -330,8 +355,8 @@ void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Line
     });
     for (std::int64_t t = 1; t < tiles; ++t) {
       const std::int64_t row = t * rows / tiles, end = (t + 1) * rows / tiles;
-      tile<U, MR, NV>(a + row * kAStride<U>, panel, k, end - row, some, how, out + row * out_stride + j,
-                      out_stride);
+      tile<U, Result::sums, MR, NV>(a + row * kAStride<U>, panel, k, end - row, some, how,
+                                    out + row * out_stride + j, out_stride);
     }
   }
 }
@@ -464,6 +489,10 @@ void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t r
       for (std::int64_t i = 0; i < kElements; ++i) {
         const std::int64_t p = u * U::kKr + i;
         const char* const from = in + p * column_stride + row * bytes_of(D);
+        // What is packed a vector of elements later: processors do not read ahead over gaps.
+        if (rows * bytes_of(D) < column_stride)
+          for (std::int64_t line = 0; line < some * bytes_of(D); line += kLine)
+            __builtin_prefetch(from + kElements * column_stride + line, 0, 2);
         for (std::int64_t r = 0; r < some; r += kElements)
           U::store(reinterpret_cast<typename U::Sum*>(piece.of(i) + r * piece.kSize),
                    units_at<U, D>(from + r * bytes_of(D), p < k ? some - r : 0));
@@ -595,6 +624,8 @@ void pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void*
 // The table of an arithmetic: MR rows, NV vectors of columns, on so many vector registers.
 template <class U, int MR, int NV, int Registers, std::int64_t KStep = U::kKr>
 constexpr Gemm gemm(const char* name) {
+  decltype(Gemm::tile_bf16) tile_bf16 = nullptr;
+  if constexpr (requires { &U::store_rounded; }) tile_bf16 = tile<U, Result::bfloat16, MR, NV>;
   return Gemm{.name = name,
               .mr = MR,
               .nr = NV * U::kLanes,
@@ -611,6 +642,7 @@ constexpr Gemm gemm(const char* name) {
               .leave = nullptr,
               .pack_a = pack_a<U, KStep>,
               .pack_b = pack_b<U, KStep, NV>,
-              .tile = tile<U, MR, NV>,
+              .tile = tile<U, Result::sums, MR, NV>,
+              .tile_bf16 = tile_bf16,
               .direct = direct<U, MR, NV, Registers>};
 }

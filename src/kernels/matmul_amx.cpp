@@ -47,8 +47,20 @@ void enter() {
 void leave() { __asm__ volatile("tilerelease"); }
 
 #include "kernels/amx.inl"
+#include "kernels/avx512_16.inl"
 #include "kernels/bf16.inl"
 #include "kernels/matmul.inl"
+
+void amx_tile_bf16(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
+                   Store how, void* out, std::int64_t out_stride) {
+  alignas(64) float sums[32 * 32];
+  amx_tile<Tiles>(a, b, k, rows, 32, Store::overwrite, sums, 32);
+  auto* const to = static_cast<std::uint16_t*>(out);
+  const bool past = store_of(how, out, 2 * out_stride) == Store::stream && columns == 32;
+  for (std::int64_t r = 0; r < rows; ++r)
+    Bf16::store_rounded(to + r * out_stride, Bf16::load(sums + r * 32), Bf16::load(sums + r * 32 + 16),
+                        columns, past);
+}
 
 constexpr Gemm made() {
   Gemm g = gemm<Bf16, 14, 2, 32, 32>("bf16");
@@ -57,6 +69,7 @@ constexpr Gemm made() {
   g.enter = enter;
   g.leave = leave;
   g.tile = amx_tile<Tiles>;
+  g.tile_bf16 = amx_tile_bf16;
   return g;
 }
 

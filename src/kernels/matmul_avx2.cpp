@@ -53,6 +53,19 @@ __m256i lanes_256(const char* p, std::int64_t stride) {
                              reinterpret_cast<const __m128i*>(p));
 }
 
+// Sixteen sums to bfloat16, to nearest, ties to even; a NaN keeps its upper half and is quiet.
+__m256i rounded_16(__m256 low, __m256 high) {
+  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF), quiet = _mm256_set1_epi32(0x40);
+  const auto rounded = [&](__m256 v) {
+    const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
+    const __m256i nearest =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), _mm256_and_si256(upper, one)), 16);
+    return _mm256_blendv_epi8(nearest, _mm256_or_si256(upper, quiet),
+                              _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  };
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded(low), rounded(high)), 0xD8);
+}
+
 struct F32 {
   using Sum = float;
   using Vec = __m256;
@@ -66,6 +79,15 @@ struct F32 {
   static void stream(float* p, Vec v) { _mm256_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
   static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
+  // The first n, or all of them past the caches.
+  static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool past) {
+    const __m256i v = rounded_16(low, high);
+    if (past) return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
+    if (n >= 16) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+    alignas(32) std::uint16_t part[16];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(part), v);
+    std::memcpy(p, part, static_cast<std::size_t>(n) * 2);
+  }
   static Pack load_b(const char* p) { return _mm256_load_ps(reinterpret_cast<const float*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_ss(reinterpret_cast<const float*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_ps(a, b, sum); }
@@ -155,26 +177,11 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
 }
 
 void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
-  const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7FFF), quiet = _mm256_set1_epi32(0x40);
-  const auto rounded = [&](__m256 v) {
-    const __m256i u = _mm256_castps_si256(v), upper = _mm256_srli_epi32(u, 16);
-    const __m256i nearest =
-        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, half), _mm256_and_si256(upper, one)), 16);
-    return _mm256_blendv_epi8(nearest, _mm256_or_si256(upper, quiet),
-                              _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
-  };
-  for (; n >= 16; n -= 16, in += 16, out += 16) {
-    const __m256i both = _mm256_packus_epi32(rounded(_mm256_loadu_ps(in)), rounded(_mm256_loadu_ps(in + 8)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(both, 0xD8));
-  }
-  for (; n > 0; n -= 8, in += 8, out += 8) {
-    const auto count = static_cast<std::size_t>(n < 8 ? n : 8);
-    const __m256i some = rounded(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))));
-    alignas(16) std::uint16_t part[8];
-    _mm_store_si128(reinterpret_cast<__m128i*>(part),
-                    _mm_packus_epi32(_mm256_castsi256_si128(some), _mm256_extracti128_si256(some, 1)));
-    std::memcpy(out, part, count * 2);
-  }
+  for (; n >= 16; n -= 16, in += 16, out += 16)
+    F32::store_rounded(out, F32::load(in), F32::load(in + 8), 16, false);
+  if (n <= 0) return;
+  const int low = static_cast<int>(n < 8 ? n : 8), high = static_cast<int>(n - low);
+  F32::store_rounded(out, F32::load_part(in, low), F32::load_part(in + low, high), n, false);
 }
 
 // One cache line past the caches.

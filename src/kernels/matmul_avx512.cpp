@@ -11,6 +11,8 @@ namespace ejk::kernels {
 
 namespace {
 
+#include "kernels/avx512_16.inl"
+
 __m512 widen_16(__m256i v, std::bool_constant<true> /* bfloat16 */) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
@@ -39,6 +41,24 @@ __m512i lanes_512(const char* p, std::int64_t stride) {
   return _mm512_inserti32x4(_mm512_inserti32x4(two, at(2), 2), at(3), 3);
 }
 
+// In the upper half of each lane the bfloat16 next to it, ties to even; a NaN's own upper half, quiet.
+__m512i rounded_above(__m512 v) {
+  const __m512i u = _mm512_castps_si512(v);
+  // Masked, or GCC 12 takes the instruction's unused source for an uninitialized one.
+  const __m512i last = _mm512_and_si512(_mm512_maskz_srli_epi32(0xFFFF, u, 16), _mm512_set1_epi32(1));
+  const __m512i nearest = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), last);
+  return _mm512_mask_or_epi32(nearest, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
+                              _mm512_set1_epi32(0x400000));
+}
+
+// The upper halves of the lanes of a, then of b.
+__m512i upper_halves(__m512i a, __m512i b) {
+  alignas(64) static constexpr std::uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                           23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                           45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  return _mm512_permutex2var_epi16(a, _mm512_load_si512(kUpper), b);
+}
+
 struct F32 {
   using Sum = float;
   using Vec = __m512;
@@ -52,6 +72,9 @@ struct F32 {
   static void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static void store_part(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+  static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool past) {
+    store_16(p, upper_halves(rounded_above(low), rounded_above(high)), n, past);
+  }
   static Pack load_b(const char* p) { return _mm512_load_ps(p); }
   static Pack spread_a(const char* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm512_fmadd_ps(a, b, sum); }
@@ -143,17 +166,11 @@ void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
 }
 
 void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
-  const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7FFF), quiet = _mm512_set1_epi32(0x40);
-  for (; n > 0; n -= 16, in += 16, out += 16) {
-    const auto some = static_cast<__mmask16>(n >= 16 ? 0xFFFFu : (1u << n) - 1u);
-    const __m512 v = _mm512_maskz_loadu_ps(some, in);
-    const __m512i u = _mm512_castps_si512(v), upper = _mm512_srli_epi32(u, 16);
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, half), _mm512_and_si512(upper, one)), 16);
-    const __m512i result =
-        _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), upper, quiet);
-    _mm512_mask_storeu_epi16(out, some, _mm512_castsi256_si512(_mm512_cvtepi32_epi16(result)));
-  }
+  const auto some = [](std::int64_t count) {
+    return static_cast<int>(count < 0 ? 0 : count < F32::kLanes ? count : F32::kLanes);
+  };
+  for (; n > 0; n -= 32, in += 32, out += 32)
+    F32::store_rounded(out, F32::load_part(in, some(n)), F32::load_part(in + 16, some(n - 16)), n, false);
 }
 
 // One cache line past the caches.

@@ -11,6 +11,7 @@ namespace ejk::kernels {
 
 namespace {
 
+#include "kernels/avx512_16.inl"
 #include "kernels/bf16.inl"
 #include "kernels/matmul.inl"
 

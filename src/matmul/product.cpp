@@ -110,12 +110,16 @@ class Multiplication {
            : p_.direct_k > 0 && p_.b.column_stride == size_of(p_.b.dtype) ? Way::direct
                                                                           : Way::packed;
     in_place_ = p_.dtype == arithmetic.sums;
-    stride_ = in_place_           ? p_.out_stride / kSize
-              : way_ == Way::dots ? p_.columns
-                                  : round_up(p_.columns, kLine / kSize);
+    rounds_ = p_.dtype == DType::bfloat16 && gemm_.tile_bf16 != nullptr && way_ == Way::packed &&
+              p_.added == nullptr && 0 < p_.k && p_.k <= kc_;
+    stride_ = in_place_ || rounds_ ? p_.out_stride / size_of(p_.dtype)
+              : way_ == Way::dots  ? p_.columns
+                                   : round_up(p_.columns, kLine / kSize);
     turned_ = p_.a.column_stride != size_of(p_.a.dtype);
     if (way_ == Way::dots) {
       some_rows_ = std::min(kDotRows, p_.rows);
+      // dots() takes rows or their elements side by side.
+      turned_ = turned_ && p_.a.row_stride != size_of(p_.a.dtype);
       a_size_ = turned_ ? round_up(gemm_.a_stride * some_rows_, kLine) : 0;
       panel_ = round_up(some_rows_, kernels::kDotsKeys) * kSize;
       b_size_ = p_.columns * (gemm_.a_stride + round_up(panel_, kLine));
@@ -135,7 +139,7 @@ class Multiplication {
     // A tile may read mr rows wherever it begins.
     a_size_ = round_up(gemm_.a_stride * (std::min(p_.rows, gemm_.mr * held_) + gemm_.mr), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
-    bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
+    bytes_ = a_size_ + b_size_ + (in_place_ || rounds_ ? 0 : p_.rows * stride_ * kSize);
   }
 
   std::int64_t bytes() const { return bytes_; }  // of the workspace
@@ -220,9 +224,9 @@ class Multiplication {
   void multiply_packed(std::int64_t k0, std::int64_t k) {
     using kernels::Store;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
-    const Store how = adds_                                   ? Store::accumulate
-                      : in_place_ && p_.stream && next_k == 0 ? Store::stream
-                                                              : Store::overwrite;
+    const Store how = adds_                                                ? Store::accumulate
+                      : (in_place_ || rounds_) && p_.stream && next_k == 0 ? Store::stream
+                                                                           : Store::overwrite;
     if (k0 == 0) pack_b(0, 0, k, k, b_);
     std::byte* next = b_ == packed_b_[0] ? packed_b_[1] : packed_b_[0];
     const std::int64_t slice =
@@ -249,9 +253,11 @@ class Multiplication {
         for (std::int64_t t = t0; t < t1; ++t) {
           next_a.prefetch(a_lines);
           next_b.prefetch(b_lines);
-          gemm_.tile(a_ + gemm_.a_stride * (first_row(t) - held_row), b_ + j * panel_, k, rows_of(t),
-                     std::min(gemm_.nr, p_.columns - j * gemm_.nr), how,
-                     sums_ + first_row(t) * stride_ + j * gemm_.nr, stride_);
+          const std::int64_t at = first_row(t) * stride_ + j * gemm_.nr;
+          (rounds_ ? gemm_.tile_bf16 : gemm_.tile)(
+              a_ + gemm_.a_stride * (first_row(t) - held_row), b_ + j * panel_, k, rows_of(t),
+              std::min(gemm_.nr, p_.columns - j * gemm_.nr), how,
+              rounds_ ? static_cast<void*>(static_cast<bfloat16*>(p_.out) + at) : sums_ + at, stride_);
         }
       if (next_k == 0) finish(first_row(t0), first_row(t1) - first_row(t0));
     }
@@ -268,7 +274,7 @@ class Multiplication {
 
   // Sums to the result, where they are not there already.
   void finish(std::int64_t row, std::int64_t rows) {
-    if (in_place_) return;
+    if (in_place_ || rounds_) return;
     if (p_.added == nullptr && stride_ == p_.columns && p_.out_stride == p_.columns * size_of(p_.dtype))
       return convert_(sums_ + row * stride_, rows * p_.columns, p_.dtype, p_.stream, out(row));
     for (std::int64_t r = row; r < row + rows; ++r) {
@@ -295,6 +301,7 @@ class Multiplication {
   const Product& p_;
   std::int64_t kc_;
   bool in_place_, turned_;
+  bool rounds_ = false;  // tiles write the result
   bool adds_ = false;
   // B is read where it lies, or A by dot products, or both are packed.
   enum class Way { packed, direct, dots } way_;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -289,6 +290,54 @@ TEST_CASE("what is asked for meanwhile does not matter to a product with B where
                           "rows ", rows, ", columns ", columns, ", k ", k, ", ", name_of(dtype));
           }
   }
+}
+
+TEST_CASE("a tile rounded to bfloat16 has the bits of its sums converted, and touches nothing around it") {
+  for (const Kernels* row : test::instruction_sets())
+    for (const Gemm* g : {row->products.f32, row->products.bf16}) {
+      if (g == nullptr || g->tile_bf16 == nullptr) continue;
+      CAPTURE(row->name);
+      CAPTURE(g->name);
+      std::mt19937 random(37);
+      const DType dtype = g->kr > 1 ? DType::bfloat16 : DType::float32;
+      const std::int64_t size = size_of(dtype), stride = 64;
+      std::vector<std::byte> memory(
+          static_cast<std::size_t>(g->a_stride * g->mr + g->kc * g->nr * size + 64));
+      auto* const packed_a = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+      auto* const packed_b = packed_a + g->a_stride * g->mr;
+      // Any bits, so subnormal numbers, NaN and infinities as well, and every fourth between two of bfloat16.
+      const auto any = [&](std::int64_t count) {
+        Array a(dtype, {count});
+        for (std::uint32_t& word :
+             std::span(reinterpret_cast<std::uint32_t*>(a.data()), static_cast<std::size_t>(a.bytes() / 4)))
+          word =
+              static_cast<std::uint32_t>(random() % 4 == 0 ? (random() & 0xFFFF0000u) | 0x8000u : random());
+        return a;
+      };
+      for (std::int64_t rows = 1; rows <= g->mr; ++rows)
+        for (const std::int64_t columns : {std::int64_t{1}, g->nr / 2, g->nr / 2 + 1, g->nr - 1, g->nr})
+          for (const std::int64_t k : {1, 2, 40}) {
+            Array a = any(g->mr * k * 2), b = any(k * g->nr * 2);
+            if (k == 1 && dtype == DType::float32)
+              for (float& x : a.elements<float>()) x = 1;
+            g->pack_a({a.data(), dtype, k * size, size}, rows, k, packed_a);
+            g->pack_b({b.data(), dtype, g->nr * size, size}, k, columns, packed_b, 0);
+            Array sums(DType::float32, {g->mr * stride}), wanted(DType::bfloat16, {g->mr * stride}),
+                got(DType::bfloat16, {g->mr * stride});
+            std::memset(wanted.data(), 7, static_cast<std::size_t>(wanted.bytes()));
+            std::memset(got.data(), 7, static_cast<std::size_t>(got.bytes()));
+            if (g->enter != nullptr) g->enter();
+            g->tile(packed_a, packed_b, k, rows, columns, Store::overwrite, sums.data(), stride);
+            g->tile_bf16(packed_a, packed_b, k, rows, columns,
+                         rows % 2 == 0 ? Store::overwrite : Store::stream, got.data(), stride);
+            if (g->leave != nullptr) g->leave();
+            for (std::int64_t r = 0; r < rows; ++r)
+              row->products.convert_f32(sums.elements<float>().data() + r * stride, columns, DType::bfloat16,
+                                        false, wanted.elements<bfloat16>().data() + r * stride);
+            CHECK_MESSAGE(std::memcmp(got.data(), wanted.data(), static_cast<std::size_t>(got.bytes())) == 0,
+                          "rows ", rows, ", columns ", columns, ", k ", k);
+          }
+    }
 }
 
 TEST_CASE("the tile for AMX gives the sums of a plain loop where its instructions are plain loops") {
