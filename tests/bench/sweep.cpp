@@ -248,6 +248,10 @@ std::vector<Toggle> toggles() {
   for (const DType dtype : {kBf16, kF32, kF16})
     for (const auto& [n, whole] : {std::pair{31, 32}, {33, 64}, {127, 128}, {1, 32}, {7, 32}})
       add(Matmul{false, dtype, 4, 1, 1024, n}, Matmul{false, dtype, 4, 1, 1024, whole}, 1.1);
+  // Rows on either side of where the factor of all rows is packed.
+  for (const DType dtype : {kBf16, kF16, kF32})
+    for (const auto& [rows, more] : {std::pair{8, 16}, {16, 32}, {32, 64}, {64, 128}})
+      add(Matmul{false, dtype, 4, rows, 512, 1280}, Matmul{false, dtype, 4, more, 512, 1280}, 1);
   // A matrix times a vector, beside the vector times the matrix's transpose.
   for (const DType dtype : {kF32, kF64, kBf16})
     for (const int rows : {32, 256})
