@@ -44,6 +44,7 @@ struct Gemm {
   std::int64_t kr;           // contraction elements in a unit
   std::int64_t k_step;       // a multiple of kr
   std::int64_t kc;           // the longest contraction of one call, a multiple of k_step
+  std::int64_t pass_k;       // contraction of a call where there are several: sums are read and written by each
   std::int64_t a_stride;     // bytes
   std::int64_t unit;         // bytes of a unit, in A and in B
   std::int64_t together;     // tiles of rows that go through a panel of B one after another

@@ -632,6 +632,7 @@ constexpr Gemm gemm(const char* name) {
               .kr = U::kKr,
               .k_step = KStep,
               .kc = U::kKc,
+              .pass_k = U::kKc,
               .a_stride = kAStride<U>,
               .unit = U::kUnit,
               .together = kTogether<U, NV>,

@@ -104,7 +104,7 @@ class Multiplication {
         dots_(dots_of(*arithmetic.products)),
         convert_(*arithmetic.convert),
         p_(product),
-        kc_(std::min({kc, gemm_.kc, product.k})) {
+        kc_(std::min({kc, product.k <= std::min(kc, gemm_.kc) ? gemm_.kc : gemm_.pass_k, product.k})) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
     way_ = p_.few_columns                                                 ? Way::dots
            : p_.direct_k > 0 && p_.b.column_stride == size_of(p_.b.dtype) ? Way::direct

@@ -347,6 +347,7 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
                   .kr = 2,
                   .k_step = 32,
                   .kc = 512,
+                  .pass_k = 512,
                   .a_stride = 1088,
                   .unit = 4,
                   .together = 1,
