@@ -38,16 +38,16 @@ struct Ahead {
 };
 
 struct Gemm {
-  const char* name;          // "f32", "f64", "bf16": the arithmetic
-  std::int64_t mr;           // rows of a tile
-  std::int64_t nr;           // columns of a tile
-  std::int64_t kr;           // contraction elements in a unit
-  std::int64_t k_step;       // a multiple of kr
-  std::int64_t kc;           // the longest contraction of one call, a multiple of k_step
-  std::int64_t pass_k;       // contraction of a call where there are several: sums are read and written by each
-  std::int64_t a_stride;     // bytes
-  std::int64_t unit;         // bytes of a unit, in A and in B
-  std::int64_t together;     // tiles of rows that go through a panel of B one after another
+  const char* name;       // "f32", "f64", "bf16": the arithmetic
+  std::int64_t mr;        // rows of a tile
+  std::int64_t nr;        // columns of a tile
+  std::int64_t kr;        // contraction elements in a unit
+  std::int64_t k_step;    // a multiple of kr
+  std::int64_t kc;        // the longest contraction of one call, a multiple of k_step
+  std::int64_t pass_k;    // contraction of a call where there are several: sums are read and written by each
+  std::int64_t a_stride;  // bytes
+  std::int64_t unit;      // bytes of a unit, in A and in B
+  std::int64_t together;  // tiles of rows that go through a panel of B one after another
   std::int64_t direct_rows;  // rows of a tile of direct()
   std::int64_t direct_k;     // and the contraction that suits one tile of them; twice that suits several
   std::int64_t few_rows;     // up to so many direct() is faster than packing B for tile()
