@@ -218,10 +218,10 @@ bool copy_by_squares(const ArrayView& v, std::byte* out) {
     constexpr std::int64_t kRows = 64, kColumns = 64;
     for (std::int64_t c = 0; c < v.shape[last]; c += kColumns)
       for (std::int64_t r = 0; r < v.shape[axis]; r += kRows) {
-        const auto turn = [&]<class T>(T) {
-          copy_turned<T>(from + r * size + c * v.strides[last], v.strides[last],
-                         std::min(kRows, v.shape[axis] - r), std::min(kColumns, v.shape[last] - c),
-                         to + r * to_strides[axis] + c * size, to_strides[axis]);
+        const auto turn = [&](auto element) {
+          copy_turned<decltype(element)>(
+              from + r * size + c * v.strides[last], v.strides[last], std::min(kRows, v.shape[axis] - r),
+              std::min(kColumns, v.shape[last] - c), to + r * to_strides[axis] + c * size, to_strides[axis]);
         };
         if (size == 1)
           turn(std::uint8_t{});
