@@ -26,7 +26,7 @@ class LoadedLibrary {
   void* library_;
 };
 
-/// To be called from another macro: then a name that is a macro itself gives the name that it stands for.
+/// For use within another macro, which expands a name that is itself a macro before it is quoted here.
 #define EJK_FIND(library, name, pointer) (library).find(#name, pointer)
 
 }  // namespace ejk::io

@@ -74,9 +74,9 @@ struct Gemm {
   void (*tile_bf16)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                     Store how, void* out, std::int64_t out_stride) = nullptr;
 
-  /// The same as tile() with B where it lies, its columns side by side, for any number of rows of A's form: B
+  /// The same as tile() with B in place, its columns contiguous, for any number of rows of A's form: B
   /// is read once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does
-  /// not depend on how many columns there are. While it works it asks for `next`, a line for each of B's that it
+  /// not depend on how many columns there are. It prefetches `next`, a line for each of B's that it
   /// reads and no more. B's dtypes as for pack_b.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
@@ -87,7 +87,7 @@ inline constexpr std::int64_t kDotsKeys = 16;
 
 /// out[r, j] = Σ_d a[r, d] · b[j, d] for `rows` rows of a and `keys` rows of b, d < k; elements of a row of b
 /// lie side by side, or its rows do; elements of a row of a are 0 up to the next multiple of 16. out is written
-/// up to the next multiple of kDotsKeys columns. Strides in elements. While it works it asks for `next`. A result
+/// up to the next multiple of kDotsKeys columns. Strides in elements. It prefetches `next`. A result
 /// depends on the instruction set, its two rows and nothing else. b's dtypes as for pack_b of the same
 /// arithmetic.
 template <class Real>

@@ -59,7 +59,7 @@ class Digester {
     return digest_of(sums);
   }
 
-  /// The digest of a block whose words are told one by one, where they are not 0.
+  /// The digest of a block from its non-zero words, added one by one.
   class Telling {
    public:
     explicit Telling(const Digester& of) : of_(of), sums_(of.of_zeros_) {}

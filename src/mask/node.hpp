@@ -38,7 +38,7 @@ struct Rectangle {
   std::int64_t columns() const { return k_end - k_begin; }
 };
 
-/// More runs of a query than so many take as long as its elements.
+/// The most bands of a mask: with more, runs take as long as elements.
 inline constexpr std::int64_t kMostBands = 4;
 
 /// A mask that is easily taken for another one, and what is wrong with it then: "the causal edge is one key too
@@ -109,9 +109,9 @@ class MaskNode {
   /// Writes the elements of a rectangle; out has its rows and columns.
   virtual void fill(const mask::Rectangle& where, const mask::BitRows& out) const = 0;
 
-  /// In how many bands the mask lies, at most mask::kMostBands; 0 where it does not tell. A band has a run of
-  /// keys for each query, whose ends never go back as queries grow. A query sees the keys of its runs in all
-  /// bands, which may overlap. Then nobody needs the elements.
+  /// The number of bands that the mask is the union of, at most mask::kMostBands; 0: unknown. A band has one
+  /// range of keys for each query; both ends never decrease from query to query. Bands may overlap. Where they
+  /// are known no element is read.
   virtual std::int64_t bands() const { return 0; }
   /// The run of each of these queries in a band. It may reach past the mask, and is empty where it ends before it
   /// begins.
