@@ -148,7 +148,7 @@ class FaultModels {
   static Bounds::Rounding rounding_of(const GivenArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
   }
-  // Gradients of keys take lse and δ of all queries, which are worked out anew for each model.
+  // Gradients of keys need lse and δ of all queries, which each model computes again.
   bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
 
   // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
@@ -608,8 +608,8 @@ class FaultModels {
     return row;
   }
 
-  // Pairs that were dropped: told by rows of few keys. The others differ by Σ t² of the terms t, as the sum
-  // of so many that are there or not.
+  // Dropped pairs, found in rows of few keys. In other rows the variance of the difference is proportional to
+  // Σ t² of the terms t, each of which is kept or dropped.
   std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::FaultSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
@@ -683,6 +683,14 @@ class FaultModels {
         dropped_ones, std::move(parts));
   }
 
+  // A row of an array of the layout.
+  std::vector<double> row_at(const Array& of, const Rows& rows, const Place& place) const {
+    std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
+    load_row(setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, rows.offsets()),
+             place.row, 0, std::ssize(row), row.data());
+    return row;
+  }
+
   // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty
   // where they have no such variation.
   RowValues by_kernels(const GivenArray& array, const Variation& v, double unit) const {
@@ -713,13 +721,7 @@ class FaultModels {
         *allowed = 2 * bound.of_lse(lse, scale) + relative * (std::isfinite(lse) ? std::abs(lse) : 0);
         return true;
       }
-      const auto row_of = [&](const Array& of) {
-        std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
-        load_row(
-            setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, setup_.q_offsets),
-            place.row, 0, std::ssize(row), row.data());
-        return row;
-      };
+      const auto row_of = [&](const Array& of) { return row_at(of, it_.queries, place); };
       const std::vector<double> out = row_of(made->out),
                                 terms = unit > 0 ? row_of(made->rounding.terms[0]) : std::vector<double>();
       for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -748,13 +750,7 @@ class FaultModels {
     return [=, this, &rows = it_.rows_of(array.which), least = rounding_of(array).least](
                std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
       const Place place = rows.at(n);
-      const auto row_of = [&](const Array& of) {
-        std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
-        load_row(
-            setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, rows.offsets()),
-            place.row, 0, std::ssize(row), row.data());
-        return row;
-      };
+      const auto row_of = [&](const Array& of) { return row_at(of, rows, place); };
       const Array* const results[] = {&made->dq, &made->dk, &made->dv};
       const std::vector<double> row = row_of(*results[which]),
                                 terms =

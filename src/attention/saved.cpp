@@ -91,6 +91,16 @@ VariedForward forward_of(const Varied& varied, const MaskPlan& plan) {
   return made;
 }
 
+Reference::Saved saved_of(const Varied& varied, const CheckedArguments& setup, const MaskPlan& plan,
+                          const ArrayView& dout) {
+  const VariedForward made = forward_of(varied, plan);
+  Reference::Saved saved;
+  saved.lse.resize(static_cast<std::size_t>(made.lse.size()));
+  load(made.lse.dtype(), made.lse.data(), size_of(made.lse.dtype()), made.lse.size(), saved.lse.data());
+  saved.delta = Reference(setup, plan).deltas(dout, made.out.view());
+  return saved;
+}
+
 }  // namespace
 
 std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
@@ -108,12 +118,7 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
                                                  const Variation& variation, const ArrayView& dout) {
   const auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  const VariedForward made = forward_of(*varied, plan);
-  Reference::Saved saved;
-  saved.lse.resize(static_cast<std::size_t>(made.lse.size()));
-  load(made.lse.dtype(), made.lse.data(), size_of(made.lse.dtype()), made.lse.size(), saved.lse.data());
-  saved.delta = Reference(setup, plan).deltas(dout, made.out.view());
-  return saved;
+  return saved_of(*varied, setup, plan, dout);
 }
 
 std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
@@ -125,7 +130,7 @@ std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setu
   const CheckedArguments& own = varied->setup;
   const MaskPlan& masks = varied->masks ? *varied->masks : plan;
   std::optional<Reference::Saved> made;
-  if (!saved) saved = &made.emplace(*saved_by_kernels(setup, plan, v, dout));
+  if (!saved) saved = &made.emplace(saved_of(*varied, setup, plan, dout));
   // Queries without a key in the pass that saved them have no weights, whatever the mask is here.
   Reference::Saved used{{}, saved->delta};
   for (const double lse : saved->lse)

@@ -142,6 +142,12 @@ BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, co
   return all;
 }
 
+// Keys for digests, the same for all members.
+Digester::Seed drawn_seed(Team& team) {
+  const auto seed = team.is_first() ? Digester::drawn_seed() : Digester::Seed();
+  return TeamMessage(team.broadcast(TeamMessage().put(seed).bytes())).take<Digester::Seed>();
+}
+
 }  // namespace
 
 QueryShares::QueryShares(std::int64_t q_length, std::int64_t q_block, std::int64_t members,
@@ -194,11 +200,6 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
     bytes.push_back(static_cast<double>(states.size()) * kBlockBytes +
                     open.back() * (stored_bytes + kElementBytes));
   }
-}
-
-Digester::Seed drawn_seed(Team& team) {
-  const auto seed = team.is_first() ? Digester::drawn_seed() : Digester::Seed();
-  return TeamMessage(team.broadcast(TeamMessage().put(seed).bytes())).take<Digester::Seed>();
 }
 
 TeamPatterns number_patterns(const PatternTable& table, Team& team) {

@@ -434,15 +434,8 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
   Agreement second;
   look(model, second_, scope.value_or(Scope{}), kFirst, second);
   double explained = 0;
-  if (scope) {
-    scope = scope_of(first, &second, *scope, model.needs_numbers, explained);
-  } else {
-    scope = without_failing(first, second);
-    // Of all parts, or of those alone that have rows which it explains, where others would contradict it.
-    if (scope->everywhere() && contradicted(model, *scope).same_parts > 1 - kMost)
-      if (Scope parts = agreeing_parts(first, second); contradicted(model, parts).same_parts <= 1 - kMost)
-        scope = std::move(parts);
-  }
+  scope = scope ? scope_of(first, &second, *scope, model.needs_numbers, explained)
+                : without_failing(first, second);
   if (!scope) return std::nullopt;
   double agreeing = 0, all = 0;
   for (std::size_t i = 0; i < second_.size(); ++i) {
@@ -460,6 +453,13 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
     if (elements < kFewestElementsOfSubtle) return std::nullopt;
   }
 
+  // It holds in all parts, or in those alone that have rows which it explains, where others contradict it.
+  Contradicted against = contradicted(model, *scope);
+  if (scope->everywhere() && against.same_parts > 1 - kMost) {
+    Scope parts = agreeing_parts(first, second);
+    const Contradicted in_parts = contradicted(model, parts);
+    if (in_parts.same_parts <= 1 - kMost) scope = std::move(parts), against = in_parts;
+  }
   const bool is_first = left_ > 0.999;
   auto flags = flags_of([&, place = std::vector<std::int64_t>()](std::int64_t row) mutable {
     if (!open_[static_cast<std::size_t>(row)]) return false;
@@ -478,7 +478,7 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
   const double share = left_ * agreeing / (agreeing + weight_left(second_));
   left_ -= share;
   // It holds in some parts, or in some rows of theirs, where it would change others that are right.
-  const auto [same, others] = contradicted(model, *scope);
+  const auto [same, others] = against;
   const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
   // Parts of which no row was looked at are not named.
   for (std::size_t a = 0; a < flags.size(); ++a)

@@ -192,9 +192,8 @@ std::int64_t bytes_to_hold(HeldAttentionInputs& in, const AttentionDivision& div
 }
 
 // Computes this member's parts; all members call it.
-AttentionWork run_parts(const AttentionPlan& plan, HeldAttentionInputs& in, std::vector<Output>& outputs,
-                        Job& job) {
-  const AttentionDivision division(plan, job.team.size());
+AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, HeldAttentionInputs& in,
+                        std::vector<Output>& outputs, Job& job) {
   AttentionTeamwork teamwork(division, job.team);
   Parts made(plan.results().size());
   const auto progress = job.progress();
@@ -322,33 +321,34 @@ Answer run(const AttentionWords& words, Job& job) {
     return held + std::max(words.check ? plan.check_bytes() : 0,
                            words.against.given() ? plan.compare_bytes(words.against.explain) : 0);
   };
-  const auto divided = [&](std::int64_t members) {
-    const AttentionDivision division(plan, members);
+  const auto shares_of = [&](const AttentionDivision& among) {
     std::vector<WorkShare> shares;
-    for (std::int64_t m = 0; m < members; ++m) {
-      WorkShare& share = shares.emplace_back(division.share(m));
-      share.peak_bytes = always + bytes_to_hold(in, division, m) + share.written_bytes +
-                         division.work_bytes(m) + (m == 0 ? judged(members) : 0);
+    for (std::int64_t m = 0; m < among.members(); ++m) {
+      WorkShare& share = shares.emplace_back(among.share(m));
+      share.peak_bytes = always + bytes_to_hold(in, among, m) + share.written_bytes + among.work_bytes(m) +
+                         (m == 0 ? judged(among.members()) : 0);
     }
     return shares;
   };
+  std::optional<AttentionDivision> division;  // of several ranks
   std::int64_t peak = 0;
   if (job.team.is_alone()) {
     peak = always + bytes_to_hold(in) + plan.result_bytes() + plan.work_bytes() + judged(1);
   } else {
     job.require_memory(always + plan.mask_bytes());  // who does what is known from the masks
-    for (const WorkShare& share : job.phase(Phase::compute, [&] { return divided(job.team.size()); }))
-      peak = std::max(peak, share.peak_bytes);
+    job.phase(Phase::compute, [&] { division.emplace(plan, job.team.size()); });
+    for (const WorkShare& share : shares_of(*division)) peak = std::max(peak, share.peak_bytes);
   }
   if (job.is_dry_run()) {
     job.require_memory(peak);
     add_work(report, plan.work(), r.masks);
   }
+  const auto divided = [&](std::int64_t members) { return shares_of(AttentionDivision(plan, members)); };
   if (job.plan(report, peak, divided)) return Answer::yes;
 
   std::vector<Output> outputs;
   const AttentionWork work =
-      job.team.is_alone() ? run_whole(plan, in, outputs, job) : run_parts(plan, in, outputs, job);
+      division ? run_parts(plan, *division, in, outputs, job) : run_whole(plan, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
   const bool passed = judge(words, plan, in, given, outputs, report, job);
