@@ -1,4 +1,4 @@
-// The program `ejk-mpi`: the commands of `ejk` by all processes of an MPI job. mpi_team.hpp is how they talk; what they
+// The program `ejk-mpi`: the commands of `ejk` by all processes of an MPI job. mpi_communicator.hpp is how they talk; what they
 // do together is in the library and in apps/ejk.
 #include <mpi.h>
 
@@ -11,7 +11,7 @@
 #include "command_line.hpp"
 #include "ejk/io.hpp"
 #include "exit_status.hpp"
-#include "mpi_team.hpp"
+#include "mpi_communicator.hpp"
 
 namespace {
 
@@ -36,9 +36,9 @@ int main(int argc, char** argv) {
   if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return ejk::app::kExitBug;
   int status = ejk::app::kExitBug;
   try {
-    ejk::app::MpiTeam team;
-    status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), "ejk-mpi", team,
-                           [&](const ejk::app::Outcome& mine) { return team.conclude(mine); });
+    ejk::app::MpiCommunicator comm;
+    status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), "ejk-mpi", comm,
+                           [&](const ejk::app::RankExit& mine) { return comm.conclude(mine); });
   } catch (const std::exception& error) {
     abort_job(error.what());
   }

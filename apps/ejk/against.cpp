@@ -20,7 +20,7 @@ std::string names_of(const std::vector<PlannedArray>& results) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-void check_type(const HeldInput& given, const PlannedArray& planned) {
+void check_type(const BufferedInput& given, const PlannedArray& planned) {
   const ArraySource& source = *given.source;
   if (source.shape() != planned.type.shape) {
     Error error(Error::Kind::input,
@@ -79,9 +79,9 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
       .group("Comparison");
 }
 
-std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
-                                  Job& job, Report& report) {
-  std::vector<HeldInput> given;
+std::vector<BufferedInput> open_actual(const AgainstOptions& options,
+                                       const std::vector<PlannedArray>& results, Job& job, Report& report) {
+  std::vector<BufferedInput> given;
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (options.explain == Explain::yes && !options.given())
     throw usage("--explain says why the result of --against differs, and none is given");
@@ -95,7 +95,7 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
   std::vector<std::string> others;
   for (NamedInput& input : arrays) {
     auto of = std::find_if(given.begin(), given.end(),
-                           [&](const HeldInput& g) { return g.argument == input.name; });
+                           [&](const BufferedInput& g) { return g.argument == input.name; });
     std::shared_ptr<const ArraySource> source;
     if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) {
       source = job.inputs.open(input);
@@ -110,7 +110,7 @@ std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vect
     job.inputs.count_read(type_of(*of->source).bytes());
   }
   const std::string all = fmt::format("{}", fmt::join(others, ", "));
-  if (std::none_of(given.begin(), given.end(), [](const HeldInput& g) { return g.source != nullptr; }))
+  if (std::none_of(given.begin(), given.end(), [](const BufferedInput& g) { return g.source != nullptr; }))
     throw Error(Error::Kind::input,
                 fmt::format("{}: holds {}, and the results are {}", printable(options.mine),
                             others.empty() ? "no array" : all, names_of(results)))

@@ -30,8 +30,8 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
 /// of another name is the only result of its shape. Throws Error{usage} for --explain alone, and for one
 /// array that may be several of the results; Error{input} where there is none of the results, or one of
 /// another shape.
-std::vector<HeldInput> open_given(const AgainstOptions& options, const std::vector<PlannedArray>& results,
-                                  Job& job, Report& report);
+std::vector<BufferedInput> open_actual(const AgainstOptions& options,
+                                       const std::vector<PlannedArray>& results, Job& job, Report& report);
 
 /// Adds what was found, and a warning where it is not within the bound. With --brief it is all that the report says,
 /// and is printed on stderr where stdout gets JSON. `hint`: what to do where no mistake accounts for it.

@@ -27,9 +27,10 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
                               more.empty() ? "" : "\n\n", rules));
 }
 
-Answer deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
+Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
   job.deliver(describe(findings, flags.strict ? Severity::warning : Severity::error), {});
-  return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Answer::no : Answer::yes;
+  return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
+                                                                            : Outcome::passed;
 }
 
 }  // namespace ejk::app

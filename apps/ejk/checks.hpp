@@ -22,6 +22,6 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
 
 /// Prints what was found. No is the answer where there is an error; with --strict also where there is a
 /// warning.
-Answer deliver(const Findings& findings, const CheckFlags& flags, Job& job);
+Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job);
 
 }  // namespace ejk::app

@@ -30,12 +30,12 @@ namespace ejk::app {
 namespace {
 
 // Who speaks, and how.
-struct Voice {
+struct ErrorPrinter {
   std::string program;
   When color = When::automatic;
 };
 
-std::string in_words(const Voice& voice, const Error& error) {
+std::string in_words(const ErrorPrinter& voice, const Error& error) {
   const bool color = wants_color(stderr, voice.color);
   std::string text = fmt::format("{}{}:{} {}\n", color ? "\x1b[1;31m" : "", voice.program,
                                  color ? "\x1b[0m" : "", printable(error.message(), kLongestMessage));
@@ -291,7 +291,7 @@ void refuse_two_readers(const CLI::App& app) {
 }
 
 int run_command(const Command& command, std::vector<std::string> words, const std::string& program,
-                Voice& voice, Team& team) {
+                ErrorPrinter& voice, Communicator& comm) {
   Parser parser(command);
   parser.shared.program = program;
   std::string typed = command_line(command, words);
@@ -314,9 +314,9 @@ int run_command(const Command& command, std::vector<std::string> words, const st
   refuse_two_readers(parser.app);
   voice.color = parser.shared.color;
 
-  Job job(command, parser.set, team);
+  Job job(command, parser.set, comm);
   job.provenance.command_line(std::move(typed));
-  return parser.run(job) == Answer::yes ? kExitDone : kExitNo;
+  return parser.run(job) == Outcome::passed ? kExitDone : kExitNo;
 }
 
 // "ejk help" and what may follow: a command, json COMMAND, --completion SHELL, --man [COMMAND].
@@ -357,7 +357,7 @@ std::string help_for(std::vector<std::string> words) {
 }
 
 // Until the command is known, voice.program is the program alone.
-int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
+int run_words(const std::vector<std::string>& words, ErrorPrinter& voice, Communicator& comm) {
   const std::string program = voice.program;
   if (words.empty()) {
     say(program_help());
@@ -376,7 +376,7 @@ int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
   const auto run_as = [&](const Command& one) {
     voice.program = fmt::format("{} {}", program, one.name);
     handle_signals(voice.program);
-    return run_command(one, rest, program, voice, team);
+    return run_command(one, rest, program, voice, comm);
   };
   if (command.actions.empty()) return run_as(command);
   voice.program = fmt::format("{} {}", program, command.name);
@@ -392,7 +392,7 @@ int run_words(const std::vector<std::string>& words, Voice& voice, Team& team) {
   return run_as(action);
 }
 
-// Whether the members of a team do together what the words say. Help is rank 0's.
+// Whether the ranks do together what the words say. Help is rank 0's.
 bool is_divided(const std::vector<std::string>& words) {
   const auto is_help = [](const std::string& word) { return word == "-h" || word == "--help"; };
   if (words.empty() || std::any_of(words.begin(), std::find(words.begin(), words.end(), "--"), is_help))
@@ -404,11 +404,13 @@ bool is_divided(const std::vector<std::string>& words) {
 
 // What f() answers, or what there is to say of the error that ended it.
 template <class F>
-Outcome guarded(const Voice& voice, F&& f) {
-  const auto failed = [&](const Error& error, int status) { return Outcome{status, in_words(voice, error)}; };
+RankExit guarded(const ErrorPrinter& voice, F&& f) {
+  const auto failed = [&](const Error& error, int status) {
+    return RankExit{status, in_words(voice, error)};
+  };
   try {
     return {f(), {}};
-  } catch (const TeamStopped&) {
+  } catch (const OtherRankFailed&) {
     return {kExitBug, {}, true};
   } catch (Error& error) {
     add_hint(error);
@@ -425,22 +427,23 @@ Outcome guarded(const Voice& voice, F&& f) {
 }  // namespace
 
 int run(const std::vector<std::string>& words) {
-  return run(words, "ejk", alone(), [](const Outcome& mine) { return say(mine.said), mine.status; });
+  return run(words, "ejk", single_process(),
+             [](const RankExit& mine) { return say(mine.said), mine.status; });
 }
 
-int run(const std::vector<std::string>& words, const std::string& program, Team& team,
+int run(const std::vector<std::string>& words, const std::string& program, Communicator& comm,
         const Conclude& conclude) {
-  Voice voice;
+  ErrorPrinter voice;
   voice.program = program;
   secure_standard_streams();
   handle_signals(voice.program);
-  const Outcome outcome = guarded(voice, [&] {
-    if (team.is_alone() || is_divided(words)) return run_words(words, voice, team);
-    return team.is_first() ? run_words(words, voice, alone()) : kExitDone;
+  const RankExit outcome = guarded(voice, [&] {
+    if (comm.is_single() || is_divided(words)) return run_words(words, voice, comm);
+    return comm.is_first() ? run_words(words, voice, single_process()) : kExitDone;
   });
   const int status = conclude(outcome);
-  if (!team.is_first()) return status;
-  const Outcome closing = guarded(voice, [&] {
+  if (!comm.is_first()) return status;
+  const RankExit closing = guarded(voice, [&] {
     close_stdout(status != kExitDone);
     return kExitDone;
   });

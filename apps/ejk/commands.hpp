@@ -14,10 +14,10 @@ class Job;
 class OptionSet;
 
 /// What a command that was done answers; "no" is an exit status of its own.
-enum class Answer { yes, no };
+enum class Outcome { passed, failed };
 
 /// What is left to do when the words are known.
-using Run = std::function<Answer(Job&)>;
+using Run = std::function<Outcome(Job&)>;
 
 /// A command, or one of the actions of a command that has several ("generate masks").
 struct Command {
@@ -32,7 +32,7 @@ struct Command {
   Run (*declare)(OptionSet& set) = nullptr;
   /// The words that may follow the name, each a command of its own; declare is null then.
   std::vector<Command> actions = {};
-  /// The members of a team do it together; else rank 0 does it alone.
+  /// The ranks do it together; else rank 0 does it alone.
   bool is_divided = false;
 
   /// "generate" of "generate masks": what reports and files call it.

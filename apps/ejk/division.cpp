@@ -52,25 +52,25 @@ struct Rates {
   double cost, bytes;
 };
 
-double seconds_of(const WorkShare& share, const Rates& rates) {
+double seconds_of(const RankWork& share, const Rates& rates) {
   const std::int64_t moved = share.read_bytes + share.sent_bytes + share.written_bytes;
   return share.cost / rates.cost + static_cast<double>(moved) / rates.bytes;
 }
 
-// The slowest member's.
-double seconds_of(const std::vector<WorkShare>& shares, const Rates& rates) {
+// The slowest rank's.
+double seconds_of(const std::vector<RankWork>& shares, const Rates& rates) {
   double most = 0;
-  for (const WorkShare& share : shares) most = std::max(most, seconds_of(share, rates));
+  for (const RankWork& share : shares) most = std::max(most, seconds_of(share, rates));
   return most;
 }
 
 }  // namespace
 
-Report describe_division(Team& team, const Division& division, CostUnit unit) {
+Report describe_division(Communicator& comm, const Division& division, CostUnit unit) {
   Report report;
-  const std::vector<WorkShare> shares = division(team.size());
+  const std::vector<RankWork> shares = division(comm.size());
   double all = 0;
-  for (const WorkShare& share : shares) all += share.cost;
+  for (const RankWork& share : shares) all += share.cost;
   Table ranks{"division",
               "who does what",
               {{"rank", "rank"},
@@ -85,8 +85,8 @@ Report describe_division(Team& team, const Division& division, CostUnit unit) {
     ranks.rows.push_back({static_cast<std::int64_t>(r), all > 0 ? shares[r].cost / all : 0,
                           shares[r].read_bytes, shares[r].sent_bytes, shares[r].written_bytes,
                           shares[r].peak_bytes});
-  report.add("ranks", "ranks", team.size(), Unit::count).add(std::move(ranks));
-  if (!team.is_first()) return report;  // the others wait meanwhile: rates are those of one rank
+  report.add("ranks", "ranks", comm.size(), Unit::count).add(std::move(ranks));
+  if (!comm.is_first()) return report;  // the others wait meanwhile: rates are those of one rank
 
   const double bytes = bytes_per_second();
   const Rates rates{unit == CostUnit::bytes ? bytes : operations_per_second(), bytes};
@@ -97,12 +97,12 @@ Report describe_division(Team& team, const Division& division, CostUnit unit) {
       "a model of more ranks",
       {{"ranks", "ranks"}, {"time", "time", Unit::seconds}, {"efficiency", "efficiency", Unit::share}},
       {}};
-  for (std::int64_t members = 1; members <= 1024; members *= 2) {
-    const double time = seconds_of(division(members), rates);
+  for (std::int64_t size = 1; size <= 1024; size *= 2) {
+    const double time = seconds_of(division(size), rates);
     if (time < kLeastModelled) break;
     // More digits than a model has would look like a difference from 100 %.
-    const double efficiency = time > 0 ? alone_s / time / static_cast<double>(members) : 1;
-    model.rows.push_back({members, time, std::round(1000 * efficiency) / 1000});
+    const double efficiency = time > 0 ? alone_s / time / static_cast<double>(size) : 1;
+    model.rows.push_back({size, time, std::round(1000 * efficiency) / 1000});
   }
   report.add(std::move(model))
       .add(Remark{

@@ -19,29 +19,29 @@ namespace {
 
 // --- what the tables say
 
-struct OptionWords {
+struct OptionText {
   std::vector<std::string> names;   // "-o", "--output"
   std::string summary;              // the first line of its help
   std::vector<std::string> values;  // none where it is a number, a file or free text
   bool takes_value = false;
 };
 
-struct CommandWords {
+struct CommandText {
   std::string name;  // of an action generate/masks
   std::string summary;
   std::vector<std::string> first_words;  // that the first argument may be; none where it is a file
-  std::vector<OptionWords> options;
+  std::vector<OptionText> options;
 };
 
-CommandWords words_of(const Command& command);
+CommandText words_of(const Command& command);
 
 // What completion offers until it knows which action is meant: the options of all.
-CommandWords words_of_actions(const Command& command) {
-  CommandWords all{command.name, command.summary, {}, {}};
+CommandText words_of_actions(const Command& command) {
+  CommandText all{command.name, command.summary, {}, {}};
   for (const Command& action : command.actions) {
     all.first_words.push_back(action.name.substr(command.name.size() + 1));
-    for (OptionWords& option : words_of(action).options) {
-      const auto is_same = [&](const OptionWords& other) { return other.names == option.names; };
+    for (OptionText& option : words_of(action).options) {
+      const auto is_same = [&](const OptionText& other) { return other.names == option.names; };
       const auto known = std::find_if(all.options.begin(), all.options.end(), is_same);
       if (known == all.options.end()) {
         all.options.push_back(std::move(option));
@@ -55,15 +55,15 @@ CommandWords words_of_actions(const Command& command) {
   return all;
 }
 
-CommandWords words_of(const Command& command) {
+CommandText words_of(const Command& command) {
   if (!command.actions.empty()) return words_of_actions(command);
-  CommandWords all{command.name, command.summary, {}, {}};
+  CommandText all{command.name, command.summary, {}, {}};
   Parser parser(command);
   bool first = true;
   for (CLI::Option* option : parser.app.get_options()) {
     if (option->get_positional() && std::exchange(first, false)) all.first_words = choices_of(*option);
     if (option->get_positional() || option->get_group().empty()) continue;
-    OptionWords words;
+    OptionText words;
     for (const std::string& name : option->get_snames()) words.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) words.names.push_back("--" + name);
     words.summary = option->get_description().substr(0, option->get_description().find('\n'));
@@ -76,21 +76,21 @@ CommandWords words_of(const Command& command) {
 }
 
 // Whether it is of an action, and so stands behind all commands.
-bool is_action(const CommandWords& words) { return words.name.find('/') != std::string::npos; }
+bool is_action(const CommandText& words) { return words.name.find('/') != std::string::npos; }
 
 // The word of a line that its first argument is.
-int place_of_first(const CommandWords& words) { return is_action(words) ? 3 : 2; }
+int place_of_first(const CommandText& words) { return is_action(words) ? 3 : 2; }
 
 // All that may follow "ejk", `help` first, then what may follow the actions of commands.
-std::vector<CommandWords> all_words() {
-  std::vector<CommandWords> all{{"help", "all about a command or a topic", {"help"}, {}}};
+std::vector<CommandText> all_words() {
+  std::vector<CommandText> all{{"help", "all about a command or a topic", {"help"}, {}}};
   for (const Command& command : commands()) all.push_back(words_of(command));
   for (const Command& command : commands())
     for (const Command& action : command.actions) {
       all.push_back(words_of(action));
       std::replace(all.back().name.begin(), all.back().name.end(), ' ', '/');
     }
-  CommandWords& help = all.front();
+  CommandText& help = all.front();
   for (const Command& command : commands()) help.first_words.push_back(command.name);
   help.options = {{{"--completion"}, "a completion script", shells(), true},
                   {{"--man"}, "a manual page", help.first_words, true}};
@@ -98,9 +98,9 @@ std::vector<CommandWords> all_words() {
   return all;
 }
 
-std::vector<std::string> action_names(const std::vector<CommandWords>& all) {
+std::vector<std::string> action_names(const std::vector<CommandText>& all) {
   std::vector<std::string> names;
-  for (const CommandWords& words : all)
+  for (const CommandText& words : all)
     if (is_action(words)) names.push_back(words.name);
   return names;
 }
@@ -109,14 +109,14 @@ std::vector<std::string> action_names(const std::vector<CommandWords>& all) {
 
 std::string bash_script() {
   std::string names, options, values, firsts;
-  const std::vector<CommandWords> all = all_words();
-  for (const CommandWords& command : all) {
+  const std::vector<CommandText> all = all_words();
+  for (const CommandText& command : all) {
     if (!is_action(command)) names += (names.empty() ? "" : " ") + command.name;
     if (!command.first_words.empty())
       firsts += fmt::format("    {}:{}) words='{}' ;;\n", place_of_first(command), command.name,
                             fmt::join(command.first_words, " "));
     std::string option_names;
-    for (const OptionWords& option : command.options)
+    for (const OptionText& option : command.options)
       for (const std::string& name : option.names) {
         option_names += (option_names.empty() ? "" : " ") + name;
         if (!option.values.empty())
@@ -173,14 +173,14 @@ std::string described(std::string_view word, std::string_view summary) {
 
 std::string zsh_script() {
   std::string names, options, values, firsts;
-  const std::vector<CommandWords> all = all_words();
-  for (const CommandWords& command : all) {
+  const std::vector<CommandText> all = all_words();
+  for (const CommandText& command : all) {
     if (!is_action(command)) names += "      " + described(command.name, command.summary) + "\n";
     if (!command.first_words.empty())  // zsh counts from 1
       firsts += fmt::format("      {}:{}) words_of=({}) ;;\n", place_of_first(command) + 1, command.name,
                             fmt::join(command.first_words, " "));
     options += fmt::format("    {})\n      words_of=(\n", command.name);
-    for (const OptionWords& option : command.options)
+    for (const OptionText& option : command.options)
       for (const std::string& name : option.names) {
         options += "        " + described(name, option.summary) + "\n";
         if (!option.values.empty())
@@ -243,7 +243,7 @@ fi
 // --- fish
 
 std::string fish_script() {
-  const std::vector<CommandWords> all = all_words();
+  const std::vector<CommandText> all = all_words();
   // A word that is a command's name may also be a file's: only the first one counts, and then its action.
   std::string out = fmt::format(
       "# fish completion for ejk; made by: ejk help --completion fish\n"
@@ -260,17 +260,17 @@ std::string fish_script() {
   out +=
       "complete -c ejk -n __fish_use_subcommand -l help -d 'the commands'\n"
       "complete -c ejk -n __fish_use_subcommand -l version -d 'of this program'\n";
-  for (const CommandWords& command : all)
+  for (const CommandText& command : all)
     if (!is_action(command))
       out += fmt::format("complete -c ejk -n __fish_use_subcommand -f -a {} -d {}\n", command.name,
                          single_quoted(command.summary));
-  for (const CommandWords& command : all) {
+  for (const CommandText& command : all) {
     if (!command.first_words.empty())
       out += fmt::format(
           "complete -c ejk -n '__ejk_is {}; and test (count (commandline -opc)) -eq {}' "
           "-f -a '{}'\n",
           command.name, place_of_first(command), fmt::join(command.first_words, " "));
-    for (const OptionWords& option : command.options) {
+    for (const OptionText& option : command.options) {
       out += fmt::format("complete -c ejk -n '__ejk_is {}'", command.name);
       for (const std::string& name : option.names)
         out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);

@@ -22,15 +22,15 @@ namespace {
 using Container = ArrayReference::Container;
 
 // The array that comes to rank 0, on all members.
-std::shared_ptr<const ArraySource> shared_array(Team& team,
+std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
                                                 const std::shared_ptr<const ArraySource>& source) {
-  TeamMessage sent;
+  RankMessage sent;
   if (source) {
     const Array array = read_all(*source);
     sent.put(array.dtype()).put_all(array.shape());
     sent.put_all(std::span(array.data(), static_cast<std::size_t>(array.bytes())));
   }
-  TeamMessage received(team.broadcast(sent.bytes()));
+  RankMessage received(comm.broadcast(sent.bytes()));
   if (source) return source;
   const auto dtype = received.take<DType>();
   Array array(dtype, received.take_all<std::int64_t>());
@@ -40,10 +40,10 @@ std::shared_ptr<const ArraySource> shared_array(Team& team,
 }
 
 // Text that comes to rank 0, on all members.
-std::optional<std::string> shared_text(Team& team, const std::optional<std::string>& text) {
-  TeamMessage sent;
+std::optional<std::string> shared_text(Communicator& comm, const std::optional<std::string>& text) {
+  RankMessage sent;
   sent.put(text.has_value()).put_text(text.value_or(""));
-  TeamMessage received(team.broadcast(sent.bytes()));
+  RankMessage received(comm.broadcast(sent.bytes()));
   if (!received.take<bool>()) return std::nullopt;
   return received.take_text();
 }
@@ -91,9 +91,9 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
-  if (reference.container != Container::stream || team_.is_alone()) return file(reference).array(reference);
+  if (reference.container != Container::stream || comm_.is_single()) return file(reference).array(reference);
   // A slice of it is taken on rank 0.
-  return shared_array(team_, team_.is_first() ? file(reference).array(reference) : nullptr);
+  return shared_array(comm_, comm_.is_first() ? file(reference).array(reference) : nullptr);
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
@@ -167,10 +167,10 @@ JsonValue Inputs::read_json(const std::string& role, const std::string& path,
                             const std::string& hint_for_npy) {
   provenance_.input(role, path);
   const std::int64_t most = budget_.bytes() / kJsonBytesPerByte;
-  const bool by_first = path == "-" && !team_.is_alone();
+  const bool by_first = path == "-" && !comm_.is_single();
   std::optional<std::string> text;
-  if (!by_first || team_.is_first()) text = read_file(path, most);
-  if (by_first) text = shared_text(team_, text);
+  if (!by_first || comm_.is_first()) text = read_file(path, most);
+  if (by_first) text = shared_text(comm_, text);
   if (!text)
     throw Error(
         Error::Kind::budget,

@@ -11,9 +11,9 @@
 
 #include "budget.hpp"
 #include "ejk/array.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/hash.hpp"
 #include "ejk/io.hpp"
-#include "ejk/team.hpp"
 #include "provenance.hpp"
 
 namespace ejk::app {
@@ -28,13 +28,14 @@ struct NamedInput {
 
 class Inputs {
  public:
-  /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Members of a team open
+  /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Ranks open
   /// the same inputs; standard input is read by rank 0, for all.
-  Inputs(bool allow_external, const Budget& budget, Provenance& provenance, Team& team = alone())
+  Inputs(bool allow_external, const Budget& budget, Provenance& provenance,
+         Communicator& comm = single_process())
       : allow_external_(allow_external),
         budget_(budget),
         provenance_(provenance),
-        team_(team),
+        comm_(comm),
         spare_(budget.bytes() / 4),
         read_memory_(std::make_shared<ReadMemory>(spare_ + kHeldBeside)) {}
 
@@ -93,7 +94,7 @@ class Inputs {
   bool allow_external_;
   const Budget& budget_;
   Provenance& provenance_;
-  Team& team_;
+  Communicator& comm_;
   std::map<std::string, Opened> opened_;
   std::vector<ArrayFile> files_;  // the last few
   std::int64_t bytes_read_ = 0, spare_;

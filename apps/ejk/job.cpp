@@ -14,7 +14,7 @@ namespace ejk::app {
 namespace {
 
 // Never many more than cores, nor more than have room for what they work in; the results are the same for
-// every number. Members of a team that are not bound to cores of their own share those that there are.
+// every number. Ranks that are not bound to cores of their own share those that there are.
 void choose_threads(std::int64_t asked, std::int64_t sharers) {
   constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
   const std::int64_t all = usable_cores(), online = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
@@ -25,16 +25,16 @@ void choose_threads(std::int64_t asked, std::int64_t sharers) {
 }
 
 // Sums have the same bits on all ranks only where the same instructions make them.
-void require_one_instruction_set(Team& team) {
-  if (team.is_alone()) return;
+void require_one_instruction_set(Communicator& comm) {
+  if (comm.is_single()) return;
   const std::string mine = instruction_set();
   std::int64_t rank = 0;
-  for (Bytes& bytes : team.all_gather(TeamMessage().put_text(mine).bytes())) {
-    const std::string other = TeamMessage(std::move(bytes)).take_text();
+  for (Bytes& bytes : comm.all_gather(RankMessage().put_text(mine).bytes())) {
+    const std::string other = RankMessage(std::move(bytes)).take_text();
     if (other != mine)
       throw usage(fmt::format("the machines differ: the instruction set is {} on rank {}, {} on "
                               "rank {}",
-                              mine, team.rank(), other, rank))
+                              mine, comm.rank(), other, rank))
           .hint("EJK_ISA chooses one that all have, as in mpirun -x EJK_ISA=avx2");
     ++rank;
   }
@@ -48,10 +48,10 @@ void append(Report& report, Report more) {
   report.pictures_left_out += more.pictures_left_out;
 }
 
-Job::Job(const Command& command, const OptionSet& options, Team& with)
-    : team(with),
-      budget(options.shared().max_memory, with.members_here()),
-      inputs(options.shared().allow_external, budget, provenance, team),
+Job::Job(const Command& command, const OptionSet& options, Communicator& with)
+    : comm(with),
+      budget(options.shared().max_memory, with.local_size()),
+      inputs(options.shared().allow_external, budget, provenance, comm),
       outputs(command.word(), options.shared()),
       options_(options),
       reporter_(command, options.shared(), provenance) {
@@ -59,8 +59,8 @@ Job::Job(const Command& command, const OptionSet& options, Team& with)
   provenance.record("ejk_command", command.word());
   options.record(provenance);
   instruction_set();  // an EJK_ISA that cannot be is refused before any work
-  require_one_instruction_set(team);
-  choose_threads(options.shared().threads, team.members_here());
+  require_one_instruction_set(comm);
+  choose_threads(options.shared().threads, comm.local_size());
   if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
   reporter_.check_files();
 }
@@ -78,12 +78,12 @@ Job::InPhase::~InPhase() {
 bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division, CostUnit unit) {
   const std::int64_t held = inputs.allow_held(std::max<std::int64_t>(budget.bytes() - peak_bytes, 0));
   if (is_dry_run()) {
-    if (division && !team.is_alone())
-      report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(team, division, unit))});
+    if (division && !comm.is_single())
+      report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(comm, division, unit))});
     report.add("peak", "peak memory, about", peak_bytes + held, Unit::bytes);
     report.add("max_memory", "allowed", budget.bytes(), Unit::bytes);
     report.add(Remark{"Dry run: nothing was computed or written."});
-    if (team.is_first()) reporter_.print(report, false);
+    if (comm.is_first()) reporter_.print(report, false);
   }
   budget.require(peak_bytes, inputs.too_large());
   return is_dry_run();
@@ -96,14 +96,14 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
                     report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
   // What cannot be drawn is told before anything is written.
   std::vector<FileContent> files;
-  if (team.is_first()) files = reporter_.draw(report);
+  if (comm.is_first()) files = reporter_.draw(report);
   // A reader of stdout that stops early ends the run.
-  if (team.is_first() && outputs.to_stdout()) reporter_.warn(report);
+  if (comm.is_first() && outputs.to_stdout()) reporter_.warn(report);
   statistics_.bytes_written =
-      phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), team); });
+      phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), comm); });
   statistics_.bytes_read = inputs.bytes_read();
-  reporter_.add_statistics(report, statistics_, team);
-  if (!team.is_first()) return;
+  reporter_.add_statistics(report, statistics_, comm);
+  if (!comm.is_first()) return;
   for (FileContent& page : reporter_.page(report)) files.push_back(std::move(page));
   write_files(files, sync());
   reporter_.print(report, outputs.to_stdout());

@@ -9,9 +9,9 @@
 #include "budget.hpp"
 #include "commands.hpp"
 #include "division.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
 #include "ejk/report.hpp"
-#include "ejk/team.hpp"
 #include "ejk/threads.hpp"
 #include "inputs.hpp"
 #include "options.hpp"
@@ -25,13 +25,13 @@ class Job {
  public:
   /// After the words were read: sets the threads and the memory allowed, records the options, and checks the
   /// target of the outputs. `options` and `with` outlive this.
-  Job(const Command& command, const OptionSet& options, Team& with = alone());
+  Job(const Command& command, const OptionSet& options, Communicator& with = single_process());
 
   Job(const Job&) = delete;  // its parts know each other
   Job& operator=(const Job&) = delete;
 
   /// Who does this run together; all do the same up to here, and each command says what it divides.
-  Team& team;
+  Communicator& comm;
   Provenance provenance;
   Budget budget;
   Inputs inputs;
@@ -63,7 +63,7 @@ class Job {
   /// the answer is true: stop.
   bool plan(Report report, std::int64_t peak_bytes) { return plan(std::move(report), peak_bytes, {}); }
 
-  /// The same for a command that divides its work; `peak_bytes` is the most that a member takes. All members
+  /// The same for a command that divides its work; `peak_bytes` is the most that a rank takes. All ranks
   /// call it.
   bool plan(Report report, std::int64_t peak_bytes, const Division& division,
             CostUnit unit = CostUnit::operations);
@@ -71,10 +71,10 @@ class Job {
   /// Adds the options that are declared as shown in reports.
   void show_options(Report& report) const { options_.show(report); }
 
-  /// A progress bar, drawn when the work takes long. Writing has one of its own. Of a team rank 0 shows how far it
+  /// A progress bar, drawn when the work takes long. Writing has one of its own. Of a communicator rank 0 shows how far it
   /// is, and the others, whose shares are as large, nothing.
   std::function<void(std::int64_t done, std::int64_t all)> progress() {
-    if (!team.is_first()) return [](std::int64_t, std::int64_t) {};
+    if (!comm.is_first()) return [](std::int64_t, std::int64_t) {};
     return reporter_.progress(outputs.to_stdout());
   }
 

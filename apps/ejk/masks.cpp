@@ -117,15 +117,15 @@ struct PaddingDoubt {
   std::string warning, hint;  // empty: nothing
 };
 PaddingDoubt doubt_of(const Mask& mask, Polarity polarity, const std::string& name) {
-  PaddingLook look = PaddingLook::none;
+  PaddingGuess look = PaddingGuess::none;
   try {
-    look = padding_look(mask);
+    look = padding_guess(mask);
   } catch (const Error&) {  // is said of the elements by what looks at them
   }
   PaddingDoubt doubt;
   const char* const words = polarity == Polarity::keep ? kPaddingWords : kOtherPaddingWords;
-  if (look != PaddingLook::none) doubt.hint = words;
-  if (look == PaddingLook::likely)
+  if (look != PaddingGuess::none) doubt.hint = words;
+  if (look == PaddingGuess::likely)
     doubt.warning =
         fmt::format("{} looks like a padding mask, each row one run of tokens: {}", printable(name), words);
   return doubt;

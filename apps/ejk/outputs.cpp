@@ -24,7 +24,7 @@ using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts) {
   const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
-    throw Error(Error::Kind::internal, name + ": no member of the team holds all of it");
+    throw Error(Error::Kind::internal, name + ": no rank holds all of it");
   };
   Output output{name, generated_source(type, name, nothing), {}, std::move(parts)};
   return output;
@@ -74,7 +74,7 @@ void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOpt
 }
 
 std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& settings,
-                            const Progress& progress, Team& team) const {
+                            const Progress& progress, Communicator& comm) const {
   std::vector<Output> arrays;
   std::vector<std::string> absent;
   std::int64_t bytes = 0;
@@ -98,7 +98,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   how.outdated = setting_names();
   how.sync = shared_.sync ? Sync::now : Sync::later;
   write_together(
-      team, arrays, progress, std::move(how),
+      comm, arrays, progress, std::move(how),
       [&](const std::vector<NamedArray>& all, const WriteOptions& options) { write_chosen(all, options); });
   return bytes;
 }

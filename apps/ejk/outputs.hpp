@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
-#include "ejk/team.hpp"
 #include "options.hpp"
 
 namespace ejk::app {
@@ -26,15 +26,15 @@ struct OutputPart {
 /// An array that a command made, or the reason why there is none.
 struct Output {
   std::string name;
-  /// All of the array, which every member of the team can read. Where parts are held it stands for the type
+  /// All of the array, which every rank can read. Where parts are held it stands for the type
   /// alone, and nothing is read of it.
   std::shared_ptr<const ArraySource> source;
   std::string absent_because;
-  /// What this member of the team holds, where each has a part: together they are the array, each element once.
+  /// What this rank holds, where each has a part: together they are the array, each element once.
   std::optional<std::vector<OutputPart>> parts = {};
 };
 
-/// An array of which no member holds all.
+/// An array of which no rank holds all.
 Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts);
 
 /// Attributes of an HDF5 file.
@@ -56,11 +56,11 @@ class Outputs {
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;
 
-  /// Writes those that were asked for; gives their bytes. All members of the team call it: what rank 0 writes is
+  /// Writes those that were asked for; gives their bytes. All ranks call it: what rank 0 writes is
   /// what one process would, with the others' parts in it.
   std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
                      const std::function<void(std::int64_t done, std::int64_t all)>& progress,
-                     Team& team = alone()) const;
+                     Communicator& comm = single_process()) const;
 
  private:
   void write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const;

@@ -13,11 +13,11 @@
 
 namespace ejk::app {
 
-Array gather_parts(Team& team, const Output& output) {
-  if (!output.parts) return team.is_first() ? read_all(*output.source) : Array();
+Array gather_parts(Communicator& comm, const Output& output) {
+  if (!output.parts) return comm.is_first() ? read_all(*output.source) : Array();
   Array whole;
   const auto untold = [](std::int64_t, std::int64_t) {};
-  write_together(team, {output}, untold, {}, [&](const std::vector<NamedArray>& arrays, const WriteOptions&) {
+  write_together(comm, {output}, untold, {}, [&](const std::vector<NamedArray>& arrays, const WriteOptions&) {
     const ArraySource& source = *arrays.front().source;
     whole = Array(source.dtype(), source.shape());
     std::byte* to = whole.data();

@@ -39,14 +39,14 @@ Report described(const RunStatistics& s) {
   return report;
 }
 
-// The phases of all members, for rank 0.
-void add_team(Report& report, const RunStatistics& own, Team& team) {
+// The phases of all ranks, for rank 0.
+void add_ranks(Report& report, const RunStatistics& own, Communicator& comm) {
   struct Mine {
     double seconds[3];
     std::int64_t sent_bytes;
   };
-  Mine mine{{own.seconds[0], own.seconds[1], own.seconds[2]}, team.sent_bytes()};
-  const std::vector<Bytes> all = team.gather(TeamMessage().put(mine).bytes());
+  Mine mine{{own.seconds[0], own.seconds[1], own.seconds[2]}, comm.sent_bytes()};
+  const std::vector<Bytes> all = comm.gather(RankMessage().put(mine).bytes());
   if (all.empty()) return;
   Table phases{"phases",
                "over the ranks",
@@ -61,7 +61,7 @@ void add_team(Report& report, const RunStatistics& own, Team& team) {
   for (std::size_t phase = 0; phase < 3; ++phase) {
     double least = own.seconds[phase], most = least, sum = 0;
     for (const Bytes& bytes : all) {
-      const Mine other = TeamMessage(bytes).take<Mine>();
+      const Mine other = RankMessage(bytes).take<Mine>();
       least = std::min(least, other.seconds[phase]);
       most = std::max(most, other.seconds[phase]);
       sum += other.seconds[phase];
@@ -71,7 +71,7 @@ void add_team(Report& report, const RunStatistics& own, Team& team) {
     phases.rows.push_back({kNames[phase], least, mean, most});
     if (phase == 1 && most > 0) balance = mean / most;
   }
-  report.add("ranks", "ranks", team.size(), Unit::count)
+  report.add("ranks", "ranks", comm.size(), Unit::count)
       .add(std::move(phases))
       .add("balance", "balance of computing, mean to most", balance, Unit::share)
       .add("sent", "sent between ranks", sent, Unit::bytes);
@@ -142,10 +142,10 @@ std::vector<FileContent> Reporter::page(const Report& report) const {
   return {{shared_.html, to_html(report, envelope())}};
 }
 
-void Reporter::add_statistics(Report& report, const RunStatistics& statistics, Team& team) const {
+void Reporter::add_statistics(Report& report, const RunStatistics& statistics, Communicator& comm) const {
   if (!shared_.stats) return;
   const auto section = std::make_shared<Report>(described(statistics));
-  if (!team.is_alone()) add_team(*section, statistics, team);
+  if (!comm.is_single()) add_ranks(*section, statistics, comm);
   report.add(Section{"stats", "statistics", section});
 }
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/report.hpp"
-#include "ejk/team.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 #include "provenance.hpp"
@@ -48,8 +48,9 @@ class Reporter {
   /// The page that --html asks for.
   std::vector<FileContent> page(const Report& report) const;
 
-  /// With --stats. All members of the team call it; rank 0's report gets what all of them have.
-  void add_statistics(Report& report, const RunStatistics& statistics, Team& team = alone()) const;
+  /// With --stats. All ranks call it; rank 0's report gets what all of them have.
+  void add_statistics(Report& report, const RunStatistics& statistics,
+                      Communicator& comm = single_process()) const;
 
   /// Prints a report as text on stderr, unless --quiet.
   void say_text(const Report& report) const;

@@ -22,12 +22,12 @@ inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
 }
 
 /// An input whose elements are wanted in memory: where they are, or read when view() is asked for.
-struct HeldInput {
+struct BufferedInput {
   std::string argument;                       // as the library calls it: "lhs"
   std::shared_ptr<const ArraySource> source;  // null: not given
   Array held = {};
 
-  std::int64_t bytes_to_hold() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
+  std::int64_t bytes_to_buffer() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
   ArrayView view() {
     if (const auto mapped = source->mapped()) return *mapped;
     held = read_all(*source);
@@ -49,7 +49,7 @@ auto naming(const Inputs& inputs, F&& f) {
   try {
     return f();
   } catch (Error& error) {
-    for (const HeldInput* input : inputs)
+    for (const BufferedInput* input : inputs)
       if (input->source && error.subject() == input->argument) error.at(input->source->name());
     throw;
   }

@@ -71,10 +71,10 @@ std::shared_ptr<const ArraySource> part_of(const std::shared_ptr<const ArraySour
 }
 
 // What this member writes of an array: the parts it holds, or its share of what all can read.
-std::vector<OutputPart> own_parts(const Team& team, const Output& output) {
+std::vector<OutputPart> own_parts(const Communicator& comm, const Output& output) {
   if (output.parts) return *output.parts;
   std::vector<OutputPart> parts;
-  for (const ArrayBox& box : share_of(output.source->shape(), team))
+  for (const ArrayBox& box : share_of(output.source->shape(), comm))
     parts.push_back({box, part_of(output.source, box)});
   return parts;
 }
@@ -108,14 +108,14 @@ void place(const std::byte* elements, const ArrayBox& box, std::span<const std::
   }
 }
 
-TeamMessage refusal(const Error& error) {
-  TeamMessage message;
+RankMessage refusal(const Error& error) {
+  RankMessage message;
   message.put(false).put(error.kind()).put_text(error.message()).put_text(error.hint());
   return message;
 }
 
 // Throws what another member answered instead of yes.
-void require_yes(TeamMessage& answer) {
+void require_yes(RankMessage& answer) {
   if (answer.take<bool>()) return;
   const auto kind = answer.take<Error::Kind>();
   const std::string message = answer.take_text();
@@ -129,8 +129,8 @@ struct Held {
   ArrayBox box;
 };
 
-std::vector<std::vector<Held>> held_by_all(Team& team, const std::vector<Output>& arrays) {
-  TeamMessage mine;
+std::vector<std::vector<Held>> held_by_all(Communicator& comm, const std::vector<Output>& arrays) {
+  RankMessage mine;
   for (const Output& output : arrays) {
     mine.put(output.parts ? std::ssize(*output.parts) : std::ptrdiff_t{0});
     if (!output.parts) continue;
@@ -138,8 +138,8 @@ std::vector<std::vector<Held>> held_by_all(Team& team, const std::vector<Output>
   }
   std::vector<std::vector<Held>> held(arrays.size());
   std::int64_t rank = 0;
-  for (Bytes& bytes : team.all_gather(mine.bytes())) {
-    TeamMessage message(std::move(bytes));
+  for (Bytes& bytes : comm.all_gather(mine.bytes())) {
+    RankMessage message(std::move(bytes));
     for (std::vector<Held>& of_array : held)
       for (std::ptrdiff_t n = message.take<std::ptrdiff_t>(), part = 0; part < n; ++part) {
         Shape start = message.take_all<std::int64_t>();
@@ -155,9 +155,9 @@ std::vector<std::vector<Held>> held_by_all(Team& team, const std::vector<Output>
 // question at a time.
 class GatheredSource final : public ArraySource {
  public:
-  GatheredSource(Team& team, const Output& output, std::size_t array, std::vector<Held> held)
+  GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<Held> held)
       : ArraySource(type_of(*output.source), output.name),
-        team_(team),
+        comm_(comm),
         parts_(*output.parts),
         array_(array),
         held_(std::move(held)) {}
@@ -169,16 +169,16 @@ class GatheredSource final : public ArraySource {
       const std::optional<ArrayBox> box = common(held.box, start, count);
       if (!box) continue;
       Bytes elements;
-      if (held.rank == team_.rank()) {
+      if (held.rank == comm_.rank()) {
         elements.resize(static_cast<std::size_t>(byte_count(box->count, dtype())));
         read_part(parts_[held.part], *box, elements.data());
       } else {
-        TeamMessage question;
+        RankMessage question;
         question.put(Question::elements).put(array_).put(held.part).put_all(box->start).put_all(box->count);
-        team_.send(held.rank, question.bytes());
-        TeamMessage answer(team_.receive(held.rank));
+        comm_.send(held.rank, question.bytes());
+        RankMessage answer(comm_.receive(held.rank));
         require_yes(answer);
-        elements = team_.receive(held.rank);
+        elements = comm_.receive(held.rank);
       }
       place(elements.data(), *box, start, count, size_of(dtype()), static_cast<std::byte*>(out));
     }
@@ -191,7 +191,7 @@ class GatheredSource final : public ArraySource {
   }
 
  private:
-  Team& team_;
+  Communicator& comm_;
   const std::vector<OutputPart>& parts_;
   std::size_t array_;
   std::vector<Held> held_;
@@ -199,11 +199,11 @@ class GatheredSource final : public ArraySource {
 
 class Writing {
  public:
-  Writing(Team& team, const std::vector<Output>& arrays, const Progress& progress, Sync sync)
-      : team_(team),
+  Writing(Communicator& comm, const std::vector<Output>& arrays, const Progress& progress, Sync sync)
+      : comm_(comm),
         arrays_(arrays),
         sync_(sync),
-        held_(held_by_all(team, arrays)),
+        held_(held_by_all(comm, arrays)),
         count_(std::make_shared<Count>(progress)) {}
 
   // Rank 0's sources, for its writer.
@@ -212,30 +212,30 @@ class Writing {
     for (std::size_t n = 0; n < arrays_.size(); ++n) {
       const Output& output = arrays_[n];
       std::shared_ptr<const ArraySource> source = output.source;
-      if (output.parts) source = std::make_shared<GatheredSource>(team_, output, n, held_[n]);
+      if (output.parts) source = std::make_shared<GatheredSource>(comm_, output, n, held_[n]);
       all.push_back({output.name, counted(std::move(source), count_)});
     }
     return all;
   }
 
   // All members write what is theirs of an array.
-  void fill(std::size_t array, const ElementPlace& place) {
-    TeamMessage question;
-    const bool is_local = team_.members_here() == team_.size();
+  void fill(std::size_t array, const ElementRegion& place) {
+    RankMessage question;
+    const bool is_local = comm_.local_size() == comm_.size();
     question.put(Question::fill).put(array).put(place.offset).put(is_local);
     question.put_text(place.path).put_text(place.name);
-    for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
+    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, question.bytes());
     // All answer, whatever happens here.
     std::optional<Error> failure;
     try {
-      ElementPlace own = place;
+      ElementRegion own = place;
       own.is_local = is_local;
       write_own(array, own);
     } catch (const Error& error) {
       failure = error;
     }
-    for (std::int64_t rank = 1; rank < team_.size(); ++rank) {
-      TeamMessage answer(team_.receive(rank));
+    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) {
+      RankMessage answer(comm_.receive(rank));
       try {
         require_yes(answer);
       } catch (const Error& error) {
@@ -249,15 +249,15 @@ class Writing {
   void answer() {
     std::optional<ForeignTemporary> temporary;
     while (true) {
-      TeamMessage question(team_.receive(0));
+      RankMessage question(comm_.receive(0));
       const auto what = question.take<Question>();
       if (what == Question::end) return;
-      TeamMessage reply;
+      RankMessage reply;
       Bytes elements;
       try {
         const auto array = question.take<std::size_t>();
         if (what == Question::fill) {
-          ElementPlace place;
+          ElementRegion place;
           place.offset = question.take<std::int64_t>();
           place.is_local = question.take<bool>();
           place.path = question.take_text();
@@ -277,34 +277,34 @@ class Writing {
         reply = refusal(error);
         elements.clear();
       } catch (const std::bad_alloc&) {
-        reply = refusal(Error(Error::Kind::budget, fmt::format("rank {}: out of memory", team_.rank())));
+        reply = refusal(Error(Error::Kind::budget, fmt::format("rank {}: out of memory", comm_.rank())));
         elements.clear();
       }
-      team_.send(0, reply.bytes());
-      if (!elements.empty()) team_.send(0, elements);
+      comm_.send(0, reply.bytes());
+      if (!elements.empty()) comm_.send(0, elements);
     }
   }
 
   // The others are let go, also when writing fails.
   void end() {
-    TeamMessage question;
+    RankMessage question;
     question.put(Question::end);
-    for (std::int64_t rank = 1; rank < team_.size(); ++rank) team_.send(rank, question.bytes());
+    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, question.bytes());
   }
 
  private:
-  void write_own(std::size_t array, const ElementPlace& place) {
+  void write_own(std::size_t array, const ElementRegion& place) {
     const Output& output = arrays_[array];
     try {
-      for (const OutputPart& part : own_parts(team_, output))
+      for (const OutputPart& part : own_parts(comm_, output))
         write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_), sync_);
     } catch (Error& error) {
-      if (!team_.is_first()) error.at(fmt::format("rank {}", team_.rank()));
+      if (!comm_.is_first()) error.at(fmt::format("rank {}", comm_.rank()));
       throw;
     }
   }
 
-  Team& team_;
+  Communicator& comm_;
   const std::vector<Output>& arrays_;
   Sync sync_;
   std::vector<std::vector<Held>> held_;
@@ -313,13 +313,13 @@ class Writing {
 
 }  // namespace
 
-void write_together(Team& team, const std::vector<Output>& arrays, const Progress& progress,
+void write_together(Communicator& comm, const std::vector<Output>& arrays, const Progress& progress,
                     WriteOptions options,
                     const std::function<void(const std::vector<NamedArray>&, const WriteOptions&)>& write) {
-  Writing writing(team, arrays, progress, options.sync);
-  if (!team.is_first()) return writing.answer();
-  if (!team.is_alone())
-    options.fill = [&](std::size_t array, const ElementPlace& place) { writing.fill(array, place); };
+  Writing writing(comm, arrays, progress, options.sync);
+  if (!comm.is_first()) return writing.answer();
+  if (!comm.is_single())
+    options.fill = [&](std::size_t array, const ElementRegion& place) { writing.fill(array, place); };
   try {
     write(writing.sources(), options);
   } catch (...) {

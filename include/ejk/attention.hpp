@@ -53,7 +53,7 @@ enum class AttentionLayout {
 /// "bshd", "bhsd", "thd".
 std::string_view name_of(AttentionLayout layout);
 
-class Team;  // team.hpp
+class Communicator;  // communicator.hpp
 
 /// What attention is to be.
 struct AttentionSettings {
@@ -79,9 +79,9 @@ struct AttentionSettings {
   /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded
   /// once, to this.
   std::optional<DType> grad_dtype;
-  /// Who reads stored masks together: all members then make the plan's first call that reads masks (work(), run(),
+  /// Who reads stored masks together: all ranks then make the plan's first call that reads masks (work(), run(),
   /// check(), an AttentionDivision) at the same time. Null: each process by itself.
-  Team* team = nullptr;
+  Communicator* comm = nullptr;
 };
 
 /// Told of the pairs done and of all of them; from any thread, one call at a time.

@@ -126,10 +126,10 @@ class GroupedMatmulPlan {
   void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
            const MutableArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// What each of so many members of a team makes: boxes of the result, by members, which together are all of
+  /// What each of so many ranks makes: boxes of the result, by ranks, which together are all of
   /// it, each element once. They are cut where no bit of the result depends on it, so that work and bytes are
-  /// about even; where there is little to do, some members get none. One member has the whole result.
-  std::vector<std::vector<ArrayBox>> divide(std::int64_t members) const;
+  /// about even; where there is little to do, some ranks get none. One rank has the whole result.
+  std::vector<std::vector<ArrayBox>> divide(std::int64_t ranks) const;
   // Of such a box: what it is made from (of existing_out it is the box itself), its work, and the memory that
   // run() takes for it beside the arrays. Throws Error{input} for a box that cannot be made on its own.
   GroupedMatmulNeeds needs(const ArrayBox& box) const;

@@ -183,7 +183,7 @@ enum class Sync { later, now };
 
 /// Where the elements of an array belong in a file that is laid out and not complete: C order, the machine's
 /// byte order, one after the other from byte `offset` on.
-struct ElementPlace {
+struct ElementRegion {
   std::string path;  // the temporary one
   std::string name;  // what messages call the file
   std::int64_t offset = 0;
@@ -195,7 +195,7 @@ struct ElementPlace {
 /// do so at once, each with boxes of its own, which lie within the shape. On all threads where the source may
 /// be read in any order. Throws Error{output}. With Sync::now what this process, perhaps on a machine of its own, has written is stored; the
 /// file's name is not.
-void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
+void write_elements(const ElementRegion& place, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync = Sync::later);
 
 /// A file that another process has made and removes: while this lives, remove_temporary_files() of this one
@@ -229,7 +229,7 @@ struct WriteOptions {
   /// Where a container can say where the elements of an array will stand before they are there (.npy in a file
   /// or folder, HDF5 without compression), it calls this for that array, which then writes all of them; nothing
   /// is read of its source. `array` counts those that are given. The bytes of the file are the same.
-  std::function<void(std::size_t array, const ElementPlace& place)> fill = {};
+  std::function<void(std::size_t array, const ElementRegion& place)> fill = {};
   /// With `now` the files are stored before they get their names, then the folders that hold the names. (What
   /// cannot be stored, as a pipe, is written as ever.)
   Sync sync = Sync::later;

@@ -104,8 +104,8 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 /// `possible`: fewer rows than columns, each one run of True from its begin or to its end, or empty, and no causal edge.
 /// `likely`: the rows differ, and of four and more not in one direction. Reads elements of at most 1,024
 /// rows, and none that can only be read in order.
-enum class PaddingLook { none, possible, likely };
-PaddingLook padding_look(const Mask& mask);
+enum class PaddingGuess { none, possible, likely };
+PaddingGuess padding_guess(const Mask& mask);
 
 /// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements;
 /// the lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths

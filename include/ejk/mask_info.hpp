@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/report.hpp"
-#include "ejk/team.hpp"
 
 namespace ejk {
 
@@ -167,7 +167,7 @@ struct PlannedArray {
   ArrayType type;
 };
 
-/// What one member of a team has of a MaskInfo that they made together.
+/// What one rank has of a MaskInfo that they made together.
 struct MaskInfoShare {
   struct Part {
     std::string array;  // its name
@@ -175,12 +175,12 @@ struct MaskInfoShare {
     std::shared_ptr<const ArraySource> elements;  // of the shape box.count; valid as long as the share is
   };
 
-  /// The arrays that there are, without is_dynamic_mask; the same for all members.
+  /// The arrays that there are, without is_dynamic_mask; the same for all ranks.
   std::vector<PlannedArray> arrays;
-  /// What this member holds of them: together the members hold each element once. The index arrays, some
-  /// bytes a block, are rank 0's; a partial block is held by the first member that met it.
+  /// What this rank holds of them: together the ranks hold each element once. The index arrays, some
+  /// bytes a block, are rank 0's; a partial block is held by the first rank that met it.
   std::vector<Part> parts;
-  /// Rank 0 alone. Of partial_mask_blocks it has the type, and no element can be read, but in a team of one.
+  /// Rank 0 alone. Of partial_mask_blocks it has the type, and no element can be read, but in a communicator of one rank.
   std::optional<MaskInfo> info;
 };
 
@@ -203,16 +203,16 @@ class MaskInfoPlan {
   /// Reads the masks. max_pattern_bytes as in ProcessMaskOptions.
   MaskInfo run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
 
-  /// The same by a team: each member reads rows of blocks of its own, one mask after the other, and progress
-  /// is that of its own. max_pattern_bytes is for the partial blocks that the member finds; on rank 0 some 100
-  /// bytes for each that any member has found count as well.
-  MaskInfoShare run_with(Team& team, const BlockProgress& progress = {},
+  /// The same by several ranks: each rank reads rows of blocks of its own, one mask after the other, and progress
+  /// is that of its own. max_pattern_bytes is for the partial blocks that the rank finds; on rank 0 some 100
+  /// bytes for each that any rank has found count as well.
+  MaskInfoShare run_with(Communicator& comm, const BlockProgress& progress = {},
                          std::int64_t max_pattern_bytes = 0) const;
 
-  /// What each member of a team of this size does, by ranks, as far as that can be told without reading: costs
+  /// What each rank of this size does, by ranks, as far as that can be told without reading: costs
   /// in bytes that are looked at, on rank 0 with the making of the index arrays, which comes last; what is
   /// written, and sent, at most. Masks that turn out equal are read once.
-  std::vector<WorkShare> shares(std::int64_t members) const;
+  std::vector<RankWork> shares(std::int64_t ranks) const;
 
  private:
   friend Report describe(const MaskInfoPlan& plan);

@@ -8,7 +8,7 @@ namespace ejk {
 /// The most threads that work on one call, the caller among them. Small work takes fewer, and where the
 /// system starts no more threads those that there are do it all. No result depends on it. At first what
 /// OMP_NUM_THREADS says, else the cores that this process may run on. In a child process of fork() one thread
-/// works alone where the parent had a team.
+/// works alone where the parent had a communicator.
 int threads();
 
 /// Sets it, for all calls that begin from now on; less than 1 counts as 1.

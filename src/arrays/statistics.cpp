@@ -113,7 +113,7 @@ Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
 // Integers of one or two bytes: sums of a run stay in twice their size, so that vectors hold as many as they
 // can.
 template <class T>
-Part<Seen<T>> look_at_small(const std::byte* data, std::int64_t n) {
+Part<Seen<T>> scan_small(const std::byte* data, std::int64_t n) {
   using S = Seen<T>;
   using Limits = std::numeric_limits<S>;
   using Narrow = std::conditional_t<sizeof(S) == 1, std::int16_t, std::int32_t>;
@@ -158,7 +158,7 @@ Part<Seen<T>> look_at_small(const std::byte* data, std::int64_t n) {
 template <class T>
 Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
   if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
-    return look_at_small<T>(data, n);
+    return scan_small<T>(data, n);
   else
     return look_at_large<T>(data, n);
 }

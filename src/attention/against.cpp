@@ -69,7 +69,7 @@ struct Right {
   std::once_flag saved_once;
 };
 
-verify::ResultRows rows_of(const GivenAttention& it, GivenArray& array, const ArrayView& given,
+verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const ArrayView& given,
                            const Right& right, const ArrayView& expected, const Bounds& own) {
   const CheckedArguments& setup = it.setup;
   const Rows& rows = it.rows_of(array.which);
@@ -200,7 +200,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   const Reference reference(setup, blocks);
   Right right;
   right.is_own = reference_work(setup) > effort;
-  GivenAttention it{
+  ActualAttention it{
       plan,
       setup,
       arrays,
@@ -248,14 +248,14 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   Against against;
   against.score_range = it.bounds.score_range();
   against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
-  std::vector<std::unique_ptr<GivenArray>> compared;
+  std::vector<std::unique_ptr<ActualArray>> compared;
   std::vector<const verify::ResultRows*> compared_rows;
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (!given[r]) {
       against.not_given.push_back(plan.results[r].name);
       continue;
     }
-    auto array = std::make_unique<GivenArray>();
+    auto array = std::make_unique<ActualArray>();
     array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
     array->rows.tiles = tiles;

@@ -19,14 +19,14 @@ namespace ejk::attn {
 enum class Result { out, lse, dq, dk, dv, dbias };
 
 /// One array that was given, row by row.
-struct GivenArray {
+struct ActualArray {
   Result which;
   verify::ResultRows rows;
   verify::RowCounts counts;
 };
 
 /// The arguments of the results that were given.
-struct GivenAttention {
+struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
   const AttentionArrays& arrays;

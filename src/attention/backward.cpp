@@ -22,7 +22,7 @@
 #include <numeric>
 #include <thread>
 
-#include "attention/few_queries.hpp"
+#include "attention/decode.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_products.hpp"
 #include "attention/tasks.hpp"
@@ -129,7 +129,7 @@ class Backward {
         gemm_(gemm_of<Real>()),
         softmax_(softmax_of<Real>()),
         few_(setup),
-        few_rows_(most_few_rows(queries)),
+        decode_rows_(most_decode_rows(queries)),
         group_(group_rows(score_gemm_.mr < value_gemm_.mr ? score_gemm_ : value_gemm_, gemm_)),
         key_block_(block_of_passes<Real>(setup).kv),
         query_block_(block_of_passes<Real>(setup).q),
@@ -281,10 +281,10 @@ class Backward {
                          delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
                          dk_at = memory.add(keys * dk_stride * kSize),
                          dv_at = memory.add(keys * dv_stride * kSize);
-      const std::int64_t keys_together = b.few_rows_ == 0 ? 0 : std::min(b.group_, keys);
-      const std::int64_t few_at = memory.add(b.few_rows_ * b.few_.stride() * kSize),
+      const std::int64_t keys_together = b.decode_rows_ == 0 ? 0 : std::min(b.group_, keys);
+      const std::int64_t few_at = memory.add(b.decode_rows_ * b.few_.stride() * kSize),
                          room_at = memory.add(keys_together * moved_stride(b.setup_.shape.head_size) * kSize),
-                         products_at = memory.add(b.few_rows_ * b.products_stride() * kSize);
+                         products_at = memory.add(b.decode_rows_ * b.products_stride() * kSize);
       const std::int64_t dq_at =
           memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);
       memory.take();
@@ -335,7 +335,7 @@ class Backward {
 
   void take_queries(const Problem& p, Positions queries, Task& t) const {
     const kernels::StridedMatrix q = part_of(p.q, queries.begin), dout = part_of(dout_of(p), queries.begin);
-    if (has_few_queries(setup_, p.entry))
+    if (is_decode(setup_, p.entry))
       few_.take_queries(p.entry, q, 0, queries.count(), 0, t.few);
     else
       t.q_transposed.pack(transposed(q), setup_.shape.head_size, queries.count());
@@ -404,7 +404,7 @@ class Backward {
       const Positions pairs = mask.columns(rows);
       const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
       if (columns.count() > 0) {
-        if (has_few_queries(setup_, p.entry))
+        if (is_decode(setup_, p.entry))
           multiply_few(p.entry, part_of(p.k, keys.begin + rows.begin), rows.count(), count, stride, t);
         else
           t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
@@ -440,10 +440,10 @@ class Backward {
     for (const double sum : some) *sums += sum;
   }
 
-  std::int64_t most_few_rows(const Region& queries) const {
+  std::int64_t most_decode_rows(const Region& queries) const {
     std::int64_t most = 0;
     for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
-      if (has_few_queries(setup_, e)) most = std::max(most, few_.rows_held(e, setup_.q_length(e)));
+      if (is_decode(setup_, e)) most = std::max(most, few_.rows_held(e, setup_.q_length(e)));
     return most;
   }
 
@@ -545,7 +545,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   RowProducts<Real> few_;
-  std::int64_t few_rows_;  // the most that queries of an entry take that has few
+  std::int64_t decode_rows_;  // the most that queries of an entry take that has few
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;

@@ -1,6 +1,6 @@
 // Work is laid out in one order, in units that cost what the masks leave of them, and cut into runs of about the
 // same cost. Units begin at multiples of what is computed together, so that no result sees a cut. Cost: a look at
-// the state of every block of the masks, and a few operations a unit, of which each member gets a few hundred.
+// the state of every block of the masks, and a few operations a unit, of which each rank gets a few hundred.
 // tests: tests/attention/test_division.cpp
 #include "attention/division.hpp"
 
@@ -162,10 +162,10 @@ void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, s
 }
 
 Division::Round round_of(const Plan& plan, const ComputedPairs& pairs, std::vector<Line> lines,
-                         std::int64_t members) {
+                         std::int64_t ranks) {
   std::vector<double> costs;
   for (const Line& line : lines) add_costs(plan, pairs, line, costs);
-  Division::Round round{std::move(lines), {0}, even_runs(costs, members)};
+  Division::Round round{std::move(lines), {0}, even_runs(costs, ranks)};
   for (const double cost : costs) round.costs_before.push_back(round.costs_before.back() + cost);
   return round;
 }
@@ -176,23 +176,23 @@ double most_of(const Division::Round& round) {
   return most;
 }
 
-std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t members) {
-  constexpr std::int64_t kFewUnits = 1 << 14, kUnitsOfMember = 256;
+std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t ranks) {
+  constexpr std::int64_t kFewUnits = 1 << 14, kUnitsOfRank = 256;
   const CheckedArguments& setup = plan.setup;
   const ComputedPairs& pairs = plan.pairs();
-  const std::int64_t wanted = std::max(kFewUnits, kUnitsOfMember * members);
+  const std::int64_t wanted = std::max(kFewUnits, kUnitsOfRank * ranks);
   const auto line = [&](Makes makes, std::int64_t step) { return Line(setup, makes, step, wanted); };
   const std::int64_t rows = rows_together(setup);
-  if (!setup.gradients) return {round_of(plan, pairs, {line(Makes::out, rows)}, members)};
+  if (!setup.gradients) return {round_of(plan, pairs, {line(Makes::out, rows)}, ranks)};
   const std::int64_t all = std::max<std::int64_t>(1, setup.longest_keys());
   const BlockShape block = gradient_block(setup);
-  auto saved = round_of(plan, pairs, {line(Makes::saved, rows)}, members);
+  auto saved = round_of(plan, pairs, {line(Makes::saved, rows)}, ranks);
   std::vector<Line> lines{line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)};
   if (setup.bias) lines.push_back(line(Makes::dbias, setup.bias_has(BiasAxis::queries) ? block.q : block.kv));
-  auto along = round_of(plan, pairs, std::move(lines), members);
+  auto along = round_of(plan, pairs, std::move(lines), ranks);
   // What a bias shares takes lse and δ of others.
   if (setup.bias) return {std::move(saved), std::move(along)};
-  auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, members);
+  auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, ranks);
   if (most_of(by_heads) <= most_of(saved) + most_of(along)) return {std::move(by_heads)};
   return {std::move(saved), std::move(along)};
 }
@@ -277,12 +277,12 @@ Region common(const Region& a, const Region& b) {
 
 namespace {
 
-std::vector<AttentionPart> parts_of(const Division& division, std::int64_t member, std::size_t round) {
+std::vector<AttentionPart> parts_of(const Division& division, std::int64_t rank, std::size_t round) {
   if (division.rounds.empty()) return {whole_part(*division.plan)};
   const Division::Round& r = division.rounds.at(round);
-  const std::int64_t begin = r.bounds.at(static_cast<std::size_t>(member)),
-                     end = r.bounds.at(static_cast<std::size_t>(member + 1));
-  const double all = r.costs_before.back(), share = all > 0 ? r.cost(member) / all : 0;
+  const std::int64_t begin = r.bounds.at(static_cast<std::size_t>(rank)),
+                     end = r.bounds.at(static_cast<std::size_t>(rank + 1));
+  const double all = r.costs_before.back(), share = all > 0 ? r.cost(rank) / all : 0;
   std::vector<AttentionPart> parts;
   std::int64_t first = 0;
   for (const Line& line : r.lines) {
@@ -300,15 +300,15 @@ std::vector<AttentionPart> parts_of(const Division& division, std::int64_t membe
 
 }  // namespace attn
 
-AttentionDivision::AttentionDivision(const AttentionPlan& plan, std::int64_t members) {
-  core::require_members(members);
+AttentionDivision::AttentionDivision(const AttentionPlan& plan, std::int64_t ranks) {
+  core::require_ranks(ranks);
   attn::Division made;
   made.plan = plan.plan_;
-  made.members = members;
-  if (members > 1) made.rounds = attn::rounds_of(*made.plan, members);
+  made.ranks = ranks;
+  if (ranks > 1) made.rounds = attn::rounds_of(*made.plan, ranks);
   if (made.rounds.size() == 2)
     for (std::size_t round = 0; round < 2; ++round)
-      for (std::int64_t m = 0; m < members; ++m) {
+      for (std::int64_t m = 0; m < ranks; ++m) {
         std::vector<attn::Region>& regions = made.queries[round].emplace_back();
         for (const AttentionPart& part : attn::parts_of(made, m, round))
           regions.push_back(attn::queries_of(made.plan->setup, part));
@@ -316,7 +316,7 @@ AttentionDivision::AttentionDivision(const AttentionPlan& plan, std::int64_t mem
   division_ = std::make_shared<const attn::Division>(std::move(made));
 }
 
-std::int64_t AttentionDivision::members() const { return division_->members; }
+std::int64_t AttentionDivision::ranks() const { return division_->ranks; }
 
 std::int64_t AttentionDivision::rounds() const {
   return std::max<std::int64_t>(1, std::ssize(division_->rounds));
@@ -324,18 +324,18 @@ std::int64_t AttentionDivision::rounds() const {
 
 namespace {
 
-void require_member(const attn::Division& division, std::int64_t member) {
-  if (member < 0 || member >= division.members)
-    throw Error(Error::Kind::usage, fmt::format("there is no member {} of {}", member, division.members));
+void require_rank(const attn::Division& division, std::int64_t rank) {
+  if (rank < 0 || rank >= division.ranks)
+    throw Error(Error::Kind::usage, fmt::format("there is no rank {} of {}", rank, division.ranks));
 }
 
 }  // namespace
 
-std::vector<AttentionPart> AttentionDivision::parts(std::int64_t member, std::int64_t round) const {
-  require_member(*division_, member);
+std::vector<AttentionPart> AttentionDivision::parts(std::int64_t rank, std::int64_t round) const {
+  require_rank(*division_, rank);
   if (round < 0 || round >= rounds())
     throw Error(Error::Kind::usage, fmt::format("there is no round {} of {}", round, rounds()));
-  return attn::parts_of(*division_, member, static_cast<std::size_t>(round));
+  return attn::parts_of(*division_, rank, static_cast<std::size_t>(round));
 }
 
 AttentionOperands<ArrayBox> AttentionDivision::needs(const AttentionPart& part) const {
@@ -346,20 +346,20 @@ std::vector<std::optional<ArrayBox>> AttentionDivision::makes(const AttentionPar
   return attn::made_by(*division_->plan, part);
 }
 
-WorkShare AttentionDivision::share(std::int64_t member) const {
-  require_member(*division_, member);
+RankWork AttentionDivision::share(std::int64_t rank) const {
+  require_rank(*division_, rank);
   const attn::Plan& plan = *division_->plan;
   const attn::CheckedArguments& setup = plan.setup;
-  WorkShare share;
+  RankWork share;
   if (division_->rounds.empty())
     share.cost = attn::kOperations * plan.blocks().nanoseconds(setup) *
                  attn::passes_of(plan, attn::whole_part(plan).makes);
-  for (const attn::Division::Round& round : division_->rounds) share.cost += round.cost(member);
+  for (const attn::Division::Round& round : division_->rounds) share.cost += round.cost(rank);
   const auto add_bytes = [](std::int64_t& bytes, const ArrayBox& box, DType dtype) {
     bytes = core::sum_of_bytes({bytes, byte_count(box.count, dtype)});
   };
   for (std::int64_t round = 0; round < rounds(); ++round)
-    for (const AttentionPart& part : parts(member, round)) {
+    for (const AttentionPart& part : parts(rank, round)) {
       const AttentionOperands<ArrayBox> boxes = needs(part);
       const auto add_read = [&](const std::optional<ArrayBox>& box, const std::optional<ArrayType>& type) {
         if (box) add_bytes(share.read_bytes, *box, type->dtype);
@@ -377,24 +377,24 @@ WorkShare AttentionDivision::share(std::int64_t member) const {
     }
   if (rounds() == 2) {
     std::int64_t rows = 0;
-    for (std::int64_t to = 0; to < members(); ++to) {
-      if (to == member) continue;
+    for (std::int64_t to = 0; to < ranks(); ++to) {
+      if (to == rank) continue;
       for (const attn::Region& theirs : division_->queries[1][static_cast<std::size_t>(to)])
-        for (const attn::Region& own : division_->queries[0][static_cast<std::size_t>(member)])
+        for (const attn::Region& own : division_->queries[0][static_cast<std::size_t>(rank)])
           rows += setup.rows(attn::common(own, theirs));
     }
     share.sent_bytes = 2 * rows * size_of(setup.shape.arithmetic);
   }
-  share.peak_bytes = work_bytes(member);
+  share.peak_bytes = work_bytes(rank);
   return share;
 }
 
-std::int64_t AttentionDivision::work_bytes(std::int64_t member) const {
+std::int64_t AttentionDivision::work_bytes(std::int64_t rank) const {
   const attn::Plan& plan = *division_->plan;
   // In two rounds, lse and δ of the parts of both; for a while all of them are there.
   std::int64_t saved = 0, most = 0;
   for (std::int64_t round = 0; round < rounds(); ++round)
-    for (const AttentionPart& part : parts(member, round)) {
+    for (const AttentionPart& part : parts(rank, round)) {
       most = std::max(most, attn::part_bytes(plan, part));
       if (rounds() == 2) saved = core::sum_of_bytes({saved, attn::saved_bytes(plan, part)});
     }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention/part.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 
 namespace ejk::attn {
 
@@ -41,18 +41,18 @@ struct Division {
   struct Round {
     std::vector<Line> lines;           // one after the other
     std::vector<double> costs_before;  // of units; at last of all
-    std::vector<std::int64_t> bounds;  // units of each member
-    double cost(std::int64_t member) const {
-      const auto m = static_cast<std::size_t>(member);
+    std::vector<std::int64_t> bounds;  // units of each rank
+    double cost(std::int64_t rank) const {
+      const auto m = static_cast<std::size_t>(rank);
       return costs_before[static_cast<std::size_t>(bounds[m + 1])] -
              costs_before[static_cast<std::size_t>(bounds[m])];
     }
   };
 
   std::shared_ptr<const Plan> plan;
-  std::int64_t members = 1;
-  std::vector<Round> rounds;  // none: one member does the whole
-  /// Of two rounds and each member: the queries whose lse and δ its parts leave, or begin with.
+  std::int64_t ranks = 1;
+  std::vector<Round> rounds;  // none: one rank does the whole
+  /// Of two rounds and each rank: the queries whose lse and δ its parts leave, or begin with.
   std::vector<std::vector<Region>> queries[2];
 };
 

@@ -90,7 +90,7 @@ struct WideArguments {
 
 class FaultModels {
  public:
-  FaultModels(const GivenAttention& it, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+  FaultModels(const ActualAttention& it, const std::vector<std::unique_ptr<ActualArray>>& arrays,
               const std::vector<TriedMask>& tried)
       : it_(it),
         arrays_(arrays),
@@ -102,7 +102,7 @@ class FaultModels {
     for (const TriedMask& mask : tried) tried_.push_back(change_of(mask));
   }
 
-  void explain(const GivenArray& array, Against& against) {
+  void explain(const ActualArray& array, Against& against) {
     constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
@@ -142,10 +142,10 @@ class FaultModels {
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
   // A row is made of those of many queries, whose lse and δ it takes.
-  static bool is_of_key(const GivenArray& array) {
+  static bool is_of_key(const ActualArray& array) {
     return array.which == Result::dk || array.which == Result::dv || array.which == Result::dbias;
   }
-  static Bounds::Rounding rounding_of(const GivenArray& array) {
+  static Bounds::Rounding rounding_of(const ActualArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
   }
   // Gradients of keys need lse and δ of all queries, which each model computes again.
@@ -166,7 +166,7 @@ class FaultModels {
   // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and
   // not by nothing or by the results, as noise does: of three normal distributions theirs is the likeliest by
   // far.
-  bool is_as_rounding(const GivenArray& array, double unit) const {
+  bool is_as_rounding(const ActualArray& array, double unit) const {
     constexpr double kLikelier = 12;  // the logarithm of the ratio
     constexpr std::size_t kRows = 64;
     struct Element {
@@ -220,7 +220,7 @@ class FaultModels {
   }
 
   // A row as it should be, and the sums of squares of the terms that it is made of.
-  void right_row(const GivenArray& array, std::int64_t n, std::vector<double>& value,
+  void right_row(const ActualArray& array, std::int64_t n, std::vector<double>& value,
                  std::vector<double>& squares) const {
     Variation v;
     v.sizes = true;
@@ -267,7 +267,7 @@ class FaultModels {
     return static_cast<double>(setup_.longest_keys()) * (size + 100) / 8;
   }
 
-  std::vector<verify::Found> run(const GivenArray& array, verify::FaultSearch& search, double unit) {
+  std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search, double unit) {
     std::vector<FaultModel> list;
     std::vector<std::optional<Change>> origin;
     const auto add = [&](FaultModel h, const std::optional<Change>& of = std::nullopt) {
@@ -403,7 +403,7 @@ class FaultModels {
   // --- rows under a variation
 
   // As it should be; with `unit`, but for rounded weights.
-  FaultModel right(const GivenArray& array, double unit) const {
+  FaultModel right(const ActualArray& array, double unit) const {
     if (unit > it_.rounding.unit) return model(array, {}, Pass::both, unit, true);
     return {"", "",
             [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
@@ -451,14 +451,15 @@ class FaultModels {
   }
 
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
-  double off_by(const GivenArray& array, double unit, double size, const Terms& terms, std::size_t at) const {
+  double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
+                std::size_t at) const {
     if (array.which == Result::out) return unit * (size + kOffOfOut * std::sqrt(terms.squares[at]));
     const std::int64_t summed =
         array.which == Result::dq ? setup_.longest_keys() : setup_.longest_queries() * setup_.group();
     return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
   }
 
-  FaultModel model(const GivenArray& array, const Change& change, Pass pass, double unit,
+  FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit,
                    bool right_statistics = false) const {
     // The values that a mask should hide may be larger than all others.
     const auto made = reference(change, unit > 0 || array.which == Result::out);
@@ -573,7 +574,7 @@ class FaultModels {
 
   // One tile: of many candidates those that make a few rows agree.
   template <class Add>
-  void add_tiles(const GivenArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
+  void add_tiles(const ActualArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
                  Pass pass, double unit, Add&& add) {
     constexpr double kLongest = 4e9;
     std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
@@ -589,7 +590,8 @@ class FaultModels {
   }
 
   // A row of few keys.
-  std::optional<WeightedRow> weighted_row(const GivenArray& array, std::int64_t n, const Place& place) const {
+  std::optional<WeightedRow> weighted_row(const ActualArray& array, std::int64_t n,
+                                          const Place& place) const {
     const std::int64_t size = setup_.shape.value_size;
     const Problem p = setup_.problem(place.entry, place.head);
     const ReferenceRow r = right_.row(p, place.row, Reference::Wanted::lse);
@@ -610,7 +612,7 @@ class FaultModels {
 
   // Dropped pairs, found in rows of few keys. In other rows the variance of the difference is proportional to
   // Σ t² of the terms t, each of which is kept or dropped.
-  std::optional<verify::Found> dropped_weights(const GivenArray& array, verify::FaultSearch& search) const {
+  std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
     std::vector<WeightedRow> rows;
@@ -693,7 +695,7 @@ class FaultModels {
 
   // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty
   // where they have no such variation.
-  RowValues by_kernels(const GivenArray& array, const Variation& v, double unit) const {
+  RowValues by_kernels(const ActualArray& array, const Variation& v, double unit) const {
     auto forward = forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit));
     if (!forward || (unit > 0 && forward->rounding.terms.empty())) return {};
     const auto made = std::make_shared<const VariedForward>(std::move(*forward));
@@ -735,7 +737,7 @@ class FaultModels {
   }
 
   // The same of dq, dk and dv, which share what the kernels made.
-  RowValues gradients_by_kernels(const GivenArray& array, const std::string& text, const Variation& v,
+  RowValues gradients_by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
                                  bool is_saved, double unit) const {
     const auto key = std::tuple(text, is_saved, unit);
     if (!gradients_ || gradients_->first != key) {
@@ -773,7 +775,7 @@ class FaultModels {
 
   // The scale with which some rows come nearest to what was given: the number that one would write, where it
   // fits as well as the nearest.
-  Change fitted_scale(const GivenArray& array, const verify::FaultSearch& search) const {
+  Change fitted_scale(const ActualArray& array, const verify::FaultSearch& search) const {
     constexpr std::size_t kFew = 16, kMore = 128;  // rows: to come near, to tell numbers apart
     const std::vector<std::int64_t> more = search.some_rows(kMore);
     const std::span few = std::span(more).first(std::min(kFew, more.size()));
@@ -855,7 +857,7 @@ class FaultModels {
 
   // Zeros behind the keys that count with a score of 0: of a row that is smaller by one factor the number follows.
   template <class Add>
-  void add_zero_keys(const GivenArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
+  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
     for (const std::int64_t row : search.some_rows(16)) {
@@ -894,7 +896,7 @@ class FaultModels {
   }
 
   // What stands for −inf: some kernels have 0 there, or the number that hides a score.
-  std::optional<double> number_without_key(const GivenArray& array) const {
+  std::optional<double> number_without_key(const ActualArray& array) const {
     for (std::int64_t n = 0; n < array.rows.rows; ++n) {
       if (array.counts.beyond[static_cast<std::size_t>(n)] == 0) continue;
       double given = 0, expected = 0, allowed = 0;
@@ -906,7 +908,7 @@ class FaultModels {
   }
 
   template <class Add>
-  void add_lse(const GivenArray& array, Add&& add) {
+  void add_lse(const ActualArray& array, Add&& add) {
     std::vector<Change> bases{{}};
     for (const Change& change : found_) bases.push_back(change);
     struct Form {
@@ -965,9 +967,9 @@ class FaultModels {
 
   // An array of the same shape in the place of this one.
   template <class Add>
-  void add_other_arrays(const GivenArray& array, double unit, Add&& add) {
+  void add_other_arrays(const ActualArray& array, double unit, Add&& add) {
     for (const auto& other : arrays_) {
-      const auto lengths = [](const GivenArray& a) {
+      const auto lengths = [](const ActualArray& a) {
         std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
         for (const verify::RowAxis& axis : a.rows.axes) all.push_back(axis.length);
         return all;
@@ -980,7 +982,7 @@ class FaultModels {
 
   // Heads or entries that take the mask, or the bias, of another one.
   template <class Add>
-  void add_masks_of_others(const GivenArray& array, const verify::FaultSearch& search, double unit,
+  void add_masks_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
                            Add&& add) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
@@ -1017,7 +1019,7 @@ class FaultModels {
 
   // Heads or entries that read the keys, or the values, of another one.
   template <class Add>
-  void add_operands_of_others(const GivenArray& array, const verify::FaultSearch& search, double unit,
+  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
                               Add&& add) {
     struct Operand {
       const char* what;
@@ -1048,7 +1050,7 @@ class FaultModels {
   }
 
   template <class Add>
-  void add_mapped(const GivenArray& array, const verify::FaultSearch& search, std::size_t axis,
+  void add_mapped(const ActualArray& array, const verify::FaultSearch& search, std::size_t axis,
                   const verify::RowAxis& of, const char* what,
                   const std::function<FaultModel(std::int64_t)>& candidate, Add&& add) {
     for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
@@ -1067,8 +1069,8 @@ class FaultModels {
     }
   }
 
-  const GivenAttention& it_;
-  const std::vector<std::unique_ptr<GivenArray>>& arrays_;
+  const ActualAttention& it_;
+  const std::vector<std::unique_ptr<ActualArray>>& arrays_;
   WideArguments wide_;
   const CheckedArguments& setup_;
   const MaskPlan& blocks_;
@@ -1093,7 +1095,7 @@ double explain_bytes(const CheckedArguments& setup) {
   return (bytes > WideArguments::kMost ? 0 : bytes) + kHeld * 8 * static_cast<double>(results);
 }
 
-void explain(const GivenAttention& given, const std::vector<std::unique_ptr<GivenArray>>& arrays,
+void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against) {
   FaultModels models(given, arrays, tried);
   for (const auto& array : arrays)

@@ -6,11 +6,11 @@
 //
 // Blocks that the mask empties are not visited, and of a partial one a group takes the columns between its
 // first and its last pair alone. What a row adds up depends on the blocks of keys only, so tasks may be of
-// any number of rows. Entries with few queries go another way (few_queries.cpp).
+// any number of rows. Entries with few queries go another way (decode.cpp).
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
-#include "attention/few_queries.hpp"
+#include "attention/decode.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_sums.hpp"
 #include "attention/row_writer.hpp"
@@ -168,9 +168,9 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
   const Forward<Real> pass(setup, plan, out, lse);
   Progress progress(tell, pairs_of_queries(setup, queries));
   const double work = share * plan.nanoseconds(setup);
-  forward_of_few_queries(setup, plan, queries, work, out, lse, progress);
+  decode_forward(setup, plan, queries, work, out, lse, progress);
   for_each_piece(
-      queries, [&](std::int64_t e) { return has_few_queries(setup, e) ? 0 : setup.q_length(e); },
+      queries, [&](std::int64_t e) { return is_decode(setup, e) ? 0 : setup.q_length(e); },
       rows_of_task(setup, queries, pass.group()), Order::last_first, work,
       [&](std::int64_t entry, std::int64_t head, Positions some) {
         progress.add(pass.rows(entry, head, some));

@@ -78,22 +78,22 @@ MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& setting
           setup.packed() ? MaskSet::Entries::packed : MaskSet::Entries::padded};
 }
 
-MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Team& team) {
+MaskPlan::MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Communicator& comm) {
   const auto begin = std::chrono::steady_clock::now();
   entries_ = masks.distinct_entries();
   heads_ = masks.distinct_heads();
-  if (!masks.empty() && setup.problems() > 0) scan(setup, masks.join(), team);
+  if (!masks.empty() && setup.problems() > 0) scan(setup, masks.join(), comm);
   count(setup);
   work_.mask_seconds = seconds_since(begin);
 }
 
 MaskPlan::MaskPlan(const CheckedArguments& setup, JoinedMasks masks)
     : entries_(masks.entries), heads_(masks.heads) {
-  scan(setup, std::move(masks), alone());
+  scan(setup, std::move(masks), single_process());
   count(setup);
 }
 
-void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Team& team) {
+void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Communicator& comm) {
   tiles_.resize(joined.masks.size());
   of_entry_ = std::move(joined.of_entry);
   bool random_access = true, stored = false;
@@ -109,13 +109,13 @@ void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Team& tea
     MaskTiles& tiles = tiles_[static_cast<std::size_t>(t)];
     if (!tiles.mask) return;
     // What is computed costs less than messages.
-    Team& readers = tiles.mask->node().stored_bytes() > 0 ? team : alone();
+    Communicator& readers = tiles.mask->node().stored_bytes() > 0 ? comm : single_process();
     tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr, {}, readers).summary;
     tiles.computed_pairs = computed_pairs(tiles.summary, setup.block);
   };
   // One mask is read by all threads, many are dealt out to them.
   const std::int64_t count = std::ssize(tiles_);
-  if (random_access && count > 1 && (team.is_alone() || !stored))
+  if (random_access && count > 1 && (comm.is_single() || !stored))
     core::parallel_for(count, elements / 8, scan_one);
   else
     for (std::int64_t t = 0; t < count; ++t) scan_one(t);

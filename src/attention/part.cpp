@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "attention/backward.hpp"
-#include "attention/few_queries.hpp"
+#include "attention/decode.hpp"
 #include "attention/forward.hpp"
 #include "attention/tasks.hpp"
 #include "core/checked.hpp"
@@ -265,7 +265,7 @@ class Run {
   // Progress of the next of the passes, which come one after the other.
   PairProgress part() {
     if (!progress_) return {};
-    return [this, from = told_, all = told_pairs(plan_, part_)](std::int64_t done, std::int64_t) {
+    return [this, from = reported_, all = reported_pairs(plan_, part_)](std::int64_t done, std::int64_t) {
       progress_(from + done, all);
     };
   }
@@ -292,7 +292,7 @@ class Run {
       rows.lse = Array(type, boxes_.of_lse().count);
       const RowWriter target(setup_, out.mutable_view(), box, setup_.shape.out);
       run_forward(part(), target, rows.lse.data());
-      told_ += pairs_of_queries(setup_, boxes_.queries);
+      reported_ += pairs_of_queries(setup_, boxes_.queries);
       outs = seen_as_whole(out.view(), box, setup_.shape.out);
     }
     count_lost_rows(setup_, boxes_.queries, rows.lse.data(), work_);
@@ -310,7 +310,7 @@ class Run {
     work_.backward_seconds += timed([&] {
       backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part());
       if (!plan_.types.bias) return;
-      told_ += 2 * pairs_of_keys(setup_, boxes_.keys);
+      reported_ += 2 * pairs_of_keys(setup_, boxes_.keys);
       backward_of_bias(setup_, plan_.blocks(), plan_.setup.whole_bias(), part_.share, saved, writer(3),
                        part());
     });
@@ -326,7 +326,7 @@ class Run {
   CheckedArguments setup_;
   Boxes boxes_;
   ArrayView dout_;
-  std::int64_t told_ = 0;  // pairs, by passes that are done
+  std::int64_t reported_ = 0;  // pairs, by passes that are done
   PartWork work_;
 };
 
@@ -412,7 +412,7 @@ std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const Boxes boxes = boxes_of(plan.setup, part);
   const bool runs_forward =
       part.makes == Makes::out || (!plan.types.out && (all || part.makes == Makes::saved));
-  const std::int64_t forward = runs_forward ? few_queries_bytes(plan.setup, boxes.queries) : 0;
+  const std::int64_t forward = runs_forward ? decode_bytes(plan.setup, boxes.queries) : 0;
   if (is_of_bias(part)) return bias_bytes(plan.setup, own(part));
   if (!all && part.makes != Makes::saved) return forward;
   return core::sum_of_bytes(
@@ -422,7 +422,7 @@ std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
 }
 
-std::int64_t told_pairs(const Plan& plan, const AttentionPart& part) {
+std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part) {
   if (is_of_bias(part)) return 2 * pairs_of_bias(plan.setup, own(part));
   const std::int64_t pairs = goes_by_keys(part) ? pairs_of_keys(plan.setup, keys_of(plan.setup, part))
                                                 : pairs_of_queries(plan.setup, queries_of(plan.setup, part));

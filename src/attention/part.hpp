@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention/plan.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 
 namespace ejk::attn {
 
@@ -26,7 +26,7 @@ std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
 
 /// What its run tells of all pairs.
-std::int64_t told_pairs(const Plan& plan, const AttentionPart& part);
+std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part);
 
 /// lse and δ of some queries, in the order in which lse has their rows; of the arithmetic's dtype.
 struct SavedRows {

@@ -13,7 +13,7 @@
 #include "attention/against.hpp"
 #include "attention/backward.hpp"
 #include "attention/check.hpp"
-#include "attention/few_queries.hpp"
+#include "attention/decode.hpp"
 #include "attention/part.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
@@ -39,7 +39,7 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
                           static_cast<double>(keys * kQueries);
   const double packed = elements * static_cast<double>(size_of(s.shape.arithmetic));
   const std::int64_t sums = s.gradients && s.bias ? bias_thread_bytes(s) : 0;
-  return core::bytes_of_estimate((packed + static_cast<double>(few_queries_thread_bytes(s) + sums)) *
+  return core::bytes_of_estimate((packed + static_cast<double>(decode_thread_bytes(s) + sums)) *
                                  static_cast<double>(threads()));
 }
 
@@ -99,7 +99,8 @@ Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& wanted)
 }
 
 const MaskPlan& Plan::blocks() const {
-  std::call_once(read_, [&] { blocks_.emplace(setup, masks, settings.team ? *settings.team : alone()); });
+  std::call_once(read_,
+                 [&] { blocks_.emplace(setup, masks, settings.comm ? *settings.comm : single_process()); });
   return *blocks_;
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ejk/attention.hpp"
-#include "ejk/team.hpp"
+#include "ejk/communicator.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/bits.hpp"
 #include "mask/node.hpp"
@@ -196,8 +196,8 @@ MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& setting
 class MaskPlan {
  public:
   /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  /// Stored ones are read by `team` together, which then makes this plan together.
-  MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Team& team = alone());
+  /// Stored ones are read by `comm` together, which then makes this plan together.
+  MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Communicator& comm = single_process());
   MaskPlan(const CheckedArguments& setup, JoinedMasks masks);
 
   /// Null: all pairs attend.
@@ -234,7 +234,7 @@ class MaskPlan {
   }
 
  private:
-  void scan(const CheckedArguments& setup, JoinedMasks joined, Team& team);
+  void scan(const CheckedArguments& setup, JoinedMasks joined, Communicator& comm);
   void count(const CheckedArguments& setup);
 
   std::int64_t entries_ = 1, heads_ = 1;  // 1: all share

@@ -1,6 +1,6 @@
 // Products of few queries with keys where the keys lie. The forward pass of few queries and the gradients of
 // them take the same, since exp(s − lse) of a large score is right only where lse was made of the same bits.
-// tests: tests/attention/test_few_queries.cpp
+// tests: tests/attention/test_decode.cpp
 #pragma once
 
 #include <algorithm>

@@ -44,14 +44,14 @@ std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, st
 /// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
 /// that they stay in a core's cache and all threads have several tasks. No result depends on it.
 inline std::int64_t rows_of_task(const CheckedArguments& setup, const Region& queries, std::int64_t group) {
-  constexpr std::int64_t kRows = 512, kFewRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
+  constexpr std::int64_t kRows = 512, kDecodeRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
   const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
-  std::int64_t rows = std::clamp(kBytes / row_bytes, kFewRows, kRows);
+  std::int64_t rows = std::clamp(kBytes / row_bytes, kDecodeRows, kRows);
   const auto tasks = [&] {
     const auto length = [&](std::int64_t e) { return setup.q_length(e); };
     return first_pieces(queries, length, rows).back();
   };
-  while (rows > kFewRows && tasks() < kTasks * threads()) rows /= 2;
+  while (rows > kDecodeRows && tasks() < kTasks * threads()) rows /= 2;
   return std::max<std::int64_t>(1, rows / group) * group;
 }
 

@@ -1,4 +1,4 @@
-// Each change sets one or two members of a Variation. Masks that are nearby are made when they are first asked for.
+// Each change sets one or two fields of a Variation. Masks that are nearby are made when they are first asked for.
 //
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/variations.hpp"

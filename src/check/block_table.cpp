@@ -14,7 +14,7 @@ namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kNobody = -1;
+constexpr std::int64_t kUnowned = -1;
 
 // The last sequence that had a page.
 class Owners {
@@ -25,9 +25,9 @@ class Owners {
 
   std::int64_t& operator[](std::int64_t page) {
     const std::int64_t chunk = page / kChunk;
-    if (chunk >= std::ssize(chunks_)) return others_.try_emplace(page, kNobody).first->second;
+    if (chunk >= std::ssize(chunks_)) return others_.try_emplace(page, kUnowned).first->second;
     std::vector<std::int64_t>& pages = chunks_[static_cast<std::size_t>(chunk)];
-    if (pages.empty()) pages.assign(kChunk, kNobody);
+    if (pages.empty()) pages.assign(kChunk, kUnowned);
     return pages[static_cast<std::size_t>(page % kChunk)];
   }
 
@@ -109,7 +109,7 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
         const std::int64_t owner = std::exchange(owners[page], s);
         if (owner == s)
           add("twice", [&] { return fmt::format("again for sequence {}", s); });
-        else if (owner == kNobody)
+        else if (owner == kUnowned)
           ++different;
         else
           add("shared", [&] { return fmt::format("also of sequence {}", owner); });

@@ -13,7 +13,7 @@ namespace {
 
 struct IndicesPart {
   Findings found;
-  check::SeenSet seen;
+  check::IndexSet seen;
   std::int64_t used = 0;
 };
 
@@ -26,7 +26,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
   check::require_claim("keys", claims.keys.value_or(0), 0);
   const std::int64_t n = source.shape().back(), queries = source.shape()[source.shape().size() - 2];
   const std::int64_t rows = element_count(std::span(source.shape()).first(source.shape().size() - 1));
-  IndicesPart all{Findings(rules_of("indices"), options.most_findings), check::SeenSet(n)};
+  IndicesPart all{Findings(rules_of("indices"), options.most_findings), check::IndexSet(n)};
 
   check::scan_rows(
       source, n, options, 6,

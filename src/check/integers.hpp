@@ -174,9 +174,9 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
 
 /// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they
 /// were made, so that it need not be emptied.
-class SeenSet {
+class IndexSet {
  public:
-  explicit SeenSet(std::int64_t most) {
+  explicit IndexSet(std::int64_t most) {
     std::size_t places = 16;
     while (static_cast<std::int64_t>(places) < 2 * most) places *= 2, --shift_;
     entries_.resize(places);

@@ -79,7 +79,7 @@ class MaskCheck {
 
   Findings run() && {
     const Mask& first = heads_.front();
-    if (claims_.stored) look_at_values(*claims_.stored);
+    if (claims_.stored) scan_values(*claims_.stored);
     found_.facts()
         .add("heads", "heads", std::ssize(heads_))
         .add("queries", "queries", first.q_length(), Unit::rows)
@@ -105,7 +105,7 @@ class MaskCheck {
 
   // What elements are before they are taken for truth values. An additive mask has two, and what lies
   // between.
-  void look_at_values(const ArraySource& array) {
+  void scan_values(const ArraySource& array) {
     const bool additive = claims_.polarity == Polarity::additive;
     std::optional<std::uint64_t> value;  // the first that is not 0
     constexpr std::int64_t kAtOnce = std::int64_t{1} << 20;
@@ -135,7 +135,7 @@ class MaskCheck {
           }
         } else {
           using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-          const auto hides = static_cast<Wide>(T(mask::kHides));
+          const auto hides = static_cast<Wide>(T(mask::kMaskedBias));
           look(reinterpret_cast<const T*>(raw.data()),
                [&](T v) { return static_cast<Wide>(v) == 0 || static_cast<Wide>(v) <= hides; });
         }
@@ -182,7 +182,7 @@ class MaskCheck {
       ranges("unseen", h, count, scan.summary.keys_without_row, mask.kv_length(), "key",
              "is seen by no query");
       look_at_polarity(h, count, mask);
-      if (claims_.stored && padding_look(mask) == PaddingLook::likely)
+      if (claims_.stored && padding_guess(mask) == PaddingGuess::likely)
         found_.add("padding-mask", h, [&] {
           return Finding{"mask",
                          {h},

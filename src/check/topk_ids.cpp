@@ -17,7 +17,7 @@ constexpr std::size_t kMostListed = 65'536;
 // What one thread has seen.
 struct ChoicesPart {
   Findings found;
-  check::SeenSet seen;
+  check::IndexSet seen;
   std::vector<std::int64_t> load;
   std::int64_t choices = 0, unrouted = 0;
 };
@@ -34,7 +34,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
   const std::int64_t k = has_axis ? source.shape().back() : 1;
   const std::int64_t tokens =
       element_count(std::span(source.shape()).first(source.shape().size() - (has_axis ? 1 : 0)));
-  ChoicesPart all{Findings(rules_of("topk-ids"), options.most_findings), check::SeenSet(k),
+  ChoicesPart all{Findings(rules_of("topk-ids"), options.most_findings), check::IndexSet(k),
                   std::vector<std::int64_t>(static_cast<std::size_t>(experts.value_or(0)))};
 
   const auto look = [&](ChoicesPart& part, std::int64_t token, std::span<const std::int64_t> ids) {

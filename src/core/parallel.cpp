@@ -59,7 +59,7 @@ namespace {
 // processor. Work shorter than this would mostly wait.
 std::atomic<double> least_work{2e5};
 
-thread_local bool in_team = false;
+thread_local bool in_communicator = false;
 
 // A child process of fork has none of its parent's threads, and OpenMP does not know: it works alone.
 std::atomic<bool> is_child{false};
@@ -111,7 +111,7 @@ int threads_that_start(int wanted) {
 
 // The size of the team that this thread can have. What could be started once is not tried again: OpenMP ends
 // and starts threads as teams shrink and grow, and trying takes as long as starting.
-int team_size(int wanted) {
+int comm_size(int wanted) {
   wanted = std::min(wanted, teams.most);
   if (wanted > teams.tried) {
     teams.tried = teams.last + threads_that_start(wanted - teams.last);
@@ -130,20 +130,20 @@ int threads_for(std::int64_t steps, double work) {
   return static_cast<int>(std::clamp(worth, 1.0, static_cast<double>(threads())));
 }
 
-void run_team(int threads, const std::function<void()>& member) {
+void run_threads(int threads, const std::function<void()>& member) {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
   static_cast<void>(registered);
-  if (threads <= 1 || in_team || omp_in_parallel() != 0 || is_child.load(std::memory_order_relaxed))
+  if (threads <= 1 || in_communicator || omp_in_parallel() != 0 || is_child.load(std::memory_order_relaxed))
     return member();
-  const int size = team_size(threads);
+  const int size = comm_size(threads);
   if (size <= 1) return member();
   teams.starting = true;
 #pragma omp parallel num_threads(size)
   {
     teams.starting = false;
-    in_team = true;
+    in_communicator = true;
     member();
-    in_team = false;
+    in_communicator = false;
   }
 }
 

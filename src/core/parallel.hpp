@@ -28,7 +28,7 @@ double set_least_work(double nanoseconds);
 /// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have
 /// ended. Inside of a team or of another parallel region, and where no thread can be started, it is this
 /// thread's call alone. `member` does not throw.
-void run_team(int threads, const std::function<void()>& member);
+void run_threads(int threads, const std::function<void()>& member);
 
 /// Keeps the exception of the smallest index of a parallel loop, since none may leave it. Steps of larger
 /// indices are skipped from then on.
@@ -73,7 +73,7 @@ void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& w
   std::list<decltype(make_part())> parts;
   std::mutex adding;
   std::atomic<std::int64_t> next{0};
-  run_team(threads, [&] {
+  run_threads(threads, [&] {
     std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
     if (i >= n) return;  // too late for a part of its own
     error.run(i, [&] {
@@ -102,7 +102,7 @@ void parallel_for(std::int64_t n, double work, F&& f) {
   }
   FirstError error;
   std::atomic<std::int64_t> next{0};
-  run_team(threads, [&] {
+  run_threads(threads, [&] {
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) error.run(i, [&] { f(i); });
   });
   error.rethrow();

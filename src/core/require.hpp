@@ -18,7 +18,7 @@ inline const ArraySource& required(const std::shared_ptr<const ArraySource>& arr
 }
 
 /// Throws where work is to be shared among none.
-inline void require_members(std::int64_t members) {
+inline void require_ranks(std::int64_t members) {
   if (members < 1) throw Error(Error::Kind::usage, fmt::format("work is not shared among {}", members));
 }
 

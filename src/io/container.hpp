@@ -25,9 +25,9 @@ struct WriteJob {
   std::int64_t bytes() const;
 
   /// Writes the elements of an array to their place; empty: its source is read.
-  std::function<void(const ElementPlace& place)> fill_of(std::size_t array) const {
+  std::function<void(const ElementRegion& place)> fill_of(std::size_t array) const {
     if (!options.fill) return {};
-    return [&fill = options.fill, array](const ElementPlace& place) { fill(array, place); };
+    return [&fill = options.fill, array](const ElementRegion& place) { fill(array, place); };
   }
 };
 

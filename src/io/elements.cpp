@@ -62,9 +62,9 @@ std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size
 
 // An array's place in a file as memory that is the file's; none where the file system cannot say that there is
 // room for it: pages without room would end the program.
-class MappedPlace {
+class MappedRegion {
  public:
-  MappedPlace(int fd, const ElementPlace& place, std::int64_t bytes) {
+  MappedRegion(int fd, const ElementRegion& place, std::int64_t bytes) {
     if (fallocate(fd, 0, place.offset, bytes) != 0) {
       if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
         throw io::system_error(Error::Kind::output, place.name, errno);
@@ -77,11 +77,11 @@ class MappedPlace {
     begin_ = at;
     elements_ = static_cast<std::byte*>(at) + before;
   }
-  ~MappedPlace() {
+  ~MappedRegion() {
     if (begin_ != nullptr) munmap(begin_, bytes_);
   }
-  MappedPlace(const MappedPlace&) = delete;
-  MappedPlace& operator=(const MappedPlace&) = delete;
+  MappedRegion(const MappedRegion&) = delete;
+  MappedRegion& operator=(const MappedRegion&) = delete;
 
   std::byte* elements() const { return elements_; }
 
@@ -93,7 +93,7 @@ class MappedPlace {
 
 }  // namespace
 
-void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBox& box,
+void write_elements(const ElementRegion& place, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const std::int64_t size = size_of(elements.dtype()), all = element_count(box.count);
@@ -101,7 +101,7 @@ void write_elements(const ElementPlace& place, const Shape& shape, const ArrayBo
   io::File file(open(place.path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.is_open()) throw io::system_error(Error::Kind::output, place.name, errno);
   constexpr std::int64_t kShortRun = 4096;
-  std::optional<MappedPlace> mapped;
+  std::optional<MappedRegion> mapped;
   if (place.is_local && run_bytes(shape, box.count, size) < kShortRun && all > 1)
     mapped.emplace(file.fd(), place, byte_count(shape, elements.dtype()));
   std::byte* const memory = mapped ? mapped->elements() : nullptr;

@@ -36,7 +36,7 @@ std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
 /// The bytes of a whole file: header and elements.
 void write_npy(const ArraySource& source, const Sink& sink);
 /// The same, on all threads where the source may be read in any order; or by `fill`, where it is given.
-using FillElements = std::function<void(const ElementPlace& place)>;
+using FillElements = std::function<void(const ElementRegion& place)>;
 void write_npy(const ArraySource& source, AtomicFile& file, const FillElements& fill = {});
 
 /// The one array of the job, to a file or to standard output.

@@ -40,8 +40,8 @@ bool request_tiles() {
 #endif
 }
 
-CpuWords read_cpu() {
-  CpuWords cpu;
+CpuidRegisters read_cpu() {
+  CpuidRegisters cpu;
 #if defined(__x86_64__)
   constexpr std::uint32_t kOsxsave = 1u << 27;
   std::uint32_t a = 0, b = 0, c = 0, d = 0;
@@ -63,7 +63,7 @@ CpuWords read_cpu() {
   return cpu;
 }
 
-std::uint32_t features_of(const CpuWords& cpu) {
+std::uint32_t features_of(const CpuidRegisters& cpu) {
   constexpr std::uint64_t kYmmState = 0x6;   // XMM and YMM
   constexpr std::uint64_t kZmmState = 0xE6;  // and opmask, ZMM 0-15, ZMM 16-31
   const auto bit = [](std::uint32_t word, int n) { return (word >> n & 1u) != 0; };

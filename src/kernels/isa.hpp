@@ -21,7 +21,7 @@ enum Feature : std::uint32_t {
 };
 
 /// The words from which features are told; a fake one makes "has the bit, may not use it" a unit test.
-struct CpuWords {
+struct CpuidRegisters {
   std::uint32_t leaf1_ecx = 0;
   std::uint32_t leaf7_ebx = 0;
   std::uint32_t leaf7_edx = 0;
@@ -30,8 +30,8 @@ struct CpuWords {
   bool tiles_offered = false;  // the system grants AMX's tiles to a process that asks
 };
 
-CpuWords read_cpu();
-std::uint32_t features_of(const CpuWords& cpu);
+CpuidRegisters read_cpu();
+std::uint32_t features_of(const CpuidRegisters& cpu);
 
 /// Asks the system for AMX's tiles; false when they are refused. What is granted holds until the process
 /// ends, for all of its threads, whose alternate signal stacks must then have room for the tiles.

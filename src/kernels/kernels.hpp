@@ -17,7 +17,7 @@ namespace ejk::kernels {
 
 /// Results of this many bytes and more are written past the caches. What a core can hold of them is less,
 /// whatever size a shared one has.
-inline constexpr std::int64_t kBeyondCaches = std::int64_t{32} << 20;
+inline constexpr std::int64_t kLargerThanCaches = std::int64_t{32} << 20;
 
 /// How far apart pairs of floats are, computed in V.
 template <class V>

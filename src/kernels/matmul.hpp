@@ -50,7 +50,7 @@ struct Gemm {
   std::int64_t together;  // tiles of rows that go through a panel of B one after another
   std::int64_t direct_rows;  // rows of a tile of direct()
   std::int64_t direct_k;     // and the contraction that suits one tile of them; twice that suits several
-  std::int64_t few_rows;     // up to so many direct() is faster than packing B for tile()
+  std::int64_t small_m;      // up to so many direct() is faster than packing B for tile()
 
   /// Come before the first and after the last tile() of a thread; null where nothing needs be set up.
   void (*enter)();

@@ -238,7 +238,7 @@ constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine 
 // tiles read it back from there. (Zen 4, float32, B of 2,048 x 1,408 and 1,024 x 4,096, the time of direct() in
 // that of packing: AVX2 with 24 rows 0.6, 48 rows 0.75 to 0.8, 96 rows 0.85 to 1; AVX-512 48 rows 0.8, 96 rows
 // 0.95.)
-constexpr std::int64_t kFewRows = 96;
+constexpr std::int64_t kSmallM = 96;
 
 // Prefetches rows of memory from the first byte to the last: in that order the processor's own prefetching
 // takes it up, which has more requests under way than a program can have.
@@ -638,7 +638,7 @@ constexpr Gemm gemm(const char* name) {
               .together = kTogether<U, NV>,
               .direct_rows = MR,
               .direct_k = kDirectK<U>,
-              .few_rows = kFewRows,
+              .small_m = kSmallM,
               .enter = nullptr,
               .leave = nullptr,
               .pack_a = pack_a<U, KStep>,

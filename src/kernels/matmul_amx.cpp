@@ -65,8 +65,8 @@ void amx_tile_bf16(const void* a, const void* b, std::int64_t k, std::int64_t ro
 constexpr Gemm made() {
   Gemm g = gemm<Bf16, 14, 2, 32, 32>("bf16");
   g.mr = 32;
-  g.pass_k = g.kc / 2;             // a tile of A, one of B and the sums stay in the nearest cache
-  g.few_rows = g.direct_rows / 2;  // tiles are many times as fast as the vectors of direct()
+  g.pass_k = g.kc / 2;            // a tile of A, one of B and the sums stay in the nearest cache
+  g.small_m = g.direct_rows / 2;  // tiles are many times as fast as the vectors of direct()
   g.enter = enter;
   g.leave = leave;
   g.tile = amx_tile<Tiles>;

@@ -36,7 +36,7 @@ using mask::Word;
 template <class T>
 void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t k, const std::string& name) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  const auto hides = static_cast<Wide>(T(mask::kHides));
+  const auto hides = static_cast<Wide>(T(mask::kMaskedBias));
   for (std::int64_t i = 0; i < n; ++i) {
     const auto v = static_cast<Wide>(in[i]);
     if (v != 0 && !(v <= hides))
@@ -60,7 +60,7 @@ void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::
   const auto bits_of = [](double x) {
     return std::bit_cast<Bits>(T(static_cast<std::conditional_t<sizeof(T) == 8, double, float>>(x)));
   };
-  const Bits hides = bits_of(mask::kHides), lowest = bits_of(-HUGE_VAL);
+  const Bits hides = bits_of(mask::kMaskedBias), lowest = bits_of(-HUGE_VAL);
   for (std::int64_t done = 0; done < n; done += kAtOnce, out += kAtOnce / 64) {
     const std::int64_t count = std::min(kAtOnce, n - done);
     std::uint8_t attends[kAtOnce];
@@ -245,9 +245,9 @@ class ArrayMask final : public MaskNode {
   mutable core::OnlyValue value_;
 };
 
-class LookClassifier final : public BlockClassifier {
+class ScanClassifier final : public BlockClassifier {
  public:
-  explicit LookClassifier(std::int64_t blocks) : blocks_(blocks) {}
+  explicit ScanClassifier(std::int64_t blocks) : blocks_(blocks) {}
   IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
   void classify(std::int64_t, std::int64_t, IndexRange columns, BlockState* out) const override {
     std::fill(out, out + (columns.end - columns.begin), BlockState::undecided);
@@ -258,7 +258,7 @@ class LookClassifier final : public BlockClassifier {
 };
 
 std::unique_ptr<BlockClassifier> ArrayMask::classifier(std::int64_t, std::int64_t kv_block) const {
-  return std::make_unique<LookClassifier>(core::ceil_div(kv_length(), kv_block));
+  return std::make_unique<ScanClassifier>(core::ceil_div(kv_length(), kv_block));
 }
 
 bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
@@ -360,10 +360,10 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
   return Mask(std::make_shared<ArrayMask>(std::move(array), polarity));
 }
 
-PaddingLook padding_look(const Mask& mask) {
+PaddingGuess padding_guess(const Mask& mask) {
   constexpr std::int64_t kMost = 1024, kFew = 64, kTimes = 4;  // rows, and how much longer few of them are
   const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
-  if (rows < 1 || rows > kMost || columns <= rows || !mask.node().random_access()) return PaddingLook::none;
+  if (rows < 1 || rows > kMost || columns <= rows || !mask.node().random_access()) return PaddingGuess::none;
   BitBuffer buffer;
   std::int64_t steps = 0, changes = 0, up = 0, down = 0;
   IndexRange before{0, 0};
@@ -376,7 +376,7 @@ PaddingLook padding_look(const Mask& mask) {
                        [&](std::int64_t begin, std::int64_t end) {
                          ++runs, run = {begin, end};
                        });
-    if (runs > 1 || (run.begin > 0 && run.end < columns)) return PaddingLook::none;
+    if (runs > 1 || (run.begin > 0 && run.end < columns)) return PaddingGuess::none;
     changes += q > 0 && (run.begin != before.begin || run.end != before.end);
     up += q > 0 && (run.begin > before.begin || run.end > before.end);
     down += q > 0 && (run.begin < before.begin || run.end < before.end);
@@ -384,11 +384,11 @@ PaddingLook padding_look(const Mask& mask) {
     steps += q > 0 && (run.end == before.end + 1 || run.begin == before.begin + 1);
     before = run;
   }
-  if (rows > 1 && steps >= rows - 1) return PaddingLook::none;
+  if (rows > 1 && steps >= rows - 1) return PaddingGuess::none;
   // Edges of several rows that go one way are rather those of blocks, or of a window.
   constexpr std::int64_t kSeveral = 4;
-  if (changes > 0 && (rows < kSeveral || (up > 0 && down > 0))) return PaddingLook::likely;
-  return rows <= kFew && columns >= kTimes * rows ? PaddingLook::possible : PaddingLook::none;
+  if (changes > 0 && (rows < kSeveral || (up > 0 && down > 0))) return PaddingGuess::likely;
+  return rows <= kFew && columns >= kTimes * rows ? PaddingGuess::possible : PaddingGuess::none;
 }
 
 }  // namespace ejk

@@ -42,7 +42,7 @@ using mask::IndexArrays;
 using mask::InfoPlan;
 using mask::Layout;
 using mask::PatternTable;
-using mask::QueryShares;
+using mask::QueryPartition;
 using mask::Scan;
 
 // Progress over several scans, called from one thread at a time.
@@ -70,11 +70,11 @@ MaskInfo begun(const InfoPlan& plan) {
   return info;
 }
 
-// What rank 0 has made, as all members see it; its index arrays are its parts.
-MaskInfoShare begun_share(std::optional<MaskInfo> made, Team& team) {
+// What rank 0 has made, as all ranks see it; its index arrays are its parts.
+MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
   MaskInfoShare share;
   share.info = std::move(made);
-  TeamMessage types;
+  RankMessage types;
   if (share.info) {
     MaskInfo& info = *share.info;
     share.arrays = mask::arrays_of(info);
@@ -89,7 +89,7 @@ MaskInfoShare begun_share(std::optional<MaskInfo> made, Team& team) {
     hold("block_mask", info.block_mask);
     if (info.q_sequence) hold("q_sequence", *info.q_sequence);
   }
-  types = TeamMessage(team.broadcast(types.bytes()));
+  types = RankMessage(comm.broadcast(types.bytes()));
   if (share.info) return share;
   for (auto n = types.take<std::ptrdiff_t>(); n > 0; --n) {
     std::string name = types.take_text();
@@ -104,14 +104,14 @@ bool has_blocks(const MaskInfoShare& share) {
                      [](const PlannedArray& array) { return array.name == "partial_mask_blocks"; });
 }
 
-// What this member finds in its rows of blocks of each mask; nothing of a mask of which it has none.
+// What this rank finds in its rows of blocks of each mask; nothing of a mask of which it has none.
 std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks, const InfoPlan& plan,
-                                                 const QueryShares& shares, PatternTable* table,
-                                                 const BlockProgress& report, const Team& team) {
+                                                 const QueryPartition& shares, PatternTable* table,
+                                                 const BlockProgress& report, const Communicator& comm) {
   std::vector<IndexRange> rows;
   std::int64_t blocks = 0;
   for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
-    rows.push_back(shares.rows(team.rank(), u, plan.block));
+    rows.push_back(shares.rows(comm.rank(), u, plan.block));
     blocks += (rows.back().end - rows.back().begin) * plan.layout.kv_blocks;
   }
   Progress progress(report, blocks);
@@ -124,18 +124,18 @@ std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks,
 
 // On rank 0 the scans of all masks.
 std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
-                               std::vector<std::optional<BandScan>> found, const mask::TeamPatterns* patterns,
-                               Team& team) {
+                               std::vector<std::optional<BandScan>> found, const mask::RankPatterns* patterns,
+                               Communicator& comm) {
   std::vector<Scan> scans;
   for (std::size_t u = 0; u < masks.size(); ++u)
-    if (auto scan = mask::joined(masks[u], plan.block, std::move(found[u]), patterns, team))
+    if (auto scan = mask::joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
       scans.push_back(std::move(*scan));
   return scans;
 }
 
 MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes) {
   // 1. Distinct masks.
-  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, alone());
+  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, single_process());
 
   // 2. and 4. States and partial blocks.
   const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
@@ -147,22 +147,22 @@ MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int6
                       mask::pattern_source(table, plan.direction));
 }
 
-// The same by a team. Ids go by ranks, which have the rows of blocks in the order of the walk, so they are the
-// same as those of one process, and a member's partial blocks are a run of them.
+// The same by several ranks. Ids go by ranks, which have the rows of blocks in the order of the walk, so they are the
+// same as those of one process, and a rank's partial blocks are a run of them.
 MaskInfoShare fixed_share(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes,
-                          Team& team) {
-  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, team);
+                          Communicator& comm) {
+  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, comm);
   const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
-  const QueryShares shares = plan.query_shares(distinct.masks, team.size());
-  auto found = scan_shares(distinct.masks, plan, shares, table.get(), report, team);
-  mask::TeamPatterns patterns = mask::number_patterns(*table, team);
-  std::vector<Scan> scans = joined_scans(distinct.masks, plan, std::move(found), &patterns, team);
+  const QueryPartition shares = plan.query_partition(distinct.masks, comm.size());
+  auto found = scan_shares(distinct.masks, plan, shares, table.get(), report, comm);
+  mask::RankPatterns patterns = mask::number_patterns(*table, comm);
+  std::vector<Scan> scans = joined_scans(distinct.masks, plan, std::move(found), &patterns, comm);
 
   const ArrayType type = mask::blocks_type(plan, patterns.count);
   std::optional<MaskInfo> info;
-  if (team.is_first())
+  if (comm.is_first())
     info = put_together(plan, std::move(distinct), std::move(scans), mask::type_alone(type));
-  MaskInfoShare share = begun_share(std::move(info), team);
+  MaskInfoShare share = begun_share(std::move(info), comm);
   const std::int64_t own = std::ssize(patterns.own_here);
   if (has_blocks(share) && own > 0)
     share.parts.push_back({"partial_mask_blocks",
@@ -288,22 +288,22 @@ MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
   return dynamic_info(plan, std::move(scans), every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
 }
 
-// The same by a team. A member reads its rows of blocks twice: to tell their states, and to write them.
-MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, Team& team) {
+// The same by several ranks. A rank reads its rows of blocks twice: to tell their states, and to write them.
+MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, Communicator& comm) {
   const Layout& layout = plan.layout;
-  const QueryShares shares = plan.query_shares(plan.heads, team.size());
-  auto found = scan_shares(plan.heads, plan, shares, nullptr, report, team);
-  std::vector<Scan> scans = joined_scans(plan.heads, plan, std::move(found), nullptr, team);
+  const QueryPartition shares = plan.query_partition(plan.heads, comm.size());
+  auto found = scan_shares(plan.heads, plan, shares, nullptr, report, comm);
+  std::vector<Scan> scans = joined_scans(plan.heads, plan, std::move(found), nullptr, comm);
   const Shape pattern = mask::pattern_shape(plan.block, plan.direction);
   std::optional<MaskInfo> info;
-  if (team.is_first()) {
+  if (comm.is_first()) {
     const ArrayType type(DType::boolean,
                          {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]});
     info = dynamic_info(plan, std::move(scans), mask::type_alone(type));
   }
-  MaskInfoShare share = begun_share(std::move(info), team);
+  MaskInfoShare share = begun_share(std::move(info), comm);
   for (std::int64_t h = 0; h < layout.rows; ++h) {
-    const IndexRange rows = shares.rows(team.rank(), h, plan.block);
+    const IndexRange rows = shares.rows(comm.rank(), h, plan.block);
     if (rows.begin == rows.end) continue;
     share.parts.push_back(
         {"partial_mask_blocks",
@@ -427,12 +427,12 @@ MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_patte
                              : fixed_info(*plan_, progress, max_pattern_bytes);
 }
 
-MaskInfoShare MaskInfoPlan::run_with(Team& team, const BlockProgress& progress,
+MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& progress,
                                      std::int64_t max_pattern_bytes) const {
-  if (!team.is_alone())
-    return plan_->is_dynamic() ? dynamic_share(*plan_, progress, team)
-                               : fixed_share(*plan_, progress, max_pattern_bytes, team);
-  MaskInfoShare share = begun_share(run(progress, max_pattern_bytes), team);
+  if (!comm.is_single())
+    return plan_->is_dynamic() ? dynamic_share(*plan_, progress, comm)
+                               : fixed_share(*plan_, progress, max_pattern_bytes, comm);
+  MaskInfoShare share = begun_share(run(progress, max_pattern_bytes), comm);
   if (const auto& blocks = share.info->partial_mask_blocks)
     share.parts.push_back({"partial_mask_blocks", whole_box(blocks->shape()), blocks});
   return share;

@@ -142,7 +142,7 @@ std::vector<NearbyMask> masks_without_keys(const Mask& of);
 
 /// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
 /// is taken as the array's dtype rounds it: in bfloat16 it is -9984.
-inline constexpr float kHides = -1e4f;
+inline constexpr float kMaskedBias = -1e4f;
 
 /// How the positions of queries and keys meet, for the report, one entry a manner: "top left: query 0 at key
 /// 0". Nothing where it does not matter: as many queries as keys, or no part that goes by positions.

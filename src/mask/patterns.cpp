@@ -75,7 +75,7 @@ void PatternTable::count_bytes(std::int64_t bytes) const {
 }
 
 // Chunks grow, so that few patterns cost little and many lie on huge pages.
-Word* PatternTable::room_for_pattern() {
+Word* PatternTable::next_pattern_slot() {
   constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
   constexpr std::int64_t kBookkeeping = 96;  // bytes that an entry and its place in the index take
   count_bytes(pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping);
@@ -140,7 +140,7 @@ std::int32_t PatternTable::find_or_add_words(const Word* pattern) {
   if (whole_ != nullptr)
     if (const auto slot = whole_->find(hash, pattern)) return ~*slot;
   if (const auto slot = find(hash, pattern)) return *slot;
-  Word* kept = room_for_pattern();
+  Word* kept = next_pattern_slot();
   std::copy_n(pattern, pattern_words(), kept);
   return enter(hash, kept);
 }

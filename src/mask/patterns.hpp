@@ -89,7 +89,7 @@ class PatternTable {
   std::int32_t find_or_add_words(const Word* pattern);
   std::int32_t enter(std::uint64_t hash, const Word* kept);
   void place(std::uint64_t hash, std::int32_t slot);
-  Word* room_for_pattern();
+  Word* next_pattern_slot();
 
   BlockShape block_;
   std::int64_t row_words_;

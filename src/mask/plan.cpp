@@ -188,20 +188,20 @@ std::vector<PlannedArray> InfoPlan::arrays() const {
 }
 
 // Masks are compared only where all of their stored elements have one hash. Rows are hashed in steps that grow,
-// and masks that are told apart are hashed no further: mostly the first rows are enough. Each member has some of
+// and masks that are told apart are hashed no further: mostly the first rows are enough. Each rank has some of
 // the rows, and all agree after each step.
-DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team) {
+DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm) {
   constexpr std::int64_t kFirstStep = std::int64_t{1} << 21,
                          kFirstInOrder = std::int64_t{1} << 29;  // elements
   DistinctMasks known = known_distinct(heads);
   const std::vector<Mask>& masks = known.masks;
-  const std::int64_t length = masks[0].q_length(), longest = core::ceil_div(length, team.size());
-  const std::int64_t first = std::min(length, team.rank() * longest),
+  const std::int64_t length = masks[0].q_length(), longest = core::ceil_div(length, comm.size());
+  const std::int64_t first = std::min(length, comm.rank() * longest),
                      last = std::min(length, first + longest);
   const auto agreed = [&](std::span<const std::uint64_t> mine) {
     std::vector<std::vector<std::uint64_t>> all;
-    for (Bytes& bytes : team.all_gather(TeamMessage().put_all(mine).bytes()))
-      all.push_back(TeamMessage(std::move(bytes)).take_all<std::uint64_t>());
+    for (Bytes& bytes : comm.all_gather(RankMessage().put_all(mine).bytes()))
+      all.push_back(RankMessage(std::move(bytes)).take_all<std::uint64_t>());
     return all;
   };
 
@@ -220,15 +220,15 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team) {
     const IndexRange rows{std::min(last, first + at), std::min(last, first + at + step)};
     std::vector<std::uint64_t> mine;
     for (const std::size_t u : open) mine.push_back(masks[u].node().stored_hash(rows));
-    for (const auto& of_member : agreed(mine))
+    for (const auto& of_rank : agreed(mine))
       for (std::size_t n = 0; n < open.size(); ++n) {
-        const Word both[] = {hashes[open[n]], of_member[n]};
+        const Word both[] = {hashes[open[n]], of_rank[n]};
         hashes[open[n]] = hash_words(both, std::ssize(both));
       }
   }
 
   DistinctMasks distinct = distinct_by(masks, hashes, [&](const Mask& a, const Mask& b) {
-    if (!same_as(a, b, {0, 0})) return false;  // which all members see alike
+    if (!same_as(a, b, {0, 0})) return false;  // which all ranks see alike
     const std::uint64_t same = first == last || same_as(a, b, {first, last});
     const auto answers = agreed(std::span(&same, 1));
     return std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer[0] != 0; });
@@ -249,16 +249,16 @@ std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const 
   return costs;
 }
 
-QueryShares InfoPlan::query_shares(const std::vector<Mask>& masks, std::int64_t members) const {
-  return {q_length(), block.q, members, row_costs(masks)};
+QueryPartition InfoPlan::query_partition(const std::vector<Mask>& masks, std::int64_t ranks) const {
+  return {q_length(), block.q, ranks, row_costs(masks)};
 }
 
-// A member has the states and ids of its rows of blocks, and as much once more as a message; rank 0 has those of
+// A rank has the states and ids of its rows of blocks, and as much once more as a message; rank 0 has those of
 // all masks, what is made of them, and the messages about one of them.
-std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
+std::vector<RankWork> InfoPlan::shares(std::int64_t ranks) const {
   constexpr std::int64_t kBytesPerBlock = 1 + 4;
   const std::vector<RowCosts> costs = row_costs(known.masks);
-  const QueryShares of_members(q_length(), block.q, members, costs);
+  const QueryPartition of_ranks(q_length(), block.q, ranks, costs);
   const auto elements_of_row = static_cast<double>(block.q) * static_cast<double>(kv_length());
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
   const auto block_bytes = static_cast<double>(block.q) * static_cast<double>(block.kv);
@@ -266,13 +266,13 @@ std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
   for (const PlannedArray& array : arrays())
     if (array.name != "partial_mask_blocks") index_bytes += array.type.bytes();
 
-  std::vector<WorkShare> all(static_cast<std::size_t>(members));
-  for (std::int64_t member = 0; member < members; ++member) {
-    WorkShare& share = all[static_cast<std::size_t>(member)];
+  std::vector<RankWork> all(static_cast<std::size_t>(ranks));
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    RankWork& share = all[static_cast<std::size_t>(rank)];
     double read = 0, written = 0;
     std::int64_t blocks = 0;
     for (std::size_t u = 0; u < costs.size(); ++u) {
-      const IndexRange rows = of_members.rows(member, static_cast<std::int64_t>(u), block);
+      const IndexRange rows = of_ranks.rows(rank, static_cast<std::int64_t>(u), block);
       blocks += (rows.end - rows.begin) * layout.kv_blocks;
       for (std::int64_t row = rows.begin; row < rows.end; ++row) {
         const auto at = static_cast<std::size_t>(row);
@@ -284,11 +284,11 @@ std::vector<WorkShare> InfoPlan::shares(std::int64_t members) const {
     share.read_bytes = core::bytes_of_estimate(read);
     share.written_bytes = is_left_to_kernel(known) ? 0 : core::bytes_of_estimate(written);
     const std::int64_t found = kBytesPerBlock * blocks;
-    if (member == 0) {
+    if (rank == 0) {
       share.cost += kBytesOfIndices * static_cast<double>(layout.rows) * static_cast<double>(layout.grid());
       share.written_bytes += index_bytes;
       share.peak_bytes = work_bytes();
-      if (members > 1)
+      if (ranks > 1)
         share.peak_bytes = core::sum_of_bytes({share.peak_bytes, kBytesPerBlock * layout.grid()});
     } else {
       share.sent_bytes = blocks == 0 ? 0 : found + q_length() / 8 + kv_length() / 8;
@@ -329,9 +329,9 @@ std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays();
 
 std::int64_t MaskInfoPlan::work_bytes() const { return plan_->work_bytes(); }
 
-std::vector<WorkShare> MaskInfoPlan::shares(std::int64_t members) const {
-  core::require_members(members);
-  return plan_->shares(members);
+std::vector<RankWork> MaskInfoPlan::shares(std::int64_t ranks) const {
+  core::require_ranks(ranks);
+  return plan_->shares(ranks);
 }
 
 Report describe(const MaskInfoPlan& plan) {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "ejk/communicator.hpp"
 #include "ejk/mask_info.hpp"
-#include "ejk/team.hpp"
 #include "mask/layout.hpp"
+#include "mask/rank_scan.hpp"
 #include "mask/scan.hpp"
-#include "mask/team_scan.hpp"
 
 namespace ejk::mask {
 
@@ -67,12 +67,12 @@ struct InfoPlan {
   /// As MaskInfoPlan::arrays().
   std::vector<PlannedArray> arrays() const;
 
-  /// What looking at rows of blocks of these masks takes, and which each member of a team looks at.
+  /// What looking at rows of blocks of these masks takes, and which each rank looks at.
   std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
-  QueryShares query_shares(const std::vector<Mask>& masks, std::int64_t members) const;
+  QueryPartition query_partition(const std::vector<Mask>& masks, std::int64_t ranks) const;
 
-  /// What members of a team do, by ranks, where all masks that may differ do.
-  std::vector<WorkShare> shares(std::int64_t members) const;
+  /// What ranks do, by ranks, where all masks that may differ do.
+  std::vector<RankWork> shares(std::int64_t ranks) const;
 
   /// The dtype of indices up to `largest`.
   DType index_dtype(std::int64_t largest) const {
@@ -83,8 +83,8 @@ struct InfoPlan {
 /// Whether masks are the same, as far as that can be told without reading an array.
 bool known_same(const Mask& a, const Mask& b);
 
-/// The distinct masks by content; may read arrays, of which each member of the team compares some rows.
-DistinctMasks distinct_masks(const std::vector<Mask>& heads, Team& team);
+/// The distinct masks by content; may read arrays, of which each rank compares some rows.
+DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm);
 
 /// Throws what the constructor of MaskInfoPlan throws.
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,

@@ -16,8 +16,8 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
+#include "mask/rank_scan.hpp"
 #include "mask/scanner.hpp"
-#include "mask/team_scan.hpp"
 
 namespace ejk::mask {
 
@@ -154,13 +154,13 @@ void Scanner::add_needed_words(std::int64_t i, std::int64_t first_word, Word* wo
 
 void Scanner::look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key) {
   for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    judge_run(part, rows, i, {j, end}, first_key);
+    classify_run(part, rows, i, {j, end}, first_key);
   });
   count(part, i);
 }
 
 void Scanner::look(Part& part, std::int64_t i) {
-  if (node_.bands() > 0) return look_at_bands(part, i);
+  if (node_.bands() > 0) return scan_bands(part, i);
   const IndexRange queries_of_row = queries(i);
   const auto fill = [&](std::int64_t j, std::int64_t end) {
     const Rectangle where{queries_of_row.begin, queries_of_row.end, j * block_.kv,
@@ -171,28 +171,28 @@ void Scanner::look(Part& part, std::int64_t i) {
   };
   if (node_.random_access()) {
     for_each_open_run(i, at_most(64 * kPanelWords, held_.q, held_.kv), [&](std::int64_t j, std::int64_t end) {
-      judge_run(part, fill(j, end), i, {j, end}, j * block_.kv);
+      classify_run(part, fill(j, end), i, {j, end}, j * block_.kv);
     });
   } else {
     // Across decided blocks, so that a source that wants order is read in order.
     std::int64_t first = kv_blocks_, last = 0;
     for_each_open_run(i, kv_blocks_,
                       [&](std::int64_t j, std::int64_t end) { first = std::min(first, j), last = end; });
-    if (first < last) judge_run(part, fill(first, last), i, {first, last}, first * block_.kv);
+    if (first < last) classify_run(part, fill(first, last), i, {first, last}, first * block_.kv);
   }
   count(part, i);
 }
 
 // Judges the open ones of a run of blocks of row `i`; the panel's column 0 is `first_key`.
-void Scanner::judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
-                        std::int64_t first_key) {
+void Scanner::classify_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
+                           std::int64_t first_key) {
   const std::span<BlockState> found = states(i);
   const std::int64_t first = run(i).begin;
   fold(part, panel, (blocks.begin * block_.kv - first_key) / 64,
        words_for(std::min(blocks.end * block_.kv, mask_.kv_length()) - first_key));
   for (std::int64_t j = blocks.begin; j < blocks.end; ++j) {
     BlockState& state = found[static_cast<std::size_t>(j - first)];
-    if (is_open(state)) state = judge(part, panel, i, j, j * block_.kv - first_key);
+    if (is_open(state)) state = classify(part, panel, i, j, j * block_.kv - first_key);
   }
 }
 
@@ -214,8 +214,8 @@ void Scanner::count(Part& part, std::int64_t i) {
 
 // The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
 // entered.
-BlockState Scanner::judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j,
-                          std::int64_t column) {
+BlockState Scanner::classify(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j,
+                             std::int64_t column) {
   const std::int64_t width = std::min(block_.kv, panel.columns - column);
   Word some = 0;
   bool every = panel.rows == block_.q && width == block_.kv;
@@ -259,7 +259,7 @@ void Scanner::enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot) {
   pattern_ids()[static_cast<std::size_t>(at)] = slot;
 }
 
-void Scanner::look_at_bands(Part& part, std::int64_t i) {
+void Scanner::scan_bands(Part& part, std::int64_t i) {
   const std::span<BlockState> found = states(i);
   const IndexRange of_row = queries(i);
   const std::int64_t rows = of_row.end - of_row.begin, bands = node_.bands();
@@ -269,15 +269,15 @@ void Scanner::look_at_bands(Part& part, std::int64_t i) {
   }
   std::int64_t j = run(i).begin;
   for (BlockState& state : found) {
-    if (is_open(state)) state = judge_by_bands(part, i, j);
+    if (is_open(state)) state = classify_by_bands(part, i, j);
     ++j;
   }
   count(part, i);
 }
 
-// The same as judge(), from the runs of keys that the queries see: nothing is done for words without a bit, or
+// The same as classify(), from the runs of keys that the queries see: nothing is done for words without a bit, or
 // for the first and last queries that see nothing of the block.
-BlockState Scanner::judge_by_bands(Part& part, std::int64_t i, std::int64_t j) {
+BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j) {
   const IndexRange keys{j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length())};
   const std::int64_t rows = queries(i).end - queries(i).begin, bands = node_.bands();
   std::int64_t first = rows, last = 0;
@@ -458,18 +458,18 @@ BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternT
 }
 
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
-               const std::function<void(std::int64_t)>& done, Team& team) {
-  if (team.is_alone()) {
+               const std::function<void(std::int64_t)>& done, Communicator& comm) {
+  if (comm.is_single()) {
     BandScan all = scan_band(mask, block, {0, core::ceil_div(mask.q_length(), block.q)}, table, done);
     return completed(std::move(all), table != nullptr ? table->size() : 0);
   }
   if (table != nullptr)
-    throw Error(Error::Kind::internal, "scan_mask: patterns of several members are not joined here");
-  const QueryShares shares(mask.q_length(), block.q, team.size(), {RowCosts(mask, block)});
-  const IndexRange rows = shares.rows(team.rank(), 0, block);
+    throw Error(Error::Kind::internal, "scan_mask: patterns of several ranks are not joined here");
+  const QueryPartition shares(mask.q_length(), block.q, comm.size(), {RowCosts(mask, block)});
+  const IndexRange rows = shares.rows(comm.rank(), 0, block);
   std::optional<BandScan> mine;
   if (rows.begin < rows.end) mine = scan_band(mask, block, rows, nullptr, done);
-  return joined_by_all(mask, block, std::move(mine), team);
+  return joined_by_all(mask, block, std::move(mine), comm);
 }
 
 HeldBlocks held_blocks(const Mask& mask, BlockShape block) {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "ejk/communicator.hpp"
 #include "ejk/mask_info.hpp"
-#include "ejk/team.hpp"
 #include "mask/patterns.hpp"
 
 namespace ejk::mask {
@@ -47,10 +47,11 @@ Scan completed(BandScan all, std::int64_t patterns);
 /// ids, and scan_bytes: with a table a block's bits are held whole, cut short or not, else as far as the mask
 /// goes. Throws Error{budget} for a block that no memory can hold.
 ///
-/// A team shares the rows of blocks, and all members get the whole; `table` is null unless it is a team of one
-/// (mask/team_scan.hpp joins the tables of several).
+/// A communicator shares the rows of blocks, and all ranks get the whole; `table` is null unless it is a communicator of one rank
+/// (mask/rank_scan.hpp joins the tables of several).
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
-               const std::function<void(std::int64_t blocks)>& done = {}, Team& team = alone());
+               const std::function<void(std::int64_t blocks)>& done = {},
+               Communicator& comm = single_process());
 
 /// The same for some rows of blocks, by this process alone.
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,

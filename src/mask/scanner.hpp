@@ -110,10 +110,11 @@ class Scanner {
   std::span<BlockState> states(std::int64_t i);
   template <class F>
   void for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const;
-  void judge_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks, std::int64_t first_key);
-  BlockState judge(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column);
-  void look_at_bands(Part& part, std::int64_t i);
-  BlockState judge_by_bands(Part& part, std::int64_t i, std::int64_t j);
+  void classify_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
+                    std::int64_t first_key);
+  BlockState classify(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column);
+  void scan_bands(Part& part, std::int64_t i);
+  BlockState classify_by_bands(Part& part, std::int64_t i, std::int64_t j);
   void enter_partial(Part& part, std::int64_t i, std::int64_t j, std::int64_t elements) const;
   void enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot);
   void count(Part& part, std::int64_t i);

@@ -385,7 +385,7 @@ std::int64_t SparsityPlan::work_bytes() const {
 
 Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
   const InfoPlan& first = plan_->first();
-  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, alone());
+  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, single_process());
   std::int64_t blocks_done = 0, all_blocks = 0;
   for (const InfoPlan& size : plan_->sizes)
     all_blocks += std::ssize(distinct.masks) * size.layout.q_blocks * size.layout.kv_blocks;

@@ -53,7 +53,7 @@ Lengths lengths_of(const GroupProduct& product, double flushed) {
   return all;
 }
 
-double multiply_adds(const GivenProduct& it) {
+double multiply_adds(const ActualProduct& it) {
   double all = 0;
   for (const GroupProduct& product : it.products)
     all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
@@ -62,7 +62,7 @@ double multiply_adds(const GivenProduct& it) {
 }
 
 // A row in which nothing is computed: existing_out's, or zeros; exactly, but for another dtype's rounding.
-void load_kept(const GivenProduct& it, std::int64_t row, double* values, double* allowed) {
+void load_kept(const ActualProduct& it, std::int64_t row, double* values, double* allowed) {
   const auto n = static_cast<std::size_t>(it.columns());
   std::fill_n(values, n, 0.0);
   if (it.operands.existing_out) Matrix{*it.operands.existing_out}.load_row(row, 0, it.columns(), values);
@@ -75,7 +75,7 @@ void load_kept(const GivenProduct& it, std::int64_t row, double* values, double*
 
 using Expected = std::function<void(std::int64_t row, double* values, double* allowed)>;
 
-Expected by_reference(const GivenProduct& it) {
+Expected by_reference(const ActualProduct& it) {
   return [&it](std::int64_t row, double* values, double* allowed) {
     const GroupProduct* product = it.product_of(row);
     if (product == nullptr) return load_kept(it, row, values, allowed);
@@ -93,7 +93,7 @@ Expected by_reference(const GivenProduct& it) {
   };
 }
 
-Expected by_own(const GivenProduct& it, const ArrayView& own) {
+Expected by_own(const ActualProduct& it, const ArrayView& own) {
   const auto lengths = std::make_shared<std::vector<Lengths>>(it.products.size());
   double elements = 0;
   for (const GroupProduct& product : it.products)
@@ -126,20 +126,20 @@ Expected by_own(const GivenProduct& it, const ArrayView& own) {
 
 }  // namespace
 
-GivenProduct::GivenProduct(const Problem& p, const Operands& arrays, const ArrayView& result)
+ActualProduct::ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result)
     : problem(p),
       operands(arrays),
       given(result),
       products(products_of(p, arrays.lhs, arrays.rhs)),
       tolerance(Tolerance::of_given(arrays.lhs, arrays.rhs, result.dtype)) {}
 
-std::int64_t GivenProduct::group_of(std::int64_t row) const {
+std::int64_t ActualProduct::group_of(std::int64_t row) const {
   if (problem.cut == Problem::Cut::contraction) return problem.first_group + row / problem.k;
   if (row >= problem.offsets.back()) return -1;
   return std::upper_bound(problem.offsets.begin(), problem.offsets.end(), row) - problem.offsets.begin() - 1;
 }
 
-const GroupProduct* GivenProduct::product_of(std::int64_t row) const {
+const GroupProduct* ActualProduct::product_of(std::int64_t row) const {
   auto after = std::upper_bound(products.begin(), products.end(), row,
                                 [](std::int64_t r, const GroupProduct& product) { return r < product.row; });
   if (after == products.begin()) return nullptr;
@@ -159,7 +159,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
     throw Error(Error::Kind::input,
                 fmt::format("the given result is {}, not of a float type", name_of(given.dtype)))
         .about("given");
-  const GivenProduct it(problem, operands, given);
+  const ActualProduct it(problem, operands, given);
   const double work =
       multiply_adds(it) * (precision_for(operands.lhs, operands.rhs) == Precision::extended ? 8 : 1);
   const bool whole = work <= static_cast<double>(effort.every_element);

@@ -12,14 +12,14 @@
 namespace ejk::matmul {
 
 /// A result that was given, and what it is judged by. What it refers to outlives it.
-struct GivenProduct {
+struct ActualProduct {
   const Problem& problem;
   const Operands& operands;
   const ArrayView& given;
   std::vector<GroupProduct> products;
   Tolerance tolerance;
 
-  GivenProduct(const Problem& p, const Operands& arrays, const ArrayView& result);
+  ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result);
 
   std::int64_t columns() const { return problem.n; }
   std::int64_t rows() const {

@@ -33,7 +33,7 @@ namespace {
 constexpr std::int64_t kRowsOfPart = 32, kColumnsOfPart = 256;
 
 // A result, the products that it should be made of, and by what it is judged.
-struct Judged {
+struct CheckedProduct {
   std::vector<GroupProduct> products;
   const std::optional<ArrayView>& existing;
   Existing use;
@@ -74,7 +74,7 @@ void add_rows(std::vector<Task>& tasks, const GroupProduct& product, const std::
 }
 
 // The rows between products.
-std::vector<Task> other_rows(const Judged& problem) {
+std::vector<Task> other_rows(const CheckedProduct& problem) {
   std::vector<Task> tasks;
   std::int64_t next = 0;
   const auto up_to = [&](std::int64_t end) {
@@ -91,7 +91,7 @@ std::vector<Task> other_rows(const Judged& problem) {
 
 class Comparison {
  public:
-  explicit Comparison(const Judged& problem)
+  explicit Comparison(const CheckedProduct& problem)
       : problem_(problem),
         stats_(problem.out.dtype),
         tiles_(core::ceil_div(problem.columns(), kColumnsOfPart)) {}
@@ -159,7 +159,7 @@ class Comparison {
     }
   }
 
-  const Judged& problem_;
+  const CheckedProduct& problem_;
   Stats stats_;
   std::int64_t tiles_;
 };
@@ -172,7 +172,7 @@ struct RowSum {
 
 class VectorTest {
  public:
-  explicit VectorTest(const Judged& problem)
+  explicit VectorTest(const CheckedProduct& problem)
       : problem_(problem), signs_(static_cast<std::size_t>(problem.columns())) {
     for (std::size_t j = 0; j < signs_.size(); ++j) signs_[j] = (core::splitmix64(j) & 1u) != 0 ? 1 : -1;
   }
@@ -289,11 +289,11 @@ class VectorTest {
     return difference <= allowed ? Verdict::right : Verdict::failing;
   }
 
-  const Judged& problem_;
+  const CheckedProduct& problem_;
   std::vector<double> signs_;
 };
 
-double multiply_adds(const Judged& problem) {
+double multiply_adds(const CheckedProduct& problem) {
   double all = 0;
   for (const GroupProduct& product : problem.products)
     all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
@@ -301,7 +301,7 @@ double multiply_adds(const Judged& problem) {
   return all;
 }
 
-MatmulCheck check_problem(const Judged& problem, const CheckEffort& effort) {
+MatmulCheck check_problem(const CheckedProduct& problem, const CheckEffort& effort) {
   MatmulCheck result;
   result.dtype = problem.out.dtype;
   result.elements = element_count(problem.out.shape);

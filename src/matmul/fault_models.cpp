@@ -41,7 +41,7 @@ ArrayView vector_of(const ArrayView& matrix, std::int64_t row) {
 
 class FaultModels {
  public:
-  FaultModels(const GivenProduct& it, verify::FaultSearch& search)
+  FaultModels(const ActualProduct& it, verify::FaultSearch& search)
       : it_(it), p_(it.problem), search_(search) {}
 
   std::vector<FaultModel> all() {
@@ -388,7 +388,7 @@ class FaultModels {
       }
   }
 
-  const GivenProduct& it_;
+  const ActualProduct& it_;
   const Problem& p_;
   verify::FaultSearch& search_;
   std::vector<FaultModel> list_;
@@ -396,7 +396,7 @@ class FaultModels {
 
 }  // namespace
 
-void explain(const GivenProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
+void explain(const ActualProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
              Against& against) {
   const Problem& p = given.problem;
   const double depth =

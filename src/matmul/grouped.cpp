@@ -3,7 +3,7 @@
 // Both are sets of products of one kind: a group's rows of lhs times its matrix, or all of lhs's rows over
 // the group's part of the contraction times the group's rows of rhs. They are cut into tasks across all
 // groups. Rows that no product covers are filled first. The whole result is made as a part of it is, which a
-// member of a team makes (parts.hpp).
+// rank makes (parts.hpp).
 //
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"
@@ -130,7 +130,8 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
   }
   const IndexRange groups = matmul::groups_of(p, part);
   const std::int64_t first_row = by_rows ? std::max(part.rows.begin, p.begin(0)) : p.begin(groups.begin);
-  const bool stream = (by_rows ? 1 : groups.end - groups.begin) * rows * row_bytes >= kernels::kBeyondCaches;
+  const bool stream =
+      (by_rows ? 1 : groups.end - groups.begin) * rows * row_bytes >= kernels::kLargerThanCaches;
   Tasks tasks(matmul::arithmetic_of(p), p.tiling);
   for (std::int64_t g = groups.begin; g < groups.end; ++g) {
     GroupRows made = rows_of(p, part, lhs.strides, rhs.strides, g);
@@ -203,10 +204,10 @@ std::int64_t GroupedMatmulPlan::work_bytes() const {
   return work_bytes_of(*problem_, matmul::whole_part(*problem_));
 }
 
-std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t members) const {
-  core::require_members(members);
+std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t ranks) const {
+  core::require_ranks(ranks);
   std::vector<std::vector<ArrayBox>> boxes;
-  for (const std::vector<Part>& parts : matmul::divide(*problem_, members)) {
+  for (const std::vector<Part>& parts : matmul::divide(*problem_, ranks)) {
     boxes.emplace_back();
     for (const Part& part : parts) boxes.back().push_back(matmul::box_of(*problem_, part));
   }

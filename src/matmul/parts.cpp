@@ -1,6 +1,6 @@
-// The result is seen as a matrix, and is halved until there is a piece for each member: between two rows, or
+// The result is seen as a matrix, and is halved until there is a piece for each rank: between two rows, or
 // where that leaves one half with much more to do, between two columns. Cost: some dozen looks at the groups'
-// offsets for each member.
+// offsets for each rank.
 // tests: tests/matmul/test_parts.cpp
 #include "matmul/parts.hpp"
 
@@ -23,7 +23,7 @@ namespace {
 // steps of whole tiles, of 64 where a tile's width is a power of two.
 constexpr std::int64_t kRowStep = 32, kColumnStep = 64;
 
-// Multiply-adds in the time that a byte takes on its way from a file or to it, for the balance between members
+// Multiply-adds in the time that a byte takes on its way from a file or to it, for the balance between ranks
 // with much to multiply and those with much to read.
 constexpr double kWorkOfByte = 4;
 
@@ -120,7 +120,7 @@ double cost_of(const Problem& p, const Piece& piece) {
 
 struct Halves {
   Piece first, second;
-  double cost = std::numeric_limits<double>::infinity();  // of a member, in the half where it is more
+  double cost = std::numeric_limits<double>::infinity();  // of a rank, in the half where it is more
 };
 
 class Halving {
@@ -128,14 +128,14 @@ class Halving {
   Halving(const Problem& problem, std::vector<Piece>& pieces)
       : p_(problem), step_(column_step(problem)), pieces_(pieces) {}
 
-  void divide(const Piece& piece, std::int64_t members) {
-    if (members == 1) return pieces_.push_back(piece);
-    const std::int64_t first = members / 2;
-    const Halves rows = between_rows(piece, first, members - first),
-                 columns = between_columns(piece, first, members - first);
+  void divide(const Piece& piece, std::int64_t ranks) {
+    if (ranks == 1) return pieces_.push_back(piece);
+    const std::int64_t first = ranks / 2;
+    const Halves rows = between_rows(piece, first, ranks - first),
+                 columns = between_columns(piece, first, ranks - first);
     const Halves& best = rows.cost <= kForRows * columns.cost ? rows : columns;
     divide(best.first, first);
-    divide(best.second, members - first);
+    divide(best.second, ranks - first);
   }
 
  private:
@@ -271,15 +271,15 @@ double flop_of(const Problem& p, const Part& part) {
          static_cast<double>(length(part.rows)) * columns;
 }
 
-std::vector<std::vector<Part>> divide(const Problem& p, std::int64_t members) {
-  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(members));
-  if (members == 1 || p.out.bytes() == 0) {
+std::vector<std::vector<Part>> divide(const Problem& p, std::int64_t ranks) {
+  std::vector<std::vector<Part>> parts(static_cast<std::size_t>(ranks));
+  if (ranks == 1 || p.out.bytes() == 0) {
     parts.front().push_back(whole_part(p));
     return parts;
   }
   std::vector<Piece> pieces;
   const std::int64_t rows = by_rows(p) ? p.m : p.groups * p.k;
-  Halving(p, pieces).divide({{0, rows}, {0, p.n}}, members);
+  Halving(p, pieces).divide({{0, rows}, {0, p.n}}, ranks);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (length(pieces[i].rows) == 0 || length(pieces[i].columns) == 0) continue;
     const Parts made = parts_of(p, pieces[i]);

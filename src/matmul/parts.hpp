@@ -1,4 +1,4 @@
-// The parts in which members of a team make a grouped product: boxes of the result, each from the rows, columns
+// The parts in which ranks make a grouped product: boxes of the result, each from the rows, columns
 // and matrices that it needs.
 //
 // A part has all of the contraction, and its columns begin where those of a kernel's tile do: so each of its
@@ -41,7 +41,7 @@ GroupedMatmulNeeds needs_of(const Problem& problem, const Part& part);
 /// 2 for a multiply-add.
 double flop_of(const Problem& problem, const Part& part);
 
-/// What each of so many members makes. The same on every instruction set.
-std::vector<std::vector<Part>> divide(const Problem& problem, std::int64_t members);
+/// What each of so many ranks makes. The same on every instruction set.
+std::vector<std::vector<Part>> divide(const Problem& problem, std::int64_t ranks);
 
 }  // namespace ejk::matmul

@@ -327,7 +327,7 @@ Arithmetic arithmetic_of(DType lhs, DType rhs, const kernels::Kernels& row) {
 
 std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows) {
   const kernels::Gemm& gemm = *arithmetic.gemm;
-  if (rows > gemm.few_rows) return 0;
+  if (rows > gemm.small_m) return 0;
   return rows > gemm.direct_rows ? 2 * gemm.direct_k : gemm.direct_k;
 }
 

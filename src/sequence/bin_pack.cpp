@@ -90,22 +90,22 @@ BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequenc
     return packing.length[a] != packing.length[b] ? packing.length[a] > packing.length[b] : a < b;
   });
 
-  std::map<std::int64_t, std::vector<std::int64_t>> rows_with_room;
+  std::map<std::int64_t, std::vector<std::int64_t>> rows_by_capacity;
   for (std::size_t next = 0; next < pieces;) {
     const std::int64_t length = packing.length[order[next]];
-    auto bucket = rows_with_room.lower_bound(length);
-    if (bucket == rows_with_room.end())
-      bucket = rows_with_room.try_emplace(capacity, std::vector{packing.rows++}).first;
+    auto bucket = rows_by_capacity.lower_bound(length);
+    if (bucket == rows_by_capacity.end())
+      bucket = rows_by_capacity.try_emplace(capacity, std::vector{packing.rows++}).first;
     const std::int64_t row = bucket->second.back();
     std::int64_t room = bucket->first;
     bucket->second.pop_back();
-    if (bucket->second.empty()) rows_with_room.erase(bucket);
+    if (bucket->second.empty()) rows_by_capacity.erase(bucket);
     for (; next < pieces && packing.length[order[next]] == length && room >= length; ++next) {
       packing.row[order[next]] = row;
       packing.offset[order[next]] = capacity - room;
       room -= length;
     }
-    rows_with_room[room].push_back(row);
+    rows_by_capacity[room].push_back(row);
   }
   return packing;
 }

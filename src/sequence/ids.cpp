@@ -82,7 +82,7 @@ class IdSource final : public ArraySource {
     constexpr std::int64_t kOneThread = std::int64_t{1} << 20;  // bytes, made before others have begun
     const std::int64_t width = kind_ == IdKind::both ? 2 : 1;
     const std::int64_t bytes = count * width * static_cast<std::int64_t>(sizeof(T));
-    const bool stream = bytes >= kernels::kBeyondCaches;
+    const bool stream = bytes >= kernels::kLargerThanCaches;
     const std::int64_t most = bytes <= kOneThread ? count : std::int64_t{1} << 17;
     core::parallel_for(core::ceil_div(count, most), static_cast<double>(bytes) / 4, [&](std::int64_t piece) {
       const std::int64_t first = begin + piece * most, end = std::min(begin + count, first + most);

@@ -97,7 +97,7 @@ std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCoun
       cell.all += end - begin;
       if (!has_columns) cell.beyond += beyond;
       for (std::int64_t c = begin; c < end && has_columns && beyond > 0; ++c)
-        cell.beyond += !it.judged(type, static_cast<std::size_t>(c)).right;
+        cell.beyond += !it.result_of(type, static_cast<std::size_t>(c)).right;
     }
   }
   std::vector<std::uint8_t> states;
@@ -176,7 +176,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                          const auto r = static_cast<std::size_t>(row);
                          double most = 0;
                          for (std::size_t c = 0; c < it.value.size(); ++c) {
-                           const Judged judged = it.judged(type, c);
+                           const ElementResult judged = it.result_of(type, c);
                            const double size = std::abs(it.expected[c]);
                            nonzero += size > 0 && std::isfinite(size);
                            wide += size > 0 && std::isfinite(size) && it.allowed[c] > size;

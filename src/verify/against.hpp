@@ -51,7 +51,7 @@ struct ResultRows {
 };
 
 /// A difference in bounds; infinite where only one side is a number.
-inline double in_bounds(const Judged& judged, double allowed) {
+inline double in_bounds(const ElementResult& judged, double allowed) {
   if (judged.right && !(judged.size > 0)) return 0;
   return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
 }
@@ -66,8 +66,8 @@ struct Row {
     result.given(row, value.data());
     result.expected(row, expected.data(), allowed.data());
   }
-  Judged judged(const FloatType& type, std::size_t c) const {
-    return judge(type, value[c], expected[c], allowed[c], std::isinf(allowed[c]));
+  ElementResult result_of(const FloatType& type, std::size_t c) const {
+    return evaluate(type, value[c], expected[c], allowed[c], std::isinf(allowed[c]));
   }
 };
 
@@ -78,7 +78,7 @@ struct WorstElement {
 
   /// Element c of a row that was loaded.
   void see(const ResultRows& result, const FloatType& type, const Row& it, std::int64_t row, std::size_t c) {
-    const Judged judged = it.judged(type, c);
+    const ElementResult judged = it.result_of(type, c);
     const double size = in_bounds(judged, it.allowed[c]);
     if (size <= bounds) return;
     bounds = size;

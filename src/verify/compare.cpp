@@ -25,16 +25,16 @@
 #include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "verify/describe.hpp"
+#include "verify/element_comparer.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/extreme.hpp"
-#include "verify/judge.hpp"
 
 namespace ejk {
 
 namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-constexpr std::int64_t kBlock = verify::Judge::kBlock;
+constexpr std::int64_t kBlock = verify::ElementComparer::kBlock;
 
 struct Pair {
   Extreme actual, expected;
@@ -115,7 +115,7 @@ class Floats {
   using V = typename Arithmetic<T>::Value;
   using S = arrays::Stored<T>;
 
-  using Rule = verify::Judge::Rule;
+  using Rule = verify::ElementComparer::Rule;
 
   /// `coarser`: of two float types that are not the same, the one whose units count; else T.
   Floats(const Rule& rule, DType coarser)
@@ -189,7 +189,7 @@ class Floats {
   }
 
   // Of finite numbers: those that do not agree.
-  void look_for_violations(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
+  void find_violations(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
     std::uint8_t differs[kBlock];
     const std::int64_t count = mark(a, e, n, differs);
     V most = 0;
@@ -283,7 +283,7 @@ class Floats {
 // --- integers
 
 struct Integers {
-  verify::Judge::Rule rule;
+  verify::ElementComparer::Rule rule;
 
   // `size`: of the expected one.
   bool agree(bool equal, double amount, double size) const {
@@ -330,7 +330,7 @@ struct Integers {
 
 // Of a block that is the same on both sides. Sums are in lanes, which the compiler makes vectors of.
 template <class W>
-void look_at_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
+void scan_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
   using Few = std::make_unsigned_t<W>;
   using Square = std::conditional_t<sizeof(W) == 1, std::int32_t, double>;
   constexpr std::int64_t kRun = 128, kLanes = 8;
@@ -385,7 +385,7 @@ const std::byte* as_type(DType wanted, DType dtype, const std::byte* data, std::
 // f(a, e) with both sides of a block as whole numbers of 64 bits.
 template <class F>
 void as_integers(DType actual, DType expected, const std::byte* a, const std::byte* e, std::int64_t n,
-                 verify::Judge::Room& room, F&& f) {
+                 verify::ElementComparer::Room& room, F&& f) {
   const auto wide = [](DType d) { return d == DType::uint64 ? d : DType::int64; };
   const std::byte* p = as_type(wide(actual), actual, a, n, room.actual);
   const std::byte* q = as_type(wide(expected), expected, e, n, room.expected);
@@ -424,7 +424,7 @@ DType coarser_type(DType a, DType e) {
 
 class Comparer {
  public:
-  Comparer(DType actual, DType expected, const verify::Judge::Rule& rule)
+  Comparer(DType actual, DType expected, const verify::ElementComparer::Rule& rule)
       : actual_(actual), expected_(expected), common_(common_type(actual, expected)), rule_(rule) {}
 
   // n elements of either side, the first of them at index `at`.
@@ -450,7 +450,7 @@ class Comparer {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
     const Floats<T> floats(rule_, coarser_type(actual_, expected_));
-    verify::Judge::Room room;
+    verify::ElementComparer::Room room;
     // The largest of each kind so far, and the block that has it.
     struct Found {
       double measure = -1;
@@ -492,7 +492,7 @@ class Comparer {
         for (std::int64_t i = 0; i < m; ++i)
           squares.see(static_cast<double>(v[i]), static_cast<double>(w[i]));
         part.squares.join(squares);
-        if (!floats.is_close(stats)) floats.look_for_violations(v, w, m, at + begin, part);
+        if (!floats.is_close(stats)) floats.find_violations(v, w, m, at + begin, part);
       });
     });
     const auto locate = [&](const Found& found, Worst& worst, auto&& measure) {
@@ -522,16 +522,16 @@ class Comparer {
   void compare_integers(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                         Part& part) const {
     const Integers integers{rule_};
-    verify::Judge::Room room;
+    verify::ElementComparer::Room room;
     const bool one_type = actual_ == expected_;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
       if (one_type && kernels::active().same_bytes(x, y, m * size_of(actual_))) {
         dispatch(actual_, [&]<class T>(std::type_identity<T>) {
           if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 is 1
             const std::byte* p = as_type(DType::int8, actual_, x, m, room.actual);
-            look_at_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
+            scan_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
           } else if constexpr (std::is_integral_v<T>) {
-            look_at_equals(reinterpret_cast<const T*>(x), m, at + begin, part);
+            scan_equals(reinterpret_cast<const T*>(x), m, at + begin, part);
           }
         });
         return;
@@ -542,7 +542,7 @@ class Comparer {
   }
 
   DType actual_, expected_, common_;
-  verify::Judge::Rule rule_;
+  verify::ElementComparer::Rule rule_;
 };
 
 void join(Part& sum, const Part& part) {
@@ -577,8 +577,8 @@ std::optional<double> cosine_of(const Squares& squares) {
 
 }  // namespace
 
-std::int64_t verify::Judge::mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
-                                 std::uint8_t* differs) const {
+std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
+                                           std::uint8_t* differs) const {
   const bool one_type = actual_ == expected_;
   if (is_whole(actual_) && is_whole(expected_)) {
     if (one_type && kernels::active().same_bytes(a, e, n * size_of(actual_))) {
@@ -619,10 +619,10 @@ void verify::require_tolerances(std::initializer_list<std::optional<double>> tol
                   fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
 }
 
-verify::Judge::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
-  Judge::Rule rule{c.rtol, c.atol, tolerance.nan, c.by_size, c.max_ulp, {}};
+verify::ElementComparer::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
+  ElementComparer::Rule rule{c.rtol, c.atol, tolerance.nan, c.by_size, c.max_ulp, {}};
   if (tolerance.has_hard_limit())
-    rule.hard = Judge::Rule::Hard{tolerance.hard_rtol.value_or(0), tolerance.hard_atol.value_or(0)};
+    rule.hard = ElementComparer::Rule::Hard{tolerance.hard_rtol.value_or(0), tolerance.hard_atol.value_or(0)};
   return rule;
 }
 
@@ -653,7 +653,7 @@ std::int64_t bytes_for(const ArrayType& actual, const ArrayType& expected, std::
 
 // What the boxes of a pair have, in order.
 std::vector<Part> parts_of(const ArrayPair& pair, const Comparer& comparer,
-                           const std::function<void(std::int64_t)>& looked_at) {
+                           const std::function<void(std::int64_t)>& examined) {
   const std::shared_ptr<const ArraySource> actual = pair.open_actual(), expected = pair.open_expected();
   const arrays::Boxes boxes(actual->shape(), elements_of_a_piece(pair.actual, pair.expected));
   const arrays::BoxReader a(*actual), e(*expected);
@@ -670,7 +670,7 @@ std::vector<Part> parts_of(const ArrayPair& pair, const Comparer& comparer,
                          boxes.before[static_cast<std::size_t>(box)], parts[static_cast<std::size_t>(box)]);
         a.release(boxes, box);
         e.release(boxes, box);
-        looked_at(n);
+        examined(n);
       },
       [](const Buffers&) {});
   return parts;
@@ -784,7 +784,7 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
   std::int64_t all = 0, done = 0;
   for (const Comparison& c : results) all += c.elements;
   std::mutex mutex;
-  const auto looked_at = [&](std::int64_t n) {
+  const auto examined = [&](std::int64_t n) {
     if (!progress) return;
     const std::lock_guard lock(mutex);
     progress(done += n, all);
@@ -795,7 +795,7 @@ std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const To
     const Comparer comparer(c.actual_dtype, c.expected_dtype, verify::rule_of(c, tolerance));
     Part sum;
     if (c.elements > 0)
-      for (const Part& part : parts_of(pairs[p], comparer, looked_at)) join(sum, part);
+      for (const Part& part : parts_of(pairs[p], comparer, examined)) join(sum, part);
     add_found(sum, c);
     c.failed = failures_of(c, tolerance);
     c.close = c.failed.empty();

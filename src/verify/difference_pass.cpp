@@ -93,7 +93,7 @@ struct Counter {
   std::vector<Verdict> verdicts;
 
   Scratch scratch;
-  Judge::Room room;
+  ElementComparer::Room room;
   std::vector<std::byte> raw_actual, raw_expected;  // of a piece
   std::vector<std::uint8_t> differs;                // of a piece
   std::vector<std::uint8_t> block_differs;          // of blocks of it: whether any of them does
@@ -110,7 +110,7 @@ class Pass {
     const std::int64_t n = count[last_], elements = element_count(count), left_before = c.left;
     const auto size = static_cast<std::size_t>(n);
     c.differs.resize(static_cast<std::size_t>(elements));
-    c.block_differs.resize(static_cast<std::size_t>(core::ceil_div(elements, Judge::kBlock)));
+    c.block_differs.resize(static_cast<std::size_t>(core::ceil_div(elements, ElementComparer::kBlock)));
     c.actual.resize(size);
     c.expected.resize(size);
     c.in_scope.resize(size);
@@ -126,17 +126,17 @@ class Pass {
     std::int64_t judged = 0;  // elements
     for (std::int64_t line = 0; line < elements; line += n) {
       // Block after block, while it is in the nearest cache.
-      for (; judged < line + n; judged = std::min(elements, judged + Judge::kBlock))
-        c.block_differs[static_cast<std::size_t>(judged / Judge::kBlock)] =
-            (known ? copy_flags(known + judged, std::min(Judge::kBlock, elements - judged),
+      for (; judged < line + n; judged = std::min(elements, judged + ElementComparer::kBlock))
+        c.block_differs[static_cast<std::size_t>(judged / ElementComparer::kBlock)] =
+            (known ? copy_flags(known + judged, std::min(ElementComparer::kBlock, elements - judged),
                                 c.differs.data() + judged)
-                   : plan_.judge.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
-                                      std::min(Judge::kBlock, elements - judged), c.room,
-                                      c.differs.data() + judged)) > 0;
+                   : plan_.comparer.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
+                                         std::min(ElementComparer::kBlock, elements - judged), c.room,
+                                         c.differs.data() + judged)) > 0;
       const auto blocks = c.block_differs.begin();
-      const bool may_differ =
-          std::any_of(blocks + line / Judge::kBlock, blocks + core::ceil_div(line + n, Judge::kBlock),
-                      [](std::uint8_t differs) { return differs != 0; });
+      const bool may_differ = std::any_of(blocks + line / ElementComparer::kBlock,
+                                          blocks + core::ceil_div(line + n, ElementComparer::kBlock),
+                                          [](std::uint8_t differs) { return differs != 0; });
       std::uint8_t* differs = c.differs.data() + line;
       const std::int64_t left = may_differ ? count_of(differs, n) : 0;
       if (left > 0 || !plan_.hypotheses.empty()) {
@@ -168,7 +168,8 @@ class Pass {
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
       std::fill_n(c.in_scope.begin(), n, std::uint8_t{0});
-      if (!plan_.hypotheses[h]->judge({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch)) continue;
+      if (!plan_.hypotheses[h]->evaluate({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch))
+        continue;
       Verdict& verdict = c.verdicts[h];
       // Flags of what it explains, of what it fails at, and of differences that are left.
       std::uint8_t* __restrict explains = c.holds.data();

@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
+#include "verify/element_comparer.hpp"
 #include "verify/hypothesis.hpp"
-#include "verify/judge.hpp"
 
 namespace ejk::verify {
 
@@ -55,11 +55,11 @@ struct PassResult {
 struct PassPlan {
   const Side& actual;
   const Side& expected;
-  Judge judge;
+  ElementComparer comparer;
   std::vector<HypothesisPtr> hypotheses;  // the first that accounts for an element has it
   TileGrid grid;                          // without rows: no tiles
   std::vector<bool> pieces;               // the only ones to be looked at; empty: all
-  /// Which elements differ, in C order, where that is known; null: as the judge says.
+  /// Which elements differ, in C order, where that is known; null: as the evaluate says.
   const std::uint8_t* differing = nullptr;
   /// Gets a 1 for each element that is left and a 0 for the others, in C order; null: not wanted.
   std::uint8_t* left = nullptr;

@@ -48,12 +48,12 @@ struct Deviation {
 /// How far a value is from its reference, and whether that is within what is allowed. NaN is right where the
 /// reference is NaN, an infinity where the reference is the same one or, within what is allowed, beyond the
 /// result's type. With `sums_overflow` both are right beside any number.
-struct Judged {
+struct ElementResult {
   double size = 0;  // 0 where NaN or an infinity is right, infinity where it is not
   bool right = false;
 };
-inline Judged judge(const FloatType& type, double value, double reference, double allowed,
-                    bool sums_overflow = false) {
+inline ElementResult evaluate(const FloatType& type, double value, double reference, double allowed,
+                              bool sums_overflow = false) {
   if (std::isfinite(value) && std::isfinite(reference)) {
     const double size = std::abs(value - reference);
     return {size, size <= allowed};
@@ -64,7 +64,7 @@ inline Judged judge(const FloatType& type, double value, double reference, doubl
     if (sums_overflow) return true;
     return std::isinf(value) && std::copysign(1.0, value) * reference + allowed >= type.overflow;
   };
-  return right() ? Judged{0, true} : Judged{std::numeric_limits<double>::infinity(), false};
+  return right() ? ElementResult{0, true} : ElementResult{std::numeric_limits<double>::infinity(), false};
 }
 
 /// Of elements of one result, each with the deviation that its tolerance allows.
@@ -74,11 +74,11 @@ class ErrorStats {
   explicit ErrorStats(DType result, std::optional<DType> rounded_first = std::nullopt)
       : type_(float_type(result, rounded_first)) {}
 
-  /// Arguments as of judge().
+  /// Arguments as of evaluate().
   void see(const Position& at, double value, double reference, double allowed, bool sums_overflow = false) {
     ++compared;
     nonzero += value != 0 || reference != 0;
-    const Judged judged = judge(type_, value, reference, allowed, sums_overflow);
+    const ElementResult judged = evaluate(type_, value, reference, allowed, sums_overflow);
     const Deviation d{value, reference, judged.size, allowed};
     if (std::isfinite(value) && std::isfinite(reference)) {
       absolute.see(d.size, at, d);

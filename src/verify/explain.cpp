@@ -131,7 +131,8 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   }
   if (c.close || !alike || shape.empty()) return explained;
 
-  const verify::Judge judge(actual.dtype(), expected.dtype(), verify::rule_of(c, options.tolerance));
+  const verify::ElementComparer judge(actual.dtype(), expected.dtype(),
+                                      verify::rule_of(c, options.tolerance));
   const verify::Agreement agree = agreement_of(c, options.tolerance.nan);
   const Side a(actual), e(expected);
   verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {

@@ -108,7 +108,7 @@ FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) c
   std::vector<bool> wrong(given.size());
   std::vector<std::int64_t> wrong_columns;
   for (std::size_t c = 0; c < given.size(); ++c) {
-    wrong[c] = !judge(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
+    wrong[c] = !evaluate(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
     if (wrong[c]) wrong_columns.push_back(static_cast<std::int64_t>(c));
   }
   for (const std::int64_t n : sample_rows(std::ssize(wrong_columns), kColumns, seed + row))
@@ -237,7 +237,7 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
     for (std::size_t c = begin; c < end; ++c) {
       if (s.beyond[c] && skipped(s.given[c])) continue;
       ++looked;
-      if (std::isinf(allowed[c]) || !judge(type, s.given[c], values[c], allowed[c]).right)
+      if (std::isinf(allowed[c]) || !evaluate(type, s.given[c], values[c], allowed[c]).right)
         ++wrong;
       else
         explained += s.beyond[c];
@@ -643,7 +643,8 @@ bool FaultSearch::covers(const Accepted& accepted, std::int64_t row, const std::
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const double value = given[static_cast<std::size_t>(columns[c])];
     const bool is_near_zero = skipped_.zeros && value == 0 && values[c] != 0;  // one that was never written
-    covered[c] = !is_near_zero && !std::isinf(allowed[c]) && judge(type, value, values[c], allowed[c]).right;
+    covered[c] =
+        !is_near_zero && !std::isinf(allowed[c]) && evaluate(type, value, values[c], allowed[c]).right;
   }
   return true;
 }
@@ -711,7 +712,7 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
       place_of(row, place);
       columns.clear();
       for (std::size_t c = 0; c < it.value.size(); ++c)
-        if (!it.judged(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
+        if (!it.result_of(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
       part.elements += std::ssize(columns);
       // What is 0, or no number, belongs to a model that makes it so, if there is one.
       for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
@@ -756,10 +757,10 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
   for (std::size_t f = 0; f < found.size(); ++f) {
     // A few rows, or a few elements of those where it may hold, while most are unexplained, are chance.
     constexpr double kChance = 0.01;
-    constexpr std::int64_t kFewRows = 4;
+    constexpr std::int64_t kDecodeRows = 4;
     const bool is_chance =
         left.share > 0.5 && static_cast<double>(covered[f]) < kChance * static_cast<double>(elements) &&
-        (2 * covered[f] < looked[f] || std::count(rows[f].begin(), rows[f].end(), true) <= kFewRows);
+        (2 * covered[f] < looked[f] || std::count(rows[f].begin(), rows[f].end(), true) <= kDecodeRows);
     if (is_chance) left.elements += covered[f];
     if (covered[f] == 0 || is_chance) continue;
     const Accepted& accepted = accepted_[found[f].place];

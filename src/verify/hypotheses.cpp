@@ -68,7 +68,7 @@ bool is_nearer(double actual, double expected, double predicted, const Agreement
 }
 
 // holds[i] = the actual element agrees with what is predicted.
-void judge_all(const JudgedLine& line, const Agreement& agree, const double* predicted) {
+void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
     line.holds[i] = static_cast<std::uint8_t>(
@@ -76,9 +76,9 @@ void judge_all(const JudgedLine& line, const Agreement& agree, const double* pre
 }
 
 // The same of elements that come from other lines: `flats` says which of the expected ones.
-void judge_moved(const JudgedLine& line, const Agreement& agree, const double* predicted,
-                 const std::vector<std::int64_t>& flats) {
-  if (agree.lines == nullptr) return judge_all(line, agree, predicted);
+void evaluate_moved(const ComparedLine& line, const Agreement& agree, const double* predicted,
+                    const std::vector<std::int64_t>& flats) {
+  if (agree.lines == nullptr) return evaluate_all(line, agree, predicted);
   for (std::int64_t i = 0; i < line.n; ++i) {
     const Agreement of_source = agree.at_flat(flats[static_cast<std::size_t>(i)]);
     line.holds[i] = of_source(line.actual[i], predicted[i]) &&
@@ -88,11 +88,11 @@ void judge_moved(const JudgedLine& line, const Agreement& agree, const double* p
 
 // The same, with predict(expected element).
 template <class Predict>
-void judge_each(const JudgedLine& line, const Agreement& agree, Scratch& scratch, Predict predict) {
+void evaluate_each(const ComparedLine& line, const Agreement& agree, Scratch& scratch, Predict predict) {
   scratch.values.resize(static_cast<std::size_t>(line.n));
   double* predicted = scratch.values.data();
   for (std::int64_t i = 0; i < line.n; ++i) predicted[i] = predict(line.expected[i]);
-  judge_all(line, agree, predicted);
+  evaluate_all(line, agree, predicted);
 }
 
 // --- one number for all elements: a factor, an offset
@@ -270,14 +270,14 @@ class ConstantHypothesis final : public Hypothesis {
         agree_(agree),
         text_(std::move(text)) {}
 
-  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     const double value = value_;
     const Agreement agree = scaled(agree_.at(line.at), constant_.scale(value));
     if (&constant_ == &kFactor)
-      judge_each(line, agree, scratch, [value](double e) { return e * value; });
+      evaluate_each(line, agree, scratch, [value](double e) { return e * value; });
     else
-      judge_each(line, agree, scratch, [value](double e) { return e + value; });
+      evaluate_each(line, agree, scratch, [value](double e) { return e + value; });
     return true;
   }
   std::string text() const override { return text_; }
@@ -421,13 +421,13 @@ class LineFactors final : public Hypothesis {
 
   static constexpr std::int64_t kShortest = 16;
 
-  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
     if (line.n < kShortest) return false;
     const Agreement agree = agree_.at(line.at);
     const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
     if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
-    judge_each(line, scaled(agree, kFactor.scale(*c)), scratch,
-               [factor = *c](double e) { return e * factor; });
+    evaluate_each(line, scaled(agree, kFactor.scale(*c)), scratch,
+                  [factor = *c](double e) { return e * factor; });
     return true;
   }
   std::string text() const override { return text_; }
@@ -486,7 +486,7 @@ class MovedIndices : public Hypothesis {
         agree_(evidence.agree),
         axis_(axis) {}
 
-  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
     const std::size_t last = line.at.size() - 1;
     if (axis_ != last) {
       const std::int64_t from = whose(line.at[axis_]);
@@ -495,7 +495,7 @@ class MovedIndices : public Hypothesis {
       at[axis_] = from;
       scratch.values.resize(static_cast<std::size_t>(line.n));
       expected_.line(at, line.n, scratch.raw, scratch.values.data());
-      judge_all(line, agree_.at(at), scratch.values.data());
+      evaluate_all(line, agree_.at(at), scratch.values.data());
       return true;
     }
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
@@ -925,7 +925,7 @@ class Transposed final : public Hypothesis {
     transposed_strides_ = element_strides(transposed_);
   }
 
-  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     scratch.values.resize(static_cast<std::size_t>(line.n));
     scratch.places.resize(static_cast<std::size_t>(line.n));
@@ -939,7 +939,7 @@ class Transposed final : public Hypothesis {
       for (std::int64_t j = 0; j < n; ++j) scratch.places[static_cast<std::size_t>(i + j)] = flat + j * step;
       i += n;
     }
-    judge_moved(line, agree_, scratch.values.data(), scratch.places);
+    evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
     return true;
   }
   std::string text() const override { return text_; }
@@ -1056,7 +1056,7 @@ class TransposedBlocks final : public Hypothesis {
     for (std::size_t d = expected.shape().size() - 1; d > axis; --d) step_ *= expected.shape()[d];
   }
 
-  bool judge(const JudgedLine& line, Scratch& scratch) const override {
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     scratch.values.resize(static_cast<std::size_t>(line.n));
     scratch.places.assign(static_cast<std::size_t>(line.n), 0);
@@ -1078,7 +1078,7 @@ class TransposedBlocks final : public Hypothesis {
       }
       i += n;
     }
-    judge_moved(line, agree_, scratch.values.data(), scratch.places);
+    evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
     return true;
   }
   std::string text() const override { return text_; }
@@ -1156,7 +1156,7 @@ class Unwritten final : public Hypothesis {
         boxes_(std::move(boxes)),
         value_(value) {}
 
-  bool judge(const JudgedLine& line, Scratch&) const override {
+  bool evaluate(const ComparedLine& line, Scratch&) const override {
     const std::size_t last = line.at.size() - 1;
     bool any = false;
     for (const Box& box : boxes_) {
@@ -1395,7 +1395,7 @@ class Rounded final : public Hypothesis {
   Rounded(std::size_t rank, DType dtype, How how)
       : Hypothesis("rounding", rank), dtype_(dtype), type_(float_type(dtype)), how_(how) {}
 
-  bool judge(const JudgedLine& line, Scratch&) const override {
+  bool evaluate(const ComparedLine& line, Scratch&) const override {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
     for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] = holds(line.actual[i], line.expected[i]);
     return true;

@@ -40,7 +40,7 @@ struct Scratch {
 };
 
 /// A line of both sides, and what is to be said of it.
-struct JudgedLine {
+struct ComparedLine {
   const Shape& at;  // its first element
   std::int64_t n;
   const double *actual, *expected;
@@ -56,7 +56,7 @@ class Hypothesis {
   Hypothesis& operator=(const Hypothesis&) = delete;
 
   /// False where nothing of the line is in scope.
-  virtual bool judge(const JudgedLine& line, Scratch& scratch) const = 0;
+  virtual bool evaluate(const ComparedLine& line, Scratch& scratch) const = 0;
   /// What it says of its scope as it is now, without naming that.
   virtual std::string text() const = 0;
   /// The axes of the scope that text() names.

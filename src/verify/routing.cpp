@@ -42,7 +42,7 @@ struct Choice {
   bool has_duplicate = false;
 };
 
-struct RoutingRoom {
+struct RoutingBuffers {
   std::vector<std::byte> raw;
   Ids ids;
   std::vector<double> scores, sorted;
@@ -79,7 +79,7 @@ class Router {
   const ArraySource& source() const { return source_; }
 
   // Tokens `begin` up to `end`.
-  void read(std::int64_t begin, std::int64_t end, RoutingRoom& room) const {
+  void read(std::int64_t begin, std::int64_t end, RoutingBuffers& room) const {
     const auto n = static_cast<std::size_t>((end - begin) * width_);
     room.ids.resize(has_scores_ ? 0 : n);
     room.scores.resize(has_scores_ ? n : 0);
@@ -100,7 +100,7 @@ class Router {
   }
 
   // Of token `begin` + i of what was read. `experts`: how many there are, where that is known.
-  void choose(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts, RoutingRoom& room,
+  void choose(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts, RoutingBuffers& room,
               Choice& choice) const {
     choice.chosen.clear(), choice.must.clear(), choice.may.clear();
     choice.is_tied = choice.has_duplicate = false;
@@ -117,7 +117,7 @@ class Router {
   }
 
   void choose_by_id(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts,
-                    RoutingRoom& room, Choice& choice) const {
+                    RoutingBuffers& room, Choice& choice) const {
     for (std::int64_t c = 0; c < width_; ++c) {
       const std::int64_t id = room.ids[static_cast<std::size_t>(i * width_ + c)];
       if (id == -1) continue;
@@ -135,7 +135,7 @@ class Router {
     choice.chosen.erase(end, choice.chosen.end());
   }
 
-  void choose_by_score(std::int64_t begin, std::int64_t i, RoutingRoom& room, Choice& choice) const {
+  void choose_by_score(std::int64_t begin, std::int64_t i, RoutingBuffers& room, Choice& choice) const {
     const std::span<const double> scores =
         std::span(room.scores)
             .subspan(static_cast<std::size_t>(i * width_), static_cast<std::size_t>(width_));
@@ -214,7 +214,7 @@ struct RoutingPart {
   std::int64_t first_token = INT64_MAX;
   Ids first_actual, first_expected;
 
-  RoutingRoom actual_room, expected_room;
+  RoutingBuffers actual_room, expected_room;
   Choice a, e;
 
   void see(std::int64_t token) {

@@ -21,17 +21,17 @@
 #include "core/parallel.hpp"
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
+#include "verify/element_comparer.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/extreme.hpp"
 #include "verify/hypothesis.hpp"
-#include "verify/judge.hpp"
 #include "verify/where.hpp"
 
 namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kBlockOfRuns = verify::Judge::kBlock;
+constexpr std::int64_t kBlockOfRuns = verify::ElementComparer::kBlock;
 constexpr std::int64_t kBytesOfRuns = std::int64_t{8} << 20;  // of all runs' pieces together, about
 constexpr std::int64_t kLeastPiece = std::int64_t{64} << 10, kMostPiece = std::int64_t{4} << 20;
 
@@ -102,7 +102,7 @@ struct RunsPart {
   std::vector<std::vector<std::byte>> buffers;
   std::vector<const std::byte*> data;
   std::vector<std::uint8_t> moves;
-  verify::Judge::Room judging;
+  verify::ElementComparer::Room judging;
 
   RunsPart(std::size_t count, const Shape& shape, const verify::TileGrid& grid)
       : firsts(count, 0),
@@ -133,12 +133,12 @@ struct RunsPart {
 // Runs of one dtype and shape, the first of which the others are held against.
 class RunsPass {
  public:
-  RunsPass(const Sources& runs, verify::TileGrid grid, const std::optional<verify::Judge>& judge)
+  RunsPass(const Sources& runs, verify::TileGrid grid, const std::optional<verify::ElementComparer>& judge)
       : dtype_(runs[0]->dtype()), shape_(runs[0]->shape()), grid_(grid), judge_(judge) {
     for (const auto& run : runs) readers_.emplace_back(*run);
   }
 
-  RunsPart run(const std::function<void(std::int64_t)>& looked_at) const {
+  RunsPart run(const std::function<void(std::int64_t)>& examined) const {
     const arrays::Boxes boxes(shape_, elements_of_run(readers_.size(), dtype_));
     const double each = static_cast<double>(readers_.size());
     const int threads = threads_of(boxes, each);
@@ -150,7 +150,7 @@ class RunsPass {
             part.data[r] = readers_[r].acquire(boxes, box, part.buffers[r]);
           look_at_box(boxes, box, part);
           for (const arrays::BoxReader& reader : readers_) reader.release(boxes, box);
-          looked_at(boxes.elements(box));
+          examined(boxes.elements(box));
         },
         [&](const RunsPart& part) { all.join(part); });
     return all;
@@ -300,7 +300,7 @@ class RunsPass {
   DType dtype_;
   Shape shape_;
   verify::TileGrid grid_;
-  std::optional<verify::Judge> judge_;
+  std::optional<verify::ElementComparer> judge_;
   std::vector<arrays::BoxReader> readers_;
 };
 
@@ -386,19 +386,19 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
   const Naming naming = naming_of_runs(result.shape, options);
   const verify::TileGrid grid =
       verify::grid_of(result.shape, options.tile, verify::tile_axes_of(naming, options.tile_axes));
-  std::optional<verify::Judge> judge;
+  std::optional<verify::ElementComparer> judge;
   if (options.rtol || options.atol) {
     const DefaultTolerance usual = default_tolerance(result.dtype, result.dtype);
     result.rtol = options.rtol.value_or(usual.rtol);
     result.atol = options.atol.value_or(usual.atol);
-    judge.emplace(result.dtype, result.dtype, verify::Judge::Rule{*result.rtol, *result.atol});
+    judge.emplace(result.dtype, result.dtype, verify::ElementComparer::Rule{*result.rtol, *result.atol});
   }
 
   std::int64_t all = 0, done = 0;
   for (const auto& others : alike)
     if (runs[others[0]]) all += element_count(runs[others[0]]->shape());
   std::mutex mutex;
-  const auto looked_at = [&](std::int64_t n) {
+  const auto examined = [&](std::int64_t n) {
     if (!progress) return;
     const std::scoped_lock lock(mutex);
     progress(done += n, all);
@@ -410,7 +410,7 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
     for (const std::size_t r : others) sources.push_back(runs[r]);
     const RunsPart part =
         RunsPass(sources, is_first ? grid : verify::TileGrid{}, is_first ? judge : std::nullopt)
-            .run(looked_at);
+            .run(examined);
     for (std::size_t i = 0; i < others.size(); ++i) {
       const RunsPart::OfRun& of = part.runs[i];
       firsts[others[i]] = static_cast<std::int64_t>(others[static_cast<std::size_t>(part.firsts[i])]);

@@ -23,7 +23,7 @@ struct LineTolerances {
 };
 
 /// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN: of what a hypothesis predicts. Which elements
-/// of the arrays differ is said by the Judge.
+/// of the arrays differ is said by the ElementComparer.
 struct Agreement {
   double rtol = 0, atol = 0;  // atol: of nearly all lines, where these have their own
   bool nan = true;

@@ -318,7 +318,7 @@ ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_
   const auto given_source = make_source(given.view(), "given"),
              expected_source = make_source(expected.view(), "expected");
   const Side a(*given_source), e(*expected_source);
-  const Judge judge(DType::float64, DType::float64, {0, *at});
+  const ElementComparer judge(DType::float64, DType::float64, {0, *at});
   ValueSearch search({a, e, judge, agree, naming, {}, differing.data()}, {});
   ValueExplanations found = search.run();
   if (found.explanations.empty()) return found;

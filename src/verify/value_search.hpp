@@ -39,7 +39,7 @@ class ValueSearch {
   struct Subject {
     const Side& actual;
     const Side& expected;
-    const Judge& judge;
+    const ElementComparer& judge;
     Agreement agree;
     const Naming& naming;
     TileGrid grid = {};                       // of the first pass; without rows: no tiles

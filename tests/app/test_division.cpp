@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "support/thread_team.hpp"
+#include "support/thread_communicator.hpp"
 
 using namespace ejk;
 
@@ -22,19 +22,19 @@ const Table& table(const Report& report, const std::string& key) {
 }  // namespace
 
 TEST_CASE("a dry run tells who does what, and models more ranks from the busiest") {
-  const auto division = [](std::int64_t members) {
-    std::vector<WorkShare> shares(static_cast<std::size_t>(members));
+  const auto division = [](std::int64_t ranks) {
+    std::vector<RankWork> shares(static_cast<std::size_t>(ranks));
     for (std::size_t r = 0; r < shares.size(); ++r)
       shares[r] = {r == 0 ? 3e9 : 1e9, static_cast<std::int64_t>(r), 0, 7, 9};
     return shares;
   };
-  test::run_team(2, [&](Team& team) {
-    const Report report = app::describe_division(team, division, app::CostUnit::bytes);
+  test::run_ranks(2, [&](Communicator& comm) {
+    const Report report = app::describe_division(comm, division, app::CostUnit::bytes);
     const Table& ranks = table(report, "division");
     REQUIRE(ranks.rows.size() == 2);
     CHECK(std::get<double>(ranks.rows[0][1]) == 0.75);
     CHECK(std::get<std::int64_t>(ranks.rows[1][2]) == 1);
-    if (!team.is_first()) return;
+    if (!comm.is_first()) return;
     const Table& model = table(report, "model");
     REQUIRE(model.rows.size() == 11);
     CHECK(std::get<std::int64_t>(model.rows.back()[0]) == 1024);
@@ -48,11 +48,11 @@ TEST_CASE("a dry run tells who does what, and models more ranks from the busiest
 
 TEST_CASE("the model of more ranks has no times that starting them would exceed") {
   for (const double cost : {0.0, 1e4}) {
-    const auto division = [&](std::int64_t members) {
-      return std::vector<WorkShare>(static_cast<std::size_t>(members),
-                                    WorkShare{cost / static_cast<double>(members), 0, 0, 7, 9});
+    const auto division = [&](std::int64_t ranks) {
+      return std::vector<RankWork>(static_cast<std::size_t>(ranks),
+                                   RankWork{cost / static_cast<double>(ranks), 0, 0, 7, 9});
     };
-    const Report report = app::describe_division(alone(), division, app::CostUnit::bytes);
+    const Report report = app::describe_division(single_process(), division, app::CostUnit::bytes);
     CHECK(table(report, "model").rows.empty());
   }
 }

@@ -10,7 +10,7 @@
 
 #include "sources.hpp"
 #include "support/boxes.hpp"
-#include "support/thread_team.hpp"
+#include "support/thread_communicator.hpp"
 
 using namespace ejk;
 using namespace ejk::app;
@@ -29,13 +29,13 @@ bool same(const Array& a, const Array& b) {
 }
 
 // What rank 0 gets of boxes that are dealt out in turn; nothing for the others.
-void check_gathered(const Array& whole, const std::vector<ArrayBox>& boxes, std::int64_t members) {
-  const std::vector<Array> got = test::results_of_team(members, [&](Team& team) {
+void check_gathered(const Array& whole, const std::vector<ArrayBox>& boxes, std::int64_t ranks) {
+  const std::vector<Array> got = test::results_of_ranks(ranks, [&](Communicator& comm) {
     std::vector<OutputPart> parts;
     for (std::size_t b = 0; b < boxes.size(); ++b)
-      if (static_cast<std::int64_t>(b) % team.size() == team.rank())
+      if (static_cast<std::int64_t>(b) % comm.size() == comm.rank())
         parts.push_back(part_of(whole, boxes[b]));
-    return gather_parts(team, output_in_parts("x", type_of(whole.view()), std::move(parts)));
+    return gather_parts(comm, output_in_parts("x", type_of(whole.view()), std::move(parts)));
   });
   CHECK(same(got[0], whole));
   for (std::size_t r = 1; r < got.size(); ++r) CHECK(got[r].size() == 0);
@@ -43,16 +43,16 @@ void check_gathered(const Array& whole, const std::vector<ArrayBox>& boxes, std:
 
 }  // namespace
 
-TEST_CASE("rank 0 gets the whole of an array that members hold in boxes") {
+TEST_CASE("rank 0 gets the whole of an array that ranks hold in boxes") {
   std::mt19937 random(1);
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{7}, Shape{3, 4, 5}, Shape{2, 0, 3}, Shape{2, 3, 4, 5}})
-    for (const std::int64_t members : {1, 2, 3, 5, 16})
+    for (const std::int64_t ranks : {1, 2, 3, 5, 16})
       for (const std::int64_t parts : {1, 4, 9})
         for (const DType dtype : {DType::uint8, DType::float64}) {
           CAPTURE(to_string(shape));
-          CAPTURE(members);
+          CAPTURE(ranks);
           const Array whole = numbered(dtype, shape);
-          check_gathered(whole, random_boxes(shape, parts, random), members);
+          check_gathered(whole, random_boxes(shape, parts, random), ranks);
         }
 }
 
@@ -70,10 +70,10 @@ TEST_CASE("a large part goes in pieces, which are cut along any axis") {
   }
 }
 
-TEST_CASE("an array that all members can read is read by rank 0 alone") {
+TEST_CASE("an array that all ranks can read is read by rank 0 alone") {
   const Array whole = numbered(DType::int32, {3, 2});
-  const std::vector<Array> got = test::results_of_team(3, [&](Team& team) {
-    return gather_parts(team, {"x", make_source(whole.view()), {}});
+  const std::vector<Array> got = test::results_of_ranks(3, [&](Communicator& comm) {
+    return gather_parts(comm, {"x", make_source(whole.view()), {}});
   });
   CHECK(same(got[0], whole));
   CHECK(got[1].size() == 0);

@@ -1,4 +1,4 @@
-// Attention by teams of any size: the same bits as by one, and no element of a result made twice.
+// Attention by any number of ranks: the same bits as by one, and no element of a result made twice.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 #include <set>
 
 #include "attention/division.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
-#include "support/thread_team.hpp"
+#include "support/thread_communicator.hpp"
 
 using namespace ejk;
 
@@ -59,18 +59,18 @@ struct Piece {
   Array elements;
 };
 
-struct MemberMade {
+struct RankResult {
   std::vector<Piece> pieces;
   AttentionWork work;
   std::int64_t told = 0, all = 0;  // of progress
 };
 
-MemberMade of_member(const AttentionPlan& plan, const AttentionArrays& arrays, Team& team) {
-  MemberMade made;
-  const AttentionDivision division(plan, team.size());
-  AttentionTeamwork teamwork(division, team);
+RankResult of_rank(const AttentionPlan& plan, const AttentionArrays& arrays, Communicator& comm) {
+  RankResult made;
+  const AttentionDivision division(plan, comm.size());
+  AttentionRank ranks(division, comm);
   for (std::int64_t round = 0; round < division.rounds(); ++round) {
-    for (const AttentionPart& part : division.parts(team.rank(), round)) {
+    for (const AttentionPart& part : division.parts(comm.rank(), round)) {
       const AttentionOperands<ArrayBox> needs = division.needs(part);
       const auto q = copy_of(arrays.q, needs.q), k = copy_of(arrays.k, needs.k),
                  v = copy_of(arrays.v, needs.v), bias = copy_of(arrays.bias, needs.bias),
@@ -90,37 +90,37 @@ MemberMade of_member(const AttentionPlan& plan, const AttentionArrays& arrays, T
       results.resize(makes.size());
       for (std::size_t n = first; n < made.pieces.size(); ++n)
         results[made.pieces[n].result] = made.pieces[n].elements.mutable_view();
-      teamwork.run(part, boxes, results, [&](std::int64_t done, std::int64_t all) {
+      ranks.run(part, boxes, results, [&](std::int64_t done, std::int64_t all) {
         made.told = done;
         made.all = all;
       });
     }
-    teamwork.end_round();
+    ranks.end_round();
   }
-  made.work = teamwork.work();
+  made.work = ranks.work();
   return made;
 }
 
-// Empty, or what differs between the results of one and of a team.
+// Empty, or what differs between the results of one and of a communicator.
 std::string difference(const AttentionPlan& plan, const AttentionArrays& arrays, const Made& one,
-                       std::int64_t members) {
+                       std::int64_t ranks) {
   // One plan for all: masks whose elements come in order are read by one at a time.
   plan.work();
-  std::vector<MemberMade> all =
-      ejk::test::results_of_team(members, [&](Team& team) { return of_member(plan, arrays, team); });
+  std::vector<RankResult> all =
+      ejk::test::results_of_ranks(ranks, [&](Communicator& comm) { return of_rank(plan, arrays, comm); });
   for (std::size_t r = 0; r < one.results.size(); ++r) {
     const Shape& shape = one.results[r].shape();
     Array whole(one.results[r].dtype(), shape), times(DType::uint8, shape);
-    for (const MemberMade& member : all)
-      for (const Piece& piece : member.pieces)
+    for (const RankResult& rank : all)
+      for (const Piece& piece : rank.pieces)
         if (piece.result == r) put(piece.elements, piece.box, whole, times);
     for (const std::uint8_t n : times.elements<std::uint8_t>())
       if (n != 1) return fmt::format("{}: an element is made {} times", plan.results()[r].name, n);
     if (!plain::same_bytes(whole, one.results[r])) return plan.results()[r].name + " differs";
   }
-  for (const MemberMade& member : all) {
-    if (member.told != member.all) return "progress does not reach its end";
-    const AttentionWork& w = member.work;
+  for (const RankResult& rank : all) {
+    if (rank.told != rank.all) return "progress does not reach its end";
+    const AttentionWork& w = rank.work;
     if (w.rows_without_key != one.work.rows_without_key ||
         w.first_row_without_key != one.work.first_row_without_key ||
         w.rows_not_finite != one.work.rows_not_finite ||
@@ -142,19 +142,19 @@ void spoil(Array& array, plain::Random& random) {
   array = plain::array_of(array.dtype(), array.shape(), values);
 }
 
-constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
+constexpr std::int64_t kRankCounts[] = {1, 2, 3, 5, 16};
 
 // Sees whether forward and gradients, with and without what a forward pass has left, are the same. Counts
 // divisions along the sequence.
-void check_all(const plain::RandomAttention& r, std::int64_t members, int& along) {
+void check_all(const plain::RandomAttention& r, std::int64_t ranks, int& along) {
   AttentionArrays arrays{r.q.view(), r.k.view(), r.v.view(), r.options.bias, {}, {}, {}};
   const AttentionPlan forward(types_of(arrays), r.options);
-  CHECK(difference(forward, arrays, undivided(forward, arrays), members) == "");
+  CHECK(difference(forward, arrays, undivided(forward, arrays), ranks) == "");
 
   arrays.dout = r.dout.view();
   const AttentionPlan backward(types_of(arrays), r.options);
-  along += AttentionDivision(backward, members).rounds() == 2 ? 1 : 0;
-  CHECK(difference(backward, arrays, undivided(backward, arrays), members) == "");
+  along += AttentionDivision(backward, ranks).rounds() == 2 ? 1 : 0;
+  CHECK(difference(backward, arrays, undivided(backward, arrays), ranks) == "");
 
   AttentionOptions exactly = r.options;
   exactly.dtype = r.arithmetic;
@@ -162,13 +162,13 @@ void check_all(const plain::RandomAttention& r, std::int64_t members, int& along
   arrays.out = left.out.view();
   arrays.lse = left.lse.view();
   const AttentionPlan saved(types_of(arrays), r.options);
-  along += AttentionDivision(saved, members).rounds() == 2 ? 1 : 0;
-  CHECK(difference(saved, arrays, undivided(saved, arrays), members) == "");
+  along += AttentionDivision(saved, ranks).rounds() == 2 ? 1 : 0;
+  CHECK(difference(saved, arrays, undivided(saved, arrays), ranks) == "");
 }
 
 }  // namespace
 
-TEST_CASE("any number of members gives the bits of one") {
+TEST_CASE("any number of ranks gives the bits of one") {
   plain::Random random(31);
   int along = 0;
   for (int n = 0; n < 60; ++n) {
@@ -176,15 +176,15 @@ TEST_CASE("any number of members gives the bits of one") {
     const auto r = plain::random_attention(random, plain::kFloats);
     if (n % 3 == 0) spoil(n % 2 == 0 ? r->q : r->k, random);
     if (n % 4 == 0) spoil(n % 8 == 0 ? r->v : r->dout, random);
-    for (const std::int64_t members : kTeams) {
-      CAPTURE(members);
-      check_all(*r, members, along);
+    for (const std::int64_t ranks : kRankCounts) {
+      CAPTURE(ranks);
+      check_all(*r, ranks, along);
     }
   }
   CHECK(along > 50);
 }
 
-TEST_CASE("a head that several members share gives the same bits, for all instruction sets") {
+TEST_CASE("a head that several ranks share gives the same bits, for all instruction sets") {
   struct Back {
     ~Back() { kernels::force(nullptr); }
   } back;
@@ -245,14 +245,14 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
   const AttentionPlan forward({q, k, k, {}, {}, {}, {}}, settings);
   const AttentionPlan backward({q, k, k, {}, q, {}, {}}, settings);
   for (const AttentionPlan* plan : {&forward, &backward})
-    for (const std::int64_t members : {1, 2, 4, 7}) {
-      CAPTURE(members);
-      const AttentionDivision division(*plan, members);
-      CHECK(division.rounds() == (plan == &backward && members > 1 ? 2 : 1));
+    for (const std::int64_t ranks : {1, 2, 4, 7}) {
+      CAPTURE(ranks);
+      const AttentionDivision division(*plan, ranks);
+      CHECK(division.rounds() == (plan == &backward && ranks > 1 ? 2 : 1));
       double all = 0, most = 0;
       std::int64_t written = 0, sent = 0;
-      for (std::int64_t m = 0; m < members; ++m) {
-        const WorkShare share = division.share(m);
+      for (std::int64_t m = 0; m < ranks; ++m) {
+        const RankWork share = division.share(m);
         all += share.cost;
         most = std::max(most, share.cost);
         written += share.written_bytes;
@@ -260,7 +260,7 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
         CHECK(share.peak_bytes <= plan->work_bytes());
       }
       CHECK(written == plan->result_bytes());
-      CHECK(most <= 1.1 * all / static_cast<double>(members));
+      CHECK(most <= 1.1 * all / static_cast<double>(ranks));
       CHECK((sent > 0) == (division.rounds() == 2));
     }
   // Causal: the queries of the second half have three quarters of the pairs.
@@ -270,7 +270,7 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
   CHECK(std::abs(static_cast<double>(first[0].positions.end) - 4096 * std::sqrt(0.5)) < 100);
 }
 
-TEST_CASE("a member makes some elements of a bias's gradient, with all entries and heads that share them") {
+TEST_CASE("a rank makes some elements of a bias's gradient, with all entries and heads that share them") {
   const ArrayType q(DType::float32, {3, 700, 4, 8}), k(DType::float32, {3, 600, 2, 8});
   AttentionTypes types{q, k, k, {}, q, {}, {}};
   for (const Shape& shape : {Shape{4, 700, 600}, Shape{3, 1, 1, 600}, Shape{700, 1}, Shape{}}) {
@@ -295,14 +295,14 @@ TEST_CASE("a member makes some elements of a bias's gradient, with all entries a
   }
 }
 
-TEST_CASE("heads that are as many as members are never cut") {
+TEST_CASE("heads that are as many as ranks are never cut") {
   const ArrayType q(DType::float32, {2, 96, 8, 16}), k(DType::float32, {2, 96, 4, 16});
   const AttentionPlan plan({q, k, k, {}, q, {}, {}}, {});
-  for (const std::int64_t members : {2, 4, 8}) {
-    const AttentionDivision division(plan, members);
+  for (const std::int64_t ranks : {2, 4, 8}) {
+    const AttentionDivision division(plan, ranks);
     CHECK(division.rounds() == 1);
     std::int64_t read = 0;
-    for (std::int64_t m = 0; m < members; ++m) {
+    for (std::int64_t m = 0; m < ranks; ++m) {
       CHECK(division.share(m).sent_bytes == 0);
       read += division.share(m).read_bytes;
     }
@@ -310,7 +310,7 @@ TEST_CASE("heads that are as many as members are never cut") {
   }
 }
 
-TEST_CASE("one member takes and makes whole arrays, and masks are not read for it") {
+TEST_CASE("one rank takes and makes whole arrays, and masks are not read for it") {
   plain::Random random(33);
   for (int n = 0; n < 40; ++n) {
     CAPTURE(n);
@@ -338,19 +338,19 @@ TEST_CASE("a part refuses arrays of other shapes") {
   const ArrayType q(DType::float32, {1, 64, 1, 4});
   const AttentionPlan plan({q, q, q, {}, {}, {}, {}}, {});
   const Array whole(DType::float32, {1, 64, 1, 4});
-  CHECK_THROWS_AS(ejk::test::results_of_team(2,
-                                             [&](Team& team) {
-                                               const AttentionDivision division(plan, team.size());
-                                               AttentionTeamwork work(division, team);
-                                               const AttentionPart part =
-                                                   division.parts(team.rank(), 0).at(0);
-                                               const ArrayView view = whole.view();
-                                               work.run(part, {view, view, view, {}, {}, {}, {}}, {{}, {}});
-                                               return 0;
-                                             }),
+  CHECK_THROWS_AS(ejk::test::results_of_ranks(2,
+                                              [&](Communicator& comm) {
+                                                const AttentionDivision division(plan, comm.size());
+                                                AttentionRank work(division, comm);
+                                                const AttentionPart part =
+                                                    division.parts(comm.rank(), 0).at(0);
+                                                const ArrayView view = whole.view();
+                                                work.run(part, {view, view, view, {}, {}, {}, {}}, {{}, {}});
+                                                return 0;
+                                              }),
                   Error);
   const AttentionDivision division(plan, 2);
-  CHECK_THROWS_AS(AttentionTeamwork(division, alone()), Error);
+  CHECK_THROWS_AS(AttentionRank(division, single_process()), Error);
 }
 
 TEST_CASE("lines fall into regions that hold all units, each once") {

@@ -150,7 +150,7 @@ TEST_CASE("where no thread can be started, the calling thread does all the work"
     MESSAGE("skipped: another user cannot run the program here");
     return;
   }
-  // Large enough for a team.
+  // Large enough for a communicator.
   const std::string work =
       " mask-info --mask 'causal & ~local(left=3,right=0)' --shape 16384x16384 --block 128x128 --json";
   const auto alone = test::shell(other + "env ASAN_OPTIONS=detect_leaks=0 prlimit --nproc=1:1 " + program +

@@ -211,9 +211,9 @@ TEST_CASE("estimates of memory stay estimates, however long the arrays") {
 
 TEST_CASE("a message whose length is untrue is too short") {
   for (const std::int64_t length : {std::int64_t{-1}, std::int64_t{2}, std::int64_t{1} << 40, kMost}) {
-    TeamMessage message;
+    RankMessage message;
     message.put(length).put(std::int64_t{7});
-    TeamMessage received(Bytes(message.bytes().begin(), message.bytes().end()));
+    RankMessage received(Bytes(message.bytes().begin(), message.bytes().end()));
     check_all({{"take_all", [&] { received.take_all<std::int64_t>(); }}}, Error::Kind::internal);
   }
 }

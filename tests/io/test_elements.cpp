@@ -39,12 +39,12 @@ TEST_CASE("boxes of an array written to their place make the same file as the wh
       write(std::string("whole-") + name, whole);
       std::size_t filled = 0;
       ejk::WriteOptions by_boxes = whole;
-      by_boxes.fill = [&](std::size_t n, const ejk::ElementPlace& place) {
+      by_boxes.fill = [&](std::size_t n, const ejk::ElementRegion& place) {
         ++filled;
         const ejk::ArraySource& from = *arrays[n].source;
         for (const ArrayBox& box : ejk::test::random_boxes(from.shape(), 6, random)) {
           const Array part = Array::copy_of(box_of(*from.mapped(), box));
-          ejk::ElementPlace here = place;
+          ejk::ElementRegion here = place;
           here.is_local = random() % 2 == 0;  // the same, through a mapping where runs are short
           write_elements(here, from.shape(), box, *ejk::make_source(part.view()));
         }

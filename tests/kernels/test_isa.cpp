@@ -6,7 +6,7 @@
 using namespace ejk::kernels;
 
 TEST_CASE("features need the CPU's bit and the system's consent") {
-  CpuWords cpu{.leaf1_ecx = ~0u, .leaf7_ebx = ~0u, .xcr0 = 0xE7};
+  CpuidRegisters cpu{.leaf1_ecx = ~0u, .leaf7_ebx = ~0u, .xcr0 = 0xE7};
   CHECK((features_of(cpu) & kAvx512bw) != 0);
   CHECK((features_of(cpu) & kAvx2) != 0);
   cpu.xcr0 = 0x7;  // YMM only

@@ -353,7 +353,7 @@ TEST_CASE("the tile for AMX gives the sums of a plain loop where its instruction
                   .together = 1,
                   .direct_rows = 0,
                   .direct_k = 0,
-                  .few_rows = 0,
+                  .small_m = 0,
                   .enter = nullptr,
                   .leave = nullptr,
                   .pack_a = plain_pack_a,

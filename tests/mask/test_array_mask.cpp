@@ -130,8 +130,8 @@ TEST_CASE("integers of several values are ids and no mask, wherever the second o
 
 TEST_CASE("a padding mask is told from masks of few queries") {
   const auto resembles = [](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
-    return padding_look(array_mask(make_source(
-               plain::array_of(rows, std::ssize(elements) / rows, elements)))) == PaddingLook::likely;
+    return padding_guess(array_mask(make_source(
+               plain::array_of(rows, std::ssize(elements) / rows, elements)))) == PaddingGuess::likely;
   };
   const auto runs = [](std::int64_t columns, const std::vector<std::pair<std::int64_t, std::int64_t>>& rows) {
     return plain::table(std::ssize(rows), columns, [&](auto i, auto j) {
@@ -151,13 +151,13 @@ TEST_CASE("a padding mask is told from masks of few queries") {
   CHECK_FALSE(resembles(1, runs(16, {{0, 9}})));
   // These may be either.
   const auto look = [&](std::int64_t rows, const std::vector<std::uint8_t>& elements) {
-    return padding_look(
+    return padding_guess(
         array_mask(make_source(plain::array_of(rows, std::ssize(elements) / rows, elements))));
   };
-  CHECK(look(1, runs(16, {{0, 9}})) == PaddingLook::possible);
-  CHECK(look(2, runs(16, {{0, 16}, {0, 16}})) == PaddingLook::possible);
-  CHECK(look(1, runs(16, {{3, 9}})) == PaddingLook::none);
-  CHECK(look(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})) == PaddingLook::none);
+  CHECK(look(1, runs(16, {{0, 9}})) == PaddingGuess::possible);
+  CHECK(look(2, runs(16, {{0, 16}, {0, 16}})) == PaddingGuess::possible);
+  CHECK(look(1, runs(16, {{3, 9}})) == PaddingGuess::none);
+  CHECK(look(3, runs(16, {{0, 14}, {0, 15}, {0, 16}})) == PaddingGuess::none);
 }
 
 TEST_CASE("additive masks attend at 0, hide at -1e4 and less, and anything between is an error") {

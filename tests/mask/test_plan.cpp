@@ -178,7 +178,7 @@ TEST_CASE("different heads are told apart with few reads, equal ones wherever th
         heads.push_back(composed ? ~(mask | causal_mask(kLength, kLength)) : mask);
       }
       heads.push_back(heads[3]);
-      const mask::DistinctMasks found = mask::distinct_masks(heads, alone());
+      const mask::DistinctMasks found = mask::distinct_masks(heads, single_process());
       // With ~(mask | causal) elements may be equal where the masks are not.
       CHECK(found.masks.size() == 30);
       for (std::int64_t h = 0; h <= kHeads; ++h)

@@ -19,7 +19,7 @@ using plain::Sizes;
 
 namespace {
 
-const std::vector<std::int64_t> kMembers{1, 2, 3, 5, 16, 70};
+const std::vector<std::int64_t> kRankCounts{1, 2, 3, 5, 16, 70};
 
 // How the boxes of the arguments come: from arrays that are mapped, or read into memory of their own.
 enum class Boxes { views, copies };
@@ -39,9 +39,9 @@ void put(const Array& part, const ArrayBox& box, Array& whole, std::vector<int>&
   }
 }
 
-// The result as so many members make it; empty where it is not there once.
+// The result as so many ranks make it; empty where it is not there once.
 template <class Options>
-Array made_by(std::int64_t members, const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
+Array made_by(std::int64_t ranks, const ArrayView& lhs, const ArrayView& rhs, const ArraySource& sizes,
               const Options& options, Boxes boxes) {
   const GroupedMatmulPlan plan = plain::plan_of(lhs, rhs, sizes, options);
   Array whole = plain::filled(options.dtype, plan.out().shape, 77);
@@ -52,11 +52,11 @@ Array made_by(std::int64_t members, const ArrayView& lhs, const ArrayView& rhs, 
     held = Array::copy_of(part);
     return held.view();
   };
-  const std::vector<std::vector<ArrayBox>> parts = plan.divide(members);
-  CHECK(std::ssize(parts) == members);
+  const std::vector<std::vector<ArrayBox>> parts = plan.divide(ranks);
+  CHECK(std::ssize(parts) == ranks);
   double flop = 0;
-  for (const std::vector<ArrayBox>& of_member : parts)
-    for (const ArrayBox& box : of_member) {
+  for (const std::vector<ArrayBox>& of_rank : parts)
+    for (const ArrayBox& box : of_rank) {
       CAPTURE(text_of(box));
       Array out = plain::filled(options.dtype, box.count, std::numeric_limits<double>::quiet_NaN());
       Array held_lhs, held_rhs, held_existing;
@@ -81,9 +81,9 @@ void check_all(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes, c
   const GroupedMatmulPlan plan = plain::plan_of(lhs, rhs, *source, options);
   Array expected(options.dtype, plan.out().shape);
   plan.run(lhs, rhs, options.existing_out, expected.mutable_view());
-  for (const std::int64_t members : kMembers) {
-    CAPTURE(members);
-    CHECK(plain::same_bytes(made_by(members, lhs, rhs, *source, options, boxes), expected));
+  for (const std::int64_t ranks : kRankCounts) {
+    CAPTURE(ranks);
+    CHECK(plain::same_bytes(made_by(ranks, lhs, rhs, *source, options, boxes), expected));
   }
 }
 
@@ -193,9 +193,9 @@ struct Share {
   std::int64_t bytes = 0;  // of factors
   std::size_t boxes = 0;
 };
-std::vector<Share> shares_of(const GroupedMatmulPlan& plan, std::int64_t members) {
+std::vector<Share> shares_of(const GroupedMatmulPlan& plan, std::int64_t ranks) {
   std::vector<Share> shares;
-  for (const std::vector<ArrayBox>& boxes : plan.divide(members)) {
+  for (const std::vector<ArrayBox>& boxes : plan.divide(ranks)) {
     Share& share = shares.emplace_back();
     share.boxes = boxes.size();
     for (const ArrayBox& box : boxes) {
@@ -236,7 +236,7 @@ GroupedMatmulPlan transposed_plan(const Sizes& sizes, std::int64_t m, std::int64
 
 }  // namespace
 
-TEST_CASE("a grouped product in parts has the bits of the whole, for any number of members") {
+TEST_CASE("a grouped product in parts has the bits of the whole, for any number of ranks") {
   for (const kernels::Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     kernels::force(row);
@@ -245,7 +245,7 @@ TEST_CASE("a grouped product in parts has the bits of the whole, for any number 
   kernels::force(nullptr);
 }
 
-TEST_CASE("a transposed grouped product in parts has the bits of the whole, for any number of members") {
+TEST_CASE("a transposed grouped product in parts has the bits of the whole, for any number of ranks") {
   for (const kernels::Kernels* row : test::instruction_sets()) {
     CAPTURE(row->name);
     kernels::force(row);
@@ -295,14 +295,14 @@ TEST_CASE("columns of few rows add as they do in the whole, at its right edge to
   kernels::force(nullptr);
 }
 
-TEST_CASE("members have even shares, and each reads what it needs") {
+TEST_CASE("ranks have even shares, and each reads what it needs") {
   // Experts of equal size: cut between them, and nothing is read twice.
   const Sizes equal(8, 512);
   const GroupedMatmulPlan experts = plain_plan(equal, 4096, 1024, 2048);
   const std::int64_t all = most_bytes(shares_of(experts, 1));
-  for (const std::int64_t members : {2, 4, 8}) {
-    CHECK(worst(shares_of(experts, members)) == 1);
-    CHECK(most_bytes(shares_of(experts, members)) == all / members);
+  for (const std::int64_t ranks : {2, 4, 8}) {
+    CHECK(worst(shares_of(experts, ranks)) == 1);
+    CHECK(most_bytes(shares_of(experts, ranks)) == all / ranks);
   }
   CHECK(worst(shares_of(experts, 3)) < 1.1);
   CHECK(worst(shares_of(experts, 64)) < 1.1);
@@ -310,30 +310,30 @@ TEST_CASE("members have even shares, and each reads what it needs") {
 
   // Uneven ones, with empty ones between them and rows of none.
   const GroupedMatmulPlan uneven = plain_plan({0, 3000, 0, 1, 17, 0, 640, 90, 0}, 6000, 512, 1024);
-  for (const std::int64_t members : {2, 3, 5, 16}) CHECK(worst(shares_of(uneven, members)) < 1.25);
+  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(shares_of(uneven, ranks)) < 1.25);
 
-  // One group of few rows and many columns has no rows to cut between. The most members have one step of columns each:
+  // One group of few rows and many columns has no rows to cut between. The most ranks have one step of columns each:
   // 64, or what comes next in whole tiles.
   const std::int64_t step = core::round_up(64, kernels::active().products.f32->nr);
   const GroupedMatmulPlan wide = plain_plan({4}, 4, 4096, 256 * step);
-  for (const std::int64_t members : {2, 16, 256}) {
-    CHECK(worst(shares_of(wide, members)) < 1.1);
-    CHECK(most_bytes(shares_of(wide, members)) < 2 * most_bytes(shares_of(wide, 1)) / members);
+  for (const std::int64_t ranks : {2, 16, 256}) {
+    CHECK(worst(shares_of(wide, ranks)) < 1.1);
+    CHECK(most_bytes(shares_of(wide, ranks)) < 2 * most_bytes(shares_of(wide, 1)) / ranks);
   }
 
   // Gradients: groups, and rows and columns of one.
   const GroupedMatmulPlan gradients = transposed_plan(equal, 4096, 1024, 2048);
   const std::int64_t both = most_bytes(shares_of(gradients, 1));
-  for (const std::int64_t members : {2, 4, 8}) {
-    CHECK(worst(shares_of(gradients, members)) == 1);
-    CHECK(most_bytes(shares_of(gradients, members)) == both / members);
+  for (const std::int64_t ranks : {2, 4, 8}) {
+    CHECK(worst(shares_of(gradients, ranks)) == 1);
+    CHECK(most_bytes(shares_of(gradients, ranks)) == both / ranks);
   }
   CHECK(worst(shares_of(gradients, 3)) < 1.1);
   const GroupedMatmulPlan large = transposed_plan({2, 5000, 0, 60}, 6000, 512, 1024);
-  for (const std::int64_t members : {2, 3, 5, 16}) CHECK(worst(shares_of(large, members)) < 1.25);
+  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(shares_of(large, ranks)) < 1.25);
 }
 
-TEST_CASE("members beyond the work get nothing, and a result without elements is the first one's") {
+TEST_CASE("ranks beyond the work get nothing, and a result without elements is the first one's") {
   const GroupedMatmulPlan small = plain_plan({1, 1}, 2, 3, 4);
   std::int64_t boxes = 0;
   for (const Share& share : shares_of(small, 16)) boxes += static_cast<std::int64_t>(share.boxes);

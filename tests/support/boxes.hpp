@@ -1,4 +1,4 @@
-// Arrays in boxes, as members of a team hold them.
+// Arrays in boxes, as ranks hold them.
 #pragma once
 
 #include <cstdint>

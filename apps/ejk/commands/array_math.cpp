@@ -35,26 +35,26 @@ struct ChunkOptions {
   std::int64_t length = 0;
 };
 
-Answer run_chunk(const ChunkOptions& options, Job& job) {
+Outcome run_chunk(const ChunkOptions& options, Job& job) {
   const Source x = job.open("x", options.array);
   const Source chunks = chunk_array(x, options.chunk_size, options.axis, options.pad);
   Report report = describe(*chunks);
   report.add("padding", "of it padding", element_count(chunks->shape()) - element_count(x->shape()),
              Unit::elements);
-  if (job.plan(report, 2 * kPieceBytes)) return Answer::yes;
+  if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
   job.deliver(std::move(report), {{"chunk", chunks, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
-Answer run_unchunk(const ChunkOptions& options, Job& job) {
+Outcome run_unchunk(const ChunkOptions& options, Job& job) {
   const Source x = job.open("x", options.array);
   const Source joined = unchunk_array(x, options.length, options.axis);
   Report report = describe(*joined);
   report.add("dropped", "cut off", element_count(x->shape()) - element_count(joined->shape()),
              Unit::elements);
-  if (job.plan(report, 2 * kPieceBytes)) return Answer::yes;
+  if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
   job.deliver(std::move(report), {{"unchunk", joined, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- log-sum-exp
@@ -65,19 +65,19 @@ struct LogSumExpOptions {
   bool keepdims = false;
 };
 
-Answer run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
+Outcome run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
   const Source x = job.open("x", options.array);
   Report report;
   report.add("input_shape", "input", x->shape());
   job.show_options(report);
-  if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + kPieceBytes)) return Answer::yes;
+  if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + kPieceBytes)) return Outcome::passed;
   const Array sums = job.phase(Phase::compute, [&] {
     return log_sum_exp(*x, options.axis, options.keepdims ? Keepdims::yes : Keepdims::no);
   });
   const Source result = make_source(sums.view(), "log_sum_exp");
   for (Report::Item& item : describe(*result).items) report.add(std::move(item));
   job.deliver(std::move(report), {{"log_sum_exp", result, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- safe-divide
@@ -87,7 +87,7 @@ struct SafeDivideOptions {
   double least = 1e-10;
 };
 
-Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
+Outcome run_safe_divide(const SafeDivideOptions& options, Job& job) {
   Source a = job.open("numerator", options.numerator);
   Source b = job.open("denominator", options.denominator);
   Source quotient = safe_divide(a, b, options.least);
@@ -100,14 +100,14 @@ Answer run_safe_divide(const SafeDivideOptions& options, Job& job) {
   };
   for (const Source& x : {a, b})
     if (is_held(*x)) held += byte_count(x->shape(), x->dtype());
-  if (job.plan(report, 6 * kPieceBytes + held)) return Answer::yes;
+  if (job.plan(report, 6 * kPieceBytes + held)) return Outcome::passed;
   job.phase(Phase::read, [&] {
     for (Source* x : {&a, &b})
       if (is_held(**x)) *x = in_memory(**x);
   });
   quotient = safe_divide(a, b, options.least);
   job.deliver(std::move(report), {{"safe_divide", quotient, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "against.hpp"
 #include "commands.hpp"
 #include "ejk/attention_check.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
 #include "integers.hpp"
@@ -34,7 +34,7 @@ struct TwoReferences {
   std::string q, kv;
 };
 
-struct AttentionWords {
+struct AttentionFlags {
   std::string q, k, v;
   std::string dout, out, lse;  // of gradients
   MaskOptions masks;
@@ -48,21 +48,21 @@ struct AttentionWords {
   AgainstOptions against;
 };
 
-struct HeldAttentionInputs {
-  HeldInput q, k, v, bias, dout, out, lse;
+struct BufferedAttentionInputs {
+  BufferedInput q, k, v, bias, dout, out, lse;
 
-  std::vector<HeldInput*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
+  std::vector<BufferedInput*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
 
   template <class T, class F>
   AttentionOperands<T> each(F&& f) {
-    const auto maybe = [&](HeldInput& input) {
+    const auto maybe = [&](BufferedInput& input) {
       return input.source ? std::optional<T>(f(input)) : std::nullopt;
     };
     return {f(q), f(k), f(v), maybe(bias), maybe(dout), maybe(out), maybe(lse)};
   }
 };
 
-HeldInput open_input(const char* role, const std::string& reference, Job& job) {
+BufferedInput open_input(const char* role, const std::string& reference, Job& job) {
   return {role, reference.empty() ? nullptr : job.open(role, reference)};
 }
 
@@ -72,15 +72,15 @@ Source open_or_null(const char* role, const std::string& reference, Job& job) {
 
 // Everything that is opened, and what the words say of it.
 struct Request {
-  HeldAttentionInputs inputs;
+  BufferedAttentionInputs inputs;
   AttentionSettings settings;
   AttentionMasks masks;
 };
 
-Request open_request(const AttentionWords& words, Job& job) {
+Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}};
   AttentionSettings& s = r.settings;
-  s.team = &job.team;
+  s.comm = &job.comm;
   const bool packed = !words.cu_seqlens.q.empty();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)
@@ -93,7 +93,7 @@ Request open_request(const AttentionWords& words, Job& job) {
     throw usage(
         "--cu-seqlens-padded says where sequences begin, and --cu-seqlens how long they are: give both");
   job.provenance.record("layout", std::string(name_of(s.layout)));
-  HeldAttentionInputs& in = r.inputs;
+  BufferedAttentionInputs& in = r.inputs;
   in.q = open_input("q", words.q, job);
   in.k = open_input("k", words.k, job);
   in.v = open_input("v", words.v, job);
@@ -130,10 +130,10 @@ void add_times(Report& report, const AttentionWork& work, double flop) {
 }
 
 // All of it by one process.
-AttentionWork run_whole(const AttentionPlan& plan, HeldAttentionInputs& in, std::vector<Output>& outputs,
+AttentionWork run_whole(const AttentionPlan& plan, BufferedAttentionInputs& in, std::vector<Output>& outputs,
                         Job& job) {
   const AttentionArrays arrays = job.phase(
-      Phase::read, [&] { return in.each<ArrayView>([](HeldInput& input) { return input.view(); }); });
+      Phase::read, [&] { return in.each<ArrayView>([](BufferedInput& input) { return input.view(); }); });
   std::vector<Array> results;
   std::vector<MutableArrayView> views;
   for (const PlannedArray& result : plan.results()) {
@@ -146,13 +146,13 @@ AttentionWork run_whole(const AttentionPlan& plan, HeldAttentionInputs& in, std:
   return work;
 }
 
-// A member's boxes of the results, and their elements.
+// A rank's boxes of the results, and their elements.
 using Parts = std::vector<std::vector<OutputPart>>;  // of each result
 
 // The inputs' boxes that a part takes. What was held before is let go first.
-AttentionArrays read_boxes(HeldAttentionInputs& in, const AttentionOperands<ArrayBox>& boxes) {
-  for (HeldInput* input : in.all()) input->held = Array();
-  const auto maybe = [](HeldInput& input, const std::optional<ArrayBox>& box) {
+AttentionArrays read_boxes(BufferedAttentionInputs& in, const AttentionOperands<ArrayBox>& boxes) {
+  for (BufferedInput* input : in.all()) input->held = Array();
+  const auto maybe = [](BufferedInput& input, const std::optional<ArrayBox>& box) {
     return box ? std::optional(input.view(*box)) : std::nullopt;
   };
   return {in.q.view(boxes.q),         in.k.view(boxes.k),         in.v.view(boxes.v),
@@ -161,22 +161,23 @@ AttentionArrays read_boxes(HeldAttentionInputs& in, const AttentionOperands<Arra
 }
 
 // What reading all inputs holds, as far as they are not mapped.
-std::int64_t bytes_to_hold(HeldAttentionInputs& in) {
+std::int64_t bytes_to_buffer(BufferedAttentionInputs& in) {
   std::int64_t all = 0;
-  for (const HeldInput* input : in.all()) all += input->bytes_to_hold();
+  for (const BufferedInput* input : in.all()) all += input->bytes_to_buffer();
   return all;
 }
 
-// What reading the boxes of a member's parts holds at most, as far as inputs are not mapped.
-std::int64_t bytes_to_hold(HeldAttentionInputs& in, const AttentionDivision& division, std::int64_t member) {
-  std::map<const HeldInput*, std::int64_t> most;
-  const auto see = [&](const HeldInput& input, const std::optional<ArrayBox>& box) {
-    if (!box || input.bytes_to_hold() == 0) return;
+// What reading the boxes of a rank's parts holds at most, as far as inputs are not mapped.
+std::int64_t bytes_to_buffer(BufferedAttentionInputs& in, const AttentionDivision& division,
+                             std::int64_t rank) {
+  std::map<const BufferedInput*, std::int64_t> most;
+  const auto see = [&](const BufferedInput& input, const std::optional<ArrayBox>& box) {
+    if (!box || input.bytes_to_buffer() == 0) return;
     std::int64_t& bytes = most[&input];
     bytes = std::max(bytes, byte_count(box->count, input.source->dtype()));
   };
   for (std::int64_t round = 0; round < division.rounds(); ++round)
-    for (const AttentionPart& part : division.parts(member, round)) {
+    for (const AttentionPart& part : division.parts(rank, round)) {
       const AttentionOperands<ArrayBox> boxes = division.needs(part);
       see(in.q, boxes.q);
       see(in.k, boxes.k);
@@ -191,14 +192,14 @@ std::int64_t bytes_to_hold(HeldAttentionInputs& in, const AttentionDivision& div
   return all;
 }
 
-// Computes this member's parts; all members call it.
-AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, HeldAttentionInputs& in,
-                        std::vector<Output>& outputs, Job& job) {
-  AttentionTeamwork teamwork(division, job.team);
+// Computes this rank's parts; all ranks call it.
+AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division,
+                        BufferedAttentionInputs& in, std::vector<Output>& outputs, Job& job) {
+  AttentionRank ranks(division, job.comm);
   Parts made(plan.results().size());
   const auto progress = job.progress();
   for (std::int64_t round = 0; round < division.rounds(); ++round) {
-    for (const AttentionPart& part : division.parts(job.team.rank(), round)) {
+    for (const AttentionPart& part : division.parts(job.comm.rank(), round)) {
       const AttentionArrays arrays =
           job.phase(Phase::read, [&] { return read_boxes(in, division.needs(part)); });
       std::vector<Array> held;
@@ -208,42 +209,42 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
         held.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
         into.push_back(held.back().mutable_view());
       }
-      job.phase(Phase::compute, [&] { teamwork.run(part, arrays, into, progress); });
+      job.phase(Phase::compute, [&] { ranks.run(part, arrays, into, progress); });
       for (std::size_t n = 0; n < boxes.size(); ++n)
         if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(held[n]))});
     }
-    job.phase(Phase::compute, [&] { teamwork.end_round(); });
+    job.phase(Phase::compute, [&] { ranks.end_round(); });
   }
   for (std::size_t n = 0; n < made.size(); ++n)
     outputs.push_back(output_in_parts(plan.results()[n].name, plan.results()[n].type, std::move(made[n])));
-  return job.phase(Phase::compute, [&] { return teamwork.work(); });
+  return job.phase(Phase::compute, [&] { return ranks.work(); });
 }
 
 // --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
 // give it their parts. True where nothing was found.
-std::vector<TriedMask> tried_masks(const AttentionWords& words, Job& job) {
+std::vector<TriedMask> tried_masks(const AttentionFlags& words, Job& job) {
   std::vector<TriedMask> tried;
   for (const MaskExpression& expression : words.tried)
     tried.push_back({expression.text(), tried_mask(expression, words.masks.polarity, job)});
   return tried;
 }
 
-bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttentionInputs& in,
-           std::vector<HeldInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
+bool judge(const AttentionFlags& words, const AttentionPlan& plan, BufferedAttentionInputs& in,
+           std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
   if (!words.check && !words.against.given()) return true;
   std::vector<Array> gathered;
   std::vector<ArrayView> views;
   job.phase(Phase::read, [&] {
     for (const Output& output : outputs) {
-      if (!job.team.is_alone()) gathered.push_back(gather_parts(job.team, output));
-      views.push_back(job.team.is_alone() ? output.source->mapped().value() : gathered.back().view());
+      if (!job.comm.is_single()) gathered.push_back(gather_parts(job.comm, output));
+      views.push_back(job.comm.is_single() ? output.source->mapped().value() : gathered.back().view());
     }
   });
-  if (!job.team.is_first()) return true;
+  if (!job.comm.is_first()) return true;
   const AttentionArrays arrays = job.phase(Phase::read, [&] {
-    return in.each<ArrayView>([&](HeldInput& input) {
-      // One member has read all of it before.
-      if (job.team.is_alone() && input.held.size() > 0) return input.held.view();
+    return in.each<ArrayView>([&](BufferedInput& input) {
+      // One rank has read all of it before.
+      if (job.comm.is_single() && input.held.size() > 0) return input.held.view();
       input.held = Array();
       return input.view();
     });
@@ -258,7 +259,7 @@ bool judge(const AttentionWords& words, const AttentionPlan& plan, HeldAttention
   if (words.against.given()) {
     std::vector<std::optional<ArrayView>> mine;
     job.phase(Phase::read, [&] {
-      for (HeldInput& input : given)
+      for (BufferedInput& input : given)
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
@@ -288,7 +289,7 @@ void add_doubts(const Request& r, Report& report) {
   for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
 }
 
-Answer run(const AttentionWords& words, Job& job) {
+Outcome run(const AttentionFlags& words, Job& job) {
   if (!words.tried.empty() && words.against.explain != Explain::yes)
     throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
@@ -296,11 +297,11 @@ Answer run(const AttentionWords& words, Job& job) {
   if (words.out.empty() != words.lse.empty())
     throw usage("--out and --lse must be given together: both come from one forward pass");
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  HeldAttentionInputs& in = r.inputs;
-  const auto type = [](const HeldInput& input) { return type_of(*input.source); };
+  BufferedAttentionInputs& in = r.inputs;
+  const auto type = [](const BufferedInput& input) { return type_of(*input.source); };
   const AttentionPlan plan =
       naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
-  for (const HeldInput* input : in.all())
+  for (const BufferedInput* input : in.all())
     if (words.weights.value_or(DType::float32) != DType::float32 && input->source &&
         input->source->dtype() == DType::float64)
       throw usage("--weights is about arithmetic in float32, and an input is float64");
@@ -308,43 +309,43 @@ Answer run(const AttentionWords& words, Job& job) {
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
   add_doubts(r, report);
-  std::vector<HeldInput> given =
-      job.phase(Phase::read, [&] { return open_given(words.against, plan.results(), job, report); });
+  std::vector<BufferedInput> given =
+      job.phase(Phase::read, [&] { return open_actual(words.against, plan.results(), job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
   // What --check and --against take, by rank 0: beside its parts all inputs and results.
-  const auto judged = [&](std::int64_t members) {
+  const auto judged = [&](std::int64_t ranks) {
     if (!words.check && !words.against.given()) return std::int64_t{0};
     std::int64_t held = 0;
-    if (members > 1) held = plan.result_bytes() + bytes_to_hold(in);
-    for (const HeldInput& input : given) held += input.bytes_to_hold();
+    if (ranks > 1) held = plan.result_bytes() + bytes_to_buffer(in);
+    for (const BufferedInput& input : given) held += input.bytes_to_buffer();
     return held + std::max(words.check ? plan.check_bytes() : 0,
                            words.against.given() ? plan.compare_bytes(words.against.explain) : 0);
   };
   const auto shares_of = [&](const AttentionDivision& among) {
-    std::vector<WorkShare> shares;
-    for (std::int64_t m = 0; m < among.members(); ++m) {
-      WorkShare& share = shares.emplace_back(among.share(m));
-      share.peak_bytes = always + bytes_to_hold(in, among, m) + share.written_bytes + among.work_bytes(m) +
-                         (m == 0 ? judged(among.members()) : 0);
+    std::vector<RankWork> shares;
+    for (std::int64_t m = 0; m < among.ranks(); ++m) {
+      RankWork& share = shares.emplace_back(among.share(m));
+      share.peak_bytes = always + bytes_to_buffer(in, among, m) + share.written_bytes + among.work_bytes(m) +
+                         (m == 0 ? judged(among.ranks()) : 0);
     }
     return shares;
   };
   std::optional<AttentionDivision> division;  // of several ranks
   std::int64_t peak = 0;
-  if (job.team.is_alone()) {
-    peak = always + bytes_to_hold(in) + plan.result_bytes() + plan.work_bytes() + judged(1);
+  if (job.comm.is_single()) {
+    peak = always + bytes_to_buffer(in) + plan.result_bytes() + plan.work_bytes() + judged(1);
   } else {
     job.require_memory(always + plan.mask_bytes());  // who does what is known from the masks
-    job.phase(Phase::compute, [&] { division.emplace(plan, job.team.size()); });
-    for (const WorkShare& share : shares_of(*division)) peak = std::max(peak, share.peak_bytes);
+    job.phase(Phase::compute, [&] { division.emplace(plan, job.comm.size()); });
+    for (const RankWork& share : shares_of(*division)) peak = std::max(peak, share.peak_bytes);
   }
   if (job.is_dry_run()) {
     job.require_memory(peak);
     add_work(report, plan.work(), r.masks);
   }
-  const auto divided = [&](std::int64_t members) { return shares_of(AttentionDivision(plan, members)); };
-  if (job.plan(report, peak, divided)) return Answer::yes;
+  const auto divided = [&](std::int64_t ranks) { return shares_of(AttentionDivision(plan, ranks)); };
+  if (job.plan(report, peak, divided)) return Outcome::passed;
 
   std::vector<Output> outputs;
   const AttentionWork work =
@@ -354,7 +355,7 @@ Answer run(const AttentionWords& words, Job& job) {
   const bool passed = judge(words, plan, in, given, outputs, report, job);
   if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, {}});
   job.deliver(std::move(report), outputs);
-  return passed ? Answer::yes : Answer::no;
+  return passed ? Outcome::passed : Outcome::failed;
 }
 
 // "a.npy" or "a.npy,b.npy".
@@ -382,7 +383,7 @@ DType read_weights(const std::string& word) {
   return values[read_choice(word, {"float32", "bfloat16", "float16"})];
 }
 
-void add_inputs(OptionSet& set, AttentionWords& words) {
+void add_inputs(OptionSet& set, AttentionFlags& words) {
   add_reference(set, "Q", words.q,
                 "queries (batch, sequence, heads, size)\n"
                 "Or as --layout says. Inputs are float16, bfloat16, float32 or float64.")
@@ -394,7 +395,7 @@ void add_inputs(OptionSet& set, AttentionWords& words) {
   add_reference(set, "V", words.v, "values, whose size may be another").required();
 }
 
-void add_options(OptionSet& set, AttentionWords& words) {
+void add_options(OptionSet& set, AttentionFlags& words) {
   declare_attention_masks(set, words.masks);
   add_word(
       set, "--cu-seqlens", words.cu_seqlens, read_two, "Q_REF[,K_REF]",
@@ -453,7 +454,7 @@ void add_options(OptionSet& set, AttentionWords& words) {
 }  // namespace
 
 Run attention(OptionSet& set) {
-  const auto words = std::make_shared<AttentionWords>();
+  const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
   add_options(set, *words);
   add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
@@ -474,7 +475,7 @@ Run attention(OptionSet& set) {
 }
 
 Run attention_grad(OptionSet& set) {
-  const auto words = std::make_shared<AttentionWords>();
+  const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
   add_reference(set, "DOUT", words->dout, "gradient of the output, shaped as it").required();
   add_options(set, *words);

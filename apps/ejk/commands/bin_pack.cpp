@@ -26,7 +26,7 @@ const std::vector<std::string> kLong{"error", "truncate", "split"};
 
 const std::string& name_of(LongSequence how) { return kLong[static_cast<std::size_t>(how)]; }
 
-Answer run(const BinPackOptions& options, Job& job) {
+Outcome run(const BinPackOptions& options, Job& job) {
   const auto input = job.open("lens", options.lens);
   Report report;
   const SequencesFrom from = resolve_from(*input, options.from, SequencesFrom::lens, job, report);
@@ -36,7 +36,8 @@ Answer run(const BinPackOptions& options, Job& job) {
                                                              : element_count(input->shape());
   plan.add("sequences", "sequences", most, Unit::count)
       .add("capacity", "capacity of a row", options.capacity, Unit::tokens);
-  if (job.plan(plan, kPieceBytes + lengths_bytes(*input, from) + bin_pack_bytes(most))) return Answer::yes;
+  if (job.plan(plan, kPieceBytes + lengths_bytes(*input, from) + bin_pack_bytes(most)))
+    return Outcome::passed;
 
   const std::int64_t max_pieces =
       std::max<std::int64_t>(1, (job.budget.bytes() - kPieceBytes) / bin_pack_bytes(1));
@@ -70,7 +71,7 @@ Answer run(const BinPackOptions& options, Job& job) {
                                   {"length", of(p.length), {}},
                                   {"sequence", of(p.sequence), {}},
                                   {"start", of(p.start), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

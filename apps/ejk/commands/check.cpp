@@ -48,10 +48,10 @@ class Inspection {
   void needs(double bytes) { peak_ += bytes; }
 
   /// Plans, and unless that is all, checks.
-  Answer run(const std::function<Findings(const CheckOptions&)>& check) {
+  Outcome run(const std::function<Findings(const CheckOptions&)>& check) {
     constexpr double kMost = 9e18;
     if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
-      return Answer::yes;
+      return Outcome::passed;
     const CheckOptions options = flags_.options(job_);
     return deliver(job_.phase(Phase::compute, [&] { return check(options); }), flags_, job_);
   }

@@ -42,7 +42,7 @@ void add_assumptions(const std::vector<std::string>& warnings, Findings& found) 
     });
 }
 
-Answer run(const MaskWords& words, Job& job) {
+Outcome run(const MaskWords& words, Job& job) {
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
   MaskClaims claims;
   claims.block = words.block;
@@ -57,7 +57,7 @@ Answer run(const MaskWords& words, Job& job) {
   Report plan;
   plan.warnings = masks.warnings();
   const std::int64_t peak = ejk::check_mask_bytes(masks.q_length, masks.kv_length, words.block);
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
   if (claims.stored) masks.padding.clear();  // has a rule of its own
@@ -76,7 +76,7 @@ std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& set
   }
 }
 
-Answer run(const MaskInfoWords& words, Job& job) {
+Outcome run(const MaskInfoWords& words, Job& job) {
   MaskInfoClaims claims;
   claims.settings = words.settings;
   if (words.dkv) claims.settings.direction = Direction::dkv;
@@ -119,7 +119,7 @@ Answer run(const MaskInfoWords& words, Job& job) {
       peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
   }
   const std::vector<std::string> assumptions = plan.warnings;
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
   add_assumptions(assumptions, found);

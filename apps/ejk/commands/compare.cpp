@@ -400,7 +400,7 @@ std::vector<ArrayPair> compared_of(const std::vector<Pair>& pairs, Job& job) {
   return compared;
 }
 
-Answer run(const CompareOptions& options, Job& job) {
+Outcome run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
   job.provenance.input("expected", options.expected);
 
@@ -475,7 +475,7 @@ Answer run(const CompareOptions& options, Job& job) {
   job.show_options(head);
   Report plan = head;
   plan.add(std::move(planned));
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
 
   job.inputs.count_read(bytes);
   ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile, options.tile_axes};
@@ -535,7 +535,7 @@ Answer run(const CompareOptions& options, Job& job) {
   append(report, std::move(found));
   report.without_text = close && !options.first;  // like diff
   job.deliver(std::move(report), {});
-  return close ? Answer::yes : Answer::no;
+  return close ? Outcome::passed : Outcome::failed;
 }
 
 // Refuses options that the modes have no use for.

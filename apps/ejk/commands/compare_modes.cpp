@@ -78,7 +78,7 @@ void warn_of_links(Report& report, const std::string& word, Job& job) {
     warnings.push_back(std::move(left_out));
 }
 
-Answer compare_runs_of(RunsWords& words, Job& job) {
+Outcome compare_runs_of(RunsWords& words, Job& job) {
   for (const std::string& word : words.runs) job.provenance.input("run", word);
   Report head;
   std::vector<ArrayOfRuns> arrays;
@@ -114,7 +114,7 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
   Report plan = head, runs;
   runs.add("count", "runs", std::ssize(names), Unit::count).add(std::move(planned));
   plan.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
 
   job.inputs.count_read(bytes);
   if (!words.group_sizes.empty()) words.options.group_sizes = job.open("group_sizes", words.group_sizes);
@@ -142,10 +142,10 @@ Answer compare_runs_of(RunsWords& words, Job& job) {
   Report report = std::move(head);
   append(report, describe_runs(found, names));
   job.deliver(std::move(report), {});
-  return close ? Answer::yes : Answer::no;
+  return close ? Outcome::passed : Outcome::failed;
 }
 
-Answer compare_routings(const RoutingWords& words, Job& job) {
+Outcome compare_routings(const RoutingWords& words, Job& job) {
   const auto actual = job.open("actual", words.actual), expected = job.open("expected", words.expected);
   bool any_scores = false;
   for (const auto& side : {actual, expected}) {
@@ -166,7 +166,7 @@ Answer compare_routings(const RoutingWords& words, Job& job) {
   Report plan;
   plan.add("actual_shape", "shape, actual", actual->shape())
       .add("expected_shape", "shape, expected", expected->shape());
-  if (job.plan(std::move(plan), peak)) return Answer::yes;
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
   RoutingComparison found;
   job.phase(Phase::compute, [&] {
     try {
@@ -181,7 +181,7 @@ Answer compare_routings(const RoutingWords& words, Job& job) {
     }
   });
   job.deliver(describe(found), {});
-  return found.close ? Answer::yes : Answer::no;
+  return found.close ? Outcome::passed : Outcome::failed;
 }
 
 }  // namespace ejk::app

@@ -21,12 +21,12 @@ struct RunsWords {
   RunsOptions options;  // without the two that are files
   std::string group_sizes, cu_seqlens;
 };
-Answer compare_runs_of(RunsWords& words, Job& job);
+Outcome compare_runs_of(RunsWords& words, Job& job);
 
 struct RoutingWords {
   std::string actual, expected;
   std::optional<std::int64_t> top_k;
 };
-Answer compare_routings(const RoutingWords& words, Job& job);
+Outcome compare_routings(const RoutingWords& words, Job& job);
 
 }  // namespace ejk::app

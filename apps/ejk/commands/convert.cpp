@@ -22,7 +22,7 @@ struct ConvertOptions {
   std::optional<DType> dtype;
 };
 
-Answer run(const ConvertOptions& options, Job& job) {
+Outcome run(const ConvertOptions& options, Job& job) {
   Report report;
   Table table{"arrays",
               "",
@@ -66,10 +66,10 @@ Answer run(const ConvertOptions& options, Job& job) {
         .hint("out.h5, out.npz or out/ takes all");
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
-  if (job.plan(report, 4 * kPieceBytes)) return Answer::yes;
+  if (job.plan(report, 4 * kPieceBytes)) return Outcome::passed;
   job.inputs.count_read(read);
   job.deliver(std::move(report), outputs);
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ Run fingerprint(OptionSet& set) {
   return [convention](Job& job) {
     Report plan;
     job.show_options(plan);
-    if (job.plan(std::move(plan), 0)) return Answer::yes;
+    if (job.plan(std::move(plan), 0)) return Outcome::passed;
     const GpuQuery gpus = job.phase(Phase::read, [] { return query_gpus(); });
     job.deliver(job.phase(Phase::compute, [&] { return describe(inspect_machine(gpus), *convention); }), {});
-    return Answer::yes;
+    return Outcome::passed;
   };
 }
 

@@ -76,7 +76,7 @@ void add_distribution(OptionSet& set, Distribution& into,
 using Make = std::function<std::vector<Output>(Report& report)>;
 
 // Small arrays are made even for a dry run; large ones only when they are read.
-Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
+Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
   const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
   job.provenance.record("what", what);
@@ -92,9 +92,9 @@ Answer run(const char* what, std::int64_t bytes, const Make& make, Job& job, con
   if (last.shape() != first.shape()) report.add("kv_shape", "of key and value", last.shape());
   report.add("dtype", "dtype", std::string(name_of(first.dtype()))).add("size", "size", all, Unit::bytes);
   if (remark) report.add(Remark{remark});
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
   job.deliver(std::move(report), outputs);
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- lengths, of sequences and of the rows of masks

@@ -23,7 +23,7 @@ struct Options {
   GroupMetadataOptions how;
 };
 
-Answer run(const Options& options, Job& job) {
+Outcome run(const Options& options, Job& job) {
   const auto input = job.open("group_sizes", options.group_sizes);
   const std::int64_t groups = element_count(input->shape());
   const std::int64_t for_groups = kPieceBytes + group_metadata_bytes(groups);
@@ -42,7 +42,7 @@ Answer run(const Options& options, Job& job) {
       .add("group_offsets", "group_offsets", Shape{groups + 1})
       .add("group_ids", "group_ids", Shape{length})
       .add("m_tile_ids", "m_tile_ids", Shape{m == 0 ? 0 : length});
-  if (job.plan(planned, for_groups + length * 2 * 4)) return Answer::yes;
+  if (job.plan(planned, for_groups + length * 2 * 4)) return Outcome::passed;
 
   const GroupMetadata made =
       job.phase(Phase::compute, [&] { return make_group_metadata(*sizes, m, options.tm, options.how); });
@@ -52,7 +52,7 @@ Answer run(const Options& options, Job& job) {
                                   {"group_ids", make_source(made.group_ids.view()), {}},
                                   {"m_tile_ids", make_source(made.m_tile_ids.view()), {}},
                                   {"num_tiles", make_source(made.num_tiles.view()), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

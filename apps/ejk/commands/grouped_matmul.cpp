@@ -64,11 +64,11 @@ T transposed(T matrix) {
 }
 
 struct HeldProductInputs {
-  HeldInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
+  BufferedInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source group_sizes;
   bool transpose_lhs = false;  // the plan's lhs is the transpose of what is stored
 
-  std::array<const HeldInput*, 3> all() const { return {&lhs, &rhs, &existing}; }
+  std::array<const BufferedInput*, 3> all() const { return {&lhs, &rhs, &existing}; }
 
   ArrayType lhs_type() const {
     const ArrayType type = type_of(*lhs.source);
@@ -86,8 +86,8 @@ struct HeldProductInputs {
     if (existing.source) views.existing = existing.view(out);
     return views;
   }
-  void let_go() {
-    for (HeldInput* input : {&lhs, &rhs, &existing}) input->held = Array();
+  void release() {
+    for (BufferedInput* input : {&lhs, &rhs, &existing}) input->held = Array();
   }
 };
 
@@ -124,23 +124,23 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
-// What a member of a team does that makes these boxes of the result. It reads their arguments one box after the
+// What a rank does that makes these boxes of the result. It reads their arguments one box after the
 // other, or holds all of them.
-WorkShare share_of(const GroupedMatmulPlan& plan, const HeldProductInputs& inputs,
-                   const std::vector<ArrayBox>& boxes, bool holds_all) {
+RankWork share_of(const GroupedMatmulPlan& plan, const HeldProductInputs& inputs,
+                  const std::vector<ArrayBox>& boxes, bool holds_all) {
   struct Size {
     std::int64_t read = 0, held = 0;
-    void add(const HeldInput& input, const Shape& shape) {
+    void add(const BufferedInput& input, const Shape& shape) {
       if (!input.source) return;
       const std::int64_t bytes = byte_count(shape, input.source->dtype());
       read += bytes;
       if (!input.source->mapped()) held += bytes;
     }
   };
-  WorkShare share;
+  RankWork share;
   Size all;
   if (holds_all)
-    for (const HeldInput* input : inputs.all())
+    for (const BufferedInput* input : inputs.all())
       if (input->source) all.add(*input, input->source->shape());
   share.read_bytes = all.read;
   std::int64_t most = 0;  // for any box
@@ -161,18 +161,18 @@ WorkShare share_of(const GroupedMatmulPlan& plan, const HeldProductInputs& input
   return share;
 }
 
-// The longest of what members took, on all of them.
-double longest(Team& team, double seconds) {
-  if (team.is_alone()) return seconds;
-  for (Bytes& bytes : team.all_gather(TeamMessage().put(seconds).bytes()))
-    seconds = std::max(seconds, TeamMessage(std::move(bytes)).take<double>());
+// The longest of what ranks took, on all of them.
+double longest(Communicator& comm, double seconds) {
+  if (comm.is_single()) return seconds;
+  for (Bytes& bytes : comm.all_gather(RankMessage().put(seconds).bytes()))
+    seconds = std::max(seconds, RankMessage(std::move(bytes)).take<double>());
   return seconds;
 }
 
 // --check and --against, of all of the arguments and the result. Rank 0 alone does this: it looks at elements
 // of all of them, and what it says does not depend on who made the result.
 template <class Settings>
-bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, HeldInput& given,
+bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, BufferedInput& given,
            const Views& all, const ArrayView& out, Job& job, Report& report) {
   bool passed = true;
   if (options.check) {
@@ -196,7 +196,7 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
 }
 
 template <class Settings>
-Answer run(const ProductOptions<Settings>& options, Job& job) {
+Outcome run(const ProductOptions<Settings>& options, Job& job) {
   Settings how = options.how;
   if (how.tiling && !options.tiling_table.empty())
     throw usage("--tiling and --tiling-table are two answers to one question");
@@ -222,23 +222,23 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   Report report = describe(plan);
   report.warnings.insert(report.warnings.begin(), read.warnings.begin(), read.warnings.end());
-  HeldInput given = std::move(job.phase(Phase::read, [&] {
-    return open_given(options.against, {{"out", plan.out()}}, job, report);
+  BufferedInput given = std::move(job.phase(Phase::read, [&] {
+    return open_actual(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
   const bool is_judged = options.check || given.source != nullptr;
-  const auto holds_all = [&](std::int64_t rank, std::int64_t members) {
-    return members == 1 || (is_judged && rank == 0);
+  const auto holds_all = [&](std::int64_t rank, std::int64_t ranks) {
+    return ranks == 1 || (is_judged && rank == 0);
   };
-  const Division division = [&](std::int64_t members) {
-    std::vector<WorkShare> shares;
-    for (const std::vector<ArrayBox>& boxes : plan.divide(members)) {
-      WorkShare share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), members));
+  const Division division = [&](std::int64_t ranks) {
+    std::vector<RankWork> shares;
+    for (const std::vector<ArrayBox>& boxes : plan.divide(ranks)) {
+      RankWork share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), ranks));
       if (is_judged && shares.empty()) {
         if (given.source) share.read_bytes += type_of(*given.source).bytes();
-        share.peak_bytes +=
-            given.bytes_to_hold() + std::max(options.check ? plan.check_bytes() : 0,
-                                             given.source ? plan.compare_bytes(options.against.explain) : 0);
-        if (members > 1) share.peak_bytes += plan.out().bytes();  // beside the part
+        share.peak_bytes += given.bytes_to_buffer() +
+                            std::max(options.check ? plan.check_bytes() : 0,
+                                     given.source ? plan.compare_bytes(options.against.explain) : 0);
+        if (ranks > 1) share.peak_bytes += plan.out().bytes();  // beside the part
       } else if (is_judged) {
         share.sent_bytes = share.written_bytes;
       }
@@ -247,16 +247,16 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
     return shares;
   };
   std::int64_t peak = 0;
-  for (const WorkShare& share : division(job.team.size())) peak = std::max(peak, share.peak_bytes);
+  for (const RankWork& share : division(job.comm.size())) peak = std::max(peak, share.peak_bytes);
   report.add("instruction_set", "instruction set", instruction_set());
-  if (job.plan(report, peak, division)) return Answer::yes;
+  if (job.plan(report, peak, division)) return Outcome::passed;
 
   Views all;
-  const bool has_all = holds_all(job.team.rank(), job.team.size());
+  const bool has_all = holds_all(job.comm.rank(), job.comm.size());
   if (has_all) all = job.phase(Phase::read, [&] { return inputs.view(); });
   double seconds = 0;
   Output out = output_in_parts("out", plan.out(), {});
-  const std::vector<ArrayBox> boxes = plan.divide(job.team.size())[static_cast<std::size_t>(job.team.rank())];
+  const std::vector<ArrayBox> boxes = plan.divide(job.comm.size())[static_cast<std::size_t>(job.comm.rank())];
   const auto progress = job.progress();
   double before = 0, flop = 0;
   for (const ArrayBox& box : boxes) flop += plan.flop(box);
@@ -276,24 +276,24 @@ Answer run(const ProductOptions<Settings>& options, Job& job) {
     });
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     before += plan.flop(box);
-    if (!has_all) inputs.let_go();
+    if (!has_all) inputs.release();
     out.parts->push_back({box, make_source(std::move(made))});
   }
-  seconds = longest(job.team, seconds);
+  seconds = longest(job.comm, seconds);
   report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
              Unit::flop_per_second);
-  if (job.team.is_alone()) out = {"out", out.parts->front().elements, {}};
+  if (job.comm.is_single()) out = {"out", out.parts->front().elements, {}};
 
   bool passed = true;
   if (is_judged) {
-    const Array gathered = job.team.is_alone() ? Array() : gather_parts(job.team, out);
-    if (job.team.is_first()) {
-      const ArrayView result = job.team.is_alone() ? *out.source->mapped() : gathered.view();
+    const Array gathered = job.comm.is_single() ? Array() : gather_parts(job.comm, out);
+    if (job.comm.is_first()) {
+      const ArrayView result = job.comm.is_single() ? *out.source->mapped() : gathered.view();
       passed = judge(plan, options, given, all, result, job, report);
     }
   }
   job.deliver(std::move(report), {out});
-  return passed ? Answer::yes : Answer::no;
+  return passed ? Outcome::passed : Outcome::failed;
 }
 
 Tiling read_tiling(const std::string& word) {

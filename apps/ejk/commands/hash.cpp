@@ -61,7 +61,7 @@ std::string line_of(const std::string& hash, const std::string& name) {
   return fmt::format("{}{}  {}\n", escaped == name ? "" : "\\", hash, escaped);
 }
 
-Answer run(const HashOptions& options, Job& job) {
+Outcome run(const HashOptions& options, Job& job) {
   // As sha256sum does: what cannot be read does not keep the hashes of the others back, and is an error in the end.
   std::string text;
   Unreadable unreadable;
@@ -86,13 +86,13 @@ Answer run(const HashOptions& options, Job& job) {
   if (job.plan(Report(report).add("inputs_count", "inputs", static_cast<std::int64_t>(options.inputs.size())),
                static_cast<std::int64_t>(text.size()))) {
     unreadable.throw_if_any();
-    return Answer::yes;
+    return Outcome::passed;
   }
   report.add(std::move(table));
   unreadable.add_to(report);
   job.deliver_text(text, std::move(report));
   unreadable.throw_if_any();
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ Table histogram_table() {
           INT64_MAX};
 }
 
-Answer run(const InfoOptions& options, Job& job) {
+Outcome run(const InfoOptions& options, Job& job) {
   // All headers first: a mistake shows before hours are spent on the file in front of it. Arrays are opened
   // again one by one, so that a file of ten thousand does not hold them all.
   std::vector<NamedInput> found;
@@ -174,7 +174,7 @@ Answer run(const InfoOptions& options, Job& job) {
   unreadable.add_to(plan);
   if (job.plan(std::move(plan), peak)) {
     unreadable.throw_if_any();
-    return Answer::yes;
+    return Outcome::passed;
   }
 
   job.inputs.count_read(bytes);
@@ -219,7 +219,7 @@ Answer run(const InfoOptions& options, Job& job) {
   unreadable.add_to(report);
   job.deliver(std::move(report), {});
   unreadable.throw_if_any();
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

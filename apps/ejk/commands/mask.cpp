@@ -51,7 +51,7 @@ void add_pictures(const std::vector<std::pair<std::size_t, Mask>>& masks, Report
   report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(masks) - kMostPictures);
 }
 
-Answer run(const MaskOptions& options, Job& job) {
+Outcome run(const MaskOptions& options, Job& job) {
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options, job); });
   const std::vector<std::string> remarks = masks.remarks;
   std::vector<std::pair<std::size_t, Mask>> drawn;
@@ -66,11 +66,11 @@ Answer run(const MaskOptions& options, Job& job) {
   std::int64_t peak = std::min(a_piece, byte_count(elements->shape(), DType::boolean));
   for (std::size_t n = 0; n < std::min<std::size_t>(kMostPictures, drawn.size()); ++n)
     peak += picture_bytes(drawn[n].second);
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
   for (const std::string& remark : remarks) report.add(Remark{remark});
   job.phase(Phase::compute, [&] { add_pictures(drawn, report); });
   job.deliver(std::move(report), {{"mask", elements, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

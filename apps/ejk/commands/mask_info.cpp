@@ -23,7 +23,7 @@ struct MaskInfoOptions {
   MaskInfoSettings how;
 };
 
-// Of a team each member gives what it holds; one process gives what it has, as it is.
+// Of a communicator each rank gives what it holds; one process gives what it has, as it is.
 std::vector<Output> outputs_of(const MaskInfoShare& share, const Job& job) {
   const auto has = [&](const std::string& name) {
     return std::any_of(share.arrays.begin(), share.arrays.end(),
@@ -43,7 +43,7 @@ std::vector<Output> outputs_of(const MaskInfoShare& share, const Job& job) {
       if (part.array == name) parts.push_back({part.box, part.elements});
     if (!has(name)) {
       outputs.push_back({name, nullptr, reason(name)});
-    } else if (job.team.is_alone()) {
+    } else if (job.comm.is_single()) {
       outputs.push_back({name, parts.front().elements, {}});
     } else {
       const auto array = std::find_if(share.arrays.begin(), share.arrays.end(),
@@ -63,18 +63,18 @@ struct PlannedWork {
 
 PlannedWork planned_work(const MaskInfoPlan& plan, const Job& job) {
   PlannedWork work;
-  work.division = [plan](std::int64_t members) { return plan.shares(members); };
+  work.division = [plan](std::int64_t ranks) { return plan.shares(ranks); };
   std::int64_t own = work.peak_bytes = plan.work_bytes();
-  if (!job.team.is_alone()) {
-    const std::vector<WorkShare> shares = plan.shares(job.team.size());
-    own = shares[static_cast<std::size_t>(job.team.rank())].peak_bytes;
-    for (const WorkShare& share : shares) work.peak_bytes = std::max(work.peak_bytes, share.peak_bytes);
+  if (!job.comm.is_single()) {
+    const std::vector<RankWork> shares = plan.shares(job.comm.size());
+    own = shares[static_cast<std::size_t>(job.comm.rank())].peak_bytes;
+    for (const RankWork& share : shares) work.peak_bytes = std::max(work.peak_bytes, share.peak_bytes);
   }
   work.pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - own, 1);
   return work;
 }
 
-Answer run(const MaskInfoOptions& options, Job& job) {
+Outcome run(const MaskInfoOptions& options, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",
                         fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
@@ -85,11 +85,12 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   Report description = describe(plan);
   description.warnings = masks.warnings();
   const PlannedWork work = planned_work(plan, job);
-  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes)) return Answer::yes;
+  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes))
+    return Outcome::passed;
 
   const auto progress = job.progress();
   const MaskInfoShare share =
-      job.phase(Phase::compute, [&] { return plan.run_with(job.team, progress, work.pattern_bytes); });
+      job.phase(Phase::compute, [&] { return plan.run_with(job.comm, progress, work.pattern_bytes); });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
@@ -105,7 +106,7 @@ Answer run(const MaskInfoOptions& options, Job& job) {
   std::vector<Output> outputs = outputs_of(share, job);
   outputs.push_back({"is_dynamic_mask", make_source(dynamic.view()), {}});
   job.deliver(std::move(report), outputs);
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

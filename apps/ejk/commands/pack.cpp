@@ -21,7 +21,7 @@ std::shared_ptr<const ArraySource> held(std::shared_ptr<const ArraySource> sourc
   return in_memory(*source);
 }
 
-std::int64_t bytes_to_hold(const ArraySource& source, const Job& job) {
+std::int64_t bytes_to_buffer(const ArraySource& source, const Job& job) {
   return source.random_access() || type_of(source).bytes() > job.budget.bytes() / 2 ? 0
                                                                                     : type_of(source).bytes();
 }
@@ -58,7 +58,7 @@ struct PackOptions {
   PaddedWords padded;
 };
 
-Answer run_pack(const PackOptions& options, Job& job) {
+Outcome run_pack(const PackOptions& options, Job& job) {
   const bool by_sequences = options.padded.given("MASK", options.mask);
   const auto x = job.open("x", options.x);
   const auto mask =
@@ -68,7 +68,7 @@ Answer run_pack(const PackOptions& options, Job& job) {
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
   if (begins && !x->shape().empty()) warn_of_tail(*begins, x->shape()[0], report);
   const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
-  if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_hold(*x, job))) return Answer::yes;
+  if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_buffer(*x, job))) return Outcome::passed;
   const Packed p = job.phase(Phase::compute, [&] {
     return by_sequences ? pack_sequences(held(x, job), mask, begins) : pack(held(x, job), *mask);
   });
@@ -91,7 +91,7 @@ Answer run_pack(const PackOptions& options, Job& job) {
                                   {"cu_seqlens", make_source(p.cu_seqlens.view()), {}},
                                   {"indices", p.indices, {}},
                                   {"max_seqlen", make_source(longest.view()), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- unpack
@@ -112,7 +112,7 @@ void describe_unpacked(Report& report, const ArraySource& packed, Shape leading,
   report.add("size", "size", byte_count(leading, packed.dtype()), Unit::bytes);
 }
 
-Answer run_unpack_sequences(const UnpackOptions& options, Job& job) {
+Outcome run_unpack_sequences(const UnpackOptions& options, Job& job) {
   if (options.shape.size() == 2)
     throw usage("--shape is one length with --cu-seqlens-padded, that of all tokens");
   const auto packed = job.open("packed", options.packed);
@@ -126,14 +126,14 @@ Answer run_unpack_sequences(const UnpackOptions& options, Job& job) {
   };
   Report report;
   describe_unpacked(report, *packed, {unpacked(packed)->shape()[0]}, job);
-  if (job.plan(report, 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
+  if (job.plan(report, 2 * kPieceBytes + bytes_to_buffer(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
                            pack_bytes(type_of(*begins))))
-    return Answer::yes;
+    return Outcome::passed;
   job.deliver(std::move(report), {{"unpack", unpacked(held(packed, job)), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
-Answer run_unpack(const UnpackOptions& options, Job& job) {
+Outcome run_unpack(const UnpackOptions& options, Job& job) {
   if (options.padded.given("WHERE", options.where)) return run_unpack_sequences(options, job);
   const auto packed = job.open("packed", options.packed);
   const auto where = job.open("where", options.where);
@@ -145,14 +145,14 @@ Answer run_unpack(const UnpackOptions& options, Job& job) {
         .hint("for example --shape 32x128 for 32 rows of 128");
   std::optional<std::int64_t> batch, seq;
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
-  const std::int64_t peak = 2 * kPieceBytes + bytes_to_hold(*packed, job) + pack_bytes(type_of(*where));
+  const std::int64_t peak = 2 * kPieceBytes + bytes_to_buffer(*packed, job) + pack_bytes(type_of(*where));
   Report report;
   describe_unpacked(report, *packed, by_mask ? where->shape() : options.shape, job);
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
   const auto unpacked =
       job.phase(Phase::compute, [&] { return unpack(held(packed, job), *where, batch, seq, options.fill); });
   job.deliver(std::move(report), {{"unpack", unpacked, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ auto read_params(Job& job, const char* role, const std::string& file, Read read)
   }
 }
 
-Answer deliver_dict(Job& job, const ParamsDict& dict, std::vector<std::string> warnings = {}) {
+Outcome deliver_dict(Job& job, const ParamsDict& dict, std::vector<std::string> warnings = {}) {
   Report report;
   report.warnings = std::move(warnings);
   std::string text;
@@ -64,18 +64,18 @@ Answer deliver_dict(Job& job, const ParamsDict& dict, std::vector<std::string> w
     report.add(name, name, value);
   }
   if (!job.plan(report, 0)) job.deliver_text("{" + text + "}\n", report);
-  return Answer::yes;
+  return Outcome::passed;
 }
 
-Answer deliver_number(Job& job, const char* key, std::int64_t number, Report report) {
-  if (job.plan(report, 0)) return Answer::yes;
+Outcome deliver_number(Job& job, const char* key, std::int64_t number, Report report) {
+  if (job.plan(report, 0)) return Outcome::passed;
   report.add(key, key, number);
   job.deliver_text(fmt::format("{}\n", number), std::move(report));
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 template <class Read>
-Answer merge_files(const FileOptions& options, Job& job, Read read) {
+Outcome merge_files(const FileOptions& options, Job& job, Read read) {
   const auto base = read_params(job, "base", options.file, read);
   const auto override = read_params(job, "override", options.override, read);
   return deliver_dict(job, to_dict(merge(base, override)));

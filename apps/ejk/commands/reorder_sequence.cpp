@@ -21,7 +21,7 @@ struct ReorderOptions {
   Reorder order = Reorder::to_ring;
 };
 
-Answer run(const ReorderOptions& options, Job& job) {
+Outcome run(const ReorderOptions& options, Job& job) {
   const std::int64_t sequence = options.axis.value_or(1);
   auto x = job.open("x", options.array);
   const Shape& shape = x->shape();
@@ -43,13 +43,13 @@ Answer run(const ReorderOptions& options, Job& job) {
   for (Report::Item& item : describe_reorder(shape[axis], options.cp_size).items) report.add(std::move(item));
   // What can only be read forward is held in memory: the pieces go back and forth.
   const bool hold = !x->random_access();
-  if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Answer::yes;
+  if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Outcome::passed;
   if (hold) {
     x = job.phase(Phase::read, [&] { return in_memory(*x); });
     reordered = reorder_sequence(x, options.cp_size, sequence, options.order);
   }
   job.deliver(std::move(report), {{"reorder_sequence", reordered, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 std::int64_t read_ranks(const std::string& word) {

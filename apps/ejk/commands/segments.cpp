@@ -31,7 +31,7 @@ struct IdsOptions {
   Convention convention = Convention::document;
 };
 
-Answer run_ids(const IdsOptions& options, Job& job) {
+Outcome run_ids(const IdsOptions& options, Job& job) {
   const auto mask = job.open("mask", options.mask);
 
   const Shape& shape = mask->shape();
@@ -45,7 +45,7 @@ Answer run_ids(const IdsOptions& options, Job& job) {
   how.polarity = options.polarity;
   how.convention = options.convention;
   const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
 
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
   const SegmentIds ids = job.phase(Phase::compute, [&] { return mask_to_segment_ids(mask, how); });
@@ -63,7 +63,7 @@ Answer run_ids(const IdsOptions& options, Job& job) {
                                           format_count(ids.differing_elements), format_count(ids.elements)));
   job.deliver(std::move(report), {{"q_segment_ids", make_source(ids.q_segment_ids.view()), {}},
                                   {"kv_segment_ids", make_source(ids.kv_segment_ids.view()), {}}});
-  return options.require_exact && ids.differing_elements > 0 ? Answer::no : Answer::yes;
+  return options.require_exact && ids.differing_elements > 0 ? Outcome::failed : Outcome::passed;
 }
 
 // --- segment-mask
@@ -73,7 +73,7 @@ struct MaskOfIdsOptions {
   SegmentMaskOptions how;
 };
 
-Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
+Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   const auto q = job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
   const auto kv = options.kv_ids.empty() ? q : job.open("kv_segment_ids", options.kv_ids);
   const std::int64_t peak = 2 * kPieceBytes + segment_mask_bytes(type_of(*q), type_of(*kv));
@@ -89,13 +89,13 @@ Answer run_mask(const MaskOfIdsOptions& options, Job& job) {
       .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
   job.show_options(report);
   warn_of_positions(*q, report);
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
                                   {"q_mask", of(mask.q_mask), why},
                                   {"kv_mask", of(mask.kv_mask), why}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -29,11 +29,11 @@ Run seq_info(OptionSet& set) {
     plan.add("shape", "shape", cu->shape()).add("dtype", "dtype", std::string(name_of(cu->dtype())));
     const std::int64_t bytes =
         sequence_work_bytes(type_of(*cu)) + (padded ? sequence_work_bytes(type_of(*padded)) : 0);
-    if (job.plan(plan, kPieceBytes + bytes)) return Answer::yes;
+    if (job.plan(plan, kPieceBytes + bytes)) return Outcome::passed;
     Report report = job.phase(Phase::compute, [&] { return describe_sequences(cu, padded); });
     warn_of_offsets(*cu, report);
     job.deliver(std::move(report), {});
-    return Answer::yes;
+    return Outcome::passed;
   };
 }
 

@@ -39,7 +39,7 @@ struct CuSeqlensOptions {
   DType dtype = DType::int32;
 };
 
-Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
+Outcome run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (options.dtype == DType::boolean) throw usage("--dtype: cu_seqlens cannot be bool");
   const Source input = job.open("input", options.input);
   Report report;
@@ -52,7 +52,7 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   Report planned = report;
   planned.add("shape", by_token ? "shape, at most" : "shape",
               Shape{from == From::cu_seqlens ? entries : entries + 1});
-  if (job.plan(planned, kPieceBytes + lengths_bytes(*input, from))) return Answer::yes;
+  if (job.plan(planned, kPieceBytes + lengths_bytes(*input, from))) return Outcome::passed;
 
   const Array cu = job.phase(Phase::compute, [&] {
     const Lengths lengths = lengths_of(*input, from, options.from, DType::int64, report);
@@ -64,7 +64,7 @@ Answer run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   report.add("shape", "shape", cu.shape());
   if (is_integer(cu.dtype())) add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
   job.deliver(std::move(report), {{"cu_seqlens", make_source(cu.view()), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- lens
@@ -74,11 +74,11 @@ struct LensOptions {
   From from = From::automatic;
 };
 
-Answer run_lens(const LensOptions& options, Job& job) {
+Outcome run_lens(const LensOptions& options, Job& job) {
   const Source input = job.open("input", options.input);
   Report report;
   const From from = resolve_from(*input, options.from, From::cu_seqlens, job, report);
-  if (job.plan(report, kPieceBytes + lengths_bytes(*input, from))) return Answer::yes;
+  if (job.plan(report, kPieceBytes + lengths_bytes(*input, from))) return Outcome::passed;
 
   const Array lens =
       job.phase(Phase::compute, [&] { return lengths_of(*input, from, options.from, DType::int32, report); })
@@ -87,7 +87,7 @@ Answer run_lens(const LensOptions& options, Job& job) {
   const Array cu = prepare_cu_seqlens_from_lens(*make_source(lens.view(), "lens"), DType::int64);
   add_counts(report, count_sequences(*make_source(cu.view(), "cu_seqlens")));
   job.deliver(std::move(report), {{"lens", make_source(lens.view()), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 // --- ids, indices and chunk offsets
@@ -100,7 +100,7 @@ struct IdOptions {
 
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
 
-Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
+Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
   const std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
@@ -114,9 +114,9 @@ Answer run_ids(const char* name, MakeIds make, const IdOptions& options, Job& jo
       .add("dtype", "dtype", std::string(name_of(ids->dtype())))
       .add("size", "size", byte_count(ids->shape(), ids->dtype()), Unit::bytes);
   job.show_options(report);
-  if (job.plan(report, peak)) return Answer::yes;
+  if (job.plan(report, peak)) return Outcome::passed;
   job.deliver(std::move(report), {{name, ids, {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 enum class Has { neither, convention, chunk_size, both };
@@ -149,16 +149,16 @@ struct CdivOptions {
   std::int64_t by = 0;
 };
 
-Answer run_cdiv(const CdivOptions& options, Job& job) {
+Outcome run_cdiv(const CdivOptions& options, Job& job) {
   const Source input = job.open("array", options.array);
   const std::int64_t bytes = byte_count(input->shape(), input->dtype());
   Report report;
   report.add("shape", "shape", input->shape()).add("dtype", "dtype", std::string(name_of(input->dtype())));
   job.show_options(report);
-  if (job.plan(report, bytes + kPieceBytes)) return Answer::yes;
+  if (job.plan(report, bytes + kPieceBytes)) return Outcome::passed;
   const Array result = job.phase(Phase::compute, [&] { return cdiv(*input, options.by); });
   job.deliver(std::move(report), {{"cdiv", make_source(result.view()), {}}});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

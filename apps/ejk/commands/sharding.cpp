@@ -52,7 +52,7 @@ Shape read_shape(const std::string& word) {
   return shape;
 }
 
-Answer run(const ShardingOptions& options, Job& job) {
+Outcome run(const ShardingOptions& options, Job& job) {
   job.provenance.input("shape", options.shape_word);
   job.provenance.input("spec", options.spec_word);
   job.provenance.input("mesh", options.mesh_word);
@@ -68,9 +68,9 @@ Answer run(const ShardingOptions& options, Job& job) {
         .hint(fmt::format("without --strict the spec becomes {}", printable(to_string(sharding.spec))));
   }
   Report report = describe(sharding, options.dtype);
-  if (job.plan(report, 0)) return Answer::yes;
+  if (job.plan(report, 0)) return Outcome::passed;
   job.deliver(std::move(report), {});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

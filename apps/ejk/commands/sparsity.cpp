@@ -34,14 +34,14 @@ std::vector<BlockShape> read_blocks(const std::string& words) {
   return blocks;
 }
 
-Answer run(const SparsityWords& words, Job& job) {
+Outcome run(const SparsityWords& words, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
   const SparsityPlan plan =
       plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
   Report description = describe(plan);
   description.warnings = masks.warnings();
   const std::int64_t peak = plan.work_bytes();
-  if (job.plan(std::move(description), peak)) return Answer::yes;
+  if (job.plan(std::move(description), peak)) return Outcome::passed;
 
   const auto progress = job.progress();
   const Sparsity sparsity = job.phase(Phase::compute, [&] {
@@ -53,7 +53,7 @@ Answer run(const SparsityWords& words, Job& job) {
   report.warnings = masks.warnings();
   append(report, describe(sparsity));
   job.deliver(std::move(report), {});
-  return Answer::yes;
+  return Outcome::passed;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 
 namespace ejk::verify {
 
-class Judge {
+class ElementComparer {
  public:
   static constexpr std::int64_t kBlock = 2048;  // the most elements that are judged at a time
 
@@ -28,7 +28,8 @@ class Judge {
     };
     std::optional<Hard> hard = {};
   };
-  Judge(DType actual, DType expected, const Rule& rule) : actual_(actual), expected_(expected), rule_(rule) {}
+  ElementComparer(DType actual, DType expected, const Rule& rule)
+      : actual_(actual), expected_(expected), rule_(rule) {}
 
   /// What one thread needs.
   struct Room {
@@ -48,6 +49,6 @@ class Judge {
 void require_tolerances(std::initializer_list<std::optional<double>> tolerances);
 
 /// Of what a comparison used.
-Judge::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);
+ElementComparer::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);
 
 }  // namespace ejk::verify

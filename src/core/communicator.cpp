@@ -1,6 +1,6 @@
-// A team of one, values as bytes, even runs.
-// tests: tests/core/test_team.cpp
-#include "ejk/team.hpp"
+// A communicator of one rank, values as bytes, even runs.
+// tests: tests/core/test_communicator.cpp
+#include "ejk/communicator.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -16,9 +16,9 @@ namespace {
 
 Bytes copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
 
-class Alone final : public Team {
+class Alone final : public Communicator {
  public:
-  Alone() : Team(0, 1) {}
+  Alone() : Communicator(0, 1) {}
   std::vector<Bytes> all_gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
   std::vector<Bytes> gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
   Bytes broadcast(std::span<const std::byte> mine) override { return copy_of(mine); }
@@ -27,18 +27,18 @@ class Alone final : public Team {
 
  private:
   [[noreturn]] static void no_other() {
-    throw Error(Error::Kind::internal, "a team of one has nobody to talk to");
+    throw Error(Error::Kind::internal, "a communicator of one rank has nobody to talk to");
   }
 };
 
 }  // namespace
 
-Team& alone() {
-  static Alone team;
-  return team;
+Communicator& single_process() {
+  static Alone comm;
+  return comm;
 }
 
-TeamMessage& TeamMessage::append(const void* from, std::size_t size) {
+RankMessage& RankMessage::append(const void* from, std::size_t size) {
   const auto* begin = static_cast<const std::byte*>(from);
   if (size > 0) bytes_.insert(bytes_.end(), begin, begin + size);
   return *this;
@@ -46,16 +46,16 @@ TeamMessage& TeamMessage::append(const void* from, std::size_t size) {
 
 namespace {
 
-Error too_short() { return Error(Error::Kind::internal, "a message of the team is too short"); }
+Error too_short() { return Error(Error::Kind::internal, "a message of a rank is too short"); }
 
 }  // namespace
 
-std::size_t TeamMessage::count_of(std::int64_t count, std::size_t size) const {
+std::size_t RankMessage::count_of(std::int64_t count, std::size_t size) const {
   if (count < 0 || static_cast<std::size_t>(count) > (bytes_.size() - at_) / size) throw too_short();
   return static_cast<std::size_t>(count);
 }
 
-const std::byte* TeamMessage::next(std::size_t size) {
+const std::byte* RankMessage::next(std::size_t size) {
   if (size > bytes_.size() - at_) throw too_short();
   const std::byte* here = bytes_.data() + at_;
   at_ += size;
@@ -63,7 +63,7 @@ const std::byte* TeamMessage::next(std::size_t size) {
 }
 
 std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts) {
-  core::require_members(parts);
+  core::require_ranks(parts);
   const auto items = static_cast<std::int64_t>(costs.size());
   const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<std::int64_t> bounds{0};
@@ -84,16 +84,16 @@ std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t 
   return bounds;
 }
 
-std::vector<ArrayBox> share_of(const Shape& shape, const Team& team) {
+std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm) {
   constexpr std::int64_t kLeast = 1024;  // elements that are worth a message
   const std::int64_t all = element_count(shape),
-                     members = std::clamp(all / kLeast, std::int64_t{1}, team.size());
+                     ranks = std::clamp(all / kLeast, std::int64_t{1}, comm.size());
   const auto begin_of = [&](std::int64_t rank) {
-    rank = std::min(rank, members);
-    return all / members * rank + std::min(all % members, rank);
+    rank = std::min(rank, ranks);
+    return all / ranks * rank + std::min(all % ranks, rank);
   };
   std::vector<ArrayBox> boxes;
-  core::for_each_box(shape, begin_of(team.rank()), begin_of(team.rank() + 1),
+  core::for_each_box(shape, begin_of(comm.rank()), begin_of(comm.rank() + 1),
                      [&](const Shape& start, const Shape& count) {
                        boxes.push_back({start, count});
                      });

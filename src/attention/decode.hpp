@@ -10,19 +10,19 @@
 namespace ejk::attn {
 
 /// So many rows, the queries of all heads that share a key, or queries of one head are few.
-inline constexpr std::int64_t kMostFewRows = 32;
+inline constexpr std::int64_t kMostDecodeRows = 32;
 
 /// Keys and values are best read where they lie, by all query heads that share them at once: packing them for each head
 /// would take longer than its few queries are worth. Where bfloat16 has a unit of its own, which takes packed keys
 /// alone, a head's queries are few only if there are fewer. Shapes, dtypes and the instruction set decide it.
-bool has_few_queries(const CheckedArguments& setup, std::int64_t entry);
+bool is_decode(const CheckedArguments& setup, std::int64_t entry);
 
 /// What a thread's own memory holds for them, and what the parts of their results take.
-std::int64_t few_queries_thread_bytes(const CheckedArguments& setup);
-std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& queries);
+std::int64_t decode_thread_bytes(const CheckedArguments& setup);
+std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries);
 
 /// As forward(), of those entries of a region alone; all of it takes one thread about `work` nanoseconds.
-void forward_of_few_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
-                            double work, const RowWriter& out, void* lse, Progress& progress);
+void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
+                    const RowWriter& out, void* lse, Progress& progress);
 
 }  // namespace ejk::attn

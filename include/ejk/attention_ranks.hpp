@@ -1,13 +1,13 @@
-// Attention by a team: a plan's work in parts, each of which takes boxes of the inputs and makes boxes of the
+// Attention by several ranks: a plan's work in parts, each of which takes boxes of the inputs and makes boxes of the
 // results.
 //
-// Forward, and for gradients where there are enough key/value heads, a member has a run of the order (entry, head,
+// Forward, and for gradients where there are enough key/value heads, a rank has a run of the order (entry, head,
 // queries) or (entry, key/value head), and needs nothing of the others. Where heads are few, gradients are divided
 // along the sequence, in two rounds: lse and δ of some queries, which go to who needs them; then dk and dv of some
 // keys, with all queries, and dq of some queries, with all keys. That makes scores and dP twice, 7 products
 // instead of 5; which of the two takes less time is known from the masks. With a bias it is always the
-// latter, and some members make dbias of some of its queries or keys, with all entries and heads that share
-// them. All bits are those of the plan's own run(), however many members there are.
+// latter, and some ranks make dbias of some of its queries or keys, with all entries and heads that share
+// them. All bits are those of the plan's own run(), however many ranks there are.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ejk/attention.hpp"
-#include "ejk/team.hpp"
+#include "ejk/communicator.hpp"
 
 namespace ejk {
 
@@ -43,18 +43,18 @@ struct AttentionPart {
   double share = 1;      // of the work for all that is made in this way
 };
 
-/// Who of a team does what: the same on all members, and known before there are elements.
+/// Who of a communicator does what: the same on all ranks, and known before there are elements.
 class AttentionDivision {
  public:
-  /// Of a plan's work among `members`. For more than one the masks are read, as by work().
-  AttentionDivision(const AttentionPlan& plan, std::int64_t members);
+  /// Of a plan's work among `ranks`. For more than one the masks are read, as by work().
+  AttentionDivision(const AttentionPlan& plan, std::int64_t ranks);
 
-  std::int64_t members() const;
+  std::int64_t ranks() const;
   /// 1; 2 where gradients are divided along the sequence.
   std::int64_t rounds() const;
-  /// What a member does in a round, in this order; of members by ranks, all of it in the order of entries and
+  /// What a rank does in a round, in this order; of ranks by ranks, all of it in the order of entries and
   /// heads.
-  std::vector<AttentionPart> parts(std::int64_t member, std::int64_t round) const;
+  std::vector<AttentionPart> parts(std::int64_t rank, std::int64_t round) const;
 
   /// The boxes of the arrays that a part takes; empty, or none, where it takes nothing of one.
   AttentionOperands<ArrayBox> needs(const AttentionPart& part) const;
@@ -63,30 +63,30 @@ class AttentionDivision {
 
   /// Cost in operations, of which the softmax of a pair is about 80; the peak is what run() takes beside the
   /// arrays. Reads the masks.
-  WorkShare share(std::int64_t member) const;
+  RankWork share(std::int64_t rank) const;
   /// That peak alone, which needs no masks.
-  std::int64_t work_bytes(std::int64_t member) const;
+  std::int64_t work_bytes(std::int64_t rank) const;
 
  private:
-  friend class AttentionTeamwork;
+  friend class AttentionRank;
   std::shared_ptr<const attn::Division> division_;
 };
 
-/// A member's part of the work, while it is done:
-///   for each round: run() each of the member's parts of it, then end_round(); at last work().
-class AttentionTeamwork {
+/// A rank's part of the work, while it is done:
+///   for each round: run() each of the rank's parts of it, then end_round(); at last work().
+class AttentionRank {
  public:
-  /// `team` outlives this, and has as many members as the division.
-  AttentionTeamwork(AttentionDivision division, Team& team);
+  /// `comm` outlives this, and has as many ranks as the division.
+  AttentionRank(AttentionDivision division, Communicator& comm);
 
   /// `arrays` are the boxes that the part needs, each seen as an array of its own; `results` those that it
   /// makes, where others are empty. Throws Error{input} for other types.
   void run(const AttentionPart& part, const AttentionArrays& arrays,
            const std::vector<MutableArrayView>& results, const PairProgress& progress = {});
 
-  /// All members call these together.
+  /// All ranks call these together.
   void end_round();
-  /// What was done by all; the times are those of the member that took longest.
+  /// What was done by all; the times are those of the rank that took longest.
   AttentionWork work();
 
  private:

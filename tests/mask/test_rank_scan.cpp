@@ -1,5 +1,5 @@
-// What a team makes of masks, for teams of many sizes: every array and every number is that of one process.
-#include "mask/team_scan.hpp"
+// What ranks make of masks, for communicators of many sizes: every array and every number is that of one process.
+#include "mask/rank_scan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
-#include "support/thread_team.hpp"
+#include "support/thread_communicator.hpp"
 
 using namespace ejk;
 using plain::between;
@@ -28,7 +28,7 @@ using plain::same_ranges;
 
 namespace {
 
-constexpr std::int64_t kTeams[] = {1, 2, 3, 5, 16};
+constexpr std::int64_t kRankCounts[] = {1, 2, 3, 5, 16};
 
 // With the pictures, and what they say of blocks.
 std::string text_of(const Report& report) { return to_json(report, {}) + to_html(report, {}); }
@@ -46,7 +46,7 @@ void check_same(const MaskSummary& a, const MaskSummary& b) {
   CHECK(a.partial_elements == b.partial_elements);
 }
 
-// The arrays that members of a team hold in parts, put together; every element must be there once.
+// The arrays that ranks hold in parts, put together; every element must be there once.
 std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoShare>& shares) {
   std::vector<std::pair<std::string, Array>> arrays;
   for (const PlannedArray& planned : shares.front().arrays) {
@@ -93,11 +93,11 @@ std::vector<std::pair<std::string, Array>> arrays_in(const MaskInfo& info) {
   return arrays;
 }
 
-void check_team(const MaskInfoPlan& plan, std::int64_t members) {
-  CAPTURE(members);
+void check_ranks(const MaskInfoPlan& plan, std::int64_t ranks) {
+  CAPTURE(ranks);
   const MaskInfo alone_info = plan.run();
   std::vector<MaskInfoShare> shares =
-      test::results_of_team(members, [&](Team& team) { return plan.run_with(team); });
+      test::results_of_ranks(ranks, [&](Communicator& comm) { return plan.run_with(comm); });
   const auto expected = arrays_in(alone_info), got = together(shares);
   REQUIRE(got.size() == expected.size());
   for (std::size_t n = 0; n < got.size(); ++n) {
@@ -143,7 +143,7 @@ Mask striped(plain::Random& random, std::int64_t q, std::int64_t kv, std::int64_
 
 }  // namespace
 
-TEST_CASE("a MaskInfo of any team is that of one process") {
+TEST_CASE("a MaskInfo of any comm is that of one process") {
   plain::Random random(31);
   for (int round = 0; round < 50; ++round) {
     const std::int64_t q = between(random, 1, 90),
@@ -166,11 +166,11 @@ TEST_CASE("a MaskInfo of any team is that of one process") {
     const auto kind = between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
     CAPTURE(round);
     const MaskInfoPlan plan(heads, block, direction, kind, settings);
-    check_team(plan, kTeams[static_cast<std::size_t>(round) % std::size(kTeams)]);
+    check_ranks(plan, kRankCounts[static_cast<std::size_t>(round) % std::size(kRankCounts)]);
   }
 }
 
-TEST_CASE("partial blocks that several members find are kept once, with the ids of one process") {
+TEST_CASE("partial blocks that several ranks find are kept once, with the ids of one process") {
   plain::Random random(32);
   const std::int64_t q = 96, kv = 130;
   for (const std::int64_t kinds : {1, 3, 0}) {
@@ -179,22 +179,23 @@ TEST_CASE("partial blocks that several members find are kept once, with the ids 
     heads.push_back(heads[1] & causal_mask(q, kv, 20));
     MaskInfoSettings settings;
     settings.pad = true;
-    for (const std::int64_t members : {2, 3, 5, 16, 60}) {
+    for (const std::int64_t ranks : {2, 3, 5, 16, 60}) {
       for (const Direction direction : {Direction::forward, Direction::dkv})
-        check_team(MaskInfoPlan(heads, {8, 16}, direction, MaskInfoKind::fixed, settings), members);
-      check_team(MaskInfoPlan(heads, {8, 16}, Direction::forward, MaskInfoKind::dynamic, settings), members);
+        check_ranks(MaskInfoPlan(heads, {8, 16}, direction, MaskInfoKind::fixed, settings), ranks);
+      check_ranks(MaskInfoPlan(heads, {8, 16}, Direction::forward, MaskInfoKind::dynamic, settings), ranks);
     }
   }
 }
 
-TEST_CASE("members hold the partial blocks that they find first, and their limit is for these") {
+TEST_CASE("ranks hold the partial blocks that they find first, and their limit is for these") {
   plain::Random random(33);
   const Mask mask = striped(random, 512, 512, 64, 0);
   const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
   constexpr std::int64_t kOne = 64 * 8 + 96, kDigest = 96;  // bytes of a block, and of knowing it
-  const std::int64_t limit = 16 * kOne + 64 * kDigest;      // 64 blocks, of 4 members
+  const std::int64_t limit = 16 * kOne + 64 * kDigest;      // 64 blocks, of 4 ranks
   CHECK_THROWS_AS(plan.run({}, limit), Error);
-  const auto shares = test::results_of_team(4, [&](Team& team) { return plan.run_with(team, {}, limit); });
+  const auto shares =
+      test::results_of_ranks(4, [&](Communicator& comm) { return plan.run_with(comm, {}, limit); });
   std::int64_t next = 0;
   for (const MaskInfoShare& share : shares)
     for (const MaskInfoShare::Part& part : share.parts)
@@ -203,21 +204,21 @@ TEST_CASE("members hold the partial blocks that they find first, and their limit
         next += 16;
       }
   CHECK(next == 64);
-  CHECK_THROWS_AS(test::run_team(4, [&](Team& team) { plan.run_with(team, {}, limit - 1); }), Error);
+  CHECK_THROWS_AS(test::run_ranks(4, [&](Communicator& comm) { plan.run_with(comm, {}, limit - 1); }), Error);
 }
 
-TEST_CASE("all members get the scan of a mask that they share") {
+TEST_CASE("all ranks get the scan of a mask that they share") {
   plain::Random random(34);
   for (int round = 0; round < 30; ++round) {
     const std::int64_t q = between(random, 1, 200), kv = between(random, 1, 300);
     const Mask mask = plain::random_mask(random, q, kv, 3).mask;
     const BlockShape block{between(random, 1, 30), between(random, 1, 90)};
     const MaskSummary expected = mask::scan_mask(mask, block, nullptr).summary;
-    for (const std::int64_t members : kTeams) {
+    for (const std::int64_t ranks : kRankCounts) {
       std::atomic<std::int64_t> done{0};
-      const auto found = test::results_of_team(members, [&](Team& team) {
+      const auto found = test::results_of_ranks(ranks, [&](Communicator& comm) {
         return mask::scan_mask(
-            mask, block, nullptr, [&](std::int64_t more) { done += more; }, team);
+            mask, block, nullptr, [&](std::int64_t more) { done += more; }, comm);
       });
       for (const mask::Scan& scan : found) check_same(scan.summary, expected);
       CHECK(done == expected.states->blocks());
@@ -225,7 +226,7 @@ TEST_CASE("all members get the scan of a mask that they share") {
   }
 }
 
-TEST_CASE("heads are told apart by any member, wherever they differ") {
+TEST_CASE("heads are told apart by any rank, wherever they differ") {
   plain::Random random(35);
   const std::int64_t q = 70, kv = 90;
   std::vector<std::uint8_t> elements(static_cast<std::size_t>(q * kv));
@@ -243,43 +244,43 @@ TEST_CASE("heads are told apart by any member, wherever they differ") {
   }
   heads.push_back(stored());
   heads.push_back(causal_mask(q, kv));
-  const mask::DistinctMasks expected = mask::distinct_masks(heads, alone());
+  const mask::DistinctMasks expected = mask::distinct_masks(heads, single_process());
   CHECK(expected.masks.size() == 1 + 3 * 3 + 1);
-  for (const std::int64_t members : {2, 3, 16, 71})
-    for (const auto& found : test::results_of_team(
-             members, [&](Team& team) { return mask::distinct_masks(heads, team).of_head; }))
+  for (const std::int64_t ranks : {2, 3, 16, 71})
+    for (const auto& found : test::results_of_ranks(
+             ranks, [&](Communicator& comm) { return mask::distinct_masks(heads, comm).of_head; }))
       CHECK(found == expected.of_head);
 }
 
-TEST_CASE("a stored mask is read once by a team, and in order by each member") {
+TEST_CASE("a stored mask is read once by several ranks, and in order by each rank") {
   plain::Random random(36);
   const std::int64_t q = 256, kv = 300;
   Array array(DType::boolean, {q, kv});
   for (bool& e : array.elements<bool>()) e = between(random, 0, 1) == 1;
   for (const auto order : {ArrayAccess::Order::sequential, ArrayAccess::Order::any})
-    for (const std::int64_t members : {1, 2, 3, 5, 16, 40}) {
-      std::vector<std::int64_t> read(static_cast<std::size_t>(members));
+    for (const std::int64_t ranks : {1, 2, 3, 5, 16, 40}) {
+      std::vector<std::int64_t> read(static_cast<std::size_t>(ranks));
       std::atomic<bool> in_order{true};
-      test::run_team(members, [&](Team& team) {
+      test::run_ranks(ranks, [&](Communicator& comm) {
         const auto source = std::make_shared<plain::CountedSource>(array, order);
         const MaskInfoPlan plan({array_mask(source)}, {16, 50}, Direction::forward, MaskInfoKind::fixed);
-        plan.run_with(team);
-        read[static_cast<std::size_t>(team.rank())] = source->elements;
+        plan.run_with(comm);
+        read[static_cast<std::size_t>(comm.rank())] = source->elements;
         if (!source->in_order) in_order = false;
       });
       CHECK(std::accumulate(read.begin(), read.end(), std::int64_t{0}) == array.size());
-      CHECK(*std::max_element(read.begin(), read.end()) <= (q / members / 16 + 1) * 16 * kv);
+      CHECK(*std::max_element(read.begin(), read.end()) <= (q / ranks / 16 + 1) * 16 * kv);
       CHECK(in_order);
     }
 }
 
-TEST_CASE("what a member finds wrong in its rows is thrown") {
+TEST_CASE("what a rank finds wrong in its rows is thrown") {
   Array bias(DType::float32, {300, 300});
   bias.elements<float>()[250 * 300 + 7] = 0.5f;
   const Mask m = array_mask(make_source(bias.view(), "bias"), Polarity::additive);
   const MaskInfoPlan plan({m}, {50, 50}, Direction::forward, MaskInfoKind::fixed);
   CHECK_THROWS_WITH_AS(
-      test::run_team(3, [&](Team& team) { plan.run_with(team); }),
+      test::run_ranks(3, [&](Communicator& comm) { plan.run_with(comm); }),
       "bias: element [250, 7] is 0.5: an additive mask holds 0 (attend) and -1e4 or less (hide)", Error);
 }
 
@@ -288,28 +289,28 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
   Array array(DType::boolean, {n, n});
   const Mask mask = array_mask(make_source(array.view())) & causal_mask(n, n);
   const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
-  const auto sum = [](const std::vector<WorkShare>& shares, auto WorkShare::*what) {
+  const auto sum = [](const std::vector<RankWork>& shares, auto RankWork::*what) {
     double all = 0;
-    for (const WorkShare& share : shares) all += static_cast<double>(share.*what);
+    for (const RankWork& share : shares) all += static_cast<double>(share.*what);
     return all;
   };
   const auto one = plan.shares(1);
   CHECK(one.at(0).peak_bytes == plan.work_bytes());
   CHECK(one[0].read_bytes == (n / 64) * (n / 64 + 1) / 2 * 64 * 64);
-  for (const std::int64_t members : {2, 5, 16, 100}) {
-    const auto shares = plan.shares(members);
-    REQUIRE(std::ssize(shares) == members);
-    CHECK(sum(shares, &WorkShare::cost) == doctest::Approx(one[0].cost));
-    CHECK(sum(shares, &WorkShare::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
+  for (const std::int64_t ranks : {2, 5, 16, 100}) {
+    const auto shares = plan.shares(ranks);
+    REQUIRE(std::ssize(shares) == ranks);
+    CHECK(sum(shares, &RankWork::cost) == doctest::Approx(one[0].cost));
+    CHECK(sum(shares, &RankWork::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
     const auto row = static_cast<double>(64 * n * 2);  // the costliest, about
     const std::int64_t blocks = (n / 64) * (n / 64);
     const double indices = mask::kBytesOfIndices * static_cast<double>(blocks);
     for (std::size_t r = 0; r < shares.size(); ++r)
-      CHECK(shares[r].cost <= one[0].cost / static_cast<double>(members) + row + (r == 0 ? indices : 0));
+      CHECK(shares[r].cost <= one[0].cost / static_cast<double>(ranks) + row + (r == 0 ? indices : 0));
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
   }
   // The rows of a causal mask are the longer the later they are.
-  const mask::QueryShares two(n, 64, 2, {mask::RowCosts(mask, {64, 64})});
+  const mask::QueryPartition two(n, 64, 2, {mask::RowCosts(mask, {64, 64})});
   CHECK(two.queries(0, 0).end > n / 2 + n / 8);
   CHECK(two.queries(1, 0).end == n);
 }
@@ -318,6 +319,6 @@ TEST_CASE("the costs of many rows are told from some of them") {
   const std::int64_t n = std::int64_t{1} << 20;
   const mask::RowCosts costs(causal_mask(n, n), {16, 16});
   REQUIRE(std::ssize(costs.bytes) == n / 16);
-  const mask::QueryShares shares(n, 16, 4, {costs});
+  const mask::QueryPartition shares(n, 16, 4, {costs});
   CHECK(shares.queries(3, 0).end == n);
 }

@@ -1,4 +1,4 @@
-#include "support/thread_team.hpp"
+#include "support/thread_communicator.hpp"
 
 #include <map>
 
@@ -6,9 +6,9 @@ namespace ejk::test {
 
 namespace {
 
-// What all members share.
+// What all ranks share.
 struct Room {
-  explicit Room(std::int64_t members) : size(members), given(static_cast<std::size_t>(members)) {}
+  explicit Room(std::int64_t ranks) : size(ranks), given(static_cast<std::size_t>(ranks)) {}
 
   std::int64_t size;
   std::mutex mutex;
@@ -19,9 +19,9 @@ struct Room {
   std::map<std::pair<std::int64_t, std::int64_t>, std::deque<Bytes>> sent;
 };
 
-class Member final : public Team {
+class ThreadCommunicator final : public Communicator {
  public:
-  Member(Room& room, std::int64_t rank) : Team(rank, room.size), room_(room) {}
+  ThreadCommunicator(Room& room, std::int64_t rank) : Communicator(rank, room.size), room_(room) {}
 
   std::vector<Bytes> all_gather(std::span<const std::byte> mine) override {
     std::unique_lock lock(room_.mutex);
@@ -60,7 +60,7 @@ class Member final : public Team {
   template <class Condition>
   void wait(std::unique_lock<std::mutex>& lock, Condition&& condition) {
     room_.changed.wait(lock, [&] { return room_.failed > 0 || condition(); });
-    if (!condition()) throw TeamStopped();
+    if (!condition()) throw OtherRankFailed();
   }
 
   Room& room_;
@@ -68,16 +68,16 @@ class Member final : public Team {
 
 }  // namespace
 
-void run_team(std::int64_t size, const std::function<void(Team&)>& f) {
+void run_ranks(std::int64_t size, const std::function<void(Communicator&)>& f) {
   Room room(size);
   std::exception_ptr failure;
   std::vector<std::thread> threads;
   for (std::int64_t rank = 0; rank < size; ++rank)
     threads.emplace_back([&room, &failure, &f, rank] {
-      Member member(room, rank);
+      ThreadCommunicator comm(room, rank);
       try {
-        f(member);
-      } catch (const TeamStopped&) {
+        f(comm);
+      } catch (const OtherRankFailed&) {
       } catch (...) {
         const std::scoped_lock lock(room.mutex);
         if (!failure) failure = std::current_exception();

@@ -13,8 +13,8 @@
 //
 // Values may be NaN or infinite where no weight is; a run's sums then are, too, to its end. This is seen there,
 // and the run of that key/value head done again with those values kept apart.
-// tests: tests/attention/test_few_queries.cpp
-#include "attention/few_queries.hpp"
+// tests: tests/attention/test_decode.cpp
+#include "attention/decode.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -36,9 +36,9 @@ constexpr std::int64_t kRun = 1024, kStep = 128;
 // Bytes of a piece: it stays in a second-level cache with the piece that is asked for. Where a task has as many heads
 // as a page holds of a token, direct() wants more keys at once than that: 128 to 256 KiB.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
-constexpr std::int64_t kMostRows = 4 * kMostFewRows;  // of a task, of all of its heads
-constexpr std::int64_t kTasksOfThread = 4;            // so that all end at about the same time
-constexpr std::int64_t kSpare = 64;                   // that whole vectors may read
+constexpr std::int64_t kMostRows = 4 * kMostDecodeRows;  // of a task, of all of its heads
+constexpr std::int64_t kTasksOfThread = 4;               // so that all end at about the same time
+constexpr std::int64_t kSpare = 64;                      // that whole vectors may read
 
 // Keys of a run: where a key head's rows are several tasks, the more of them the longer, so that what is merged does not
 // become more than the keys.
@@ -56,10 +56,10 @@ std::int64_t part_stride(const CheckedArguments& setup) {
 }
 
 template <class Real>
-class FewQueries {
+class Decode {
  public:
-  FewQueries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, const RowWriter& out,
-             void* lse, double work)
+  Decode(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, const RowWriter& out,
+         void* lse, double work)
       : setup_(setup),
         plan_(plan),
         queries_(queries),
@@ -132,7 +132,7 @@ class FewQueries {
         not_finite.push_back(heads.of_row(rows.begin).kv_head);
     for (const std::int64_t kv_head : not_finite) {
       take({now.entry, {kv_head, kv_head + 1}, now.of_group, now.run}, some.count(), again);
-      keep(again, add_up(again, some, keys, {}, Values::looked_at), {0, again.rows()});
+      keep(again, add_up(again, some, keys, {}, Values::examined), {0, again.rows()});
     }
     return heads.rows() * keys.count();
   }
@@ -270,7 +270,7 @@ class FewQueries {
     return all;
   }
 
-  bool few(std::int64_t entry) const { return has_few_queries(setup_, entry); }
+  bool few(std::int64_t entry) const { return is_decode(setup_, entry); }
   std::int64_t rows_of(std::int64_t entry) const {
     return (queries_.heads.end - queries_.heads.begin) *
            queries_.positions_of(setup_.q_length(entry)).count();
@@ -297,7 +297,7 @@ class FewQueries {
   }
 
   // Whether values without a weight may be NaN or infinite.
-  enum class Values { as_they_are, looked_at };
+  enum class Values { as_they_are, examined };
 
   // What rows, query by query of head by head, add up over keys; in this thread's memory. `next_keys`, which are
   // then wanted, are asked for at the end.
@@ -486,13 +486,12 @@ class FewQueries {
 template <class Real>
 void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
          const RowWriter& out, void* lse, Progress& progress) {
-  FewQueries<Real> few(setup, plan, queries, out, lse, work);
+  Decode<Real> few(setup, plan, queries, out, lse, work);
   if (few.tasks() == 0) return;
   const int threads = core::threads_for(few.tasks(), work);
   core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n, n + threads)); });
   const std::int64_t heads = queries.heads.end - queries.heads.begin;
-  const double merged =
-      static_cast<double>(few_queries_bytes(setup, queries)) / static_cast<double>(sizeof(Real));
+  const double merged = static_cast<double>(decode_bytes(setup, queries)) / static_cast<double>(sizeof(Real));
   if (merged > 0)
     core::parallel_for((queries.entries.end - queries.entries.begin) * heads, merged, [&](std::int64_t n) {
       few.merge(queries.entries.begin + n / heads, queries.heads.begin + n % heads);
@@ -505,20 +504,20 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 // keys, which the decode path converts again for every few rows, and for few keys, which are packed quickly.
 // (Xeon with AMX, head size 64, one or four query heads a key head, 8 to 2,048 keys: times rise with queries
 // on AVX-512 and AVX2; AMX overtakes at 9 queries.)
-bool has_few_queries(const CheckedArguments& setup, std::int64_t entry) {
+bool is_decode(const CheckedArguments& setup, std::int64_t entry) {
   const bool narrow = size_of(setup.k.dtype) == 2;
-  std::int64_t most = narrow ? kMostFewRows / 2 : kMostFewRows;
+  std::int64_t most = narrow ? kMostDecodeRows / 2 : kMostDecodeRows;
   const std::int64_t keys = setup.kv_length(entry), few_keys = narrow ? 128 : 64;
   if (keys <= few_keys) most /= keys <= few_keys / 2 ? 4 : 2;
   const kernels::Products& products = kernels::active().products;
   const bool has_tiles = setup.q.dtype == DType::bfloat16 && setup.k.dtype == DType::bfloat16 &&
                          setup.shape.arithmetic == DType::float32 && products.bf16 != nullptr &&
                          products.bf16_rate > 2;
-  if (has_tiles) most = kMostFewRows / 4;
+  if (has_tiles) most = kMostDecodeRows / 4;
   return setup.q_length(entry) <= most;
 }
 
-std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
+std::int64_t decode_thread_bytes(const CheckedArguments& setup) {
   constexpr std::int64_t kMostStride = 272;  // of weights
   const std::int64_t rows = std::min(kMostRows, setup.longest_queries() * setup.shape.heads);
   const std::int64_t keys = std::min(kStep, setup.longest_keys());
@@ -532,11 +531,11 @@ std::int64_t few_queries_thread_bytes(const CheckedArguments& setup) {
   return core::bytes_of_estimate(elements * static_cast<double>(size_of(setup.shape.arithmetic)));
 }
 
-std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& queries) {
+std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries) {
   double parts = 0;
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e) {
     const std::int64_t runs = runs_of(setup, e);
-    if (runs > 1 && has_few_queries(setup, e))
+    if (runs > 1 && is_decode(setup, e))
       parts +=
           static_cast<double>(runs) * static_cast<double>(queries.positions_of(setup.q_length(e)).count());
   }
@@ -544,8 +543,8 @@ std::int64_t few_queries_bytes(const CheckedArguments& setup, const Region& quer
                                  static_cast<double>(part_stride(setup) * size_of(setup.shape.arithmetic)));
 }
 
-void forward_of_few_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
-                            double work, const RowWriter& out, void* lse, Progress& progress) {
+void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
+                    const RowWriter& out, void* lse, Progress& progress) {
   if (setup.shape.arithmetic == DType::float64)
     run<double>(setup, plan, queries, work, out, lse, progress);
   else

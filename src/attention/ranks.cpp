@@ -1,4 +1,4 @@
-// A member's part of attention. Between two rounds lse and δ go to those who begin with them, and to no others:
+// A rank's part of attention. Between two rounds lse and δ go to those who begin with them, and to no others:
 // both sides know from the division what the other has and wants, so that messages hold rows and nothing else.
 // tests: tests/attention/test_division.cpp
 #include <algorithm>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "attention/division.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 
 namespace ejk {
 
 namespace {
 
-// lse and δ of the rows that both regions have, on their way to another member.
+// lse and δ of the rows that both regions have, on their way to another rank.
 class RowExchange {
  public:
   explicit RowExchange(const attn::CheckedArguments& setup) : setup_(setup) {}
@@ -52,7 +52,7 @@ class RowExchange {
       for (attn::SavedRows& rows : mine)
         each_run(rows, region, [&](std::byte* lse, std::byte* delta, std::size_t count) {
           if (static_cast<std::size_t>(end - from) < 2 * count)
-            throw Error(Error::Kind::internal, "a message of the team is too short");
+            throw Error(Error::Kind::internal, "a message of a rank is too short");
           std::memcpy(lse, from, count);
           std::memcpy(delta, from + count, count);
           from += 2 * count;
@@ -72,27 +72,27 @@ class RowExchange {
 
 }  // namespace
 
-struct AttentionTeamwork::State {
+struct AttentionRank::State {
   AttentionDivision division;
   std::shared_ptr<const attn::Division> shared;
-  Team& team;
+  Communicator& comm;
   std::int64_t round = 0;
   std::size_t next = 0;                // of the round's parts
   std::vector<attn::SavedRows> saved;  // of the round's parts, in order
-  std::int64_t told = 0, all = 0;      // pairs of all parts of this member
+  std::int64_t told = 0, all = 0;      // pairs of all parts of this rank
   attn::PartWork work;
 
   const attn::Plan& plan() const { return *shared->plan; }
 
-  // What another member's parts of a round have of the queries.
-  const std::vector<attn::Region>& queries(std::int64_t member, std::size_t of_round) const {
-    return shared->queries[of_round][static_cast<std::size_t>(member)];
+  // What another rank's parts of a round have of the queries.
+  const std::vector<attn::Region>& queries(std::int64_t rank, std::size_t of_round) const {
+    return shared->queries[of_round][static_cast<std::size_t>(rank)];
   }
 
   void exchange() {
     const attn::CheckedArguments& setup = plan().setup;
     const RowExchange rows(setup);
-    const std::int64_t me = team.rank();
+    const std::int64_t me = comm.rank();
     const DType type = setup.shape.arithmetic;
     std::vector<attn::SavedRows> wanted;
     const std::vector<attn::Region>&have = queries(me, 0), &want = queries(me, 1);
@@ -100,35 +100,35 @@ struct AttentionTeamwork::State {
       wanted.push_back({region, Array(type, {setup.rows(region)}), Array(type, {setup.rows(region)})});
     const auto give = [&](std::int64_t to) {
       const std::vector<attn::Region>& theirs = queries(to, 1);
-      if (rows.any(have, theirs)) team.send(to, rows.packed(saved, theirs));
+      if (rows.any(have, theirs)) comm.send(to, rows.packed(saved, theirs));
     };
     const auto take = [&](std::int64_t from) {
       const std::vector<attn::Region>& theirs = queries(from, 0);
-      if (rows.any(theirs, want)) rows.unpack(team.receive(from), theirs, wanted);
+      if (rows.any(theirs, want)) rows.unpack(comm.receive(from), theirs, wanted);
     };
     rows.unpack(rows.packed(saved, want), have, wanted);
-    // Pairs of members go in one order, by how far apart they are; the lower rank gives first. So nobody waits
+    // Pairs of ranks go in one order, by how far apart they are; the lower rank gives first. So nobody waits
     // for one that waits for him.
-    for (std::int64_t apart = 1; apart < team.size(); ++apart) {
+    for (std::int64_t apart = 1; apart < comm.size(); ++apart) {
       if (me >= apart) take(me - apart), give(me - apart);
-      if (me + apart < team.size()) give(me + apart), take(me + apart);
+      if (me + apart < comm.size()) give(me + apart), take(me + apart);
     }
     saved = std::move(wanted);
   }
 };
 
-AttentionTeamwork::AttentionTeamwork(AttentionDivision division, Team& team) {
-  if (division.members() != team.size())
-    throw Error(Error::Kind::internal, "the work is divided among another number of members");
+AttentionRank::AttentionRank(AttentionDivision division, Communicator& comm) {
+  if (division.ranks() != comm.size())
+    throw Error(Error::Kind::internal, "the work is divided among another number of ranks");
   const auto shared = division.division_;
-  state_ = std::make_shared<State>(State{std::move(division), shared, team, 0, 0, {}, 0, 0, {}});
+  state_ = std::make_shared<State>(State{std::move(division), shared, comm, 0, 0, {}, 0, 0, {}});
   for (std::int64_t round = 0; round < state_->division.rounds(); ++round)
-    for (const AttentionPart& part : state_->division.parts(team.rank(), round))
-      state_->all += attn::told_pairs(*shared->plan, part);
+    for (const AttentionPart& part : state_->division.parts(comm.rank(), round))
+      state_->all += attn::reported_pairs(*shared->plan, part);
 }
 
-void AttentionTeamwork::run(const AttentionPart& part, const AttentionArrays& arrays,
-                            const std::vector<MutableArrayView>& results, const PairProgress& progress) {
+void AttentionRank::run(const AttentionPart& part, const AttentionArrays& arrays,
+                        const std::vector<MutableArrayView>& results, const PairProgress& progress) {
   State& s = *state_;
   PairProgress told;
   if (progress) told = [&s, &progress](std::int64_t done, std::int64_t) { progress(s.told + done, s.all); };
@@ -136,27 +136,27 @@ void AttentionTeamwork::run(const AttentionPart& part, const AttentionArrays& ar
   attn::SavedRows* const rows = s.next < s.saved.size() ? &s.saved[s.next] : nullptr;
   ++s.next;
   s.work.add(attn::run_part(s.plan(), part, arrays, results, rows, told));
-  s.told += attn::told_pairs(s.plan(), part);
+  s.told += attn::reported_pairs(s.plan(), part);
 }
 
-void AttentionTeamwork::end_round() {
+void AttentionRank::end_round() {
   State& s = *state_;
   if (s.round == 0 && s.division.rounds() == 2) s.exchange();
   ++s.round;
   s.next = 0;
 }
 
-AttentionWork AttentionTeamwork::work() {
+AttentionWork AttentionRank::work() {
   State& s = *state_;
   AttentionWork all = s.plan().blocks().work();
-  TeamMessage mine;
+  RankMessage mine;
   mine.put(s.work.rows_without_key).put(s.work.rows_not_finite);
   mine.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
   mine.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
   attn::PartWork sum;
   double mask_seconds = 0, forward_seconds = 0, backward_seconds = 0;
-  for (Bytes& bytes : s.team.all_gather(mine.bytes())) {
-    TeamMessage message(std::move(bytes));
+  for (Bytes& bytes : s.comm.all_gather(mine.bytes())) {
+    RankMessage message(std::move(bytes));
     attn::PartWork one;
     one.rows_without_key = message.take<std::int64_t>();
     one.rows_not_finite = message.take<std::int64_t>();

@@ -3,7 +3,7 @@
 // sleeps between, up to a millisecond: reading, computing and writing take longer than that.
 //
 // tests: tests/mpi/
-#include "mpi_team.hpp"
+#include "mpi_communicator.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -53,8 +53,8 @@ void for_each_piece(std::size_t bytes, F&& f) {
 
 }  // namespace
 
-MpiTeam::MpiTeam()
-    : Team(
+MpiCommunicator::MpiCommunicator()
+    : Communicator(
           [] {
             int rank = 0;
             MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -68,19 +68,19 @@ MpiTeam::MpiTeam()
   MPI_Comm_dup(MPI_COMM_WORLD, &world_);
   MPI_Comm here = MPI_COMM_NULL;
   MPI_Comm_split_type(world_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-  int members = 1;
-  MPI_Comm_size(here, &members);
+  int ranks = 1;
+  MPI_Comm_size(here, &ranks);
   MPI_Comm_free(&here);
-  members_here_ = members;
+  local_size_ = ranks;
   char name[MPI_MAX_PROCESSOR_NAME] = {};
   int length = 0;
   MPI_Get_processor_name(name, &length);
   host_.assign(name, static_cast<std::size_t>(length));
 }
 
-MpiTeam::~MpiTeam() { MPI_Comm_free(&world_); }
+MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&world_); }
 
-bool MpiTeam::anyone_failed(bool mine) {
+bool MpiCommunicator::anyone_failed(bool mine) {
   const int failed = mine ? 1 : 0;
   int any = 0;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -89,11 +89,11 @@ bool MpiTeam::anyone_failed(bool mine) {
   return any != 0;
 }
 
-void MpiTeam::meet() {
-  if (anyone_failed(false)) throw TeamStopped();
+void MpiCommunicator::meet() {
+  if (anyone_failed(false)) throw OtherRankFailed();
 }
 
-void MpiTeam::broadcast_from(std::int64_t rank, Bytes& bytes) {
+void MpiCommunicator::broadcast_from(std::int64_t rank, Bytes& bytes) {
   const int root = static_cast<int>(rank);
   std::uint64_t size = bytes.size();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -106,7 +106,7 @@ void MpiTeam::broadcast_from(std::int64_t rank, Bytes& bytes) {
   });
 }
 
-Bytes MpiTeam::broadcast(std::span<const std::byte> mine) {
+Bytes MpiCommunicator::broadcast(std::span<const std::byte> mine) {
   meet();
   Bytes bytes;
   if (is_first()) bytes.assign(mine.begin(), mine.end()), sent_bytes_ += std::ssize(mine);
@@ -114,7 +114,7 @@ Bytes MpiTeam::broadcast(std::span<const std::byte> mine) {
   return bytes;
 }
 
-std::vector<Bytes> MpiTeam::all_gather(std::span<const std::byte> mine) {
+std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) {
   meet();
   std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size()));
   const std::uint64_t own = mine.size();
@@ -147,7 +147,7 @@ std::vector<Bytes> MpiTeam::all_gather(std::span<const std::byte> mine) {
   return all;
 }
 
-std::vector<Bytes> MpiTeam::gather(std::span<const std::byte> mine) {
+std::vector<Bytes> MpiCommunicator::gather(std::span<const std::byte> mine) {
   meet();
   if (!is_first()) {
     send(0, mine);
@@ -158,7 +158,7 @@ std::vector<Bytes> MpiTeam::gather(std::span<const std::byte> mine) {
   return all;
 }
 
-void MpiTeam::send(std::int64_t to, std::span<const std::byte> bytes) {
+void MpiCommunicator::send(std::int64_t to, std::span<const std::byte> bytes) {
   const int target = static_cast<int>(to);
   const std::uint64_t size = bytes.size();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -171,7 +171,7 @@ void MpiTeam::send(std::int64_t to, std::span<const std::byte> bytes) {
   sent_bytes_ += std::ssize(bytes);
 }
 
-Bytes MpiTeam::receive(std::int64_t from) {
+Bytes MpiCommunicator::receive(std::int64_t from) {
   const int source = static_cast<int>(from);
   std::uint64_t size = 0;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -185,12 +185,12 @@ Bytes MpiTeam::receive(std::int64_t from) {
   return bytes;
 }
 
-int MpiTeam::conclude(const Outcome& mine) {
+int MpiCommunicator::conclude(const RankExit& mine) {
   // Who was stopped has met the others' failure already.
   const bool failed = !mine.said.empty();
   const bool any = mine.stopped || anyone_failed(failed);
   if (!any) return is_first() ? mine.status : kExitDone;
-  TeamMessage message;
+  RankMessage message;
   message.put(failed).put(mine.status).put_text(mine.said).put_text(host_);
   if (!is_first()) {
     send(0, message.bytes());
@@ -199,7 +199,7 @@ int MpiTeam::conclude(const Outcome& mine) {
   int status = kExitBug;
   bool told = false;
   for (std::int64_t r = 0; r < size(); ++r) {
-    TeamMessage other(r == 0 ? Bytes(message.bytes().begin(), message.bytes().end()) : receive(r));
+    RankMessage other(r == 0 ? Bytes(message.bytes().begin(), message.bytes().end()) : receive(r));
     if (!other.take<bool>() || told) continue;
     told = true;
     status = other.take<int>();

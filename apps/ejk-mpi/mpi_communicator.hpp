@@ -1,9 +1,9 @@
-// A team whose members are the processes of an MPI job.
+// A communicator whose ranks are the processes of an MPI job.
 //
-// Members that have failed are told of at meetings: each begins with one bit from everybody. So no member waits for
+// Ranks that have failed are told of at meetings: each begins with one bit from everybody. So no rank waits for
 // one that will not come, and none has to be killed; only what goes wrong in the midst of a meeting (no memory
 // for what others send) ends the job by MPI_Abort, after temporary files are removed. Waiting does not spin: other
-// members may need the core.
+// ranks may need the core.
 #pragma once
 
 #include <mpi.h>
@@ -11,21 +11,21 @@
 #include <string>
 
 #include "command_line.hpp"
-#include "ejk/team.hpp"
+#include "ejk/communicator.hpp"
 
 namespace ejk::app {
 
-class MpiTeam final : public Team {
+class MpiCommunicator final : public Communicator {
  public:
   /// All processes of the job, after MPI_Init; until MPI_Finalize.
-  MpiTeam();
-  ~MpiTeam() override;
-  MpiTeam(const MpiTeam&) = delete;
-  MpiTeam& operator=(const MpiTeam&) = delete;
+  MpiCommunicator();
+  ~MpiCommunicator() override;
+  MpiCommunicator(const MpiCommunicator&) = delete;
+  MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   /// See Conclude.
-  int conclude(const Outcome& mine);
-  std::int64_t members_here() const override { return members_here_; }
+  int conclude(const RankExit& mine);
+  std::int64_t local_size() const override { return local_size_; }
   std::int64_t sent_bytes() const override { return sent_bytes_; }
 
   std::vector<Bytes> all_gather(std::span<const std::byte> mine) override;
@@ -35,14 +35,14 @@ class MpiTeam final : public Team {
   Bytes receive(std::int64_t from) override;
 
  private:
-  /// Whether some member has failed. All members call it.
+  /// Whether some rank has failed. All ranks call it.
   bool anyone_failed(bool mine);
-  /// The beginning of a meeting: TeamStopped where some member has failed.
+  /// The beginning of a meeting: OtherRankFailed where some rank has failed.
   void meet();
   void broadcast_from(std::int64_t rank, Bytes& bytes);
 
   MPI_Comm world_ = MPI_COMM_NULL;  // of this team's own messages
-  std::int64_t members_here_ = 1, sent_bytes_ = 0;
+  std::int64_t local_size_ = 1, sent_bytes_ = 0;
   std::string host_;
 };
 

@@ -1,11 +1,11 @@
-// Members look at runs of rows of blocks, and what they find is joined in the order of their ranks.
+// Ranks look at runs of rows of blocks, and what they find is joined in the order of their ranks.
 //
-// States and sums are put together as they are. Partial blocks stay with the member that found them: others
-// learn of each no more than a digest, by which rank 0 finds those that several members have.
+// States and sums are put together as they are. Partial blocks stay with the rank that found them: others
+// learn of each no more than a digest, by which rank 0 finds those that several ranks have.
 //
 // Cost: of each different partial block one pass over its bits; of each block some bytes to rank 0.
-// tests: tests/mask/test_team_scan.cpp
-#include "mask/team_scan.hpp"
+// tests: tests/mask/test_rank_scan.cpp
+#include "mask/rank_scan.hpp"
 
 #include <algorithm>
 #include <array>
@@ -84,7 +84,7 @@ IndexRange words_of(const MaskSummary& s, const IndexRange& rows, BlockShape blo
 
 // The ids of partial blocks alone, as of others there is none.
 Bytes message_of(const std::optional<BandScan>& mine, BlockShape block) {
-  TeamMessage message;
+  RankMessage message;
   if (!mine) return {};
   const MaskSummary& s = mine->summary;
   const std::span<const std::uint8_t> states = s.states->held();
@@ -102,8 +102,8 @@ Bytes message_of(const std::optional<BandScan>& mine, BlockShape block) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Adds what a member found. `ids`: for each of its patterns the id; null where none are kept.
-void add(BandScan& all, BlockShape block, TeamMessage message, const std::vector<std::int32_t>* ids) {
+// Adds what a rank found. `ids`: for each of its patterns the id; null where none are kept.
+void add(BandScan& all, BlockShape block, RankMessage message, const std::vector<std::int32_t>* ids) {
   MaskSummary& s = all.summary;
   const auto rows = message.take<IndexRange>();
   s.empty_blocks += message.take<std::int64_t>();
@@ -130,45 +130,44 @@ void add(BandScan& all, BlockShape block, TeamMessage message, const std::vector
     s.partial_elements[static_cast<std::size_t>(cell++)] += elements;
 }
 
-BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, const TeamPatterns* patterns) {
+BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, const RankPatterns* patterns) {
   const IndexRange rows{0, core::ceil_div(mask.q_length(), block.q)};
   BandScan all = begun_scan(mask, block, rows, patterns ? Patterns::kept : Patterns::dropped);
   all.summary.partial_elements.resize(static_cast<std::size_t>(cells_of(all.summary, rows).end));
   all.rows_seen.resize(static_cast<std::size_t>(words_for(mask.q_length())));
-  all.keys_seen.resize(static_cast<std::size_t>(words_for(mask.kv_length()) + 1));  // as members have them
+  all.keys_seen.resize(static_cast<std::size_t>(words_for(mask.kv_length()) + 1));  // as ranks have them
   for (std::size_t r = 0; r < found.size(); ++r)
     if (!found[r].empty())
-      add(all, block, TeamMessage(std::exchange(found[r], {})), patterns ? &patterns->ids[r] : nullptr);
+      add(all, block, RankMessage(std::exchange(found[r], {})), patterns ? &patterns->ids[r] : nullptr);
   return all;
 }
 
-// Keys for digests, the same for all members.
-Digester::Seed drawn_seed(Team& team) {
-  const auto seed = team.is_first() ? Digester::drawn_seed() : Digester::Seed();
-  return TeamMessage(team.broadcast(TeamMessage().put(seed).bytes())).take<Digester::Seed>();
+// Keys for digests, the same for all ranks.
+Digester::Seed drawn_seed(Communicator& comm) {
+  const auto seed = comm.is_first() ? Digester::drawn_seed() : Digester::Seed();
+  return RankMessage(comm.broadcast(RankMessage().put(seed).bytes())).take<Digester::Seed>();
 }
 
 }  // namespace
 
-QueryShares::QueryShares(std::int64_t q_length, std::int64_t q_block, std::int64_t members,
-                         const std::vector<RowCosts>& costs)
+QueryPartition::QueryPartition(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks,
+                               const std::vector<RowCosts>& costs)
     : q_length_(q_length), q_block_(q_block), rows_(core::ceil_div(q_length, q_block)) {
   std::vector<double> all;
   for (const RowCosts& of_mask : costs) all.insert(all.end(), of_mask.bytes.begin(), of_mask.bytes.end());
-  bounds_ = even_runs(all, members);
+  bounds_ = even_runs(all, ranks);
 }
 
-IndexRange QueryShares::queries(std::int64_t member, std::int64_t mask) const {
+IndexRange QueryPartition::queries(std::int64_t rank, std::int64_t mask) const {
   const std::int64_t first = mask * rows_;
   const auto query = [&](std::int64_t bound) {
     return std::min(std::clamp<std::int64_t>(bound - first, 0, rows_) * q_block_, q_length_);
   };
-  return {query(bounds_[static_cast<std::size_t>(member)]),
-          query(bounds_[static_cast<std::size_t>(member) + 1])};
+  return {query(bounds_[static_cast<std::size_t>(rank)]), query(bounds_[static_cast<std::size_t>(rank) + 1])};
 }
 
-IndexRange QueryShares::rows(std::int64_t member, std::int64_t mask, BlockShape block) const {
-  const auto [begin, end] = queries(member, mask);
+IndexRange QueryPartition::rows(std::int64_t rank, std::int64_t mask, BlockShape block) const {
+  const auto [begin, end] = queries(rank, mask);
   return {core::ceil_div(begin, block.q), core::ceil_div(end, block.q)};
 }
 
@@ -202,12 +201,12 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
   }
 }
 
-TeamPatterns number_patterns(const PatternTable& table, Team& team) {
-  TeamPatterns patterns;
-  const std::vector<Digest> mine = digests_of(table, drawn_seed(team));
-  std::vector<Bytes> found = team.gather(TeamMessage().put_all(mine).bytes());
-  if (!team.is_first()) {
-    TeamMessage answer(team.receive(0));
+RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
+  RankPatterns patterns;
+  const std::vector<Digest> mine = digests_of(table, drawn_seed(comm));
+  std::vector<Bytes> found = comm.gather(RankMessage().put_all(mine).bytes());
+  if (!comm.is_first()) {
+    RankMessage answer(comm.receive(0));
     patterns.count = answer.take<std::int64_t>();
     patterns.own = answer.take<IndexRange>();
     patterns.own_here = answer.take_all<std::int32_t>();
@@ -221,7 +220,7 @@ TeamPatterns number_patterns(const PatternTable& table, Team& team) {
   std::vector<IndexRange> own;
   std::vector<std::vector<std::int32_t>> own_there;
   for (Bytes& bytes : found) {
-    const auto digests = TeamMessage(std::exchange(bytes, {})).take_all<Digest>();
+    const auto digests = RankMessage(std::exchange(bytes, {})).take_all<Digest>();
     std::vector<std::int32_t>& ids = patterns.ids.emplace_back();
     std::vector<std::int32_t>& held = own_there.emplace_back();
     ids.reserve(digests.size());
@@ -236,26 +235,26 @@ TeamPatterns number_patterns(const PatternTable& table, Team& team) {
   }
   patterns.count = numbers.size();
   for (std::size_t r = 1; r < own.size(); ++r)
-    team.send(static_cast<std::int64_t>(r),
-              TeamMessage().put(patterns.count).put(own[r]).put_all(own_there[r]).bytes());
+    comm.send(static_cast<std::int64_t>(r),
+              RankMessage().put(patterns.count).put(own[r]).put_all(own_there[r]).bytes());
   patterns.own = own[0];
   patterns.own_here = std::move(own_there[0]);
   return patterns;
 }
 
 std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
-                           const TeamPatterns* patterns, Team& team) {
+                           const RankPatterns* patterns, Communicator& comm) {
   const Bytes message = message_of(mine, block);
   mine.reset();
-  std::vector<Bytes> found = team.gather(message);
-  if (!team.is_first()) return std::nullopt;
+  std::vector<Bytes> found = comm.gather(message);
+  if (!comm.is_first()) return std::nullopt;
   return completed(sum_of(mask, block, std::move(found), patterns), patterns ? patterns->count : 0);
 }
 
-Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Team& team) {
+Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm) {
   const Bytes message = message_of(mine, block);
   mine.reset();
-  return completed(sum_of(mask, block, team.all_gather(message), nullptr), 0);
+  return completed(sum_of(mask, block, comm.all_gather(message), nullptr), 0);
 }
 
 }  // namespace ejk::mask

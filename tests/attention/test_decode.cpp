@@ -1,4 +1,4 @@
-// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and members,
+// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and ranks,
 // whatever lies beside.
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "attention/reference.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
-#include "ejk/attention_team.hpp"
+#include "ejk/attention_ranks.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
 #include "support/threads.hpp"
@@ -360,16 +360,16 @@ TEST_CASE("what hidden keys and values hold does not matter to few queries, and 
   }
 }
 
-TEST_CASE("members that share a key head compute the rows that one computes") {
+TEST_CASE("ranks that share a key head compute the rows that one computes") {
   plain::Random random(56);
   for (const DType dtype : plain::kFloats)
     for (const bool several : {false, true}) {
       Sizes s;
       s.kv_heads = 2, s.group = 4, s.keys = 2300, s.size = 12, s.value_size = 7;
       s.queries = several ? 3 : 4;  // 12 rows are multiplied row by row, 16 in panels
-      // Or those of a key head are several tasks, of which a member has parts.
+      // Or those of a key head are several tasks, of which a rank has parts.
       if (!several && dtype == DType::float64) s.kv_heads = 1, s.group = 16, s.queries = 17;
-      if (several) s.kv_heads = 4, s.keys = 4200;  // so many tasks that a member's have several heads
+      if (several) s.kv_heads = 4, s.keys = 4200;  // so many tasks that a rank's have several heads
       Decode d = decode(random, several ? AttentionLayout::bshd : AttentionLayout::bhsd, dtype, s);
       d.options.masks.push_back(
           masks_of(several ? s.kv_heads * s.group : 1,
@@ -384,9 +384,9 @@ TEST_CASE("members that share a key head compute the rows that one computes") {
           lse(plan.results()[1].type.dtype, plan.results()[1].type.shape);
       const std::vector<MutableArrayView> whole{out.mutable_view(), lse.mutable_view()};
       plan.run(arrays, whole);
-      for (const std::int64_t members : {3, 5, 8}) {
-        const AttentionDivision division(plan, members);
-        for (std::int64_t m = 0; m < members; ++m)
+      for (const std::int64_t ranks : {3, 5, 8}) {
+        const AttentionDivision division(plan, ranks);
+        for (std::int64_t m = 0; m < ranks; ++m)
           for (const AttentionPart& part : division.parts(m, 0)) {
             const auto makes = division.makes(part);
             Array some_out(out.dtype(), makes[0]->count), some_lse(lse.dtype(), makes[1]->count);
@@ -394,10 +394,10 @@ TEST_CASE("members that share a key head compute the rows that one computes") {
             const Array q = Array::copy_of(box_of(arrays.q, needs.q)),
                         k = Array::copy_of(box_of(arrays.k, needs.k)),
                         v = Array::copy_of(box_of(arrays.v, needs.v));
-            Team& team = alone();
-            AttentionTeamwork teamwork(AttentionDivision(plan, 1), team);
-            teamwork.run(part, {q.view(), k.view(), v.view(), {}, {}, {}, {}},
-                         {some_out.mutable_view(), some_lse.mutable_view()});
+            Communicator& comm = single_process();
+            AttentionRank one(AttentionDivision(plan, 1), comm);
+            one.run(part, {q.view(), k.view(), v.view(), {}, {}, {}, {}},
+                    {some_out.mutable_view(), some_lse.mutable_view()});
             CHECK(plain::same_bytes(some_out, Array::copy_of(box_of(out.view(), *makes[0]))));
             CHECK(plain::same_bytes(some_lse, Array::copy_of(box_of(lse.view(), *makes[1]))));
           }
