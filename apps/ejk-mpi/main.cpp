@@ -10,7 +10,7 @@
 
 #include "command_line.hpp"
 #include "ejk/io.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "mpi_communicator.hpp"
 
 namespace {

@@ -15,7 +15,7 @@
 #include <new>
 
 #include "ejk/io.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "terminal.hpp"
 
 namespace ejk::app {
@@ -187,11 +187,11 @@ Bytes MpiCommunicator::receive(std::int64_t from) {
 
 int MpiCommunicator::conclude(const RankExit& mine) {
   // Who was stopped has met the others' failure already.
-  const bool failed = !mine.said.empty();
+  const bool failed = !mine.message.empty();
   const bool any = mine.stopped || anyone_failed(failed);
   if (!any) return is_first() ? mine.status : kExitDone;
   RankMessage message;
-  message.put(failed).put(mine.status).put_text(mine.said).put_text(host_);
+  message.put(failed).put(mine.status).put_text(mine.message).put_text(host_);
   if (!is_first()) {
     send(0, message.bytes());
     return kExitDone;

@@ -148,21 +148,16 @@ bool rows_are_alike(const ArraySource& ids) {
 
 }  // namespace
 
-void add_sequences_from(OptionSet& set, From& into, std::vector<From> choices, const std::string& help) {
-  std::vector<std::string> words;
-  for (const From from : choices) words.emplace_back(word_of(from));
-  const std::string last = words.back();
-  const std::string all = fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), last);
-  add_word(
-      set, "--from", into,
-      [choices = std::move(choices), words = std::move(words)](const std::string& word) {
-        return choices[read_choice(word, words)];
-      },
-      "WHAT",
+void add_sequences_from(OptionSet& set, From& into, const std::vector<From>& choices,
+                        const std::string& help) {
+  Choices<From> named;
+  for (const From from : choices) named.emplace_back(word_of(from), from);
+  add_choice(
+      set, "--from", into, std::move(named), "WHAT",
       fmt::format(
-          "what it is: {}\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
+          "what it is\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
           "and has it nowhere else.",
-          all, help));
+          help));
 }
 
 From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {
@@ -295,19 +290,11 @@ void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report
 }
 
 void add_groups_from(OptionSet& set, GroupsFrom& into) {
-  add_word(
-      set, "--from", into,
-      [](const std::string& word) {
-        constexpr GroupsFrom values[] = {GroupsFrom::sizes, GroupsFrom::ends};
-        return values[read_choice(word, {"sizes", "ends"})];
-      },
-      "WHAT",
-      "what GROUP_SIZES are: sizes (default), or ends: where each group ends\n"
-      "Ends are cumulative sums of sizes, the offs of torch's grouped products.")
-      .recorded("from", [&into]() -> ReportValue {
-        if (into == GroupsFrom::automatic) return {};
-        return into == GroupsFrom::ends ? "ends" : "sizes";
-      });
+  Option& option =
+      add_choice(set, "--from", into, {{"sizes", GroupsFrom::sizes}, {"ends", GroupsFrom::ends}}, "WHAT",
+                 "what GROUP_SIZES are\nBy default sizes, with a warning where they look like ends. Ends "
+                 "are cumulative sums of sizes, the offs of torch's grouped products.");
+  option.recorded("from", [&option] { return report_value(option.given); });
 }
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,

@@ -18,7 +18,7 @@ namespace ejk::app {
 enum class SequencesFrom { automatic, mask, lens, cu_seqlens, segment_ids, position_ids };
 
 /// --from mask|lens|..., of these; `help` says what it is by default.
-void add_sequences_from(OptionSet& set, SequencesFrom& into, std::vector<SequencesFrom> choices,
+void add_sequences_from(OptionSet& set, SequencesFrom& into, const std::vector<SequencesFrom>& choices,
                         const std::string& help);
 
 /// What `input` is: `from`, or by its rank. One axis is `one_axis`. Records it and adds it to the report. Throws

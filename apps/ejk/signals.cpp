@@ -12,7 +12,7 @@
 
 #include "ejk/io.hpp"
 #include "ejk/threads.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "progress.hpp"
 
 namespace ejk::app {

@@ -84,9 +84,7 @@ double row_bytes(const ArraySource& source) {
   return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
 }
 
-}  // namespace
-
-Run check_cu_seqlens(OptionSet& set) {
+Run declare_check_cu_seqlens(OptionSet& set) {
   const auto words = std::make_shared<Words<CuSeqlensClaims>>();
   add_reference(set, "CU_SEQLENS", words->array, "where each sequence begins, and the number of tokens")
       .required();
@@ -104,13 +102,13 @@ Run check_cu_seqlens(OptionSet& set) {
   };
 }
 
-Run check_segment_ids(OptionSet& set) {
+Run declare_check_segment_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<SegmentIdsClaims>>();
   add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (..., tokens)").required();
   add_cu_seqlens(set, words->second);
   add_convention(set, words->claims.convention,
-                 "which ids are padding: document or ejkernel\n"
-                 "document (default): 0 and less. ejkernel: -1 and less, for ids that count from 0.");
+                 "which ids are padding\n"
+                 "document: 0 and less. ejkernel: -1 and less, for ids that count from 0.");
   declare_check(set, "segment-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
@@ -121,7 +119,7 @@ Run check_segment_ids(OptionSet& set) {
   };
 }
 
-Run check_position_ids(OptionSet& set) {
+Run declare_check_position_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<PositionIdsClaims>>();
   add_reference(set, "IDS", words->array,
                 "the position of each token, (tokens,) or (..., tokens)\nBelow 0 is padding.")
@@ -151,7 +149,7 @@ Run check_position_ids(OptionSet& set) {
   };
 }
 
-Run check_group_sizes(OptionSet& set) {
+Run declare_check_group_sizes(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "GROUP_SIZES", words->array, "rows of each group, (groups,)").required();
   add_groups_from(set, words->from);
@@ -165,7 +163,7 @@ Run check_group_sizes(OptionSet& set) {
   };
 }
 
-Run check_group_metadata(OptionSet& set) {
+Run declare_check_group_metadata(OptionSet& set) {
   const auto words = std::make_shared<Words<GroupMetadataClaims>>();
   GroupMetadataClaims& claims = words->claims;
   add_word(
@@ -217,7 +215,7 @@ Run check_group_metadata(OptionSet& set) {
   };
 }
 
-Run check_topk_ids(OptionSet& set) {
+Run declare_check_topk_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "IDS", words->array, "the experts of each token, (tokens, k); -1 is none").required();
   add_word(set, "--experts", words->claims, at_least(0), "N", "how many experts there are");
@@ -233,7 +231,7 @@ Run check_topk_ids(OptionSet& set) {
   };
 }
 
-Run check_indices(OptionSet& set) {
+Run declare_check_indices(OptionSet& set) {
   const auto words = std::make_shared<Words<IndicesClaims>>();
   add_reference(set, "IDS", words->array, "the keys of each query, (..., queries, n); -1 is none").required();
   add_word(set, "--keys", words->claims.keys, at_least(0), "K", "how many keys there are");
@@ -255,7 +253,7 @@ Run check_indices(OptionSet& set) {
   };
 }
 
-Run check_block_table(OptionSet& set) {
+Run declare_check_block_table(OptionSet& set) {
   const auto words = std::make_shared<Words<BlockTableClaims>>();
   add_reference(
       set, "TABLE", words->array,
@@ -281,5 +279,138 @@ Run check_block_table(OptionSet& set) {
     });
   };
 }
+
+}  // namespace
+
+extern const Command check_cu_seqlens_command{
+    .name = "check cu-seqlens",
+    .summary = "offsets of packed sequences",
+    .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
+    .declare = declare_check_cu_seqlens,
+};
+
+extern const Command check_segment_ids_command{
+    .name = "check segment-ids",
+    .summary = "the segment of each token",
+    .example = "ejk check segment-ids segment_ids.npy",
+    .declare = declare_check_segment_ids,
+};
+
+extern const Command check_position_ids_command{
+    .name = "check position-ids",
+    .summary = "each token's position in its sequence",
+    .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
+    .declare = declare_check_position_ids,
+};
+
+extern const Command check_group_sizes_command{
+    .name = "check group-sizes",
+    .summary = "rows of each group, and how even they are",
+    .example = "ejk check group-sizes group_sizes.npy --m 16384",
+    .declare = declare_check_group_sizes,
+};
+
+extern const Command check_group_metadata_command{
+    .name = "check group-metadata",
+    .summary = "the steps of a grouped kernel",
+    .example = "ejk check group-metadata groups.h5 --tm 128 --group-sizes group_sizes.npy",
+    .declare = declare_check_group_metadata,
+};
+
+extern const Command check_topk_ids_command{
+    .name = "check topk-ids",
+    .summary = "the experts of each token, and their load",
+    .example = "ejk check topk-ids topk_ids.npy --experts 64",
+    .declare = declare_check_topk_ids,
+};
+
+extern const Command check_indices_command{
+    .name = "check indices",
+    .summary = "the keys that each query has chosen",
+    .example = "ejk check indices indices.npy --keys 4096 --causal",
+    .declare = declare_check_indices,
+};
+
+extern const Command check_block_table_command{
+    .name = "check block-table",
+    .summary = "the pages of each sequence of a paged cache",
+    .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
+    .declare = declare_check_block_table,
+};
+
+// check_masks.cpp
+extern const Command check_mask_command, check_mask_info_command;
+
+extern const Command check_command{
+    .name = "check",
+    .group = "Arrays",
+    .summary = "whether arrays that kernels read are what they claim to be",
+    .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
+    .keys = R"(
+verdict | string | ok, or how many errors; and how many warnings | done
+errors | integer | findings of rules that are errors | done
+warnings | integer | findings of rules that are warnings | done
+findings | table | the first 10 findings of each rule; with --all 100,000 | done
+  rule | string | the rule that is broken
+  severity | string | error or warning
+  array | string | the array that it is in
+  index | shape | of the element; empty: of the array as a whole
+  value | number or null | the element
+  message | string | what is wrong
+counts | table | the rules that are broken | done
+  rule | string | the rule
+  severity | string | error or warning
+  count | integer | its findings, all of them
+  text | string | the rule's condition
+sequences | integer | sequences | cu-seqlens, position-ids and block-table
+tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids and topk-ids
+empty_sequences | integer | sequences without a token | cu-seqlens
+longest | integer | tokens of the longest sequence | cu-seqlens
+padding | integer | elements that are padding | segment-ids and position-ids
+segments | integer | segments | segment-ids
+groups | integer | groups | group-sizes and group-metadata
+experts | integer | experts | topk-ids with --experts
+rows | integer | rows of all groups or experts | group-sizes, group-metadata, and topk-ids with --experts
+empty | integer | groups or experts without a row | group-sizes, and topk-ids with --experts
+empty_share | share or null | of all | group-sizes, and topk-ids with --experts
+largest | integer or null | rows of the largest | group-sizes, and topk-ids with --experts
+largest_index | integer or null | which that is | group-sizes, and topk-ids with --experts
+max_over_mean | number or null | largest / mean | group-sizes, and topk-ids with --experts
+load | list | how often each expert is selected | topk-ids with --experts, of at most 65,536
+tm | integer or null | rows of a tile, where that is known | group-metadata
+num_tiles | integer | steps of the kernel | group-metadata
+experts_per_token | integer | entries of a token | topk-ids
+choices | integer | entries that are experts | topk-ids
+unrouted_tokens | integer | tokens without an expert | topk-ids
+queries | integer | queries | indices and mask
+heads | integer | heads | mask
+keys | integer | keys | mask
+block | shape | queries and keys of a block | mask and mask-info
+pairs | integer | allowed pairs of a query and a key, of all heads | mask
+within_outside_blocks | integer | blocks with pairs that are outside | mask with --within
+covers_missing_blocks | integer | blocks of which pairs are missing | mask with --covers
+equals_outside_blocks | integer | blocks with pairs that are too many | mask with --equals
+equals_missing_blocks | integer | blocks of which pairs are missing | mask with --equals
+direction | string | forward or dkv | mask-info
+kind | string | static or dynamic | mask-info
+shape | shape | heads, queries and keys | mask-info
+grid | shape | shape of the index arrays | mask-info
+patterns | integer or null | distinct partial blocks; null where every block is stored | mask-info
+visited_blocks | integer | blocks that a kernel visits, of all heads | mask-info
+wrong_blocks | integer | blocks that differ from it | mask-info with a mask
+keys_per_query | integer | entries of a query | indices
+keys_used | integer | entries that are keys | indices
+pages_needed | integer | entries of pages that sequences need | block-table
+pages_used | integer | different pages among them | block-table
+arrays | table | the arrays that are read | plan
+  name | string | what it is: cu_seqlens
+  dtype | string | its element type
+  shape | shape | its shape
+)",
+    .actions = {&check_mask_command, &check_mask_info_command, &check_cu_seqlens_command,
+                &check_segment_ids_command, &check_position_ids_command, &check_group_sizes_command,
+                &check_group_metadata_command, &check_topk_ids_command, &check_indices_command,
+                &check_block_table_command},
+};
 
 }  // namespace ejk::app

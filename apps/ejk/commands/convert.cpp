@@ -72,9 +72,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run convert(OptionSet& set) {
+Run declare_convert(OptionSet& set) {
   const auto options = std::make_shared<ConvertOptions>();
   set.name_outputs_later();
   add_references(
@@ -84,9 +82,8 @@ Run convert(OptionSet& set) {
       "They "
       "keep their names, those of a group the part below it.")
       .required();
-  add_word(
-      set, "--dtype", options->dtype, [](const std::string& w) { return std::optional(read_dtype(w)); },
-      "TYPE",
+  add_dtype(
+      set, "--dtype", options->dtype,
       "element type; by default each keeps its own\n"
       "Floats are rounded to the nearest, ties to even, infinite beyond the range; from float to integer the "
       "fraction is cut off; to bool anything but 0 is True. A value out of an integer's range, or NaN as "
@@ -110,5 +107,27 @@ Run convert(OptionSet& set) {
       set, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command convert_command{
+    .name = "convert",
+    .group = "Arrays",
+    .summary = "convert arrays to another container or element type",
+    .example = "ejk convert weights.npz -o weights.h5 --dtype bfloat16",
+    .outputs = {{"convert", "the shape of the input",
+                 "the elements as --dtype; arrays of a file keep their names"}},
+    .use = R"(with h5py.File("weights.h5") as f: names = list(f))",
+    .keys = R"(
+arrays | table | the arrays
+  array | string | its name
+  shape | shape | its shape
+  from | string | the element type that it had
+  dtype | string | the one that it gets
+  size_bytes | integer | bytes of its new elements
+size_bytes | integer | bytes of all arrays
+)",
+    .declare = declare_convert,
+};
 
 }  // namespace ejk::app

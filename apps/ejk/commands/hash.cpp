@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "unreadable.hpp"
 
 namespace ejk::app {
@@ -95,9 +96,7 @@ Outcome run(const HashOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run hash(OptionSet& set) {
+Run declare_hash(OptionSet& set) {
   const auto options = std::make_shared<HashOptions>();
   add_references(
       set, "INPUT", options->inputs,
@@ -109,13 +108,31 @@ Run hash(OptionSet& set) {
            "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
            "read back, everything outside ASCII escaped.");
   add_convention(set, options->convention,
-                 "how an array is written: document or ejkernel\n"
-                 "document (default): with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
+                 "how an array is written\n"
+                 "document: with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
                  "the same in both.");
   set_footer(set,
              "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
              "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command hash_command{
+    .name = "hash",
+    .group = "Settings",
+    .summary = "short hashes of settings and of array types",
+    .example = "ejk hash config.json q.npy",
+    .keys = joined({kConventionKey, R"(
+inputs_count | integer | inputs | plan
+hashes | table | a row for each input | done
+  input | string | the input as given
+  hash | string | 16 hex digits
+  canonical | string | the stable JSON that is hashed | with --canonical
+)",
+                    kUnreadableKeys}),
+    .declare = declare_hash,
+};
 
 }  // namespace ejk::app

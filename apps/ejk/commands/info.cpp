@@ -12,6 +12,7 @@
 #include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "unreadable.hpp"
 
 namespace ejk::app {
@@ -222,9 +223,7 @@ Outcome run(const InfoOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run info(OptionSet& set) {
+Run declare_info(OptionSet& set) {
   const auto options = std::make_shared<InfoOptions>();
   add_references(
       set, "FILE", options->files,
@@ -237,5 +236,42 @@ Run info(OptionSet& set) {
            "pass.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command info_command{
+    .name = "info",
+    .group = "Arrays",
+    .summary = "every array in files: shape, type, range, mean, NaNs",
+    .example = "ejk info masks.npz info.h5",
+    .keys = joined({R"(
+arrays | table | the arrays of all files; with --dry-run from headers alone
+  name | string | the array as a reference
+  dtype | string | its element type
+  shape | shape | its shape
+  storage | string | how it is stored
+  size_bytes | integer | bytes of its elements
+  min | number or null | the least element that is not NaN
+  max | number or null | the largest element that is not NaN
+  mean | number or null | the mean of those that are not NaN
+  nans | integer or null | elements that are NaN
+  infinities | integer or null | elements that are infinite
+arrays_count | integer | arrays that were read | done
+size_bytes | integer | bytes of all arrays | done
+nans | integer | elements of all arrays that are NaN | done
+links | table | links, which are not followed | of HDF5 files with links
+  name | string | the link as a reference
+  kind | string | its kind
+  target | string or null | its target
+histogram | table | how elements are distributed | with --histogram
+  array | string | the array as a reference
+  from | number | where the bin begins
+  to | number | where it ends
+  elements | integer | elements in it
+  share | share | of all elements of the array
+)",
+                    kUnreadableKeys}),
+    .declare = declare_info,
+};
 
 }  // namespace ejk::app

@@ -1,7 +1,10 @@
-// One row for each code whose way out is an option or a command.
-#include "hints.hpp"
+// Hints in terms of the command line: a row for each error code with an option or a command as its remedy.
+#include "errors.hpp"
 
 #include <fmt/format.h>
+
+#include "ejk/text.hpp"
+#include "terminal.hpp"
 
 namespace ejk::app {
 
@@ -11,7 +14,7 @@ using Code = Error::Code;
 
 struct Row {
   Code code;
-  const char* hint;  // {hint} is the library's own, {subject} what the error is about
+  const char* hint;  // {hint}: that of the library; {subject}: of the error
 };
 
 constexpr Row kHints[] = {
@@ -61,11 +64,38 @@ constexpr Row kHints[] = {
 
 }  // namespace
 
+int exit_status(Error::Kind kind) {
+  switch (kind) {
+    case Error::Kind::usage:
+      return kExitUsage;
+    case Error::Kind::input:
+      return kExitInput;
+    case Error::Kind::output:
+      return kExitOutput;
+    case Error::Kind::budget:
+      return kExitBudget;
+    case Error::Kind::internal:
+      break;
+  }
+  return kExitBug;
+}
+
 void add_hint(Error& error) {
   for (const Row& row : kHints)
     if (row.code == error.code())
       error.hint(fmt::format(fmt::runtime(row.hint), fmt::arg("hint", error.hint()),
                              fmt::arg("subject", error.subject())));
+}
+
+std::string error_text(const std::string& program, const Error& error, bool color) {
+  const auto bold = [&](const char* style, const std::string& text) {
+    return color ? fmt::format("\x1b[{}m{}:\x1b[0m", style, text) : text + ":";
+  };
+  std::string text =
+      fmt::format("{} {}\n", bold("1;31", program), printable(error.message(), kLongestMessage));
+  if (!error.hint().empty())
+    text += fmt::format("{} {}\n", bold("1", "hint"), printable(error.hint(), kLongestMessage));
+  return text;
 }
 
 }  // namespace ejk::app
