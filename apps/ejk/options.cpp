@@ -278,8 +278,7 @@ void declare_shared(OptionSet& set, const Command& command) {
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
   shared(add_choice(
       set, "--progress", into.progress, kWhen, "WHEN",
-      "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is "
-      "dumb."));
+      "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is dumb."));
   shared(add_choice(set, "--color", into.color, kWhen, "WHEN",
                     "color\nauto uses it on terminals, unless NO_COLOR is set or TERM is dumb."));
   shared(add_flag(

@@ -2,66 +2,26 @@
 // results carry as attributes.
 #pragma once
 
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ejk::app {
 
-/// All names that settings have, in any command, that of the command first: what files carry of an earlier run.
+/// The names of all settings, of any command: attributes that a file may have from an earlier run.
 inline const std::vector<std::string>& setting_names() {
-  static const std::vector<std::string> names{"ejk_command",
-                                              "ejk_version",
-                                              "axis",
-                                              "block",
-                                              "by",
-                                              "capacity",
-                                              "chunk_size",
-                                              "compression",
-                                              "computable",
-                                              "convention",
-                                              "cp_size",
-                                              "distribution",
-                                              "dkv",
-                                              "downcast",
-                                              "dtype",
-                                              "dynamic",
-                                              "existing_out",
-                                              "fill",
-                                              "from",
-                                              "grad_dtype",
-                                              "group_offset",
-                                              "head_shards",
-                                              "keepdims",
-                                              "layout",
-                                              "length",
-                                              "long",
-                                              "m",
-                                              "mask",
-                                              "mask_kind",
-                                              "min_denominator",
-                                              "num_actual_groups",
-                                              "num_nonzero_groups",
-                                              "order",
-                                              "pad",
-                                              "pad_value",
-                                              "per_head",
-                                              "q_seq_shards",
-                                              "scale",
-                                              "seed",
-                                              "shape",
-                                              "shrink_grid",
-                                              "softcap",
-                                              "std",
-                                              "start_group",
-                                              "strict",
-                                              "tiling",
-                                              "tm",
-                                              "transpose_lhs",
-                                              "transpose_rhs",
-                                              "visit_empty_groups",
-                                              "what"};
+  static const std::vector<std::string> names = [] {
+    std::istringstream words(
+        "ejk_command ejk_version axis block by capacity chunk_size compression computable convention cp_size "
+        "distribution dkv downcast dtype dynamic existing_out fill from grad_dtype group_offset head_shards keepdims "
+        "layout length long m mask mask_kind min_denominator num_actual_groups num_nonzero_groups order pad pad_value "
+        "per_head q_seq_shards scale seed shape shrink_grid softcap std start_group strict tiling tm transpose_lhs "
+        "transpose_rhs visit_empty_groups what");
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  }();
   return names;
 }
 

@@ -82,9 +82,8 @@ Run declare_bin_pack(OptionSet& set) {
       {"error", LongSequence::error}, {"truncate", LongSequence::truncate}, {"split", LongSequence::split}};
   add_choice(
       set, "--long", options->how, how, "HOW",
-      "sequences longer than a row\n"
-      "error names the first; truncate drops the tokens past the capacity; split cuts the sequence into pieces, "
-      "each placed on its own.")
+      "sequences longer than a row\nerror names the first; truncate drops the tokens past the capacity; "
+      "split cuts the sequence into pieces, each placed on its own.")
       .recorded("long", [options, how] {
         return std::find_if(how.begin(), how.end(), [&](const auto& h) { return h.second == options->how; })
             ->first;

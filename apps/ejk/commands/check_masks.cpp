@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "checks.hpp"
+#include "check.hpp"
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"

@@ -77,18 +77,15 @@ Run declare_convert(OptionSet& set) {
   set.name_outputs_later();
   add_references(
       set, "IN", options->inputs,
-      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
-      "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
-      "They "
-      "keep their names, those of a group the part below it.")
+      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\nOf an .npz or HDF5 file all arrays, "
+      "of a group (a.h5:/layer0) all below it, unless one is named. They keep their names, those of a group "
+      "the part below it.")
       .required();
   add_dtype(
       set, "--dtype", options->dtype,
-      "element type; by default each keeps its own\n"
-      "Floats are rounded to the nearest, ties to even, infinite beyond the range; from float to integer the "
-      "fraction is cut off; to bool anything but 0 is True. A value out of an integer's range, or NaN as "
-      "integer "
-      "or bool, is an error that names its index.")
+      "element type; by default each keeps its own\nFloats are rounded to the nearest, ties to even, "
+      "infinite beyond the range; from float to integer the fraction is cut off; to bool anything but 0 is "
+      "True. A value out of an integer's range, or NaN as integer or bool, is an error that names its index.")
       .recorded();
   add_word(
       set, "--compression", set.shared().compression,

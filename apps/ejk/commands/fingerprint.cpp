@@ -13,9 +13,8 @@ namespace {
 Run declare_fingerprint(OptionSet& set) {
   const auto convention = std::make_shared<Convention>(Convention::document);
   add_convention(set, *convention,
-                 "form of the first line\n"
-                 "document: PLATFORM|VERSION, as cpu| or gpu|cuda_535.104.05. ejkernel: the device's "
-                 "name instead of the platform, as cpu|cpu.");
+                 "form of the first line\ndocument: PLATFORM|VERSION, as cpu| or gpu|cuda_535.104.05. "
+                 "ejkernel: the device's name instead of the platform, as cpu|cpu.");
   set_footer(set,
              "The first line is the fingerprint alone. The device is the first GPU that\n"
              "nvidia-smi lists, else the CPU. nvidia-smi has ten seconds to answer; it is not\n"

@@ -149,9 +149,8 @@ Run declare_generate_attention(OptionSet& set) {
            "key/value heads, as many as --heads by default\n--heads is a multiple of them.");
   add_word(set, "--head-dim", options->head_dim, at_least(0), "N", "size of a head, 64 by default");
   add_word(set, "--std", options->std, read_mean, "S",
-           "deviation of the numbers, 0.02 by default\n"
-           "Scores then have the deviation S * S. Those of 0.02 differ so little that a kernel's scale, and "
-           "keys, are hardly tested; --std 1 tests them.")
+           "deviation of the numbers, 0.02 by default\nScores then have the deviation S * S. Those of 0.02 "
+           "differ so little that a kernel's scale, and keys, are hardly tested; --std 1 tests them.")
       .recorded()
       .shown("deviation");
   add_dtype(set, "--dtype", options->dtype, "", {DType::float32, DType::float16, DType::bfloat16});

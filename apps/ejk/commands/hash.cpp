@@ -100,17 +100,15 @@ Run declare_hash(OptionSet& set) {
   const auto options = std::make_shared<HashOptions>();
   add_references(
       set, "INPUT", options->inputs,
-      "JSON files, - for JSON on stdin, or arrays\n"
-      "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
-      "name looks like.")
+      "JSON files, - for JSON on stdin, or arrays\nOf an array only dtype and shape count, never its values. "
+      "A .json file is JSON whatever its name looks like.")
       .required();
   add_flag(set, "--canonical", options->canonical,
            "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
            "read back, everything outside ASCII escaped.");
   add_convention(set, options->convention,
-                 "how an array is written\n"
-                 "document: with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
-                 "the same in both.");
+                 "how an array is written\ndocument: with \"_type\":\"array\". ejkernel: dtype and shape "
+                 "alone. JSON gives the same in both.");
   set_footer(set,
              "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
              "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");

@@ -136,9 +136,8 @@ Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
         .shown("chunk size", Unit::tokens);
   if (has == Has::convention || has == Has::both)
     add_convention(set, options->convention.emplace(Convention::document),
-                   "ids around empty sequences\n"
-                   "document: an id is the index of the sequence. ejkernel: empty sequences are not "
-                   "counted.");
+                   "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
+                   "empty sequences are not counted.");
   return [=](Job& job) { return run_ids(name, make, *options, job); };
 }
 
