@@ -29,8 +29,8 @@ constexpr Row kHints[] = {
      "'segments({subject}[0])'"},
     {Code::float_mask,
      "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: --mask-kind "
-     "additive (0 attends, -1e4 and less hides)"},
-    {Code::integer_mask, "--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides"},
+     "additive (0 attends, -1e4 and less masks)"},
+    {Code::integer_mask, "--mask-kind keep: non-zero attends; --mask-kind drop: non-zero is masked"},
     {Code::ids_in_mask,
      "segment ids of a row are --mask 'segments(REF)', in attention --segment-ids REF; of position ids 'ejk "
      "cu-seqlens REF --from position-ids' makes CU for --mask 'documents(CU)'; of a MaskInfo the blocks are "
@@ -41,7 +41,7 @@ constexpr Row kHints[] = {
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
-    {Code::unknown_lengths, "--shape HxQxK says it, or the mask that it is to store"},
+    {Code::unknown_lengths, "--shape HxQxK gives them, or the mask that it should store"},
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},
@@ -52,7 +52,7 @@ constexpr Row kHints[] = {
      "a mask of what is not 0"},
     {Code::group_ends, "--from ends takes ends of groups, as torch's offs are"},
     {Code::tokens_left,
-     "where padding follows sequences, --cu-seqlens-padded REF says at which tokens they begin"},
+     "if padding follows sequences, --cu-seqlens-padded REF gives the tokens at which they begin"},
     {Code::exceeds_dtype, "--dtype int64 holds more"},
     {Code::exceeds_row, "--long truncate cuts such sequences off, --long split cuts them into pieces"},
     {Code::exists, "--overwrite replaces it"},

@@ -1,4 +1,4 @@
-// Arrays of which each rank holds a part, as one.
+// Gathers an array whose parts are distributed over ranks.
 #pragma once
 
 #include "ejk/array.hpp"
@@ -7,8 +7,7 @@
 
 namespace ejk::app {
 
-/// All of an output that is there, on rank 0; an empty array on the others. All ranks call it. Beside the
-/// array it takes a piece of kPieceBytes.
+/// The whole output on rank 0, an empty array on the other ranks. Collective. Beside the array it needs kPieceBytes.
 Array gather_parts(Communicator& comm, const Output& output);
 
 }  // namespace ejk::app

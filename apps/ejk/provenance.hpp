@@ -1,5 +1,5 @@
-// What a run's results were made of: the inputs, which the report names, and the settings, which files of
-// results carry as attributes.
+// The provenance of results: the inputs, which the report lists, and the settings, which are attributes of written
+// files.
 #pragma once
 
 #include <iterator>
@@ -27,12 +27,12 @@ inline const std::vector<std::string>& setting_names() {
 
 class Provenance {
  public:
-  /// An input, as it was typed, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
+  /// An input as given, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
   void input(std::string role, std::string value) { inputs_.emplace_back(std::move(role), std::move(value)); }
 
-  /// A setting that decides the results. Never a time, a host, a path or a number of threads: the same work
-  /// gives the same bytes. Options are recorded where they are declared (options.hpp); this is for what is
-  /// known only when the inputs are.
+  /// A setting that determines the results. Never a time, a host, a path or a number of threads: the same work gives the
+  /// same bytes. Options are recorded where they are declared (options.hpp); this is for settings that depend on
+  /// the inputs.
   void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
 
   /// What was typed, as a shell reads it.

@@ -1,4 +1,4 @@
-// ejk chunk, unchunk, log-sum-exp, safe-divide: small array functions.
+// ejk chunk, unchunk, log-sum-exp, safe-divide: array functions of one pass.
 //
 // tests: tests/cli/chunk/, tests/cli/unchunk/, tests/cli/log-sum-exp/, tests/cli/safe-divide/
 #include "ejk/array_math.hpp"
@@ -94,17 +94,17 @@ Outcome run_safe_divide(const SafeDivideOptions& options, Job& job) {
   Source quotient = safe_divide(a, b, options.least);
   Report report = describe(*quotient);
   job.show_options(report);
-  // What is repeated along an axis and can only be read forward is held in memory.
-  std::int64_t held = 0;
-  const auto is_held = [&](const ArraySource& x) {
+  // An operand that is broadcast and has sequential access alone is read into memory.
+  std::int64_t buffered = 0;
+  const auto is_buffered = [&](const ArraySource& x) {
     return !x.random_access() && x.shape() != quotient->shape();
   };
   for (const Source& x : {a, b})
-    if (is_held(*x)) held += byte_count(x->shape(), x->dtype());
-  if (job.plan(report, 6 * kPieceBytes + held)) return Outcome::passed;
+    if (is_buffered(*x)) buffered += byte_count(x->shape(), x->dtype());
+  if (job.plan(report, 6 * kPieceBytes + buffered)) return Outcome::passed;
   job.phase(Phase::read, [&] {
     for (Source* x : {&a, &b})
-      if (is_held(**x)) *x = in_memory(**x);
+      if (is_buffered(**x)) *x = in_memory(**x);
   });
   quotient = safe_divide(a, b, options.least);
   job.deliver(std::move(report), {{"safe_divide", quotient, {}}});

@@ -73,11 +73,9 @@ Outcome run(const BinPackOptions& options, Job& job) {
 
 Run declare_bin_pack(OptionSet& set) {
   const auto options = std::make_shared<BinPackOptions>();
-  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,), or what --from says")
+  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,), or another form, see --from")
       .required();
-  add_word(set, "--capacity", options->capacity, at_least(1), "N", "tokens that a row holds")
-      .required()
-      .recorded();
+  add_word(set, "--capacity", options->capacity, at_least(1), "N", "tokens of a row").required().recorded();
   const Choices<LongSequence> how{
       {"error", LongSequence::error}, {"truncate", LongSequence::truncate}, {"split", LongSequence::split}};
   add_choice(
@@ -93,7 +91,7 @@ Run declare_bin_pack(OptionSet& set) {
                       SequencesFrom::segment_ids, SequencesFrom::position_ids},
                      "By default one axis is lens, and two are a mask (batch, seq).");
   set_footer(set,
-             "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
+             "Best-fit decreasing: the longest first, each into the fullest row with space.\n"
              "Unless sequences are split, entry p of the arrays is of sequence p.");
   return [options](Job& job) { return run(*options, job); };
 }
@@ -105,12 +103,12 @@ extern const Command bin_pack_command{
     .group = "Sequences",
     .summary = "sequences into rows of equal capacity",
     .example = "ejk bin-pack lens.npy --capacity 2048 -o rows.h5",
-    .outputs = {{"row", "(pieces,) int64", "the row that each piece lies in"},
-                {"offset", "(pieces,) int64", "where in the row it begins"},
+    .outputs = {{"row", "(pieces,) int64", "the row of each piece"},
+                {"offset", "(pieces,) int64", "its first token in the row"},
                 {"length", "(pieces,) int64", "its tokens"},
-                {"sequence", "(pieces,) int64", "the sequence that it is of"},
+                {"sequence", "(pieces,) int64", "its sequence"},
                 {"start", "(pieces,) int64",
-                 "where in the sequence it begins; 0 unless sequences are split"}},
+                 "its first token in the sequence; 0 unless sequences are split"}},
     .use = R"(with h5py.File("rows.h5") as f: p = {k: f[k][()] for k in f}
 batch = np.zeros((p["row"].max() + 1, capacity), tokens[0].dtype)
 for i, n in enumerate(p["length"]):

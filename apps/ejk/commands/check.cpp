@@ -1,4 +1,4 @@
-// ejk check: are arrays that a kernel reads what they claim to be? An action for each kind of array.
+// ejk check: validates arrays that kernels read. An action for each kind of array.
 //
 // tests: tests/cli/check/
 #include "ejk/check.hpp"
@@ -27,7 +27,7 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
   add_flag(set, "--all", flags.all,
            "show all findings, not the first 10 of each rule\nAt most 100,000 of each; all are counted.");
   add_flag(set, "--strict", flags.strict, "a warning makes the exit status 1, as an error does");
-  std::string rules = "Rules (a finding says which is broken)\n";
+  std::string rules = "Rules (a finding names the violated one)\n";
   for (const Rule& rule : rules_of(kind))
     rules += fmt::format("  {:14}  {:7}  {}\n", rule.name, name_of(rule.severity), rule.text);
   set_footer(set, fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
@@ -42,15 +42,15 @@ Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
 
 namespace {
 
-constexpr double kNumber = 8;  // bytes of a number that is kept
+constexpr double kNumber = 8;  // bytes of a number in memory
 
-// The arrays of a check by their roles, and what it does with them.
+// The arrays of a check by their roles, its memory, and its run.
 class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is
-  /// an array that was not given.
+  /// Opens an array that needs `bytes` an element in memory; 0 if it is read in chunks. An empty reference is an array
+  /// that was not given.
   IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
     if (word.empty()) return {};
     return add(role, job_.open(role, word), bytes);
@@ -60,7 +60,7 @@ class Inspection {
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
-  /// The sizes of groups. Nothing is presumed of them: that they are others is for the check to find.
+  /// Group sizes, without warnings about their form: the check reports it.
   IntegerArray open_groups(const std::string& word, GroupsFrom from, double bytes = 0) {
     const bool ends = from == GroupsFrom::ends;
     IntegerArray array = open("group_sizes", word, ends ? 3 * kNumber : bytes);
@@ -69,7 +69,7 @@ class Inspection {
   }
   void needs(double bytes) { peak_ += bytes; }
 
-  /// Plans, and unless that is all, checks.
+  /// Plans, and unless it is a dry run, checks.
   Outcome run(const std::function<Findings(const CheckOptions&)>& check) {
     constexpr double kMost = 9e18;
     if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
@@ -85,7 +85,7 @@ class Inspection {
   double peak_ = static_cast<double>(kPieceBytes + check_bytes());
 };
 
-// What the options of one action were read into; it lives as long as the action's Run.
+// The options of one action; shared with its Run.
 template <class Claims>
 struct Words {
   CheckFlags flags;
@@ -101,7 +101,7 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       "itself: ejk check cu-seqlens.");
 }
 
-// Beside pieces, for what is looked at row by row.
+// Memory beside chunks for a check of whole rows.
 double row_bytes(const ArraySource& source) {
   return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
 }
@@ -113,7 +113,7 @@ Run declare_check_cu_seqlens(OptionSet& set) {
   add_word(set, "--tokens", words->claims.tokens, at_least(0), "N",
            "tokens of the packed array: the last offset");
   add_word(set, "--max-seqlen", words->claims.max_seqlen, at_least(0), "N",
-           "the most tokens that a sequence may have\nA kernel that is told less leaves tokens out.");
+           "the most tokens that a sequence may have\nA kernel with a smaller limit skips tokens.");
   add_word(set, "--align", words->claims.align, at_least(1), "N", "sequences begin at multiples of N tokens");
   declare_check(set, "cu-seqlens", words->flags);
   return [words](Job& job) {
@@ -158,10 +158,10 @@ Run declare_check_position_ids(OptionSet& set) {
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     if (!words->third.empty() && (words->claims.padding || !words->second.empty()))
-      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask says what is padding");
+      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask defines the padding");
     if (words->claims.padding && !words->second.empty())
       throw usage("--padding goes without --cu-seqlens")
-          .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
+          .hint("cu_seqlens define the end of the tokens; later elements are not checked");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
@@ -175,8 +175,8 @@ Run declare_check_group_sizes(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "GROUP_SIZES", words->array, "rows of each group, (groups,)").required();
   add_groups_from(set, words->from);
-  add_word(set, "--m", words->claims, at_least(0), "M", "all rows: what the sizes sum to");
-  declare_check(set, "group-sizes", words->flags, "The report says how evenly the groups are filled.");
+  add_word(set, "--m", words->claims, at_least(0), "M", "all rows: the sum of the sizes");
+  declare_check(set, "group-sizes", words->flags, "The report states how evenly the groups are filled.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto sizes = inspection.open_groups(words->array, words->from);
@@ -192,10 +192,9 @@ Run declare_check_group_metadata(OptionSet& set) {
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
       .required();
-  add_word(
-      set, "--tm", claims.tm, at_least(1), "T",
-      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, "
-      "tiles are not compared with the rows of their groups.");
+  add_word(set, "--tm", claims.tm, at_least(1), "T",
+           "rows of a tile\nAn HDF5 file of ejk contains it, and the computed groups. If it is unknown, "
+           "tiles are not compared with the rows of their groups.");
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
@@ -210,12 +209,12 @@ Run declare_check_group_metadata(OptionSet& set) {
   add_word(set, "--num-nonzero-groups", claims.num_nonzero_groups, at_least(0), "N",
            "how many groups are computed, by default all of the rest");
   declare_check(set, "group-metadata", words->flags,
-                "Only the first num_tiles entries of the labels are looked at: the others mean\nnothing.");
+                "Only the first num_tiles entries of the labels are checked: the others are unused.");
   return [words](Job& job) {
     if (!words->second.empty() && !words->third.empty())
-      throw usage("--group-sizes and --topk-ids: one of them says the sizes");
+      throw usage("--group-sizes and --topk-ids both give the sizes");
     if (words->second.empty() && words->from != GroupsFrom::automatic)
-      throw usage("--from says what --group-sizes are, which are not given");
+      throw usage("--from is the form of --group-sizes, which are not given");
     if (words->third.empty() != (words->claims.experts == 0))
       throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
@@ -242,7 +241,7 @@ Run declare_check_topk_ids(OptionSet& set) {
   add_reference(set, "IDS", words->array, "the experts of each token, (tokens, k); -1 is none").required();
   add_word(set, "--experts", words->claims, at_least(0), "N", "how many experts there are");
   declare_check(set, "topk-ids", words->flags,
-                "With --experts the report says how evenly experts are chosen.");
+                "With --experts the report states how evenly experts are chosen.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("topk_ids", words->array);
@@ -261,7 +260,7 @@ Run declare_check_indices(OptionSet& set) {
   add_word(
       set, "--offset", words->claims.offset,
       [](const std::string& word) { return read_integer(word, INT64_MIN); }, "OFFSET",
-      "with --causal: query 0 stands at key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
+      "with --causal: query 0 is aligned with key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
     if (words->claims.offset && !words->claims.causal)
@@ -279,14 +278,14 @@ Run declare_check_block_table(OptionSet& set) {
   const auto words = std::make_shared<Words<BlockTableClaims>>();
   add_reference(
       set, "TABLE", words->array,
-      "the pages of each sequence, (batch, pages)\nEntries past those that a sequence needs may be anything.")
+      "the pages of each sequence, (batch, pages)\nEntries after those of a sequence are not checked.")
       .required();
   add_reference(set, "SEQ_LENS", words->second, "tokens of each sequence, (batch,)").required();
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
   add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
-           "a page that holds nothing, in front of others\n"
-           "Some servers put it where a sliding window has left a page behind.");
+           "an empty page that may precede others\n"
+           "Some servers put it in place of pages before a sliding window.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);

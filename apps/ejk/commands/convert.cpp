@@ -1,4 +1,4 @@
-// ejk convert: arrays into another container, to another element type, or both.
+// ejk convert: converts arrays to another container, another element type, or both.
 //
 // tests: tests/cli/convert/
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ Run declare_convert(OptionSet& set) {
   add_dtype(
       set, "--dtype", options->dtype,
       "element type; by default each keeps its own\nFloats are rounded to the nearest, ties to even, "
-      "infinite beyond the range; from float to integer the fraction is cut off; to bool anything but 0 is "
+      "infinite out of range; from float to integer the fraction is dropped; to bool anything but 0 is "
       "True. A value out of an integer's range, or NaN as integer or bool, is an error that names its index.")
       .recorded();
   add_word(

@@ -1,4 +1,4 @@
-// ejk fingerprint: what this machine is, and how much of it this process may use.
+// ejk fingerprint: the machine, and the part of it that this process may use.
 //
 // tests: tests/cli/fingerprint/
 #include "commands.hpp"

@@ -19,10 +19,10 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-// Deviation of scores below which they say little of scale and keys.
+// Scores with a smaller deviation hardly test scale and keys.
 constexpr double kFewestScores = 0.05;
 
-// --- what several kinds take
+// --- options of several kinds
 
 std::int64_t read_seed(const std::string& word) {
   const std::int64_t seed = read_integer(word, 0);
@@ -65,7 +65,7 @@ void add_distribution(OptionSet& set, Distribution& into, Choices<Distribution> 
 
 using Make = std::function<std::vector<Output>(Report& report)>;
 
-// Small arrays are made even for a dry run; large ones only when they are read.
+// Small arrays are computed even for a dry run, large ones when they are written.
 Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
   const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
@@ -108,13 +108,13 @@ void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_
            fmt::format("greatest length, {} by default", longest_by_default));
 }
 
-// `word` is the option that says the longest, and was given or has its default.
-void check_longest(const LengthsOptions& how, const char* word, bool is_given) {
+// `option` gives the longest length; `is_given`, or its default.
+void check_longest(const LengthsOptions& how, const char* option, bool is_given) {
   if (how.longest > INT32_MAX || (how.longest < how.shortest && is_given))
-    throw usage(fmt::format("{}: {} is not within {} (--shortest) and {}", word, how.longest, how.shortest,
+    throw usage(fmt::format("{}: {} is not within {} (--shortest) and {}", option, how.longest, how.shortest,
                             INT32_MAX));
   if (how.longest < how.shortest)
-    throw usage(fmt::format("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, word));
+    throw usage(fmt::format("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, option));
 }
 
 Source make_lengths(const LengthsOptions& how, Report& report) {
@@ -180,14 +180,15 @@ Run declare_generate_masks(OptionSet& set) {
   return [options](Job& job) {
     LengthsOptions how = options->how;
     const std::int64_t seq = options->given_seq.value_or(options->seq);
-    // No row has more tokens than --seq: the lengths that are told are those of the mask.
+    // No row has more tokens than --seq, so the reported lengths are those of the mask.
     const bool is_above = options->longest && *options->longest > seq;
     const bool is_own = options->longest && !is_above;
     how.longest = is_own ? *options->longest : seq;
     check_longest(how, is_own ? "--longest" : "--seq", is_own || options->given_seq.has_value());
     if (is_above)
       throw usage(fmt::format("--longest: {} is more than {} (--seq)", *options->longest, seq))
-          .hint(fmt::format("--seq {} makes rows as long; without --longest it is --seq", *options->longest));
+          .hint(fmt::format("--seq {} makes rows of that length; without --longest it is --seq",
+                            *options->longest));
     return run(
         "masks", generate_bytes(how.count),
         [&](Report& report) -> std::vector<Output> {
@@ -228,7 +229,7 @@ Run declare_generate_groups(OptionSet& set) {
   add_word(set, "--tokens", options->tokens, read_tokens, "N", "their sum, 8192 by default");
   add_word(set, "--empty", options->empty, at_least(0), "N", "groups without a token, 0 by default");
   add_word(set, "--hot-share", options->hot_share, read_share, "X",
-           "what the hot group gets of all tokens, 0.5 by default");
+           "fraction of all tokens in the hot group, 0.5 by default");
   return [options](Job& job) {
     const GroupsOptions& o = *options;
     if (o.tokens > 0 && o.groups == 0)

@@ -1,4 +1,4 @@
-// ejk group-metadata: which tiles of which groups a grouped product computes, and what tiles cost.
+// ejk group-metadata: the tiles that a grouped product computes for each group, and their cost.
 //
 // tests: tests/cli/group-metadata/
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ Outcome run(const Options& options, Job& job) {
   const std::int64_t for_groups = kPieceBytes + group_metadata_bytes(groups);
   job.require_memory(for_groups);
 
-  // The sizes say how many rows there are, so they are looked at even when nothing else is done.
+  // The sizes determine the number of rows, so a dry run reads them.
   Report read;
   const auto sizes =
       job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, {}, read); });
@@ -81,7 +81,7 @@ Run declare_group_metadata(OptionSet& set) {
   add_flag(set, "--strict", options->how.strict,
            "refuse sizes that do not sum to M, and a T that does not divide it");
   set_footer(set,
-             "The report says what the tiles cost: a group that begins within a tile shares\n"
+             "The report states the cost of the tiles: a group that begins within a tile shares\n"
              "it, and rows computed for the wrong group are thrown away. 'aligned' is the\n"
              "least number of tiles there can be: every group begins with one.");
   return [options](Job& job) { return run(*options, job); };
@@ -92,7 +92,7 @@ Run declare_group_metadata(OptionSet& set) {
 extern const Command group_metadata_command{
     .name = "group-metadata",
     .group = "Groups",
-    .summary = "the tiles of a grouped product, and what they cost",
+    .summary = "the tiles of a grouped product, and their cost",
     .example = "ejk group-metadata group_sizes.npy --tm 128 -o groups.h5",
     .outputs = {{"group_offsets", "(groups + 1,) int32",
                  "the first row of each group, and the end of the last"},
@@ -100,7 +100,7 @@ extern const Command group_metadata_command{
                  "the group that each step of the kernel computes"},
                 {"m_tile_ids", "the shape of group_ids; (0,) where M is 0",
                  "the tile of --tm rows in which it does"},
-                {"num_tiles", "() int32", "the steps; entries from there on mean nothing"}},
+                {"num_tiles", "() int32", "the steps; later entries are unused"}},
     .use = R"(with h5py.File("groups.h5") as f: a = {name: f[name][()] for name in f}
 for g, t in zip(a["group_ids"][:a["num_tiles"]], a["m_tile_ids"]):
     begin = max(t * tm, a["group_offsets"][g])

@@ -24,7 +24,7 @@ struct HashOptions {
   Convention convention = Convention::document;
 };
 
-// An array by its name; every other file is JSON.
+// Whether an input is an array, by its name; other files are JSON.
 bool is_array(const std::string& word) {
   using Container = ArrayReference::Container;
   if (word == "-" || word.ends_with(".json")) return false;
@@ -46,7 +46,7 @@ JsonValue value_of(const std::string& word, Job& job) {
   return JsonValue(leaf);
 }
 
-// As sha256sum does: a line begins with a backslash when the name in it is escaped.
+// Like sha256sum: a line begins with a backslash when the name in it is escaped.
 std::string line_of(const std::string& hash, const std::string& name) {
   std::string escaped;
   for (const char c : name) {
@@ -63,7 +63,7 @@ std::string line_of(const std::string& hash, const std::string& name) {
 }
 
 Outcome run(const HashOptions& options, Job& job) {
-  // As sha256sum does: what cannot be read does not keep the hashes of the others back, and is an error in the end.
+  // Like sha256sum: inputs that cannot be read are an error after the hashes of the others.
   std::string text;
   Unreadable unreadable;
   Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};

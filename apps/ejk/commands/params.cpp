@@ -1,5 +1,4 @@
-// ejk params: parameters of kernels as JSON, and how the documents choose warps and stages. Each is an action
-// with options of its own.
+// ejk params: parameters of kernels as JSON, and the documented choice of warps and stages.
 //
 // tests: tests/cli/params/
 #include "ejk/params.hpp"
@@ -39,7 +38,7 @@ void add_kind(OptionSet& set, Kind& into) {
              "kind of parameters");
 }
 
-// What the file holds has the file's name in front of its faults.
+// Errors in the parameters are prefixed with the file's name.
 template <class Read>
 auto read_params(Job& job, const char* role, const std::string& file, Read read) {
   const JsonValue value = job.phase(Phase::read, [&] { return job.inputs.read_json(role, file); });
@@ -111,7 +110,7 @@ Run declare_params_backward(OptionSet& set) {
   add_file(set, "FILE", options->file, kFileHelp);
   add_word(set, "--scale", *scale, read_real, "S",
            "parts of forward blocks, 0.5 by default\n"
-           "q_blocksize and kv_blocksize are multiplied and cut; 128 stands for one that is unset or 0.");
+           "q_blocksize and kv_blocksize are multiplied and cut; one that is unset or 0 counts as 128.");
   return [options, scale](Job& job) {
     const BwdParams params =
         BwdParams::from_fwd_params(read_params(job, "fwd", options->file, fwd_params_from), *scale);
@@ -174,7 +173,7 @@ extern const Command params_to_dict_command{
 
 extern const Command params_merge_command{
     .name = "params merge",
-    .summary = "what the second file sets, else what the first does",
+    .summary = "the fields of the second file, else those of the first",
     .example = "ejk params merge base.json override.json",
     .declare = declare_params_merge,
 };

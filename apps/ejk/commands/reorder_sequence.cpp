@@ -29,7 +29,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
   if (!options.axis && shape.size() == 1)
     throw Error(Error::Kind::input,
                 fmt::format("{} has shape {}, and the sequence is axis 1", x->name(), to_string(shape)))
-        .hint("--axis 0 says that it is that axis");
+        .hint("--axis 0 confirms axis 0");
   auto reordered = reorder_sequence(x, options.cp_size, sequence, options.order);
 
   const std::int64_t bytes = byte_count(shape, x->dtype());
@@ -42,7 +42,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
       .add("axis", "axis", static_cast<std::int64_t>(axis))
       .add("size", "size", bytes, Unit::bytes);
   for (Report::Item& item : describe_reorder(shape[axis], options.cp_size).items) report.add(std::move(item));
-  // What can only be read forward is held in memory: the pieces go back and forth.
+  // An array with sequential access alone is read into memory: the order of chunks is not that of the file.
   const bool hold = !x->random_access();
   if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Outcome::passed;
   if (hold) {

@@ -1,4 +1,4 @@
-// ejk seq-info: how long packed sequences are, and what packing them saves.
+// ejk seq-info: statistics of the lengths of packed sequences, and the savings of packing.
 //
 // tests: tests/cli/seq-info/
 #include "commands.hpp"
@@ -19,7 +19,7 @@ Run declare_seq_info(OptionSet& set) {
   add_reference(set, "CU_SEQLENS", words->cu_seqlens, "where each sequence begins, and the number of tokens")
       .required();
   add_reference(set, "--cu-seqlens-padded", words->padded,
-                "the same with the padding behind each sequence\n"
+                "the same with the padding after each sequence\n"
                 "As TransformerEngine's THD layout has it. The report then counts the padding, too.");
   set_footer(set,
              "Attention work is counted in pairs of a query and a key, the sum of squared\n"

@@ -1,5 +1,5 @@
 // ejk cu-seqlens, lens, position-ids, sequence-ids, token-indices, chunk-indices, chunk-offsets, cdiv: packed
-// sequences, and everything that is made from their cu_seqlens.
+// sequences, and arrays computed from their cu_seqlens.
 //
 // tests: tests/cli/cu-seqlens/, tests/cli/token-indices/ and a folder for each other command
 #include "ejk/sequence.hpp"
@@ -96,7 +96,7 @@ Outcome run_lens(const LensOptions& options, Job& job) {
 struct IdOptions {
   std::string cu_seqlens;
   std::int64_t chunk_size = 0;
-  std::optional<Convention> convention;  // nothing: there is but one
+  std::optional<Convention> convention;  // absent: not an option
 };
 
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
@@ -106,7 +106,7 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
   const std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
 
-  // The sequences say how large the result is, so they are looked at even when nothing else is done.
+  // The sequences determine the size of the result, so a dry run reads them.
   const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
   const Source ids = job.phase(Phase::compute, [&] { return make(*cu, options); });
   Report report;

@@ -1,4 +1,4 @@
-// ejk sharding: a partition spec, corrected to what the shape and the mesh allow.
+// ejk sharding: corrects a partition spec to the shape and the mesh.
 //
 // tests: tests/cli/sharding/
 #include "ejk/sharding.hpp"
@@ -25,7 +25,7 @@ struct ShardingOptions {
   bool strict = false;
 };
 
-// "8,1024,512", "(8, 1024)"; the empty word is rank 0.
+// "8,1024,512", "(8, 1024)"; empty text is rank 0.
 Shape read_shape(const std::string& word) {
   Shape shape;
   std::string_view rest = word;
@@ -75,7 +75,7 @@ Outcome run(const ShardingOptions& options, Job& job) {
 
 Run declare_sharding(OptionSet& set) {
   const auto options = std::make_shared<ShardingOptions>();
-  // Both the word and what it means.
+  // Both the text and its value.
   const auto add = [&](const char* name, std::string& word, auto& value, auto read, const char* type,
                        const char* help) {
     add_word(
@@ -101,8 +101,8 @@ Run declare_sharding(OptionSet& set) {
   add_flag(set, "--strict", options->strict, "a spec that needs a correction is an error");
   set_footer(set,
              "The first line is the spec. A dimension is not cut where an axis is not in the\n"
-             "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
-             "device then holds. An axis used twice is an error.");
+             "mesh or the length is not a multiple of its axes' sizes; the report states the\n"
+             "part of a device. An axis used twice is an error.");
   return [options](Job& job) { return run(*options, job); };
 }
 
