@@ -12,8 +12,8 @@
 #include "budget.hpp"
 #include "ejk/array.hpp"
 #include "ejk/communicator.hpp"
-#include "ejk/hash.hpp"
 #include "ejk/io.hpp"
+#include "ejk/json.hpp"
 #include "provenance.hpp"
 
 namespace ejk::app {

@@ -58,13 +58,12 @@ struct Extent {
 Extent extent_of(std::string_view text, std::size_t most_columns = std::string_view::npos) {
   Extent extent;
   while (extent.bytes < text.size()) {
-    constexpr std::size_t longest = 4;  // bytes of a character
-    const std::string_view character = text.substr(extent.bytes, longest);
-    std::size_t bytes = 1;
-    while (bytes < character.size() && (character[bytes] & 0xC0) == 0x80) ++bytes;
-    const std::size_t columns = columns_of(core::code_point(character.substr(0, bytes)));
+    std::size_t end = extent.bytes;
+    const auto character = core::take_utf8(text, end);
+    if (!character) ++end;
+    const std::size_t columns = character ? columns_of(*character) : 1;
     if (extent.columns + columns > most_columns) break;
-    extent.bytes += bytes, extent.columns += columns;
+    extent.bytes = end, extent.columns += columns;
   }
   return extent;
 }

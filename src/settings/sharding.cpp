@@ -10,10 +10,11 @@
 #include <cctype>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/checked.hpp"
+#include "core/json.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "ejk/error.hpp"
 
 namespace ejk {
@@ -147,21 +148,23 @@ std::string text_of(const SpecEntry& entry) {
   return fmt::format("({})", fmt::join(names, ","));
 }
 
-nlohmann::json json_of(const PartitionSpec& spec) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const SpecEntry& entry : spec) {
-    if (entry.kind == SpecEntry::Kind::unconstrained || entry.axes.empty())
-      json.push_back(nullptr);
-    else if (entry.axes.size() == 1)
-      json.push_back(entry.axes.front());
-    else
-      json.push_back(entry.axes);
-  }
-  return json;
+void put(core::JsonWriter& json, const SpecEntry& entry) {
+  std::vector<std::string> names;
+  for (const std::string& name : entry.axes) names.push_back(core::as_utf8(name));
+  if (entry.kind == SpecEntry::Kind::unconstrained || names.empty())
+    json.null();
+  else if (names.size() == 1)
+    json.put(names.front());
+  else
+    json.put(names);
 }
 
-std::string text_of_json(const nlohmann::json& json) {
-  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+// `put_all` writes the elements of a list.
+template <class PutAll>
+JsonField list_field(const char* key, PutAll&& put_all) {
+  core::JsonWriter json(core::JsonStyle::report);
+  json.list([&] { put_all(json); });
+  return {key, json.take()};
 }
 
 // --- correcting
@@ -369,7 +372,9 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
   constexpr std::int64_t most_devices = 64;
   Report report;
   report.add(Line{"spec_text", core::printable(to_string(sharding.spec))})
-      .add(JsonField{"spec", text_of_json(json_of(sharding.spec))});
+      .add(list_field("spec", [&](core::JsonWriter& json) {
+        for (const SpecEntry& entry : sharding.spec) put(json, entry);
+      }));
 
   Table dimensions{"dimensions",
                    "",
@@ -407,15 +412,19 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
   }
   report.add(std::move(dimensions));
 
-  nlohmann::json cut = nlohmann::json::array();
-  for (const SpecCorrection& correction : sharding.corrections) {
-    if (correction.reason != SpecCorrection::Reason::no_dimension) continue;
-    cut.push_back({{"dimension", correction.dimension}, {"asked", json_of({correction.asked})[0]}});
-    remarks.push_back(
-        {fmt::format("Entry {}, {}, was left out: {}.", correction.dimension,
-                     core::printable(text_of(correction.asked)), to_string(correction, sharding))});
-  }
-  report.add(JsonField{"left_out", text_of_json(cut)});
+  report.add(list_field("left_out", [&](core::JsonWriter& json) {
+    for (const SpecCorrection& correction : sharding.corrections) {
+      if (correction.reason != SpecCorrection::Reason::no_dimension) continue;
+      json.object([&] {
+        json.key("asked");
+        put(json, correction.asked);
+        json.key("dimension").put(correction.dimension);
+      });
+      remarks.push_back(
+          {fmt::format("Entry {}, {}, was omitted: {}.", correction.dimension,
+                       core::printable(text_of(correction.asked)), to_string(correction, sharding))});
+    }
+  }));
   for (Remark& remark : remarks) report.add(std::move(remark));
 
   const std::int64_t elements = element_count(sharding.local_shape), could = element_count(wanted);
