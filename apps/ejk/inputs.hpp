@@ -18,12 +18,9 @@
 
 namespace ejk::app {
 
-/// One of the arrays that a word on the command line names: that array, or those of a file, folder or group.
-struct NamedInput {
-  std::string name;  // in its file; of a group's arrays the part below it
-  ArrayReference reference;
-  bool is_word = false;                       // the word names this array itself
-  std::shared_ptr<const ArraySource> stream;  // once it is open, what cannot be opened again
+/// One of the arrays that an argument of the command line names.
+struct NamedInput : FoundArray {
+  std::shared_ptr<const ArraySource> stream;  // cached, because a stream cannot be opened again
 };
 
 class Inputs {

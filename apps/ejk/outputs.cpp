@@ -17,7 +17,6 @@ namespace ejk::app {
 
 namespace {
 
-using Container = ArrayReference::Container;
 using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 }  // namespace
@@ -39,16 +38,15 @@ void Outputs::declare(std::vector<std::string> names) {
   target_ = parse_output(shared_.output);
   if (!target_->slice.empty())
     throw usage(fmt::format("{}: an output cannot have a slice", printable(shared_.output)));
-  const bool is_stdout = target_->container == Container::stream;
-  if (several_ && (target_->container == Container::npy || is_stdout))
+  const bool is_stdout = target_->is_stream();
+  if (several_ && !target_->holds_several())
     throw usage(fmt::format("{} holds one array, and {} makes {}",
                             is_stdout ? "stdout" : printable(shared_.output), command_, chosen_.size()))
         .hint(shared_.has_field
                   ? fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
                                 fmt::join(chosen_, ", "))
                   : "out.h5, out.npz or out/ takes all");
-  many_ = several_ || target_->container == Container::directory;
-  check_target(*target_, chosen_, many_, {shared_.overwrite, {}, {}, shared_.compression});
+  check_target(*target_, chosen_, several_, {shared_.overwrite, {}, {}, shared_.compression});
 }
 
 bool Outputs::is_chosen(const std::string& name) const {
@@ -60,12 +58,10 @@ bool Outputs::writes_any() const {
   return !shared_.dry_run && !chosen_.empty() && (target_ || (!several_ && !shared_.json));
 }
 
-bool Outputs::to_stdout() const {
-  return writes_any() && (!target_ || target_->container == Container::stream);
-}
+bool Outputs::to_stdout() const { return writes_any() && (!target_ || target_->is_stream()); }
 
 void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const {
-  if (target_ && many_)
+  if (target_ && several_)
     write_arrays(*target_, arrays, how);
   else if (target_)
     write_array(*target_, arrays.front(), how);

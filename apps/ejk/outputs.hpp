@@ -73,7 +73,6 @@ class Outputs {
   std::vector<std::string> declared_;
   std::vector<std::string> chosen_;  // of them, those asked for
   bool several_ = false;             // more than one
-  bool many_ = false;                // the target is a place for several, whether there are or not
 };
 
 }  // namespace ejk::app

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -53,21 +51,6 @@ auto naming(const Inputs& inputs, F&& f) {
       if (input->source && error.subject() == input->argument) error.at(input->source->name());
     throw;
   }
-}
-
-/// A path within a file without the slashes at its ends.
-inline std::string_view without_slashes(std::string_view path) {
-  while (path.starts_with('/')) path.remove_prefix(1);
-  while (path.ends_with('/')) path.remove_suffix(1);
-  return path;
-}
-
-/// The name that an array has in its file, or the file's own for an .npy file; "array" for a stream.
-inline std::string array_name(const ArrayReference& reference) {
-  const std::string_view member = without_slashes(reference.member);
-  if (!member.empty()) return std::string(member);
-  if (reference.container == ArrayReference::Container::stream) return "array";
-  return std::filesystem::path(reference.path).stem();
 }
 
 }  // namespace ejk::app

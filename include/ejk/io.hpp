@@ -42,6 +42,11 @@ struct ArrayReference {
   std::string member;            // name in the .npz or path in the HDF5 file; empty: the only one there is
   std::vector<SliceItem> slice;  // empty: everything
   std::string text;              // as it was given
+
+  bool is_stream() const { return container == Container::stream; }
+  bool holds_several() const;
+  /// The name of the array in its file, or that of the .npy file without its suffix; "array" for a stream.
+  std::string array_name() const;
 };
 
 /// Takes a reference apart by its words alone. A path that ends in "/" is a directory; any other that does
@@ -133,6 +138,13 @@ struct ArrayLink {
 /// containers have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
+/// An array that a reference names: the array itself, or one in the file, folder or group that it names.
+struct FoundArray {
+  std::string name;  // in its file; of a group's arrays the part below the group
+  ArrayReference reference;
+  bool is_word = false;  // the reference names this array itself
+};
+
 namespace io {
 class OpenContainer;
 }
@@ -161,7 +173,9 @@ class ArrayFile {
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
   /// An array by one of these names; what the reference names by "".
   std::shared_ptr<const ArraySource> array(const std::string& name = "") const;
-  /// What another reference to this file names, with its slice.
+  /// The arrays of this file that a reference to it names: all, those of a group, or one.
+  std::vector<FoundArray> arrays(const ArrayReference& named) const;
+  /// The array that another reference to this file names, with its slice.
   std::shared_ptr<const ArraySource> array(const ArrayReference& reference) const;
 
  private:
