@@ -21,12 +21,6 @@ namespace {
 
 constexpr std::int64_t kLanes = 16;
 
-// What an element is looked at as.
-template <class T>
-using Seen = std::conditional_t<
-    std::is_same_v<T, bool>, std::uint8_t,
-    std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>>;
-
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<T> || sizeof(T) == 8, double, std::int64_t>;
 
@@ -62,8 +56,8 @@ double mean_of(const std::vector<Part<S>>& parts, std::int64_t numbers, double l
 }
 
 template <class T>
-Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
-  using S = Seen<T>;
+Part<arrays::Wide<T>> look_at_large(const std::byte* data, std::int64_t n) {
+  using S = arrays::Wide<T>;
   using Limits = std::numeric_limits<S>;
   constexpr bool is_real = std::is_floating_point_v<S>;
   constexpr S highest = is_real ? Limits::infinity() : Limits::max();
@@ -113,8 +107,8 @@ Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
 // Integers of one or two bytes: sums of a run stay in twice their size, so that vectors hold as many as they
 // can.
 template <class T>
-Part<Seen<T>> scan_small(const std::byte* data, std::int64_t n) {
-  using S = Seen<T>;
+Part<arrays::Wide<T>> scan_small(const std::byte* data, std::int64_t n) {
+  using S = arrays::Wide<T>;
   using Limits = std::numeric_limits<S>;
   using Narrow = std::conditional_t<sizeof(S) == 1, std::int16_t, std::int32_t>;
   using RunSum = std::conditional_t<std::is_signed_v<S>, Narrow, std::make_unsigned_t<Narrow>>;
@@ -156,7 +150,7 @@ Part<Seen<T>> scan_small(const std::byte* data, std::int64_t n) {
 }
 
 template <class T>
-Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
+Part<arrays::Wide<T>> look_at(const std::byte* data, std::int64_t n) {
   if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
     return scan_small<T>(data, n);
   else
@@ -181,7 +175,7 @@ Statistics statistics_as(const ArraySource& source,
   all.elements = element_count(source.shape());
   const std::vector<std::byte>& uniform = source.access().uniform;
   if (!uniform.empty() && all.elements > 0) {
-    const Part<Seen<T>> one = look_at<T>(uniform.data(), 1);
+    const Part<arrays::Wide<T>> one = look_at<T>(uniform.data(), 1);
     all.nans = one.nans * all.elements;
     all.infinities = one.infinities * all.elements;
     if (one.nans == 0) {
@@ -193,7 +187,7 @@ Statistics statistics_as(const ArraySource& source,
   }
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
-  std::vector<Part<Seen<T>>> parts(boxes.starts.size());
+  std::vector<Part<arrays::Wide<T>>> parts(boxes.starts.size());
   std::int64_t done = 0;
   std::mutex mutex;
   core::parallel_reduce(
@@ -208,7 +202,7 @@ Statistics statistics_as(const ArraySource& source,
       },
       [](const std::vector<std::byte>&) {});
 
-  std::optional<Part<Seen<T>>> sum;
+  std::optional<Part<arrays::Wide<T>>> sum;
   for (const auto& part : parts) {
     if (!sum) {
       sum = part;

@@ -21,10 +21,7 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
     const auto as_real = [](const std::byte* p) {
       T value;
       std::memcpy(&value, p, sizeof value);
-      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-        return static_cast<Real>(static_cast<float>(value));
-      else
-        return static_cast<Real>(value);
+      return static_cast<Real>(static_cast<Computed<T>>(value));
     };
     if (stride == kSize) {  // a constant step is what compilers make fast
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * kSize);

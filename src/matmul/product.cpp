@@ -86,7 +86,7 @@ class Prefetcher {
 template <class Sum>
 void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
   dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+    if constexpr (is_small_float<T>) {
       const auto* from = static_cast<const T*>(in);
       for (std::int64_t i = 0; i < n; ++i) sums[i] += static_cast<Sum>(static_cast<float>(from[i]));
     } else if constexpr (std::is_floating_point_v<T>) {
