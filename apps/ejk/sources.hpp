@@ -25,7 +25,8 @@ struct BufferedInput {
   std::shared_ptr<const ArraySource> source;  // null: not given
   Array held = {};
 
-  std::int64_t bytes_to_buffer() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
+  bool is_mapped() const { return source && source->mapped(); }
+  std::int64_t bytes_to_buffer() const { return !source || is_mapped() ? 0 : type_of(*source).bytes(); }
   ArrayView view() {
     if (const auto mapped = source->mapped()) return *mapped;
     held = read_all(*source);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/integer_array.hpp"
 
@@ -94,6 +95,16 @@ namespace matmul {
 struct Problem;
 }
 
+/// How the arrays of a run are given, and what compares its result, for estimates of work and memory.
+struct GroupedMatmulRun {
+  bool maps_lhs = false, maps_rhs = false,
+       maps_existing = false;  // mapped files; else they are read into memory
+  bool check = false;
+  std::optional<ArrayType> given = {};  // another implementation's result
+  bool maps_given = false;
+  Explain explain{};
+};
+
 /// The boxes of the factors that a box of a result is made from.
 struct GroupedMatmulNeeds {
   ArrayBox lhs, rhs;
@@ -117,9 +128,10 @@ class GroupedMatmulPlan {
   const std::optional<Tiling>& tiling() const;
   /// 2 for a multiply-add.
   double flop() const;
-  /// Memory that run() takes beside the arrays, on as many threads as there are now, and check().
-  std::int64_t work_bytes() const;
-  std::int64_t check_bytes() const;
+  /// Work, bytes moved and peak memory of each of `ranks` ranks, which compute the boxes of divide(), on as many
+  /// threads as there are now. Rank 0 alone checks and compares: it reads all of the arguments, and the others send
+  /// it their boxes.
+  std::vector<RankWork> work(std::int64_t ranks, const GroupedMatmulRun& run) const;
 
   /// Writes the result to `out`, which may be existing_out's own memory. All have the types that were
   /// planned for; strides may be others. Throws Error{input} where they have not.
@@ -133,8 +145,6 @@ class GroupedMatmulPlan {
   // Of such a box: what it is made from (of existing_out it is the box itself), its work, and the memory that
   // run() takes for it beside the arrays. Throws Error{input} for a box that cannot be made on its own.
   GroupedMatmulNeeds needs(const ArrayBox& box) const;
-  double flop(const ArrayBox& box) const;
-  std::int64_t work_bytes(const ArrayBox& box) const;
 
   /// Writes a box of the result to `out`, with the bits that it has in the whole. All arrays are boxes as well:
   /// they have the planned types and the boxes' shapes, else Error{input} is thrown.
@@ -154,8 +164,6 @@ class GroupedMatmulPlan {
   Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                   const ArrayView& own, const ArrayView& given, Explain explain,
                   const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {}) const;
-  /// Memory that compare() takes beside the arrays.
-  std::int64_t compare_bytes(Explain explain) const;
 
  private:
   friend Report describe(const GroupedMatmulPlan& plan);
