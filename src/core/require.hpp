@@ -1,17 +1,22 @@
-// What callers hand over and may have forgotten; Error{usage} says so.
+// Checks of arguments, and the errors that many functions share.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "ejk/array.hpp"
 #include "ejk/error.hpp"
 
 namespace ejk::core {
 
-/// What `array` points to. Throws where that is nothing.
+/// An argument with an invalid value.
+inline Error invalid(std::string why) { return {Error::Kind::input, std::move(why)}; }
+
+/// The array. Throws Error{usage} for null.
 inline const ArraySource& required(const std::shared_ptr<const ArraySource>& array) {
   if (!array) throw Error(Error::Kind::usage, "an array is missing");
   return *array;

@@ -11,7 +11,7 @@
 #include <array>
 #include <optional>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5/client.hpp"
 #include "io/npy.hpp"
@@ -132,7 +132,7 @@ constexpr std::array<Foreign, 5> kForeign{{
 std::optional<Kind> kind_of_content(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const File file(open_for_reading(path, name));
   std::array<char, 16> bytes{};
   const std::string_view begin(bytes.data(), read_some(file.fd(), bytes.data(), bytes.size(), name));
@@ -180,8 +180,8 @@ ArrayReference as_output(ArrayReference reference) {
   std::vector<std::string_view> known;
   for (const Container& c : kContainers) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
   throw Error(Error::Kind::usage,
-              fmt::format("{}: no file of arrays ends in '{}'; {} do", core::printable(reference.path),
-                          core::printable(suffix, 40), fmt::join(known, ", ")))
+              fmt::format("{}: no file of arrays ends in '{}'; {} do", printable(reference.path),
+                          printable(suffix, 40), fmt::join(known, ", ")))
       .hint("a folder's name ends in /");
 }
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/npy.hpp"
 
@@ -34,14 +34,14 @@ bool folder_exists(const WriteJob& job) {
     errno = ENOTDIR;
   }
   if (errno == ENOENT) return false;
-  throw system_error(Error::Kind::output, core::printable(job.path), errno);
+  throw system_error(Error::Kind::output, printable(job.path), errno);
 }
 
 // A name must be one file in this very folder.
 std::string file_of(const WriteJob& job, const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
     throw Error(Error::Kind::output, fmt::format("{}: the array name '{}' cannot be a file's name",
-                                                 core::printable(job.path), core::printable(name)))
+                                                 printable(job.path), printable(name)))
         .hint("an .npz or HDF5 file can hold it");
   return job.path + (job.path.ends_with('/') ? "" : "/") + name + ".npy";
 }
@@ -50,9 +50,9 @@ std::string file_of(const WriteJob& job, const std::string& name) {
 
 std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
                                                   const OpenOptions& options) {
-  Error error(Error::Kind::input, core::printable(reference.path) + ": is a folder, not an array");
+  Error error(Error::Kind::input, printable(reference.path) + ": is a folder, not an array");
   if (const auto names = directory_names(reference, options); !names.empty())
-    error.hint("name a file in it, such as " + core::printable(reference.path + names[0]) + ".npy");
+    error.hint("name a file in it, such as " + printable(reference.path + names[0]) + ".npy");
   throw error;
 }
 
@@ -63,7 +63,7 @@ std::vector<std::string> directory_names(const ArrayReference& reference, const 
        entry.increment(failed))
     if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
       names.push_back(entry->path().stem());
-  if (failed) throw system_error(Error::Kind::input, core::printable(reference.path), failed.value());
+  if (failed) throw system_error(Error::Kind::input, printable(reference.path), failed.value());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -89,7 +89,7 @@ void write_directory(const WriteJob& job) {
   for (const std::string& name : job.options.absent) {
     std::error_code failed;
     const bool removed = fs::remove(file_of(job, name), failed);
-    if (failed) throw system_error(Error::Kind::output, core::printable(file_of(job, name)), failed.value());
+    if (failed) throw system_error(Error::Kind::output, printable(file_of(job, name)), failed.value());
     if (removed && job.options.sync == Sync::now) removals.add_parent_of(file_of(job, name));
   }
   removals.run();

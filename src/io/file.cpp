@@ -17,8 +17,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk::io {
 
@@ -211,7 +211,7 @@ Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
 namespace {
 
 [[noreturn]] void no_memory(std::int64_t bytes) {
-  throw Error(Error::Kind::budget, "no memory for " + core::format_bytes(bytes));
+  throw Error(Error::Kind::budget, "no memory for " + format_bytes(bytes));
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 #include "io/npy.hpp"
 #include "io/slice.hpp"
@@ -38,7 +38,7 @@ void ReadMemory::want(std::int64_t bytes) {
 }
 
 std::optional<std::string> read_file(const std::string& path, std::int64_t most) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const io::File file = path == "-" ? io::File() : io::open_for_reading(path, name);
   const int fd = file.is_open() ? file.fd() : io::take_stdin();
   std::string text;
@@ -69,7 +69,7 @@ ArrayFile::ArrayFile(std::string_view reference, const OpenOptions& options)
 ArrayFile::ArrayFile(ArrayReference reference, const OpenOptions& options)
     : reference_(std::move(reference)) {
   if (!reference_.slice.empty())
-    throw Error(Error::Kind::usage, core::printable(reference_.text) + ": a file is opened without a slice");
+    throw Error(Error::Kind::usage, printable(reference_.text) + ": a file is opened without a slice");
   container_ = io::container(reference_.container).open(reference_.path, options);
 }
 
@@ -89,7 +89,7 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
   const io::Container& container = io::container(reference_.container);
   const std::string path = group.empty() ? reference_.member : group;
   const std::string name =
-      reference_.is_stream() ? "-" : core::printable(reference_.path + (path.empty() ? "" : ":" + path));
+      reference_.is_stream() ? "-" : printable(reference_.path + (path.empty() ? "" : ":" + path));
   if (!container.holds_several() || (!container.has_groups() && !path.empty()))
     throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
         .hint("an HDF5 file or a group in one, an .npz or a folder holds several");
@@ -112,8 +112,8 @@ Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::stri
   for (const std::string& path : container_->names("/"))
     for (const std::string& array : wanted)
       if (path.ends_with("/" + array) && path.size() > array.size() + 1)
-        return error.hint(fmt::format("did you mean {}:{}?", core::printable(reference_.path),
-                                      core::printable(path.substr(0, path.size() - array.size() - 1))));
+        return error.hint(fmt::format("did you mean {}:{}?", printable(reference_.path),
+                                      printable(path.substr(0, path.size() - array.size() - 1))));
   return error;
 }
 
@@ -146,7 +146,7 @@ std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) con
 std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& reference) const {
   auto source = array(reference.member);
   if (reference.slice.empty()) return source;
-  return io::make_sliced_source(std::move(source), reference.slice, core::printable(reference.text));
+  return io::make_sliced_source(std::move(source), reference.slice, printable(reference.text));
 }
 
 }  // namespace ejk

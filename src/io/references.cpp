@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 
 namespace ejk {
@@ -31,7 +31,7 @@ std::string member_in_reference(std::string name) {
 }
 
 [[noreturn]] void malformed(std::string_view text, std::string_view why) {
-  throw Error(Error::Kind::usage, fmt::format("{}: {}", core::printable(text), why))
+  throw Error(Error::Kind::usage, fmt::format("{}: {}", printable(text), why))
       .hint("a slice is like [0,:,-8:,::2] or [...,0]");
 }
 
@@ -43,11 +43,10 @@ Item parse_entry(std::string_view text, std::string_view entry) {
     return item;
   }
   const auto integer = [&](std::string_view word) {
-    const auto value = core::parse_integer(trimmed(word));
+    const auto value = parse_integer(trimmed(word));
     if (!value)
-      malformed(text,
-                fmt::format("'{}' in the slice is {}", core::printable(word, 40),
-                            core::is_whole_number(trimmed(word)) ? "beyond 64 bits" : "not an integer"));
+      malformed(text, fmt::format("'{}' in the slice is {}", printable(word, 40),
+                                  is_whole_number(trimmed(word)) ? "beyond 64 bits" : "not an integer"));
     return *value;
   };
   if (entry.empty()) malformed(text, "the slice has an empty entry");
@@ -180,11 +179,10 @@ std::vector<std::string> split_references(std::string_view text) {
     if (c == '"' && begins) {
       const std::size_t end = text.find('"', at + 1);
       if (end == std::string_view::npos)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: the quote '\"' is not closed", core::printable(text)));
+        throw Error(Error::Kind::usage, fmt::format("{}: the quote '\"' is not closed", printable(text)));
       if (end + 1 < text.size() && text[end + 1] != ',')
         throw Error(Error::Kind::usage,
-                    fmt::format("{}: a quote '\"' ends within a reference", core::printable(text)));
+                    fmt::format("{}: a quote '\"' ends within a reference", printable(text)));
       words.back() = text.substr(at + 1, end - at - 1);
       at = end;
       continue;
@@ -212,6 +210,6 @@ std::string ejk::io::listed(std::vector<std::string> names) {
   constexpr std::size_t kMost = 8;
   const bool cut = names.size() > kMost;
   if (cut) names.resize(kMost);
-  for (std::string& name : names) name = member_in_reference(core::printable(name, 60));
+  for (std::string& name : names) name = member_in_reference(printable(name, 60));
   return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
 }

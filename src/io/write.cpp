@@ -7,8 +7,8 @@
 
 #include "core/checked.hpp"
 #include "core/require.hpp"
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 
 namespace ejk {
@@ -18,7 +18,7 @@ namespace {
 // Gives each array the name it will have in the container.
 io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arrays, bool several,
                       const WriteOptions& options) {
-  const std::string text = core::printable(target.text.empty() ? target.path : target.text);
+  const std::string text = printable(target.text.empty() ? target.path : target.text);
   const auto misused = [&](std::string_view why) {
     return Error(Error::Kind::usage, fmt::format("{}: {}", text, why));
   };
@@ -53,7 +53,7 @@ io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arra
   std::set<std::string_view> names;
   for (const NamedArray& array : job.arrays)
     if (!names.insert(array.name).second)
-      throw misused(fmt::format("two arrays are named '{}'", core::printable(array.name)));
+      throw misused(fmt::format("two arrays are named '{}'", printable(array.name)));
   return job;
 }
 

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "core/distribution.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "matmul/tiles.hpp"
 
 namespace ejk {
@@ -180,7 +180,7 @@ Report describe(const GroupMetadata& metadata) {
       .add("length", "entries of the lists", metadata.group_ids.size(), Unit::count);
   if (past > 0)
     report.warnings.push_back(fmt::format("{} of {} rows are past the last group and belong to none",
-                                          core::format_count(past), core::format_count(metadata.m)));
+                                          format_count(past), format_count(metadata.m)));
   if (wanted.count == 0) {
     report.add(Remark{groups == 0 ? "There are no groups." : "None of the groups is computed."});
     report.add(Section{"tiles", "", nullptr}).add(Section{"load", "", nullptr});

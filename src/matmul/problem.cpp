@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/errors.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/tiling.hpp"

@@ -12,7 +12,7 @@
 
 #include "core/checked.hpp"
 #include "core/json.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "report/picture.hpp"
 
 namespace ejk::report {

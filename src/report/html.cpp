@@ -10,8 +10,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "core/text.hpp"
 #include "ejk/report.hpp"
+#include "ejk/text.hpp"
 #include "report/block_map.hpp"
 #include "report/drawing.hpp"
 #include "report/page/page.hpp"
@@ -165,7 +165,7 @@ class PageWriter {
     put("</tbody></table></div>\n");
     if (table.rows.size() > shown)
       put("<p class=\"more\">and {} more, which are not on this page</p>\n",
-          core::format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
+          format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
     put("</section>\n");
   }
 

@@ -13,9 +13,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "ejk/report.hpp"
+#include "ejk/text.hpp"
 #include "report/picture.hpp"
 #include "report/units.hpp"
 
@@ -194,8 +194,7 @@ class TextWriter {
 
   void title(std::size_t indent, std::string_view text) {
     if (text.empty()) return;
-    line(indent,
-         style_.color ? fmt::format("{}{}{}", kBold, core::printable(text), kPlain) : core::printable(text));
+    line(indent, style_.color ? fmt::format("{}{}{}", kBold, printable(text), kPlain) : printable(text));
   }
 
   std::size_t space(std::size_t indent) const {
@@ -234,7 +233,7 @@ class TextWriter {
 
   void write_item(const Remark& remark, std::size_t indent) {
     gap();
-    for (const std::string& row : wrapped(core::printable(remark.text, remark.text.size()), space(indent)))
+    for (const std::string& row : wrapped(printable(remark.text, remark.text.size()), space(indent)))
       line(indent, row);
   }
 
@@ -242,7 +241,7 @@ class TextWriter {
 
   void write_item(const Line& one, std::size_t indent) {
     gap();
-    line(indent, core::printable(one.text, one.text.size()));
+    line(indent, printable(one.text, one.text.size()));
   }
 
   Column column_of(const Table& table, std::size_t c, std::size_t rows) const {
@@ -362,7 +361,7 @@ class TextWriter {
       line(indent, row([&](const Column& column) { return column.cells[r]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",
-                               core::format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
+                               format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
     for (const std::string& text : under)
       for (const std::string& part : wrapped(text, space(indent))) line(indent, part);
   }
@@ -419,8 +418,8 @@ class TextWriter {
       legend += style_.color ? fmt::format("{}{}{}", glyph(s).color, character(s), kPlain) : character(s);
       legend += " " + report::state_name(picture, s);
     }
-    line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, core::format_count(grid.rows_per_cell),
-                             core::format_count(grid.columns_per_cell), picture.block_name,
+    line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, format_count(grid.rows_per_cell),
+                             format_count(grid.columns_per_cell), picture.block_name,
                              grid.rows_per_cell * grid.columns_per_cell == 1 ? "" : "s"));
   }
 

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"

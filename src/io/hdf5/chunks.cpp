@@ -14,7 +14,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/pieces.hpp"
 
 namespace ejk::io {
@@ -71,9 +71,9 @@ Hdf5Chunks::Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, D
   if (element_count(chunk_) == 0) throw place_.errors.error(place_.path, "its chunks are empty");
   chunk_bytes_ = byte_count(chunk_, dtype_);
   if (chunk_bytes_ > kMaxChunkBytes)
-    throw place_.errors.error(
-        place_.path, fmt::format("its chunks are {} each, more than the {} that are read",
-                                 core::format_bytes(chunk_bytes_), core::format_bytes(kMaxChunkBytes)));
+    throw place_.errors.error(place_.path,
+                              fmt::format("its chunks are {} each, more than the {} that are read",
+                                          format_bytes(chunk_bytes_), format_bytes(kMaxChunkBytes)));
   row_bytes_ = chunk_bytes_;
   for (std::size_t d = 1; d < shape_.size(); ++d)
     row_bytes_ = core::checked_mul(row_bytes_, core::ceil_div(shape_[d], chunk_[d])).value_or(INT64_MAX);

@@ -21,7 +21,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
 #include "io/hdf5/server.hpp"
@@ -62,7 +62,7 @@ decltype(auto) named_in(const std::string& file, F&& f) {
   try {
     return f();
   } catch (Error& error) {
-    const std::string object = core::printable(error.subject());
+    const std::string object = printable(error.subject());
     error.about("").at(object.empty() ? file : file + ":" + object);
     throw;
   }
@@ -189,7 +189,7 @@ std::shared_ptr<const ArraySource> unwritten(const OpenedDataset& set, std::stri
 
 Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
     : path_(path),
-      name_(core::printable(path)),
+      name_(printable(path)),
       allow_external_(options.allow_external),
       memory_(options.read_memory ? options.read_memory
                                   : std::make_shared<ReadMemory>(std::int64_t{1} << 30)),
@@ -326,7 +326,7 @@ std::map<std::string, std::string> Hdf5File::attributes(const std::string& objec
 
 std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) const {
   OpenedDataset set = in_turn([&] { return open(member); });
-  std::string name = name_ + ":" + core::printable(set.path);
+  std::string name = name_ + ":" + printable(set.path);
   if (set.layout.offset < 0 && set.everywhere.empty())
     return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
   forget(set);
@@ -402,7 +402,7 @@ void as_output_error(F&& f) {
 
 // An empty file is as good as none: `mktemp` makes such.
 bool has_contents(const std::string& path) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const File file(open_for_reading(path, name));
   return size_of_file(file.fd(), name) > 0;
 }
@@ -429,7 +429,7 @@ bool try_to_write(const WriteJob& job) {
     file.check_room(written_bytes(job));
   else
     as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
-  const std::string name = core::printable(job.path);
+  const std::string name = printable(job.path);
   if (!is_new && !has_hdf5_signature(file.fd(), name))
     throw Error(Error::Kind::output, name + ": already exists, and is not an HDF5 file");
   const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false, Use::write); });
@@ -459,8 +459,7 @@ bool try_to_write(const WriteJob& job) {
     // Past the process, which would copy each element once more.
     if (job.options.compression == 0 && is_written_in_parallel(source)) {
       const std::int64_t place = call(request(Hdf5Call::place)).integer();
-      write_in_parallel(source, "", file.fd(), place,
-                        fmt::format("{}:{}", name, core::printable(array.name)));
+      write_in_parallel(source, "", file.fd(), place, fmt::format("{}:{}", name, printable(array.name)));
       continue;
     }
     for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
@@ -493,9 +492,9 @@ void check_hdf5(const WriteJob& job) {
   check_can_write(job.path);
   if (access(job.path.c_str(), F_OK) != 0) {
     if (errno == ENOENT) return;
-    throw system_error(Error::Kind::output, core::printable(job.path), errno);
+    throw system_error(Error::Kind::output, printable(job.path), errno);
   }
-  const std::string name = core::printable(job.path);
+  const std::string name = printable(job.path);
   as_output_error([&] {
     if (!has_contents(job.path)) return;
     const File file = open_checked(job.path, name);

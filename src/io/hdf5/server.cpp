@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 #include "io/hdf5/chunks.hpp"
 #include "io/hdf5/driver.hpp"
@@ -72,7 +72,7 @@ class Server {
  public:
   Server(Hdf5Disk disk, std::int64_t stored_bytes, int threads)
       : threads_(threads), disk_(std::move(disk)), memory_(kMemory + stored_bytes / 8) {
-    errors_.name = core::printable(disk_.name);
+    errors_.name = printable(disk_.name);
   }
 
   // In the process: threads first, since their stacks are not the file's doing.
@@ -413,7 +413,7 @@ class Server {
         if (link.type == H5L_TYPE_HARD) throw error(so_far(), "what it names is damaged or missing");
         const ArrayLink to = link_of(object.id(), name, link, so_far());
         throw error(so_far(), "is a link that leads nowhere" +
-                                  (to.target.empty() ? "" : ": to " + core::printable(to.target, 60)));
+                                  (to.target.empty() ? "" : ": to " + printable(to.target, 60)));
       }
       object =
           checked(H5Oopen(object.id(), name.c_str(), links_.id()), H5Oclose, so_far(), "cannot be opened");
@@ -444,8 +444,8 @@ class Server {
         break;
       case Found::nothing: {
         const std::vector<std::string>& names = listing_of("/").names;
-        Error none = error("", fmt::format("holds no dataset {}", core::printable(path)));
-        if (const auto nearest = core::nearest_name(path, names))
+        Error none = error("", fmt::format("holds no dataset {}", printable(path)));
+        if (const auto nearest = nearest_name(path, names))
           throw none.hint("did you mean " + at(*nearest) + "?");
         throw none.hint(names.empty() ? "it holds no dataset at all" : "it holds " + listed(names));
       }
@@ -558,7 +558,7 @@ class Server {
       words = fmt::format("chunks of {}", fmt::join(lengths, " x "));
     }
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist))
-      words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter.name, 20));
+      words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : printable(filter.name, 20));
     if (H5Tget_class(type) == H5T_OPAQUE) words += words.empty() ? "opaque" : ", opaque";
     return words;
   }
@@ -582,7 +582,7 @@ class Server {
       const bool again = ours && is_compression(*ours) && std::exchange(compressed, true);
       if (ours && !again) continue;
       const std::string what =
-          fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
+          fmt::format("is compressed by filter {} ({})", filter.id, printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
           H5Zfilter_avail(filter.id) <= 0) {
         if (!disk_.allow_others) throw error(path, what + ", a plug-in", Error::Code::plugin_filter);
@@ -690,7 +690,7 @@ class Server {
         const std::string_view name = tag ? tag.get() : "";
         if (size != 2 || std::find(kBfloat16Tags.begin(), kBfloat16Tags.end(), name) == kBfloat16Tags.end())
           return fmt::format("{} opaque bytes{}", size,
-                             name.empty() ? "" : fmt::format(" (tag '{}')", core::printable(name, 40)));
+                             name.empty() ? "" : fmt::format(" (tag '{}')", printable(name, 40)));
         layout.dtype = DType::bfloat16;
         return "";
       }
@@ -763,7 +763,7 @@ class Server {
     open_file(H5F_ACC_RDONLY);
     const Reached reached = reach(path);
     if (reached.length < path.size())
-      throw error("", fmt::format("holds no group or dataset {}", core::printable(path)));
+      throw error("", fmt::format("holds no group or dataset {}", printable(path)));
     struct Visit {
       const Server* server;
       std::vector<std::pair<std::string, std::string>> found;
@@ -1013,7 +1013,7 @@ class Server {
       const std::string key = request.text();
       const bool is_there = go && H5Aexists(object.id(), key.c_str()) > 0;
       if (is_there && H5Adelete(object.id(), key.c_str()) < 0)
-        throw library_error(path, fmt::format("attribute {}", core::printable(key)));
+        throw library_error(path, fmt::format("attribute {}", printable(key)));
       if (n == outdated) go = is_there;
     }
     for (std::int64_t n = request.integer(); n > 0; --n) {
@@ -1027,7 +1027,7 @@ class Server {
 
   void put_attribute(const std::string& path, hid_t object, const std::string& key,
                      const std::string& value) {
-    const auto fail = [&] { return library_error(path, fmt::format("attribute {}", core::printable(key))); };
+    const auto fail = [&] { return library_error(path, fmt::format("attribute {}", printable(key))); };
     if (H5Aexists(object, key.c_str()) > 0 && H5Adelete(object, key.c_str()) < 0) throw fail();
     const Handle type(H5Tcopy(H5T_C_S1), H5Tclose), space(H5Screate(H5S_SCALAR), H5Sclose);
     H5Tset_size(type.id(), H5T_VARIABLE);
