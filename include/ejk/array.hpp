@@ -79,6 +79,9 @@ struct ArrayBox {
 /// All of an array of this shape.
 ArrayBox whole_box(const Shape& shape);
 
+/// An array as boxes of at most `most` (≥ 1) elements in C order.
+std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most);
+
 /// The box of a view, which lies within it.
 ArrayView box_of(const ArrayView& view, const ArrayBox& box);
 

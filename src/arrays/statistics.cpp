@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <type_traits>
 #include <vector>
 
 #include "arrays/boxes.hpp"
 #include "arrays/cast.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 
 namespace ejk {
 
@@ -188,17 +188,14 @@ Statistics statistics_as(const ArraySource& source,
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
   std::vector<Part<arrays::Wide<T>>> parts(boxes.starts.size());
-  std::int64_t done = 0;
-  std::mutex mutex;
+  core::Progress done(progress, all.elements);
   core::parallel_reduce(
       boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
         parts[static_cast<std::size_t>(box)] = look_at<T>(reader.acquire(boxes, box, buffer), n);
         reader.release(boxes, box);
-        if (!progress) return;
-        const std::lock_guard lock(mutex);
-        progress(done += n, all.elements);
+        done.add(n);
       },
       [](const std::vector<std::byte>&) {});
 
@@ -273,8 +270,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     std::vector<std::byte> buffer;
     std::vector<std::int64_t> counts;
   };
-  std::int64_t done = 0;
-  std::mutex mutex;
+  core::Progress done(progress, statistics.elements);
   dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
     core::parallel_reduce(
         boxes.size(), reader.threads(boxes, 1),
@@ -290,9 +286,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
             ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
           }
           reader.release(boxes, box);
-          if (!progress) return;
-          const std::lock_guard lock(mutex);
-          progress(done += n, statistics.elements);
+          done.add(n);
         },
         [&](const Part& part) {
           for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];

@@ -11,8 +11,8 @@
 
 #include "io/atomic_file.hpp"
 #include "io/container.hpp"
+#include "io/element_stream.hpp"
 #include "io/mapped_source.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 

@@ -493,7 +493,7 @@ class MemberBytes {
   FirstException& first_;
   std::string header_;
   zip_error_t error_;
-  std::optional<Pieces> pieces_;
+  std::optional<core::Pieces> pieces_;
   Array piece_;
   const std::byte* next_ = nullptr;  // of the header, then of the piece
   zip_uint64_t left_ = 0;

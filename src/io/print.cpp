@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "ejk/io.hpp"
+#include "io/element_stream.hpp"
 #include "io/file.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk {
 

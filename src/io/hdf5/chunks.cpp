@@ -15,7 +15,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "ejk/text.hpp"
-#include "io/pieces.hpp"
+#include "io/element_stream.hpp"
 
 namespace ejk::io {
 
@@ -216,7 +216,7 @@ void Hdf5Chunks::check_absence(const Shape& at) {
   for (std::size_t d = 0; d < at.size(); ++d) counts[d] = core::ceil_div(shape_[d], chunk_[d]);
   std::int64_t found = 0;
   Shape place(at.size());
-  for (Pieces places(counts, 1); places.next();) {
+  for (core::Pieces places(counts, 1); places.next();) {
     for (std::size_t d = 0; d < at.size(); ++d) place[d] = places.start()[d] * chunk_[d];
     if (is_in_index(place)) ++found;
   }
@@ -360,7 +360,7 @@ void Hdf5Chunks::for_each_part(const Shape& start, const Shape& count, F&& f) co
   }
   Part part;
   part.at = part.extent = Shape(rank);
-  for (Pieces pieces(chunks, 1); pieces.next();) {
+  for (core::Pieces pieces(chunks, 1); pieces.next();) {
     part.from = part.to = part.chunk = 0;
     for (std::size_t d = 0; d < rank; ++d) {
       part.at[d] = (first[d] + pieces.start()[d]) * chunk_[d];

@@ -24,10 +24,10 @@
 #include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
+#include "io/element_stream.hpp"
 #include "io/hdf5/server.hpp"
 #include "io/mapped_source.hpp"
 #include "io/parallel_write.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -156,7 +156,7 @@ class DatasetSource final : public ArraySource {
             void* out) const override {
     const std::int64_t size = size_of(dtype());
     auto* to = static_cast<std::byte*>(out);
-    for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
+    core::for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
       for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
       file_->read(set_, from, extent, to);
       const std::int64_t n = element_count(extent);
@@ -462,7 +462,7 @@ bool try_to_write(const WriteJob& job) {
       write_in_parallel(source, "", file.fd(), place, fmt::format("{}:{}", name, printable(array.name)));
       continue;
     }
-    for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
+    core::for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
       source.read(start, count, process->buffer());
       call(request(Hdf5Call::write).put(start).put(count));
     });

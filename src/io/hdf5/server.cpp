@@ -28,12 +28,12 @@
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "io/container.hpp"
+#include "io/element_stream.hpp"
 #include "io/hdf5/chunks.hpp"
 #include "io/hdf5/driver.hpp"
 #include "io/hdf5/library.hpp"
 #include "io/helpers.hpp"
 #include "io/mapped_source.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -927,7 +927,7 @@ class Server {
     if (level > 0 && !shape.empty() && element_count(shape) > 0) {
       // Chunks that follow one another in C order, as the elements come. A chunk that two pieces share waits
       // in the cache.
-      Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
+      core::Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
       chunks.next();
       const std::vector<hsize_t> chunk(chunks.count().begin(), chunks.count().end());
       H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
