@@ -118,8 +118,8 @@ TEST_CASE(
   const auto memory = make_source(all.view());
   write_array(parse_reference(folder / "a.npy"), {"a", memory});
   const auto file = open_array(folder / "a.npy");
-  CHECK(file->access().prefer == ArrayAccess::Prefer::copy);
-  CHECK(memory->access().prefer == ArrayAccess::Prefer::look);
+  CHECK(file->access().prefer == ArrayAccess::Prefer::read);
+  CHECK(memory->access().prefer == ArrayAccess::Prefer::view);
   CHECK(same(read_all(*file), all));
   for (const int threads : {1, 3}) {
     const Threads set(threads);
@@ -159,7 +159,7 @@ TEST_CASE("thousands of files can be open at once") {
   write_array(parse_reference(folder / "a.npy"), {"a", make_source(counting({30000}))});
   std::vector<std::shared_ptr<const ArraySource>> sources;
   for (int i = 0; i < 2000; ++i) sources.push_back(open_array(folder / "a.npy"));
-  CHECK(sources.back()->access().prefer == ArrayAccess::Prefer::look);
+  CHECK(sources.back()->access().prefer == ArrayAccess::Prefer::view);
   CHECK(same(read_all(*sources.back()), counting({30000})));
   CHECK(same(read_all(*sources.front()), counting({30000})));
 }
