@@ -53,7 +53,7 @@ class CountedSource final : public ForwardingSource {
 
 std::shared_ptr<const ArraySource> counted(std::shared_ptr<const ArraySource> source,
                                            const std::shared_ptr<Count>& count) {
-  if (source->access().prefer == ArrayAccess::Prefer::copy) count->all += type_of(*source).bytes();
+  if (source->access().prefer == ArrayAccess::Prefer::read) count->all += type_of(*source).bytes();
   return std::make_shared<CountedSource>(std::move(source), count);
 }
 

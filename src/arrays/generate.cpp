@@ -1,5 +1,5 @@
-// Synthetic inputs. An element of attention inputs depends on its number alone, so they are made while they
-// are read, on all threads. Cost: some 30 ns for an element.
+// Synthetic inputs. An element of attention inputs depends on its index only, so they are computed while they
+// are read, on all threads. Cost: some 30 ns an element.
 // tests: tests/arrays/test_generate.cpp
 #include "ejk/generate.hpp"
 
@@ -31,8 +31,8 @@ void check_not_negative(const char* what, std::int64_t value) {
   if (value < 0) throw usage(fmt::format("{} is {}; it must be at least 0", what, value));
 }
 
-// A number of T in [1, 2) from random bits, as JAX makes it: the exponent of 1 and a random mantissa, taken from
-// the fewest bytes that hold it.
+// A number of T in [1, 2) from random bits, as JAX makes it: the exponent of 1 and a random mantissa, taken
+// from the fewest bytes that hold it.
 template <class T>
 float one_to_two(std::uint32_t x) {
   constexpr int kBits = float_format_of<T>.mantissa_bits, kDrawn = kBits < 8 ? 8 : kBits < 16 ? 16 : 32;

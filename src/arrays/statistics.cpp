@@ -1,6 +1,6 @@
-// The array is cut into pieces that do not depend on the threads. Each piece is gone through in kLanes lanes
-// side by side, which the compiler makes vectors of: comparisons that are false for NaN leave it out of
-// minimum and maximum, and it is counted where it differs from itself.
+// Statistics of an array in pieces that do not depend on the threads. A piece is processed in kLanes parallel
+// lanes, which are vectorised: comparisons that are false for NaN exclude it from minimum and maximum, and x
+// != x counts it.
 // tests: tests/arrays/test_statistics.cpp
 #include "ejk/statistics.hpp"
 

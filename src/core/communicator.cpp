@@ -1,4 +1,4 @@
-// A communicator of one rank, values as bytes, even runs.
+// A communicator of one rank, serialisation of messages, and the boxes that each rank reads.
 // tests: tests/core/test_communicator.cpp
 #include "ejk/communicator.hpp"
 

@@ -22,9 +22,9 @@ inline const ArraySource& required(const std::shared_ptr<const ArraySource>& arr
   return *array;
 }
 
-/// Throws where work is to be shared among none.
-inline void require_ranks(std::int64_t members) {
-  if (members < 1) throw Error(Error::Kind::usage, fmt::format("work is not shared among {}", members));
+/// Throws unless work is divided among at least one rank.
+inline void require_ranks(std::int64_t ranks) {
+  if (ranks < 1) throw Error(Error::Kind::usage, fmt::format("work is not divided among {} ranks", ranks));
 }
 
 /// Throws unless `shape` is (heads, queries, keys) and has that head.

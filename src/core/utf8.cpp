@@ -1,5 +1,5 @@
-// A byte with which no valid sequence begins is replaced by itself, so that the text after it is read all the
-// same.
+// A decoder of UTF-8. A byte that begins no valid sequence is escaped by itself, so that the text after it
+// stays readable.
 // tests: tests/core/test_text.cpp
 #include "core/utf8.hpp"
 

@@ -1,7 +1,7 @@
-// How a file appears whole: it is written under a temporary name in the target's folder, so that rename(2),
-// which is one step for every other program, puts it in place. Several files go one after the other; where
-// the file system can exchange two names, those already in place are put back if a later one fails. Cost: a
-// few system calls a file; with Sync::now the time of the disk as well, twice.
+// Atomic files. The temporary file is in the target's folder, so that rename(2), which is atomic for other
+// programs, puts it in place. Several files are renamed in turn; if the file system can exchange two names,
+// those in place are restored when a later one fails. Cost: a few system calls a file; with Sync::now also
+// the disk, twice.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 

@@ -1,5 +1,5 @@
-// Arrays as NAME.npy in one folder. A new folder is made under a temporary name and appears whole; in an
-// existing one all files are written first and then renamed together.
+// Folders of .npy files. A new folder is written under a temporary name and renamed; in an existing one all
+// files are written first and then renamed together.
 // tests: tests/io/test_write.cpp
 #include "io/directory.hpp"
 

@@ -1,5 +1,5 @@
-// Elements as a stream of bytes, in place or through one buffer: in pieces of 8 MiB if the source must be read
-// in order, otherwise of 1 MiB, which fit a second-level cache.
+// Elements as a stream of bytes, in place or through one buffer: in pieces of 8 MiB if the source must be
+// read in order, otherwise of 1 MiB, which fit a second-level cache.
 // tests: tests/io/test_element_stream.cpp
 #include "io/element_stream.hpp"
 
@@ -25,7 +25,7 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
   const std::int64_t total = byte_count(source.shape(), source.dtype());
   auto held = static_cast<std::int64_t>(header.size());
   const auto& view = source.mapped();
-  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
+  if (source.access().prefer == ArrayAccess::Prefer::view && view->is_c_contiguous()) {
     if (held > 0) sink(header.data(), held);
     for (std::int64_t done = 0, n = 0; done < total; done += n) {
       n = std::min(kPieceBytes - (held + done) % kPage, total - done);

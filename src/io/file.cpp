@@ -1,5 +1,5 @@
-// System calls that go on after a signal, after a short count and where a descriptor does not block. Mapped
-// files are kept in a list without locks, so that the handler of a SIGBUS can find the name of the file.
+// System calls that resume after signals, short counts and non-blocking descriptors. Mapped files are in a
+// lock-free list, so that a SIGBUS handler can look up the name of the file.
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 

@@ -1,6 +1,6 @@
-// The header is parsed as the Python dictionary that it is; what it claims is compared with the file's size
-// before anything is mapped. A stream is read once, into memory that grows with what arrives and not with
-// what the header claims. Large arrays are written by several threads, at known offsets of a new file.
+// Reader and writer of .npy. The header is parsed as a Python literal and compared with the file's size
+// before anything is mapped. A stream is read once, into memory that grows with the data and not with the
+// header's claims. Large arrays are written by several threads, at known offsets of a new file.
 // tests: tests/io/test_npy.cpp
 #include "io/npy.hpp"
 

@@ -1,6 +1,6 @@
-// NumPy's .npy format: a magic, a header that is a Python dictionary in text, then the bare elements.
-// The definition: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-// Reading maps the file and looks at the header only; writing is one pass.
+// NumPy's .npy format: a magic, a header that is a Python dictionary in text, then the raw elements.
+// Definition: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// Reading maps the file and parses the header only; writing is one pass.
 // tests: tests/io/test_npy.cpp
 #pragma once
 

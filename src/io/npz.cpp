@@ -1,6 +1,6 @@
-// libzip finds and decompresses the members; the headers are those of .npy. A member's claimed size is
-// compared with its stored bytes, so that a small archive cannot ask for much memory. Reading forward costs
-// one decompression; going back in a deflated member begins it again.
+// Members of .npz through libzip. A member's claimed size is compared with its stored bytes, so that a small
+// archive cannot claim much memory. Cost: reading forward decompresses once; going back in a deflated member
+// restarts it.
 // tests: tests/io/test_npz.cpp
 #include "io/npz.hpp"
 
@@ -188,8 +188,9 @@ struct Archive {
   std::mutex mutex;
 };
 
-// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may be
-// thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the member.
+// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may
+// be thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the
+// member.
 class MemberReader {
  public:
   MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index)

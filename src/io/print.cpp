@@ -1,4 +1,4 @@
-// Arrays as text, the way numpy.loadtxt reads it. One pass, piece by piece.
+// Text of arrays for numpy.loadtxt, in one pass.
 // tests: tests/io/test_print.cpp
 #include <fmt/format.h>
 

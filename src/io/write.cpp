@@ -1,4 +1,4 @@
-// Writing: the target and the names become a job, which its container's row carries out.
+// Writing of arrays: target and names become a job for the functions of the container's row.
 // tests: tests/io/test_write.cpp
 #include <fmt/format.h>
 

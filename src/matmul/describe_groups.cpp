@@ -1,10 +1,11 @@
-// What a walk over groups in tiles costs, and what it would cost with other tiles: for someone who chooses a
-// tile size, or wonders whether experts are evenly filled.
+// Cost of walking groups in tiles, and of other tile sizes: to choose a tile size, or to see whether experts
+// are balanced.
 //
-// A group that begins within a tile shares it with the group before: the tile is computed for both, and each
-// throws the other's rows away. So a group has at least ceil(n_g/tm) tiles, which it needs if it begins with
-// a tile, and at most one more. Everything is counted from the offsets in O(G) for each tile size; rows are
-// numbers of double, exact below 2^53, since tiles of unlimited length times tiles may pass 63 bits.
+// A group that begins within a tile shares it with the previous group: the tile is computed for both, and
+// each discards the rows of the other. So a group has at least ceil(n_g/tm) tiles, exactly that if it begins
+// with a tile, and at most one more. Counts come from the offsets in O(G) for each tile size; rows are
+// doubles, exact below 2^53, since the number of tiles times their length may exceed 63 bits.
+//
 // tests: tests/matmul/test_describe_groups.cpp
 #include <fmt/format.h>
 

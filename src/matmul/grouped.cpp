@@ -1,9 +1,9 @@
 // Grouped matmul and its transposed form.
 //
-// Both are sets of products of one kind: a group's rows of lhs times its matrix, or all of lhs's rows over
-// the group's part of the contraction times the group's rows of rhs. They are cut into tasks across all
-// groups. Rows that no product covers are filled first. The whole result is made as a part of it is, which a
-// rank makes (parts.hpp).
+// Both are sets of matrix products: a group's rows of lhs times its matrix, or all rows of lhs over the
+// group's part of the contraction times the group's rows of rhs. They are partitioned into tasks across all
+// groups. Rows that no product covers are filled first. The whole result is computed like the part of a rank
+// (parts.hpp).
 //
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"

@@ -1,5 +1,5 @@
-// Ranks, dtypes and lengths that must agree, then group sizes, then what depends on both. Cost: group sizes
-// are read once.
+// Checks of the arguments of grouped products: ranks, dtypes and lengths that must agree, then group sizes,
+// then what depends on both. Cost: group sizes are read once.
 // tests: tests/matmul/test_grouped.cpp
 #include "matmul/problem.hpp"
 

@@ -1,5 +1,5 @@
-// Every product is cut into even blocks, which are sorted by size; the smallest are cut once more. Cost:
-// sorting the tasks, at most 2¹⁸ but for one a product.
+// Tasks of grouped products: every product is cut into equal blocks, which are sorted by size; the smallest
+// are cut once more. Cost: sorting the tasks, at most 2¹⁸ more than products.
 // tests: tests/matmul/test_tasks.cpp
 #include "matmul/tasks.hpp"
 

@@ -1,7 +1,8 @@
-// Runs of equal cells, row by row. Masks have long runs, so that the blocks of a million tokens take some
-// hundred KiB; what does not fit is tried again with cells of four times as many blocks.
+// Block pictures as run-length codes, row by row. Masks have long runs, so the blocks of a million tokens
+// take some hundred KiB; if that is too much, cells of four times as many blocks are tried.
 //
 // Cost: a pass over the blocks, and over a quarter as many for each further scale. Memory: a byte a block.
+//
 // tests: tests/report/test_html.cpp
 #include "report/block_map.hpp"
 

@@ -1,7 +1,5 @@
-// A report as one page: what a person reads first at the top (the command, fields, block pictures), then tables
-// and sections. Everything is written out here, so that the page is whole without scripts; the script that stands
-// in it adds sorting, themes, and a map that zooms in place of each drawing.
-//
+// HTML of a report: the command, fields and block pictures first, then tables and sections. The page is
+// complete without scripts; its script adds sorting, themes, and a zoomable map in place of each drawing.
 // tests: tests/report/test_html.cpp; in a browser: tests/report/browser.sh
 #include <fmt/format.h>
 
@@ -215,7 +213,8 @@ class PageWriter {
   int pictures_ = 0;
 };
 
-// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the page.
+// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the
+// page.
 std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
   std::string rules;
   for (std::size_t state = 0; state < colors.size(); ++state)

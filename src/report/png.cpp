@@ -1,5 +1,4 @@
-// A block picture as PNG: indexed colours, through libpng; the command line goes into a text chunk of its own.
-//
+// PNG of a block picture: indexed colours, through libpng; the command line is in a text chunk.
 // tests: tests/report/test_png.cpp
 #include <png.h>
 #include <zlib.h>

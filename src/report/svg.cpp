@@ -1,7 +1,8 @@
-// A block picture as SVG: one path for each state, of rectangles of equal cells, in a group that is scaled from
-// cells to pixels. A cell is as wide and high as the elements that it stands for, so a causal edge is a diagonal.
+// SVG of a block picture: one path per state, of rectangles of equal cells, in a group that is scaled from
+// cells to pixels. A cell is as wide and high as its elements, so a causal edge is a diagonal.
 //
 // Cost: a pass over the blocks, and some 20 bytes a rectangle.
+//
 // tests: tests/report/test_svg.cpp
 #include <fmt/format.h>
 
@@ -146,8 +147,8 @@ class Drawing {
   double across() const { return width_ / static_cast<double>(std::max<std::int64_t>(grid_.columns, 1)); }
   double down() const { return height_ / static_cast<double>(std::max<std::int64_t>(grid_.rows, 1)); }
 
-  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too much is
-  // cut off.
+  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too
+  // much is cut off.
   void cells() {
     const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows()));
     const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns()));

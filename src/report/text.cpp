@@ -1,6 +1,6 @@
-// A report for people: labels and values in two columns, tables, sections under titles, pictures of blocks.
+// Text of a report: labels and values in two columns, tables, titled sections, block pictures.
 //
-// Fields that follow each other are aligned with each other; a section's content is indented by two.
+// Consecutive fields are aligned; the content of a section is indented by two.
 //
 // tests: tests/report/test_text.cpp
 #include <fmt/format.h>
@@ -34,8 +34,8 @@ constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 
-// Columns that a character takes: two where it is wide, as those of East Asia are, none where it joins the one
-// before. These are the main ranges of Unicode.
+// Columns that a character takes: two where it is wide, as those of East Asia are, none where it joins the
+// one before. These are the main ranges of Unicode.
 std::size_t columns_of(char32_t c) {
   struct Range {
     char32_t first, last;

@@ -1,5 +1,4 @@
-// One switch over the units for each of the two ways to write them; numbers get three significant digits, and
-// what is counted its plural.
+// Formatting of values by unit: three significant digits, counts with their plural.
 // tests: tests/report/test_text.cpp
 #include "report/units.hpp"
 

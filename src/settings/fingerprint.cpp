@@ -1,5 +1,4 @@
-// What the machine is, from /proc and /sys.
-//
+// The machine's processor, caches, memory and GPUs, from /proc and /sys.
 // tests: tests/settings/test_fingerprint.cpp
 #include <dirent.h>
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
-// The driver's own tool is asked, in a process of its own: where it is absent or fails, or the driver never
-// answers, there is no GPU to report.
-//
+// GPUs as reported by the driver's tool, in a child process: if it is absent or fails, or the driver hangs,
+// there is no GPU.
 // tests: tests/settings/test_gpu.cpp
 #include <fcntl.h>
 #include <poll.h>

@@ -1,9 +1,8 @@
-// What this process may use, and what it holds: /proc and /sys/fs/cgroup say it.
+// Limits and memory use of this process, from /proc and /sys/fs/cgroup.
 //
-// A control group (version 2) lies at /sys/fs/cgroup/<path>, version 1 at /sys/fs/cgroup/<controller>/<path>;
-// the path is in /proc/self/cgroup. Every group on the way up limits those below it. Inside a container the
-// path may name a place that only the host sees: then the root of what is mounted is the container's group,
-// which the way up ends at.
+// A control group is at /sys/fs/cgroup/<path> (version 2) or /sys/fs/cgroup/<controller>/<path> (version 1);
+// the path is in /proc/self/cgroup. Every parent group limits its children. Inside a container the path may
+// exist on the host only: then the mounted root is the container's group, at which the path upwards ends.
 //
 // tests: tests/settings/test_machine.cpp
 #include "ejk/machine.hpp"

@@ -1,6 +1,5 @@
-// A spec is corrected one dimension at a time; only the check for an axis used twice looks at what remains of
-// all of them.
-//
+// Correction of partition specs, one dimension at a time; only the check for an axis that is used twice
+// considers all remaining ones.
 // tests: tests/settings/test_sharding.cpp
 #include "ejk/sharding.hpp"
 

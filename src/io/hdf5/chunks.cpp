@@ -1,7 +1,7 @@
-// A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
-// stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
-// opened, where it is short, and else when a chunk is missing. One thread alone knows the library, finds
-// chunks and reads them; what it has read others decode, while it goes on.
+// A box is assembled from the chunks that it intersects. A chunk is looked up in the library's index, its
+// stored bytes are read and its filters decoded here. A short index is checked when the dataset is opened, a
+// long one when a chunk is missing. Only one thread calls the library, finds and reads chunks; others decode
+// them concurrently.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 

@@ -1,7 +1,6 @@
-// One process a file answers for all its datasets, one question at a time. Starting it takes a millisecond or
-// two. After any failure it is given up, so that what a damaged dataset may do to the library's memory ends
-// with it; the next question starts another, and datasets that are open are opened in there again when they
-// are read.
+// One child process per file serves all its datasets, one request at a time. Starting it takes one or two
+// milliseconds. After any failure it is discarded, with whatever a damaged dataset did to the library's
+// memory; the next request starts another, in which datasets are reopened when they are read.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/client.hpp"
 

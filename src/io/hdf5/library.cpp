@@ -1,5 +1,5 @@
-// The library keeps a stack of errors; its innermost entry is the reason, and there the system's words if it
-// has any.
+// The library has a stack of errors; the innermost entry is the reason, with the system's message if there is
+// one.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 

@@ -1,7 +1,7 @@
-// The process that calls the HDF5 library: one function for each request of `protocol.hpp`. Paths are
-// followed one name at a time, each link looked at before it is followed, so that nothing outside of the file
-// is opened. What a dataset claims is compared with the file's size before it is read. Errors say why and
-// which object they are about; the client adds the names.
+// The process that calls the HDF5 library: one function per request of `protocol.hpp`. Paths are resolved one
+// name at a time, and each link is inspected before it is followed, so that nothing outside the file is
+// opened. The claims of a dataset are compared with the file's size before it is read. Errors name the object
+// and the reason; the client adds the file.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/server.hpp"
 
@@ -206,16 +206,16 @@ class Server {
     return path;
   }
 
-  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other files
-  // are followed where that is allowed.
+  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other
+  // files are followed where that is allowed.
   struct Listing {
     std::string group;
     std::vector<std::string> names;
     std::vector<ArrayLink> links;
   };
 
-  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the file is
-  // open, so that all of them are held.
+  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the
+  // file is open, so that all of them are held.
   struct FoundObjects {
     std::map<std::pair<unsigned long, haddr_t>, std::string> first_names;
     std::map<unsigned long, Handle> files;
@@ -233,8 +233,8 @@ class Server {
     int depth;  // links to other files on its path
   };
 
-  // The group's own objects first, so that these have their own names; then what links to other files lead to, those
-  // that take the fewest such links before others.
+  // The group's own objects first, so that these have their own names; then what links to other files lead
+  // to, those that take the fewest such links before others.
   Listing list(const std::string& group) {
     constexpr int kMostOutside = 16;  // on one path: the library follows no more
     Listing listing{group, {}, {}};
@@ -948,8 +948,9 @@ class Server {
                           H5Dclose, path, "cannot be made");
   }
 
-  // Room is found for all elements when the first is written; what the library holds of them has left it when the
-  // dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what comes.)
+  // Room is found for all elements when the first is written; what the library holds of them has left it when
+  // the dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what
+  // comes.)
   std::int64_t place() {
     const std::string& path = written_.path;
     const Handle space(H5Dget_space(written_.id.id()), H5Sclose), one(H5Screate(H5S_SCALAR), H5Sclose);
