@@ -1,4 +1,4 @@
-// Files stay open while they are in use, a few at a time: each may take a process, and thousands may be named.
+// Inputs. A few files stay open at a time: each may take a process, and a command may name thousands.
 //
 // tests: tests/app/test_inputs.cpp
 #include "inputs.hpp"
@@ -19,7 +19,7 @@ namespace ejk::app {
 
 namespace {
 
-// The array that comes to rank 0, on all members.
+// Broadcasts an array that rank 0 reads.
 std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
                                                 const std::shared_ptr<const ArraySource>& source) {
   RankMessage sent;
@@ -37,7 +37,7 @@ std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
   return make_source(std::move(array), "-");
 }
 
-// Text that comes to rank 0, on all members.
+// Broadcasts text that rank 0 reads.
 std::optional<std::string> shared_text(Communicator& comm, const std::optional<std::string>& text) {
   RankMessage sent;
   sent.put(text.has_value()).put_text(text.value_or(""));
@@ -90,7 +90,7 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
   if (!reference.is_stream() || comm_.is_single()) return file(reference).array(reference);
-  // A slice of it is taken on rank 0.
+  // The slice is taken on rank 0.
   return shared_array(comm_, comm_.is_first() ? file(reference).array(reference) : nullptr);
 }
 

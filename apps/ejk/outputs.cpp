@@ -1,4 +1,4 @@
-// Arrays are written, or printed, while they are made: what a source computes, it computes here.
+// Writing or printing of results. Sources are computed while they are written.
 //
 // tests: tests/app/test_outputs.cpp
 #include "outputs.hpp"
@@ -53,7 +53,7 @@ bool Outputs::is_chosen(const std::string& name) const {
   return std::find(chosen_.begin(), chosen_.end(), name) != chosen_.end();
 }
 
-// A single array is printed when nobody says where to write it; several are not, nor is one beside JSON.
+// Without -o a single array is printed, unless there is a JSON report.
 bool Outputs::writes_any() const {
   return !shared_.dry_run && !chosen_.empty() && (target_ || (!several_ && !shared_.json));
 }
@@ -82,7 +82,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
     } else if (several_) {
       absent.push_back(output.name);
     } else {
-      // By what was asked for, or by what the input holds.
+      // Excluded by the options, or absent in the input.
       const bool never = std::find(declared_.begin(), declared_.end(), output.name) == declared_.end();
       throw Error(never ? Error::Kind::usage : Error::Kind::input,
                   fmt::format("there is no {}: {}", output.name, output.absent_because));

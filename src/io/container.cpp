@@ -29,23 +29,15 @@ constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", 
 constexpr std::array<std::string_view, 1> kNpyMagics{kNpyMagic};
 constexpr std::array<std::string_view, 2> kZipMagics{"PK\3\4", "PK\5\6"};
 
-ArrayReference reference_to(Kind kind, std::string path) {
-  ArrayReference reference;
-  reference.container = kind;
-  reference.path = std::move(path);
-  reference.text = reference.path;
-  return reference;
-}
-
-using OpenArray = std::shared_ptr<const ArraySource> (*)(const ArrayReference&, const OpenOptions&);
+using OpenArray = std::shared_ptr<const ArraySource> (*)(const std::string& path, const OpenOptions&);
 
 // One array, which has no name and is opened on first use.
-template <Kind kKind, OpenArray open>
+template <OpenArray open>
 class OneArray final : public OpenContainer {
  public:
   OneArray(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
   std::shared_ptr<const ArraySource> array(const std::string&) const override {
-    return open(reference_to(kKind, path_), options_);
+    return open(path_, options_);
   }
   std::vector<std::string> names(const std::string&) const override { return {""}; }
 
@@ -54,42 +46,24 @@ class OneArray final : public OpenContainer {
   OpenOptions options_;
 };
 
-// The .npy files of a folder. "" names the folder itself, which is no array.
-class OpenFolder final : public OpenContainer {
- public:
-  OpenFolder(std::string path, const OpenOptions& options)
-      : reference_(reference_to(Kind::directory, std::move(path))), options_(options) {}
-  std::shared_ptr<const ArraySource> array(const std::string& member) const override {
-    if (member.empty()) return open_directory(reference_, options_);
-    return open_npy(reference_to(Kind::npy, reference_.path + member + ".npy"), options_);
-  }
-  std::vector<std::string> names(const std::string&) const override {
-    return directory_names(reference_, options_);
-  }
-
- private:
-  ArrayReference reference_;
-  OpenOptions options_;
-};
-
-template <class Opened>
-std::shared_ptr<const OpenContainer> open_as(const std::string& path, const OpenOptions& options) {
-  return std::make_shared<Opened>(path, options);
+template <OpenArray open>
+std::shared_ptr<const OpenContainer> open_one(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<OneArray<open>>(path, options);
 }
 
 // In the order of the enumeration. HDF5's signature may come after a block of other data: kind_of_content.
 // clang-format off
 constexpr std::array<Container, 5> kContainers{{
     {.kind = Kind::npy, .label = "an .npy file", .suffixes = kNpySuffixes, .magic = kNpyMagics,
-     .open = open_as<OneArray<Kind::npy, open_npy>>, .write = write_npy_file, .check = check_npy_file},
+     .open = open_one<open_npy>, .write = write_npy_file, .check = check_npy_file},
     {.kind = Kind::npz, .label = "an .npz file", .suffixes = kNpzSuffixes, .magic = kZipMagics,
      .names = Names::flat, .compresses = true, .open = open_npz, .write = write_npz, .check = check_npz},
     {.kind = Kind::hdf5, .label = "an HDF5 file", .suffixes = kHdf5Suffixes, .names = Names::tree,
      .has_links = true, .compresses = true, .open = open_hdf5, .write = write_hdf5, .check = check_hdf5},
     {.kind = Kind::stream, .label = "a stream",
-     .open = open_as<OneArray<Kind::stream, open_stdin>>, .write = write_stdout, .check = check_stdout},
+     .open = open_one<open_stdin>, .write = write_stdout, .check = check_stdout},
     {.kind = Kind::directory, .label = "a folder", .names = Names::flat, .name_prefix = "", .name_suffix = ".npy",
-     .open = open_as<OpenFolder>, .write = write_directory, .check = check_directory},
+     .open = open_directory, .write = write_directory, .check = check_directory},
 }};
 // clang-format on
 

@@ -46,26 +46,39 @@ std::string file_of(const WriteJob& job, const std::string& name) {
   return job.path + (job.path.ends_with('/') ? "" : "/") + name + ".npy";
 }
 
+class OpenFolder final : public OpenContainer {
+ public:
+  OpenFolder(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
+
+  std::shared_ptr<const ArraySource> array(const std::string& name) const override {
+    if (!name.empty()) return open_npy(path_ + name + ".npy", options_);
+    Error error(Error::Kind::input, printable(path_) + ": is a folder, not an array");
+    if (const auto all = names(""); !all.empty())
+      error.hint("name a file in it, such as " + printable(path_ + all[0]) + ".npy");
+    throw error;
+  }
+
+  // Sorted, without their suffix.
+  std::vector<std::string> names(const std::string&) const override {
+    std::vector<std::string> all;
+    std::error_code failed;
+    for (fs::directory_iterator entry(path_, failed), end; !failed && entry != end; entry.increment(failed))
+      if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
+        all.push_back(entry->path().stem());
+    if (failed) throw system_error(Error::Kind::input, printable(path_), failed.value());
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+ private:
+  std::string path_;
+  OpenOptions options_;
+};
+
 }  // namespace
 
-std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
-                                                  const OpenOptions& options) {
-  Error error(Error::Kind::input, printable(reference.path) + ": is a folder, not an array");
-  if (const auto names = directory_names(reference, options); !names.empty())
-    error.hint("name a file in it, such as " + printable(reference.path + names[0]) + ".npy");
-  throw error;
-}
-
-std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions&) {
-  std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(reference.path, failed), end; !failed && entry != end;
-       entry.increment(failed))
-    if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
-      names.push_back(entry->path().stem());
-  if (failed) throw system_error(Error::Kind::input, printable(reference.path), failed.value());
-  std::sort(names.begin(), names.end());
-  return names;
+std::shared_ptr<const OpenContainer> open_directory(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<OpenFolder>(path, options);
 }
 
 void write_directory(const WriteJob& job) {

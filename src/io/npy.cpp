@@ -328,9 +328,9 @@ void write_stdout(const WriteJob& job) {
 
 void check_stdout(const WriteJob&) {}
 
-std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options) {
-  const std::string name = printable(reference.path);
-  File file = open_for_reading(reference.path, name);
+std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options) {
+  const std::string name = printable(path);
+  File file = open_for_reading(path, name);
   if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
   const std::int64_t size = size_of_file(file.fd(), name);
   const ArrayLayout layout = core::named(name, [&] {
@@ -378,7 +378,7 @@ int take_stdin() {
   return STDIN_FILENO;
 }
 
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+std::shared_ptr<const ArraySource> open_stdin(const std::string&, const OpenOptions& options) {
   return read_npy_stream(take_stdin(), "-", options.max_memory);
 }
 

@@ -46,7 +46,7 @@ void write_stdout(const WriteJob& job);
 void check_stdout(const WriteJob& job);
 
 /// An .npy file (a pipe under a file's name is read whole).
-std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options);
+std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options);
 
 /// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory);
@@ -55,6 +55,6 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
 int take_stdin();
 
 /// The array that comes from standard input.
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference& reference, const OpenOptions& options);
+std::shared_ptr<const ArraySource> open_stdin(const std::string& path, const OpenOptions& options);
 
 }  // namespace ejk::io

@@ -213,8 +213,8 @@ GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t 
 }
 
 // The sizes as they are and widened, their offsets in two widths, and sorted for the report.
-std::int64_t group_metadata_bytes(std::int64_t groups) {
-  return core::bytes_of_estimate(6 * 8 * static_cast<double>(groups));
+std::int64_t group_metadata_bytes(std::int64_t groups, std::int64_t length) {
+  return core::bytes_of_estimate(6 * 8 * static_cast<double>(groups) + 2 * 4 * static_cast<double>(length));
 }
 
 }  // namespace ejk

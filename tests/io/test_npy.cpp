@@ -300,25 +300,6 @@ TEST_CASE("a stream that is another container says which") {
   }
 }
 
-TEST_CASE("every cut and every changed byte of a header is an array or an Error") {
-  Folder folder;
-  const std::string good = npy(header("<i4", "False", "(2, 3)"), std::string(24, '\1'));
-  const auto outcome = [&](const std::string& bytes) {
-    try {
-      opened(folder, bytes);
-    } catch (const Error& e) {
-      CHECK(e.kind() == Error::Kind::input);
-    }
-  };
-  for (std::size_t n = 0; n < good.size(); ++n) outcome(good.substr(0, n));
-  for (std::size_t i = 0; i < good.size() - 24; ++i)
-    for (const char c : {'\0', '\xff', '9', '\'', '-', ')'}) {
-      std::string bad = good;
-      bad[i] = c;
-      outcome(bad);
-    }
-}
-
 namespace {
 
 // Reads `bytes` as a stream that arrives in small parts.

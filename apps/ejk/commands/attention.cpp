@@ -20,8 +20,8 @@
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
-#include "parts.hpp"
 #include "sources.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 

@@ -16,8 +16,8 @@
 #include "ejk/tiling.hpp"
 #include "integers.hpp"
 #include "job.hpp"
-#include "parts.hpp"
 #include "sources.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 
