@@ -650,18 +650,15 @@ class Server {
         order(type);
         std::size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
         if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) break;
-        struct Format {
-          DType dtype;
-          std::size_t bytes, exponent_bits, bias;
-        };
-        for (const Format& f : {Format{DType::float16, 2, 5, 15}, Format{DType::bfloat16, 2, 8, 127},
-                                Format{DType::float32, 4, 8, 127}, Format{DType::float64, 8, 11, 1023}}) {
-          const std::size_t fraction = 8 * f.bytes - 1 - f.exponent_bits;
-          if (size != f.bytes || exponent_bits != f.exponent_bits || mantissa_bits != fraction ||
-              mantissa != 0 || exponent != fraction || sign != 8 * f.bytes - 1 ||
-              H5Tget_ebias(type) != f.bias || H5Tget_norm(type) != H5T_NORM_IMPLIED)
+        for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+          const FloatFormat& f = float_format(dtype);
+          const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
+                     bits = static_cast<std::size_t>(f.exponent_bits);
+          if (8 * size != 1 + bits + fraction || exponent_bits != bits || mantissa_bits != fraction ||
+              mantissa != 0 || exponent != fraction || sign != bits + fraction ||
+              H5Tget_ebias(type) != static_cast<std::size_t>(f.bias) || H5Tget_norm(type) != H5T_NORM_IMPLIED)
             continue;
-          layout.dtype = f.dtype;
+          layout.dtype = dtype;
           return "";
         }
         return fmt::format("{}-byte floats with {} exponent bits", size, exponent_bits);
@@ -976,12 +973,14 @@ class Server {
       H5Tenum_insert(type.id(), "TRUE", &yes);
       return type;
     }
-    if (dtype == DType::float16 || dtype == DType::bfloat16) {
-      const std::size_t exponent_bits = dtype == DType::float16 ? 5 : 8, fraction = 15 - exponent_bits;
+    if (is_float(dtype) && size_of(dtype) < 4) {
+      const FloatFormat& f = float_format(dtype);
+      const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
+                 exponent_bits = static_cast<std::size_t>(f.exponent_bits);
       Handle type(H5Tcopy(H5T_NATIVE_FLOAT), H5Tclose);
-      H5Tset_fields(type.id(), 15, fraction, exponent_bits, 0, fraction);
-      H5Tset_size(type.id(), 2);
-      H5Tset_ebias(type.id(), dtype == DType::float16 ? 15 : 127);
+      H5Tset_fields(type.id(), exponent_bits + fraction, fraction, exponent_bits, 0, fraction);
+      H5Tset_size(type.id(), static_cast<std::size_t>(size_of(dtype)));
+      H5Tset_ebias(type.id(), static_cast<std::size_t>(f.bias));
       return type;
     }
     // In the order of the enumeration.
