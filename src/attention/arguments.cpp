@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "attention/plan.hpp"
-#include "core/errors.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 

@@ -14,6 +14,7 @@
 #include "attention/forward.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "core/require.hpp"
 
 namespace ejk {
@@ -165,7 +166,7 @@ Division::Round round_of(const Plan& plan, const ComputedPairs& pairs, std::vect
                          std::int64_t ranks) {
   std::vector<double> costs;
   for (const Line& line : lines) add_costs(plan, pairs, line, costs);
-  Division::Round round{std::move(lines), {0}, even_runs(costs, ranks)};
+  Division::Round round{std::move(lines), {0}, core::even_runs(costs, ranks)};
   for (const double cost : costs) round.costs_before.push_back(round.costs_before.back() + cost);
   return round;
 }

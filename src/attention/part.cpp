@@ -14,7 +14,7 @@
 #include "attention/forward.hpp"
 #include "attention/tasks.hpp"
 #include "core/checked.hpp"
-#include "core/errors.hpp"
+#include "core/require.hpp"
 
 namespace ejk::attn {
 

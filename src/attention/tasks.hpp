@@ -4,31 +4,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "attention/packing.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 
 namespace ejk::attn {
 
-/// Tells what was done, from any thread, one at a time.
-class Progress {
- public:
-  Progress(const PairProgress& tell, std::int64_t all) : tell_(tell), all_(all) {}
-  void add(std::int64_t done) {
-    if (!tell_) return;
-    const std::scoped_lock lock(mutex_);
-    tell_(done_ += done, all_);
-  }
-
- private:
-  const PairProgress& tell_;
-  std::int64_t all_, done_ = 0;
-  std::mutex mutex_;
-};
+using core::Progress;
 
 /// How many pieces of `rows` positions come before each entry of a region, and at last all: `length` tells an
 /// entry's positions, every piece is there for each head.

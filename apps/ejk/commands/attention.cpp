@@ -20,8 +20,8 @@
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
-#include "parts.hpp"
 #include "sources.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 
@@ -338,7 +338,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
   } else {
     job.require_memory(always + plan.mask_bytes());  // who does what is known from the masks
     job.phase(Phase::compute, [&] { division.emplace(plan, job.comm.size()); });
-    for (const RankWork& share : shares_of(*division)) peak = std::max(peak, share.peak_bytes);
+    peak = std::max(peak, peak_of(shares_of(*division)));
   }
   if (job.is_dry_run()) {
     job.require_memory(peak);
