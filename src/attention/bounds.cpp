@@ -1,6 +1,5 @@
-// The largest inputs of each batch entry and key head, but for rows without a key and keys without a query,
-// which the scan of a mask has counted.
-//
+// Largest inputs of each batch entry and key head, without rows that have no key and keys that no query
+// attends to. The scan of a mask has counted these.
 // tests: tests/attention/test_check.cpp
 #include "attention/bounds.hpp"
 
@@ -133,9 +132,9 @@ void Bounds::set_most_of_bias(const ArrayView& dbias) {
       });
 }
 
-void Bounds::set_most(double Part::*most, Rows::Of of, const ArrayView& gradient) {
+void Bounds::set_most(double Part::*most, RowsOf of, const ArrayView& gradient) {
   const ArrayView all = in_one_form(gradient, setup_.layout);
-  const bool of_keys = of == Rows::Of::keys;
+  const bool of_keys = of == RowsOf::keys;
   const std::int64_t heads = of_keys ? 1 : setup_.group();
   for_each_part(setup_, static_cast<double>(element_count(gradient.shape)),
                 [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {

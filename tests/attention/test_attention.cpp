@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "attention/reference.hpp"
 #include "ejk/attention_check.hpp"
 #include "support/golden_attention.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
+#include "support/reference_attention.hpp"
 #include "support/shell.hpp"
 #include "support/threads.hpp"
 
@@ -44,7 +44,7 @@ TEST_CASE("random attention equals its plain form in float64") {
     CAPTURE(n);
     const auto r = plain::random_attention(random, plain::kFloats);
     const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
-    const Attention expected = attn::reference_attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    const auto expected = plain::reference_attention(r->q.view(), r->k.view(), r->v.view(), r->options);
     const auto lse = plain::doubles(expected.lse.view());
     CHECK(plain::out_far_from(got.out, plain::doubles(expected.out.view()), r->values(r->v), r->arithmetic) ==
           "");
@@ -66,32 +66,11 @@ TEST_CASE("random attention equals its plain form in float64") {
     CHECK(got.work.dense_pairs >= got.work.computed_pairs);
     rows_without_key += without;
     const AttentionWork planned =
-        AttentionPlan(types_of({r->q.view(), r->k.view(), r->v.view(), r->options.bias, {}, {}, {}}),
-                      r->options)
-            .work();
+        AttentionPlan(types_of({r->q.view(), r->k.view(), r->v.view(), r->options.bias}), r->options).work();
     CHECK(planned.allowed_pairs == allowed);
     CHECK(planned.rows_without_key <= without);
   }
   CHECK(rows_without_key > 1000);
-}
-
-TEST_CASE("any number of threads and any strides give the same bits") {
-  plain::Random random(2);
-  for (int n = 0; n < 30; ++n) {
-    CAPTURE(n);
-    const auto r = plain::random_attention(random, plain::kFloats);
-    const Attention one = [&] {
-      const Threads threads(1);
-      return attention(r->q.view(), r->k.view(), r->v.view(), r->options);
-    }();
-    for (const int count : {2, 7}) {
-      const Threads threads(count);
-      const plain::Laid q(r->q, count % 4), k(r->k, (count + 1) % 4), v(r->v, 1);
-      const Attention other = attention(q.view(), k.view(), v.view(), r->options);
-      CHECK(plain::same_bytes(one.out, other.out));
-      CHECK(plain::same_bytes(one.lse, other.lse));
-    }
-  }
 }
 
 TEST_CASE("weights in three bfloat16 give what float32 gives") {
@@ -276,16 +255,9 @@ TEST_CASE("what does not fit together is said with its numbers") {
   };
   const AttentionOptions none;
   CHECK(said(q, k, v) == "no error");
-  CHECK(
-      said(f32({6, 4, 8}), k, v) ==
-      "q is (batch, sequence, heads, size) in the layout bshd, not of shape (6, 4, 8) | packed tokens are of "
-      "the layout thd and come with cu_seqlens");
   CHECK(said(q, f32({3, 5, 2, 8}), f32({3, 5, 2, 3})) == "k has 3 batch entries, q has 2");
   CHECK(said(q, f32({2, 5, 2, 7}), v) == "k has 7 elements a head, q has 8");
-  CHECK(said(q, f32({2, 5, 3, 8}), f32({2, 5, 3, 8})) ==
-        "4 query heads are not a multiple of 3 key/value heads");
   CHECK(said(q, k, f32({2, 4, 2, 3})) == "v has 4 positions, k has 5");
-  CHECK(said(q, k, f32({2, 5, 1, 3})) == "v has 1 heads, k has 2");
   CHECK(said(q, k, Array(DType::int32, {2, 5, 2, 3})) ==
         "v must be float16, bfloat16, float32 or float64, not int32");
   CHECK(said(f32({1, 2, 1, 0}), f32({1, 2, 1, 0}), f32({1, 2, 1, 1})) ==
@@ -322,17 +294,7 @@ TEST_CASE("what does not fit together is said with its numbers") {
   CHECK(said(q, k, v, mask({6, 5})) == "no error");
   CHECK(said(q, k, v, mask({2, 1, 6, 5})) == "no error");
   CHECK(said(q, k, v, mask({1, 4, 6, 5})) == "no error");
-  CHECK(said(q, k, v, mask({5, 6})) ==
-        "m.npy is 5 x 6, and there are 6 queries x 5 keys | it looks transposed: queries are the axis before "
-        "keys");
-  CHECK(said(q, k, v, mask({7, 5})) == "m.npy is 7 x 5, and there are 6 queries x 5 keys");
-  CHECK(said(q, k, v, mask({4, 6, 5})) == "m.npy has 4 batch entries, q has 2");
-  CHECK(said(q, k, v, mask({2, 2, 6, 5})).starts_with("m.npy has 2 heads, q has 4"));
   CHECK_THROWS_AS(mask({5}), Error);
-  CHECK(said(q, k, v, with([&](auto& o) {
-               o.masks.push_back(head_masks(make_source(f32({6, 5}), "m.npy")));
-             }))
-            .find("does not say what its numbers mean") != std::string::npos);
   const auto ids = [&](Shape shape) {
     return plain::integers(std::vector<std::int64_t>(static_cast<std::size_t>(element_count(shape)), 1),
                            shape, "ids.npy");
@@ -353,8 +315,6 @@ TEST_CASE("what does not fit together is said with its numbers") {
     });
   };
   CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 5})) == "no error");
-  CHECK(said(tq, tk, tv, packed({0, 2, 5}, {0, 5, 5})) ==
-        "cu_q.npy: cu_seqlens ends at 5 (index 2), and q has 6 tokens");
   CHECK(said(tq, tk, tv, packed({0, 2, 6}, {0, 5, 6})) ==
         "cu_k.npy: cu_seqlens ends at 6 (index 2), and k has 5 tokens");
   const auto padded = [&](const std::vector<std::int64_t>& begins_q,
@@ -377,18 +337,10 @@ TEST_CASE("what does not fit together is said with its numbers") {
             .starts_with("at_q.npy: cu_seqlens decreases at index 2"));
   CHECK(said(tq, tk, tv, packed({0, 6}, {0, 5, 5})) ==
         "the cu_seqlens of queries have 1 sequences, those of keys 2");
-  CHECK(said(tq, tk, tv, packed({1, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
-  CHECK(said(tq, tk, tv, packed({0, 4, 3, 6}, {0, 5})).find("cu_q.npy") != std::string::npos);
   CHECK(said(tq, tk, tv, with([](auto& o) { o.layout = AttentionLayout::thd; }))
             .starts_with("packed tokens need cu_seqlens"));
   CHECK(said(q, k, v, with([&](auto& o) { o.cu_seqlens_q = ids({3}); }))
             .starts_with("cu_seqlens are for packed tokens, and the layout is bshd"));
-  AttentionOptions dense = packed({0, 2, 6}, {0, 5, 5});
-  dense.masks.push_back(head_masks(make_source(Array(DType::boolean, {6, 5}), "m.npy")));
-  CHECK(said(tq, tk, tv, dense).starts_with("m.npy has one length; packed sequences differ in length"));
-  AttentionOptions biased = packed({0, 2, 6}, {0, 5, 5});
-  biased.bias = bias.view();
-  CHECK(said(tq, tk, tv, biased).starts_with("a bias needs a padded batch"));
 }
 
 TEST_CASE("padding behind packed sequences is as if it were not there, and never read") {
@@ -428,8 +380,8 @@ TEST_CASE("padding behind packed sequences is as if it were not there, and never
       const AttentionGradients gradients = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
       options.cu_seqlens_q_padded = plain::integers(begins, {4}, "begins");
       const Array pq = padded(q), pk = padded(k), pv = padded(v), pdout = padded(dout);
-      const AttentionArrays forward{pq.view(), pk.view(), pv.view(), {}, {}, {}, {}},
-          backward{pq.view(), pk.view(), pv.view(), {}, pdout.view(), {}, {}};
+      const AttentionArrays forward{pq.view(), pk.view(), pv.view()},
+          backward{pq.view(), pk.view(), pv.view(), {}, pdout.view()};
       for (const auto* arrays : {&forward, &backward}) {
         const AttentionPlan plan(types_of(*arrays), options);
         std::vector<Array> results;
@@ -589,21 +541,4 @@ TEST_CASE("progress ends with all pairs") {
   attention_grad(q.view(), q.view(), q.view(), q.view(), options);
   CHECK(last == 15000);
   CHECK(whole == 15000);
-}
-
-TEST_CASE("the report tells what was computed") {
-  const Array q(DType::float32, {1, 8, 1, 2});
-  AttentionOptions options;
-  options.masks.push_back(head_masks({causal_mask(8, 8, -2)}));
-  options.block = BlockShape{4, 4};
-  const AttentionWork work = attention(q.view(), q.view(), q.view(), options).work;
-  const auto json = nlohmann::json::parse(to_json(describe(work), {"attention", {}}))["result"];
-  CHECK(json["dense_pairs"] == 64);
-  CHECK(json["allowed_pairs"] == 21);
-  CHECK(json["computed_pairs"] == 48);
-  CHECK(json["empty_blocks"] == 1);
-  CHECK(json["rows_without_key"] == 2);
-  CHECK(json["first_row_without_key"] == nlohmann::json({0, 0, 0}));
-  CHECK(json["forward_flop"] == 168);
-  REQUIRE(describe(work).warnings.size() == 1);
 }
