@@ -20,6 +20,9 @@ namespace ejk::attn {
 /// The queries of a problem with a key, and the keys with a query.
 std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan);
 std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan);
+/// The keys of a key head with a query of any head that shares it.
+std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t entry, std::int64_t kv_head,
+                                 const MaskPlan& plan);
 
 class Bounds {
  public:

@@ -9,10 +9,10 @@
 #include <tuple>
 
 #include "attention/bounds.hpp"
-#include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
 #include "attention/rows.hpp"
+#include "attention/saved.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "verify/describe.hpp"
@@ -218,11 +218,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   if (whole) {
     saved = reference.saved(dout);
   } else {
-    Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-    forward(setup, plan, RowWriter(setup, out.mutable_view()), lse.data(), {});
-    saved.lse.resize(static_cast<std::size_t>(lse.size()));
-    load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
-    saved.delta = reference.deltas(dout, out.view());
+    saved = *saved_by_kernels(setup, plan, {}, dout);
   }
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());

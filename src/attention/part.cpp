@@ -214,46 +214,36 @@ class Run {
 
   // Padding that comes with the part's last positions: 0, and lse −∞.
   void write_padding() const {
-    const Sizes& s = setup_.shape;
-    const auto each_row = [&](const Region& region, const std::vector<std::int64_t>& offsets,
-                              const std::vector<std::int64_t>& lengths, auto&& f) {
-      constexpr double kRow = 30;  // nanoseconds
-      const std::int64_t heads = length_of(region.heads), entries = length_of(region.entries);
-      core::parallel_for(entries,
-                         kRow * static_cast<double>(token_range(region, offsets, lengths).count() * heads),
-                         [&](std::int64_t n) {
-                           const std::int64_t e = region.entries.begin + n;
-                           const auto at = static_cast<std::size_t>(e);
-                           if (region.positions.end < lengths[at]) return;
-                           for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
-                             for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
-                               f(e, h, row);
-                         });
-    };
-    const std::vector<float> zeros(static_cast<std::size_t>(std::max(s.head_size, s.value_size)));
-    const auto write_zeros = [&](std::size_t result, const Region& region,
-                                 const std::vector<std::int64_t>& offsets,
-                                 const std::vector<std::int64_t>& lengths, std::int64_t size) {
-      if (result >= made_.size() || !made_[result]) return;
-      const RowWriter to = writer(result);
-      each_row(region, offsets, lengths, [&](std::int64_t e, std::int64_t h, std::int64_t row) {
-        to.store(e, h, offsets, row, zeros.data(), size);
-      });
-    };
-    if (part_.makes == Makes::out) {
-      write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.value_size);
-      each_row(boxes_.queries, setup_.q_offsets, setup_.q_lengths,
-               [&](std::int64_t e, std::int64_t h, std::int64_t row) {
-                 const float none = RowEnd<float>::kEmpty;
-                 store(&none, 1, s.arithmetic,
-                       results_[1].data +
-                           (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(s.arithmetic));
-               });
-      return;
+    constexpr double kRow = 30;  // nanoseconds
+    const float empty = RowEnd<float>::kEmpty;
+    const DType type = setup_.shape.arithmetic;
+    for (std::size_t r = 0; r < made_.size(); ++r) {
+      if (!made_[r]) continue;
+      const Form form = row_of(result_at(setup_, r)).form;
+      const bool of_keys = form.rows == RowsOf::keys;
+      const Region& region = of_keys ? boxes_.keys : boxes_.queries;
+      const auto &offsets = of_keys ? setup_.kv_offsets : setup_.q_offsets,
+                 &lengths = of_keys ? setup_.kv_lengths : setup_.q_lengths;
+      const std::vector<float> zeros(form.is_lse() ? 0
+                                                   : static_cast<std::size_t>(setup_.shape.*form.columns));
+      std::optional<RowWriter> to;
+      if (!form.is_lse()) to.emplace(writer(r));
+      const std::int64_t tokens = token_range(region, offsets, lengths).count();
+      const auto write = [&](std::int64_t n) {
+        const std::int64_t e = region.entries.begin + n;
+        const auto at = static_cast<std::size_t>(e);
+        if (region.positions.end < lengths[at]) return;
+        for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
+          for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
+            if (to)
+              to->store(e, h, offsets, row, zeros.data(), std::ssize(zeros));
+            else
+              store(&empty, 1, type,
+                    results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
+      };
+      core::parallel_for(length_of(region.entries),
+                         kRow * static_cast<double>(tokens * length_of(region.heads)), write);
     }
-    write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.head_size);
-    write_zeros(1, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.head_size);
-    write_zeros(2, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.value_size);
   }
 
   // Progress of the next of the passes, which come one after the other.

@@ -57,16 +57,9 @@ class Scaled {
     std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
     for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
       const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
-      std::vector<bool> attends;
-      if (of == RowsOf::queries) {
-        attends = attending_queries(setup.problem(entry, head), blocks);
-      } else {
-        attends.resize(static_cast<std::size_t>(setup.kv_length(entry)));
-        for (std::int64_t h = head * setup.group(); h < (head + 1) * setup.group(); ++h) {
-          const std::vector<bool> of_head = attending_keys(setup.problem(entry, h), blocks);
-          for (std::size_t j = 0; j < attends.size(); ++j) attends[j] = attends[j] || of_head[j];
-        }
-      }
+      const std::vector<bool> attends = of == RowsOf::queries
+                                            ? attending_queries(setup.problem(entry, head), blocks)
+                                            : attending_keys(setup, entry, head, blocks);
       float& largest = most[static_cast<std::size_t>(entry * heads_ + head)];
       for (std::size_t r = 0; r < attends.size(); ++r) {
         if (!attends[r]) continue;

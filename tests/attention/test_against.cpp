@@ -28,32 +28,6 @@ Given all(const std::vector<ArrayView>& views) { return {views.begin(), views.en
 
 }  // namespace
 
-TEST_CASE("right results of attention and its gradients agree, by float64 and by the own results") {
-  plain::Random random(61);
-  for (int n = 0; n < 120; ++n) {
-    CAPTURE(n);
-    const auto r = plain::random_attention(random, plain::kFloats);
-    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
-    const AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
-    const Attention a = attention(q, k, v, r->options);
-    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
-    for (const double effort : {attn::kCheckEffort, 0.5}) {
-      const auto of_forward = views_of({&a.out, &a.lse});
-      auto of_backward = views_of({&g.dq, &g.dk, &g.dv});
-      if (g.dbias) of_backward.push_back(g.dbias->view());
-      const Against x = compared(forward, r->options, of_forward, all(of_forward), effort);
-      CHECK(x.agrees());
-      const bool padded = static_cast<bool>(r->options.cu_seqlens_q_padded);  // and not looked at
-      CHECK((padded || x.elements == a.out.size() + a.lse.size()));
-      const Against y = compared(backward, r->options, of_backward, all(of_backward), effort);
-      CHECK(y.agrees());
-      CHECK(y.largest <= 1);
-      CHECK((padded ||
-             y.elements == g.dq.size() + g.dk.size() + g.dv.size() + (g.dbias ? g.dbias->size() : 0)));
-    }
-  }
-}
-
 TEST_CASE("one wrong element anywhere is found, with its head, entry and query") {
   std::mt19937_64 engine(62);
   for (const AttentionLayout layout : {AttentionLayout::bshd, AttentionLayout::bhsd}) {

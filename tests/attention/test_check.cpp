@@ -10,7 +10,7 @@
 
 using namespace ejk;
 
-TEST_CASE("right results of attention pass the check") {
+TEST_CASE("right results of attention pass the check, and agree by float64 and by the own results") {
   plain::Random random(21);
   for (int n = 0; n < 150; ++n) {
     CAPTURE(n);
@@ -23,14 +23,28 @@ TEST_CASE("right results of attention pass the check") {
     const attn::Plan forward_plan(types_of(forward_arrays), r->options),
         backward_plan(types_of(backward_arrays), r->options);
     for (const double effort : {attn::kCheckEffort, 1.0}) {
-      const AttentionCheck forward =
-          attn::check(forward_plan, forward_arrays, {a.out.view(), a.lse.view()}, effort);
+      // Padding is not compared.
+      const bool padded = static_cast<bool>(r->options.cu_seqlens_q_padded);
+      const std::vector<ArrayView> outs{a.out.view(), a.lse.view()};
+      const AttentionCheck forward = attn::check(forward_plan, forward_arrays, outs, effort);
       CHECK(forward.passed());
-      if (!r->options.cu_seqlens_q_padded) CHECK(forward.elements == a.out.size() + a.lse.size());
+      CHECK((padded || forward.elements == a.out.size() + a.lse.size()));
+      const auto compared = [&](const attn::Plan& plan, const AttentionArrays& arrays,
+                                const std::vector<ArrayView>& own) {
+        return attn::compare(plan, arrays, own, {own.begin(), own.end()}, DType::float32, Explain::no,
+                             effort);
+      };
+      const Against of_forward = compared(forward_plan, forward_arrays, outs);
+      CHECK(of_forward.agrees());
+      CHECK(of_forward.elements == forward.elements);
       std::vector<ArrayView> results{g.dq.view(), g.dk.view(), g.dv.view()};
       if (g.dbias) results.push_back(g.dbias->view());
       const AttentionCheck backward = attn::check(backward_plan, backward_arrays, results, effort);
       CHECK(backward.passed());
+      const Against of_backward = compared(backward_plan, backward_arrays, results);
+      CHECK(of_backward.agrees());
+      CHECK(of_backward.largest <= 1);
+      if (!padded) CHECK(of_backward.elements == backward.elements);
       if (effort > 1) {
         CHECK(forward.method == AttentionCheck::Method::every_element);
         CHECK(forward.compared == forward.elements);

@@ -632,21 +632,6 @@ TEST_CASE("a tile of NaN is told with its place, beside a mistake in the rest") 
   }
 }
 
-TEST_CASE("what two arrays lack at different places is told of each") {
-  Loops a;
-  a.make(89);
-  Loops::Gradient g = a.backward({});
-  for (Index b = 0; b < 2; ++b)
-    for (Index i = 8; i < 16; ++i)
-      for (Index d = 0; d < 8; ++d) {
-        for (Index h = 0; h < 4; ++h) g.dq[Loops::at(b, i, h, d, 24, 4, 8)] = 0;
-        g.dk[Loops::at(b, i - 8, 1, d, 24, 2, 8)] = 0;
-      }
-  const std::string explanation = a.explanation(g);
-  CHECK(has(explanation, "unwritten: dq: 0 stands there, as if never written in queries 8-15;"));
-  CHECK(has(explanation, "unwritten: dk: 0 stands there, as if never written in key head 1, keys 0-7;"));
-}
-
 TEST_CASE("noise as small as rounded weights is not told as these") {
   std::mt19937_64 engine(91);
   std::normal_distribution<double> normal;
