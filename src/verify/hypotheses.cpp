@@ -1411,8 +1411,8 @@ class Rounded final : public Hypothesis {
     if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) > double{std::numeric_limits<float>::max()})
       return false;
     const auto single = static_cast<float>(a);
-    const float narrow = dtype_ == DType::bfloat16  ? arrays::widened(arrays::narrowed<bfloat16>(single))
-                         : dtype_ == DType::float16 ? arrays::widened(arrays::narrowed<float16>(single))
+    const float narrow = dtype_ == DType::bfloat16  ? static_cast<float>(bfloat16(single))
+                         : dtype_ == DType::float16 ? static_cast<float>(float16(single))
                                                     : single;
     if (static_cast<double>(narrow) != a) return false;
     const double apart = std::abs(a - e), spacing = type_.spacing_at(e);
